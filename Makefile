@@ -1,0 +1,47 @@
+# Two commands do everything, set-up included:
+#   make check   judge samplers:  make check SAMPLER="triton torch"   (or vllm, or pkg.module:factory)
+#   make test    the project's own tests, linters and type checkers
+# Both work on a fresh machine with Python >= 3.11, make and git.
+
+PYTHON  ?= python3
+SAMPLER ?= triton torch
+PROFILE ?= ci
+VENV    := .venv
+BIN     := $(VENV)/bin
+READY   := $(VENV)/.ready
+
+.PHONY: check test lint matrix vllm clean
+
+check: $(READY)
+	@status=0; for sampler in $(SAMPLER); do \
+	  $(BIN)/fairdraw check $$sampler --profile $(PROFILE) || status=1; done; exit $$status
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+matrix: $(READY)
+	$(BIN)/python tools/matrix.py
+
+vllm: $(READY)
+
+clean:
+	rm -rf $(VENV) .cache build dist
+
+# torch comes first and pinned: unpinned, another package's requirement would pull a CUDA build of several gigabytes.
+$(READY): pyproject.toml constraints.txt tools/install_vllm.py
+	@echo "[1/4] virtual environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	@echo "[2/4] torch (the CPU wheel where one is at hand)"
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt torch
+	@echo "[3/4] fairdraw and its tools"
+	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@echo "[4/4] the real vLLM, without CUDA"
+	$(BIN)/python tools/install_vllm.py
+	@touch $@

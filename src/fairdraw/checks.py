@@ -1,0 +1,236 @@
+"""What a check is, and how Hypothesis runs one.
+
+A check is data: the pytest plugin, the CLI and `parametrize_with_checks` all run the same objects under the same names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairdraw.failures import CapabilityClosed
+from fairdraw.protocols import Capabilities, Capability, RejectionSampler
+from fairdraw.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+
+    from fairdraw.strategies import RejectionCase
+
+__all__ = ["PROFILES", "Check", "Profile", "check", "differential"]
+
+Body = Callable[[RejectionSampler, "RejectionCase"], None]
+DifferentialBody = Callable[[RejectionSampler, "RejectionCase", RejectionSampler], None]
+Cases = Callable[[Capabilities], "st.SearchStrategy[RejectionCase]"]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much is tried.
+
+    Args:
+        examples: Per check, for a sampler that answers in microseconds.
+        slow_examples: The same for a sampler that declares itself slow (an interpreter).
+    """
+
+    name: str
+    examples: int
+    slow_examples: int
+
+    def examples_for(self, capabilities: Capabilities, weight: float) -> int:
+        """Examples of one check; at least 2, so that something is compared."""
+        return max(2, round((self.slow_examples if capabilities.slow else self.examples) * weight))
+
+
+PROFILES = {p.name: p for p in (Profile("smoke", 20, 5), Profile("ci", 100, 25), Profile("nightly", 3000, 400))}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One promise of a contract, tried on drawn cases.
+
+    Args:
+        code: Stable public id (`REJ104`).
+        title: A true sentence about a right sampler.
+        meaning: What it usually means when the sentence is false, and where to look.
+        needs: Capabilities without which the question makes no sense.
+        cases: From the sampler's capabilities to the strategy of its cases.
+        body: Raises `CheckFailure` if the promise is broken on one case; a differential takes a reference sampler too.
+        weight: Share of the profile's examples; below 1 for expensive cases.
+        differential: `body` compares with the reference sampler (the real vLLM by default).
+    """
+
+    code: str
+    title: str
+    meaning: str
+    contract: str
+    lens: str
+    needs: tuple[Capability, ...]
+    cases: Cases
+    body: Body | DifferentialBody
+    weight: float = 1.0
+    differential: bool = False
+
+    @property
+    def id(self) -> str:
+        """The node id of the check, a public name: users put it into xfail files."""
+        return f"{self.code} {self.title}"
+
+    def __str__(self) -> str:
+        return self.id
+
+    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None:
+        """Why this check cannot be asked of `sampler`; `None` if it can."""
+        if self.differential and reference is None:
+            return "no reference sampler is at hand. Install vLLM with: make vllm"
+        if self.differential and reference is not None and reference.name == sampler.name:
+            return f"{sampler.name} is the reference itself"
+        if reference is not None and self.differential:
+            return sampler.capabilities.why_closed(self.needs) or reference.capabilities.why_closed(self.needs)
+        return sampler.capabilities.why_closed(self.needs)
+
+    def on_case(
+        self, sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler | None = None
+    ) -> None:
+        """Ask the question of one case; raises `CheckFailure` if the promise is broken."""
+        if self.differential:
+            self.body(sampler, case, reference)  # type: ignore[call-arg,arg-type]  # why_not has seen a reference
+        else:
+            self.body(sampler, case)  # type: ignore[call-arg]  # a plain body
+
+    def run(
+        self,
+        sampler: RejectionSampler,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: RejectionSampler | None = None,
+    ) -> int:
+        """Try the promise on drawn cases and shrink the first that breaks it.
+
+        Returns:
+            The number of cases tried.
+
+        Raises:
+            CapabilityClosed: If the sampler declines what the check needs.
+            CheckFailure: If the promise is broken. The exception carries the smallest case as `case`.
+
+        Randomness:
+            Cases follow from (seed, code) alone: the same call tries the same cases.
+        """
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityClosed(reason)
+        trial = _Trial(self, sampler, reference)
+        chosen = profile or PROFILES["ci"]
+        examples = chosen.examples_for(sampler.capabilities, self.weight)
+        trial.search(self.cases(sampler.capabilities), examples, derive_seed("cases", seed, self.code))
+        return trial.tried
+
+    def __call__(self, sampler: RejectionSampler) -> None:
+        """Run with the `ci` profile and seed 0 (for `parametrize_with_checks`)."""
+        self.run(sampler)
+
+
+class _Trial:
+    """One search; remembers the failing case, which is the smallest once Hypothesis has shrunk."""
+
+    def __init__(self, owner: Check, sampler: RejectionSampler, reference: RejectionSampler | None) -> None:
+        self.owner, self.sampler, self.reference = owner, sampler, reference
+        self.tried = 0
+        self.failing: RejectionCase | None = None
+
+    def one(self, case: RejectionCase) -> None:
+        self.tried += 1
+        try:
+            self.owner.on_case(self.sampler, case, self.reference)
+        except Exception:
+            self.failing = case
+            raise
+
+    def search(self, cases: st.SearchStrategy[RejectionCase], examples: int, seed: int) -> None:
+        import hypothesis
+        from hypothesis import HealthCheck, Phase, settings
+
+        def inner(case: RejectionCase) -> None:
+            self.one(case)
+
+        limits = settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate, Phase.shrink),
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        )
+        searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
+        try:
+            searching()
+        except Exception as error:
+            error.case = self.failing  # type: ignore[attr-defined]  # read back with getattr by the runner
+            raise
+
+
+def check(
+    code: str,
+    cases: Cases,
+    *,
+    needs: tuple[Capability, ...] = (),
+    weight: float = 1.0,
+    contract: str = "rejection",
+    lens: str = "properties",
+) -> Callable[[Body], Check]:
+    """Make a check of a function `(sampler, case)`.
+
+    Its name becomes the title (underscores to spaces), its docstring the meaning: first what is promised, then what
+    it usually means when the promise is broken.
+    """
+
+    def make(body: Body) -> Check:
+        return _make(code, cases, body, needs, weight, contract, lens, differential=False)
+
+    return make
+
+
+def differential(
+    code: str,
+    cases: Cases,
+    *,
+    needs: tuple[Capability, ...] = (),
+    weight: float = 1.0,
+    contract: str = "rejection",
+    lens: str = "properties",
+) -> Callable[[DifferentialBody], Check]:
+    """Make a check of a function `(sampler, case, reference)` that compares with a reference sampler."""
+
+    def make(body: DifferentialBody) -> Check:
+        return _make(code, cases, body, needs, weight, contract, lens, differential=True)
+
+    return make
+
+
+def _make(
+    code: str,
+    cases: Cases,
+    body: Body | DifferentialBody,
+    needs: tuple[Capability, ...],
+    weight: float,
+    contract: str,
+    lens: str,
+    *,
+    differential: bool,
+) -> Check:
+    return Check(
+        code=code,
+        title=body.__name__.replace("_", " "),
+        meaning=inspect.cleandoc(body.__doc__ or ""),
+        contract=contract,
+        lens=lens,
+        needs=needs,
+        cases=cases,
+        body=body,
+        weight=weight,
+        differential=differential,
+    )

@@ -1,0 +1,58 @@
+"""How a failure is told: a code, its meaning, the effect, the evidence, the smallest example, a command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Story"]
+
+
+class AdapterError(TypeError):
+    """A sampler returned something that is not an output of its contract (wrong type, shape, dtype, device)."""
+
+
+class CapabilityClosed(Exception):
+    """A check needs a capability that the sampler declines; a visible skip, not a failure."""
+
+
+class CheckFailure(AssertionError):
+    """A sampler broke a promise.
+
+    Args:
+        effect: What was seen against what is promised, in numbers.
+        evidence: For statistical checks, the evidence and its threshold; empty for properties, where one example decides.
+    """
+
+    def __init__(self, effect: str, *, evidence: str = "") -> None:
+        super().__init__(effect if not evidence else f"{effect} ({evidence})")
+        self.effect = effect
+        self.evidence = evidence
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything a reader needs about one failure, in the order in which it is printed."""
+
+    code: str
+    title: str
+    meaning: str
+    effect: str
+    evidence: str = "one example decides"
+    example: str = ""
+    command: str = ""
+    crash_file: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def lines(self) -> list[str]:
+        """The failure as text, one fact a line."""
+        rows = [
+            ("", f"{self.code} {self.title}"),
+            ("meaning", self.meaning),
+            ("effect", self.effect),
+            ("evidence", self.evidence),
+            ("smallest example", self.example),
+            ("reproduce", self.command),
+            ("crash file", self.crash_file),
+            *(("note", note) for note in self.notes),
+        ]
+        return [f"{label}: {text}" if label else text for label, text in rows if text]

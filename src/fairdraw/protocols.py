@@ -1,0 +1,335 @@
+"""What fairdraw asks of a sampler: the batch, the noise, the capabilities, the protocol.
+
+Importing this module is free: torch is needed only once a batch exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = [
+    "GREEDY_TEMPERATURE",
+    "MAX_SPEC_LEN",
+    "PLACEHOLDER_TOKEN_ID",
+    "Capabilities",
+    "Capability",
+    "ExplicitNoise",
+    "FunctionSampler",
+    "Noise",
+    "RejectionSampler",
+    "SeededNoise",
+    "SpecDecodeBatch",
+    "rejection_sampler",
+]
+
+PLACEHOLDER_TOKEN_ID = -1
+"""Fills the output after the last token, and stands for a draft token that was withdrawn."""
+
+GREEDY_TEMPERATURE = 0.0
+"""A request with exactly this temperature is greedy; decided here and nowhere else."""
+
+MAX_SPEC_LEN = 128
+"""Most draft tokens per request, as in vLLM since 0.11.0."""
+
+
+class Capability(StrEnum):
+    """Something a sampler may decline. The value is the word used in adapters and reports."""
+
+    EXPLICIT_NOISE = "explicit-noise"
+    """Takes uniforms and exponentials from the caller (`ExplicitNoise`)."""
+    REFERENCE_RACE = "reference-race"
+    """With explicit noise, its tokens equal the oracle's bit for bit: same acceptance test, same exponential race."""
+    SEEDED_NOISE = "seeded-noise"
+    """Takes `SeededNoise`: the same seed gives the same tokens."""
+    REQUEST_SEEDS = "request-seeds"
+    """Honours a generator per request; such a request does not depend on its batch mates."""
+    UPSTREAM_STREAM = "upstream-stream"
+    """Draws in vLLM's order: with seeded noise, tokens and final generator states equal vLLM's."""
+    DENSE_DRAFTS = "dense-drafts"
+    """Takes `draft_probs`."""
+    ONE_HOT_DRAFTS = "one-hot-drafts"
+    """Takes `draft_probs=None` (n-gram drafts)."""
+    GREEDY = "greedy"
+    """Takes greedy requests, alone or mixed with random ones."""
+    RAGGED = "ragged"
+    """Takes batches whose requests have different numbers of drafts, including 0."""
+    PADDED_DRAFTS = "padded-drafts"
+    """Takes -1 in `draft_token_ids`."""
+    HALF_LOGITS = "half-logits"
+    """Takes bfloat16 and float16 target logits."""
+    STRIDED_INPUTS = "strided-inputs"
+    """Takes non-contiguous target logits, or refuses them by name."""
+    NAN_LOGITS = "nan-logits"
+    """Gives the documented result for a row with NaN."""
+    EMPTY_ROWS = "empty-rows"
+    """Gives the documented result for a row that is all -inf."""
+    SYNTHETIC_RATES = "synthetic-rates"
+    """Takes `synthetic_rates`: acceptance by given rates instead of probabilities."""
+    LARGE_VOCAB = "large-vocab"
+    """Takes vocabularies up to 151936 in reasonable time."""
+    LONG_DRAFTS = "long-drafts"
+    """Takes up to `MAX_SPEC_LEN` drafts per request."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a sampler can be asked; everything is open unless declined with a reason.
+
+    Args:
+        closed: Capability to the reason why it is declined. Reasons are printed beside the skips.
+        slow: Each call costs milliseconds (an interpreter, a remote device). Profiles then draw fewer examples.
+    """
+
+    closed: Mapping[Capability, str] = field(default_factory=dict)
+    slow: bool = False
+
+    def __post_init__(self) -> None:
+        for name, reason in self.closed.items():
+            if name not in Capability.__members__.values():
+                known = ", ".join(sorted(Capability))
+                raise ValueError(f"Capabilities: closed={name!r}, but it must be a capability. Use one of: {known}.")
+            if not reason.strip():
+                raise ValueError(f"Capabilities: closed[{name!r}]={reason!r}, but it must say why. Give a reason.")
+        normal = {Capability(name): reason for name, reason in self.closed.items()}
+        object.__setattr__(self, "closed", normal)
+
+    def __contains__(self, capability: Capability) -> bool:
+        return capability not in self.closed
+
+    def why_closed(self, needed: Sequence[Capability]) -> str | None:
+        """The first declined capability among `needed`, with its reason; `None` if all are open."""
+        for capability in needed:
+            if capability in self.closed:
+                return f"{capability} is closed: {self.closed[capability]}"
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class SpecDecodeBatch:
+    """One verification step of speculative decoding: what the sampler is given.
+
+    The layout is vLLM's. Draft tokens of all requests are flattened; request `i` owns the rows
+    `cu_num_draft_tokens[i - 1] : cu_num_draft_tokens[i]`. Target logits are *processed*:
+    temperature, penalties and filters have been applied, `softmax(target_logits)` is the target law.
+
+    Args:
+        num_draft_tokens: Per request; 0 is legal.
+        cu_num_draft_tokens: Inclusive cumulative sum, no leading 0.
+        max_spec_len: At least `max(num_draft_tokens)`; the output is one wider.
+        draft_probs: The law that each draft token was drawn from; `None` if drafts are one-hot (n-gram).
+        temperature: 0 marks a greedy request; other values are informative only (already applied).
+        synthetic_rates: Acceptance probability per draft position, replacing the target/draft ratio.
+        origin: Code that builds this batch; printed instead of the numbers.
+    """
+
+    draft_token_ids: Tensor  # [num_tokens] int32
+    num_draft_tokens: list[int]  # [batch_size]
+    cu_num_draft_tokens: Tensor  # [batch_size] int32
+    max_spec_len: int
+    draft_probs: Tensor | None  # [num_tokens, vocab_size] float32
+    target_logits: Tensor  # [num_tokens, vocab_size] float32 | bfloat16 | float16
+    bonus_token_ids: Tensor  # [batch_size, 1] int32
+    temperature: Tensor  # [batch_size] float32
+    synthetic_rates: Tensor | None = None  # [max_spec_len] float32
+    origin: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.num_draft_tokens)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.draft_token_ids.shape[0])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.target_logits.shape[-1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.target_logits.device
+
+    @property
+    def is_greedy(self) -> Tensor:  # [batch_size] bool
+        return self.temperature == GREEDY_TEMPERATURE
+
+    def target_probs(self) -> Tensor:  # [num_tokens, vocab_size] float32
+        """The target law as vLLM computes it: one float32 softmax over the processed logits."""
+        import torch
+
+        return self.target_logits.softmax(dim=-1, dtype=torch.float32).contiguous()
+
+    def token_slice(self, request: int) -> slice:
+        """Rows of `request` in every per-token tensor."""
+        end = sum(self.num_draft_tokens[: request + 1])
+        return slice(end - self.num_draft_tokens[request], end)
+
+    def select(self, requests: Sequence[int]) -> SpecDecodeBatch:
+        """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
+        import torch
+
+        rows = [row for i in requests for row in range(*self.token_slice(i).indices(self.num_tokens))]
+        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
+        order = torch.tensor(list(requests), dtype=torch.int64, device=self.device)
+        counts = [self.num_draft_tokens[i] for i in requests]
+        return self.replace(
+            draft_token_ids=self.draft_token_ids[index],
+            num_draft_tokens=counts,
+            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device),
+            draft_probs=None if self.draft_probs is None else self.draft_probs[index],
+            target_logits=self.target_logits[index],
+            bonus_token_ids=self.bonus_token_ids[order],
+            temperature=self.temperature[order],
+        )
+
+    def replace(self, **changes: Any) -> SpecDecodeBatch:  # Any: one field each, checked by the constructor's users
+        """A copy with some fields replaced; its printed origin is dropped."""
+        return dataclasses.replace(self, **{"origin": None, **changes})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the batch by its name."""
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value for name, value in values if hasattr(value, "is_contiguous")}
+
+    def clone(self) -> SpecDecodeBatch:
+        """Same values and strides-as-contiguous in fresh memory."""
+        return self.replace(**{name: value.clone() for name, value in self.tensors().items()}, origin=self.origin)
+
+    def to(self, device: str | torch.device) -> SpecDecodeBatch:
+        """The same batch on another device (itself, if it is there already)."""
+        return self.replace(**{name: value.to(device) for name, value in self.tensors().items()}, origin=self.origin)
+
+    def __repr__(self) -> str:
+        if self.origin is not None:
+            return self.origin
+        shown = {f.name: _literal(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "origin"}
+        return f"SpecDecodeBatch({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
+
+def _literal(value: Any) -> str:  # Any: printed, never used
+    """Small tensors as code, large ones by shape."""
+    if not hasattr(value, "numel"):
+        return repr(value)
+    if value.numel() <= 64:
+        return f"torch.tensor({value.tolist()}, dtype={value.dtype})"
+    return f"<{value.dtype} {list(value.shape)}>"
+
+
+@dataclass(frozen=True, eq=False)
+class ExplicitNoise:
+    """The random numbers of one call, handed in.
+
+    A draft token is accepted if `target_prob / draft_prob >= uniform`; a recovered token is the
+    argmax over the vocabulary of `residual / exponential` (the exponential race).
+    """
+
+    uniforms: Tensor  # [num_tokens] float64, in [0, 1)
+    exponentials: Tensor  # [batch_size, vocab_size] float32, > 0
+
+    def select(self, batch: SpecDecodeBatch, requests: Sequence[int]) -> ExplicitNoise:
+        """The noise of `batch.select(requests)`."""
+        import torch
+
+        rows = [row for i in requests for row in range(*batch.token_slice(i).indices(batch.num_tokens))]
+        return ExplicitNoise(
+            self.uniforms[torch.tensor(rows, dtype=torch.int64, device=self.uniforms.device)],
+            self.exponentials[torch.tensor(list(requests), dtype=torch.int64, device=self.exponentials.device)],
+        )
+
+
+@dataclass(frozen=True)
+class SeededNoise:
+    """Seeds from which the sampler draws its own random numbers.
+
+    The harness calls `torch.manual_seed(seed)` just before the sampler, so a sampler that uses torch's
+    default generator need do nothing; one with its own counters should take `seed`.
+
+    One object serves one call: `generators` are made once, and the harness reads the states in which
+    the sampler left them.
+
+    Args:
+        seed: For everything that has no generator of its own.
+        request_seeds: Request to the seed of its own generator.
+    """
+
+    seed: int
+    request_seeds: Mapping[int, int] = field(default_factory=dict)
+    _live: dict[int, torch.Generator] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def generators(self, device: str | torch.device = "cpu") -> dict[int, torch.Generator]:
+        """One generator per seeded request; the same objects at every call."""
+        import torch
+
+        for request, seed in self.request_seeds.items():
+            if request not in self._live:
+                self._live[request] = torch.Generator(device).manual_seed(seed)
+        return self._live
+
+
+Noise = ExplicitNoise | SeededNoise
+
+
+@runtime_checkable
+class RejectionSampler(Protocol):
+    """A sampler under the rejection contract. Any object with these attributes is one; do not subclass.
+
+    `verify` returns `[batch_size, max_spec_len + 1] int32`: per request the accepted drafts, then one
+    recovered or bonus token, then `PLACEHOLDER_TOKEN_ID`. It must not modify the batch.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor: ...
+
+
+VerifyFunction = Callable[[SpecDecodeBatch, Noise], "Tensor"]
+
+
+@dataclass(frozen=True)
+class FunctionSampler:
+    """A plain function as a `RejectionSampler`; made by `rejection_sampler`."""
+
+    name: str
+    function: VerifyFunction
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    contract: Literal["rejection"] = "rejection"
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        return self.function(batch, noise)
+
+
+def rejection_sampler(
+    function: VerifyFunction,
+    *,
+    name: str | None = None,
+    device: str = "cpu",
+    closed: Mapping[str, str] | None = None,
+    slow: bool = False,
+) -> FunctionSampler:
+    """Wrap `function(batch, noise) -> output_token_ids` for the suite.
+
+    Args:
+        name: Shown in reports; the function's name if `None`.
+        device: Where the batch's tensors are put before each call.
+        closed: Capability to the reason why the sampler declines it.
+        slow: Draw fewer examples.
+
+    Raises:
+        ValueError: If `closed` names an unknown capability or gives no reason.
+    """
+    declined = {Capability(k) if k in set(Capability) else k: v for k, v in (closed or {}).items()}
+    capabilities = Capabilities(declined, slow)  # type: ignore[arg-type]  # unknown names are refused there
+    return FunctionSampler(name or function.__name__, function, device, capabilities)
