@@ -1,19 +1,58 @@
-"""Words that the checks share: run a case, and say what was seen."""
+"""Words that the checks share: run a case, ask the specification, compare, and say what was seen."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
+import torch
 
 from fairdraw.failures import CheckFailure
 from fairdraw.harness import Emission, emit
-from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+from fairdraw.oracles.rejection import verify as oracle_verify
+from fairdraw.protocols import (
+    PLACEHOLDER_TOKEN_ID,
+    ExplicitNoise,
+    Noise,
+    RejectionSampler,
+    SeededNoise,
+    SpecDecodeBatch,
+    rejection_sampler,
+)
+from fairdraw.seeds import derive_seed
+from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fairdraw.strategies import RejectionCase
 
-__all__ = ["broken", "emit_case", "same_tokens"]
+__all__ = [
+    "ORACLE",
+    "Answer",
+    "answers",
+    "broken",
+    "emit_case",
+    "emit_explicit",
+    "emit_oracle",
+    "explicit_noise",
+    "other_explicit_noise",
+    "other_noise",
+    "pick",
+    "probabilities",
+    "same_rows",
+    "same_tokens",
+    "sound",
+]
+
+ORACLE = rejection_sampler(oracle_verify, name="oracle")
+
+
+def broken(effect: str) -> NoReturn:
+    """The promise does not hold; `effect` says what was seen, and where."""
+    raise CheckFailure(effect)
 
 
 def emit_case(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, Noise, Emission]:
@@ -22,17 +61,137 @@ def emit_case(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecod
     return batch, noise, emit(sampler, batch, noise)
 
 
-def broken(effect: str) -> NoReturn:
-    """The promise does not hold; `effect` says what was seen, and where."""
-    raise CheckFailure(effect)
+def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
+    """The specification's answer to the same case, on the sampler's device: there the softmax is computed."""
+    return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+
+
+def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
+    """The case's noise, which must be explicit.
+
+    Raises:
+        TypeError: If the case has seeded noise (a fault of the check's strategy).
+    """
+    noise = case.noise(device)
+    if not isinstance(noise, ExplicitNoise):
+        raise TypeError("explicit_noise: case.explicit=False, but it must be True. Draw the case with explicit=True.")
+    return noise
+
+
+def emit_explicit(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, ExplicitNoise, Emission]:
+    """`emit_case` for a case with explicit noise."""
+    batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
+    return batch, noise, emit(sampler, batch, noise)
+
+
+def other_explicit_noise(case: RejectionCase, batch: SpecDecodeBatch) -> ExplicitNoise:
+    """Random numbers for the batch that have nothing to do with the case's own."""
+    rng = bulk_rng("other noise", case.seed)
+    exponentials = np.maximum(rng.exponential(size=(batch.batch_size, batch.vocab_size)), 1e-8)
+    return ExplicitNoise(
+        torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device),
+        torch.tensor(exponentials, dtype=torch.float32, device=batch.device),
+    )
+
+
+def other_noise(case: RejectionCase, batch: SpecDecodeBatch) -> Noise:
+    """Noise of the case's kind that has nothing to do with the case's own."""
+    if case.explicit:
+        return other_explicit_noise(case, batch)
+    own = {i: derive_seed("other request", case.seed, i) for i, r in enumerate(case.requests) if r.own_seed}
+    return SeededNoise(derive_seed("other call", case.seed), own)
+
+
+def pick(case: RejectionCase, choices: Sequence[int]) -> int:
+    """One of `choices`, by the case's seed."""
+    return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
+
+
+def same_rows(
+    expected: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    why: str,
+) -> None:
+    """Two outputs agree, row by row, placeholders included."""
+    differing = np.flatnonzero((expected != seen).any(axis=1))
+    if differing.size:
+        row = int(differing[0])
+        broken(
+            f"{why}: row {row} is {seen[row].tolist()} instead of {expected[row].tolist()} "
+            f"({differing.size} of {len(seen)} rows differ)"
+        )
 
 
 def same_tokens(expected: Emission, seen: Emission, why: str) -> None:
     """Two emissions agree, request by request, placeholders included."""
-    differing = np.flatnonzero((expected.tokens != seen.tokens).any(axis=1))
-    if differing.size:
-        request = int(differing[0])
-        broken(
-            f"{why}: request {request} emitted {seen.tokens[request].tolist()} "
-            f"instead of {expected.tokens[request].tolist()} ({differing.size} of {len(seen.tokens)} requests differ)"
-        )
+    same_rows(expected.tokens, seen.tokens, why)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request beside what was emitted for it."""
+
+    request: int
+    drafts: list[int]
+    bonus_token_id: int
+    is_greedy: bool
+    first_row: int
+    tokens: list[int]
+
+    @property
+    def num_accepted(self) -> int:
+        """Tokens before the last one; -1 if nothing was emitted."""
+        return len(self.tokens) - 1
+
+    @property
+    def is_fully_accepted(self) -> bool:
+        return self.num_accepted == len(self.drafts)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """A draft was rejected, so that the last token is a recovered one."""
+        return 0 <= self.num_accepted < len(self.drafts)
+
+    @property
+    def last_row(self) -> int:
+        """The row in the per-token tensors where the request was cut short."""
+        return self.first_row + self.num_accepted
+
+    def __str__(self) -> str:
+        return f"request {self.request} (drafts {self.drafts}) emitted {self.tokens}"
+
+
+def answers(batch: SpecDecodeBatch, emission: Emission) -> list[Answer]:
+    """What each request was given and what it got."""
+    drafts, bonus, greedy = batch.draft_token_ids.tolist(), batch.bonus_token_ids.tolist(), batch.is_greedy.tolist()
+    return [
+        Answer(i, drafts[rows], bonus[i][0], greedy[i], rows.start, emission.emitted(i))
+        for i, rows in enumerate(map(batch.token_slice, range(batch.batch_size)))
+    ]
+
+
+def probabilities(
+    batch: SpecDecodeBatch,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # [num_tokens, vocab_size] float32, twice
+    """Target and draft laws; a one-hot draft has all of its mass on the drafted token."""
+    target_probs = batch.target_probs().cpu().numpy()
+    if batch.draft_probs is not None:
+        return target_probs, batch.draft_probs.cpu().numpy()
+    draft_probs = np.zeros_like(target_probs)
+    for row, token in enumerate(batch.draft_token_ids.tolist()):
+        if token != PLACEHOLDER_TOKEN_ID:
+            draft_probs[row, token] = 1
+    return target_probs, draft_probs
+
+
+def sound(batch: SpecDecodeBatch, emission: Emission) -> None:
+    """The structure that every output has, whatever the noise: ids, an accepted prefix, one token more, its kind."""
+    for answer in answers(batch, emission):
+        if not 1 <= len(answer.tokens) <= len(answer.drafts) + 1:
+            broken(f"{answer}, but 1 to {len(answer.drafts) + 1} tokens are due")
+        if answer.tokens[:-1] != answer.drafts[: answer.num_accepted]:
+            broken(f"{answer}, whose first {answer.num_accepted} tokens are not the drafts")
+        if not all(0 <= token < batch.vocab_size for token in answer.tokens):
+            broken(f"{answer}, which leaves [0, {batch.vocab_size})")
+        if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
+            broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")

@@ -1,27 +1,25 @@
-"""Hypothesis strategies that generate the world a sampler lives in. Reuse them: `from fairdraw import strategies as fst`."""
+"""Hypothesis strategies: the world a sampler lives in. Reuse them with `from fairdraw import strategies as fst`.
+
+From small to large: sizes (`vocab_sizes`, `num_draft_tokens`), rows (`logit_rows`, `probability_rows`), noise for any
+batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), whole steps as recipes (`rejection_cases`).
+"""
 
 from __future__ import annotations
 
-from fairdraw.strategies._cases import (
-    DTYPES,
-    EXPONENTIAL_KINDS,
-    LAYOUTS,
-    TOKEN_KINDS,
-    UNIFORM_KINDS,
-    DraftRecipe,
-    RejectionCase,
-    RequestRecipe,
+from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
+from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
+from fairdraw.strategies.rows import (
+    DRAFT_KINDS,
+    LAWLESS_KINDS,
+    TARGET_KINDS,
+    draft_row,
+    logit_rows,
+    probability_row,
+    probability_rows,
+    target_row,
 )
-from fairdraw.strategies.rejection import (
-    AWKWARD_VOCAB_SIZES,
-    LARGE_VOCAB_SIZES,
-    draft_recipes,
-    rejection_cases,
-    request_recipes,
-    spec_decode_batches,
-    vocab_sizes,
-)
-from fairdraw.strategies.rows import DRAFT_KINDS, LAWLESS_KINDS, TARGET_KINDS, draft_row, target_row
+from fairdraw.strategies.sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
 
 __all__ = [
     "AWKWARD_VOCAB_SIZES",
@@ -35,12 +33,19 @@ __all__ = [
     "TOKEN_KINDS",
     "UNIFORM_KINDS",
     "DraftRecipe",
+    "NoiseRecipe",
     "RejectionCase",
     "RequestRecipe",
     "draft_recipes",
     "draft_row",
+    "explicit_noises",
+    "logit_rows",
+    "num_draft_tokens",
+    "probability_row",
+    "probability_rows",
     "rejection_cases",
     "request_recipes",
+    "seeded_noises",
     "spec_decode_batches",
     "target_row",
     "vocab_sizes",

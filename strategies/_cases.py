@@ -1,81 +1,136 @@
 """Recipes of the rejection contract: plain data that builds a batch and its noise.
 
-A recipe prints as code, shrinks, is stored in a crash file, and builds the same tensors on every machine:
-bulk numbers come from NumPy generators seeded by hashing the recipe's seed.
+A recipe prints as code, shrinks, is stored in a crash file, and builds its tensors anew at every call: bulk numbers
+come from NumPy generators seeded by hashing the recipe's seed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, fields
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, Noise, SpecDecodeBatch
 from fairdraw.seeds import derive_seed
-from fairdraw.strategies.rows import bulk_rng, draft_row, target_row
+from fairdraw.strategies._arguments import one_of
+from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, hashed_seeds
+from fairdraw.strategies.rows import DRAFT_KINDS, LAWLESS_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EXPONENTIAL_KINDS", "TOKEN_KINDS", "UNIFORM_KINDS", "DraftRecipe", "RejectionCase", "RequestRecipe"]
-
-TOKEN_KINDS = ("likely", "drawn", "unlikely", "first", "last", "any", "placeholder")
-"""Which token is drafted: the target's argmax, one drawn from the draft law, the target's argmin, id 0, the last id, any, -1."""
-
-UNIFORM_KINDS = ("random", "half", "zero", "smallest", "ratio", "above", "below", "largest")
-"""The acceptance uniform: at random, 1/2, 0, 2**-53, exactly target/draft, one float64 ulp either side, 1 - 2**-53."""
-
-EXPONENTIAL_KINDS = ("random", "equal", "coarse", "tiny", "denormal", "huge")
-"""The race's exponentials: at random, all 1, powers of two (ties), near 1e-30, denormal (reciprocal overflows), near 1e30."""
+__all__ = ["DTYPES", "LAYOUTS", "TOKEN_KINDS", "DraftRecipe", "RejectionCase", "RequestRecipe"]
 
 LAYOUTS = ("contiguous", "transposed", "sliced", "huge-stride")
-"""How target logits lie in memory."""
+"""How target logits lie in memory: in order, column by column, inside wider rows, in rows 2**16 elements apart."""
 
 DTYPES = ("float32", "bfloat16", "float16")
 """Type of the target logits."""
 
-_LARGEST_UNIFORM = 1 - 2.0**-53
-_SMALLEST_UNIFORM = 2.0**-53
+_Token = Callable[["NDArray[np.float32]", "NDArray[np.float32]", np.random.Generator], int]
 
 
-class _Brief:
-    """A repr without the fields that have their default: the shortest code that builds the same value."""
+def _any_token(
+    target_probs: NDArray[np.float32],  # [vocab_size] float32
+    draft_law: NDArray[np.float32],  # [vocab_size] float32
+    rng: np.random.Generator,
+) -> int:
+    return int(rng.integers(target_probs.size))
 
-    def __repr__(self) -> str:
-        shown = [
-            f"{f.name}={getattr(self, f.name)!r}"
-            for f in fields(self)  # type: ignore[arg-type]  # every user of this mixin is a dataclass
-            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+
+def _drawn_token(
+    target_probs: NDArray[np.float32],  # [vocab_size] float32
+    draft_law: NDArray[np.float32],  # [vocab_size] float32
+    rng: np.random.Generator,
+) -> int:
+    rng.integers(target_probs.size)  # its place in the stream is part of every recipe that was ever stored
+    law = draft_law.astype(np.float64)
+    return int(rng.choice(law.size, p=law / law.sum()))
+
+
+_TOKENS: dict[str, _Token] = {
+    "likely": lambda target_probs, draft_law, rng: int(np.argmax(target_probs)),
+    "drawn": _drawn_token,
+    "unlikely": lambda target_probs, draft_law, rng: int(np.argmin(target_probs)),
+    "first": lambda target_probs, draft_law, rng: 0,
+    "last": lambda target_probs, draft_law, rng: target_probs.size - 1,
+    "any": _any_token,
+    "placeholder": lambda target_probs, draft_law, rng: PLACEHOLDER_TOKEN_ID,
+}
+
+TOKEN_KINDS = tuple(_TOKENS)
+"""Which token is drafted: the target's argmax, one drawn from the draft law, the target's argmin, id 0, the last id,
+any, -1."""
 
 
 @dataclass(frozen=True, repr=False)
-class DraftRecipe(_Brief):
-    """One drafted position."""
+class DraftRecipe(Recipe):
+    """One drafted position.
+
+    Args:
+        target: Shape of its target logits (`TARGET_KINDS`, `LAWLESS_KINDS`).
+        draft: The law that it was drafted from (`DRAFT_KINDS`).
+        token: Which token was drafted (`TOKEN_KINDS`).
+        uniform: What its acceptance is compared with (`UNIFORM_KINDS`; explicit noise only).
+
+    Raises:
+        ValueError: If a kind is unknown.
+    """
 
     target: str = "flat"
     draft: str = "uniform"
     token: str = "likely"
     uniform: str = "random"
 
+    def __post_init__(self) -> None:
+        one_of("DraftRecipe", "target", self.target, {**TARGET_KINDS, **LAWLESS_KINDS})
+        one_of("DraftRecipe", "draft", self.draft, DRAFT_KINDS)
+        one_of("DraftRecipe", "token", self.token, TOKEN_KINDS)
+        one_of("DraftRecipe", "uniform", self.uniform, UNIFORM_KINDS)
+
 
 @dataclass(frozen=True, repr=False)
-class RequestRecipe(_Brief):
-    """One request: its drafted positions and its own parameters."""
+class RequestRecipe(Recipe):
+    """One request: its drafted positions and its own parameters.
+
+    Args:
+        exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
+        own_seed: It has a generator of its own (seeded noise only).
+
+    Raises:
+        ValueError: If the kind of exponentials is unknown.
+    """
 
     drafts: tuple[DraftRecipe, ...] = ()
     greedy: bool = False
     exponentials: str = "random"
     own_seed: bool = False
 
+    def __post_init__(self) -> None:
+        one_of("RequestRecipe", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
+
+
+@dataclass(frozen=True)
+class _Drafting:
+    """What depends on the target law as one device computes it."""
+
+    draft_rows: NDArray[np.float32]  # [num_tokens, vocab_size] float32
+    draft_token_ids: list[int]
+
+
+class _DrawnBatch(PrintsAsCode, SpecDecodeBatch):
+    """A batch that Hypothesis prints by its origin."""
+
 
 @dataclass(frozen=True, repr=False)
-class RejectionCase(_Brief):
+class RejectionCase(Recipe):
     """A batch and its noise, as data.
 
     Args:
@@ -84,6 +139,13 @@ class RejectionCase(_Brief):
         slack: By how much `max_spec_len` exceeds the longest draft.
         synthetic: Acceptance by given rates.
         seed: For every bulk number.
+
+    Raises:
+        ValueError: If there is no request or no vocabulary, a word is unknown, or `max_spec_len` is out of range.
+
+    Limits:
+        Draft laws that copy the target's (`same`, `rounded`, ...) copy the softmax of the device that they are built
+        for, bit for bit. Softmaxes of two devices, or two CPUs, may differ in the last bit.
 
     Example:
         >>> case = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(),)),))
@@ -101,41 +163,62 @@ class RejectionCase(_Brief):
     synthetic: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "slack", "seed"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
+        one_of("RejectionCase", "dtype", self.dtype, DTYPES)
+        one_of("RejectionCase", "layout", self.layout, LAYOUTS)
+        if self.vocab_size < 1:
+            raise ValueError(f"RejectionCase: vocab_size={self.vocab_size}, but it must be at least 1. Use 1.")
+        if not self.requests:
+            raise ValueError("RejectionCase: requests=(), but there must be one. Use (RequestRecipe(),).")
+        if self.slack < 0 or self.max_spec_len > MAX_SPEC_LEN:
+            raise ValueError(
+                f"RejectionCase: slack={self.slack}, but max_spec_len={self.max_spec_len} must lie between "
+                f"max(num_draft_tokens)={max(self.num_draft_tokens)} and {MAX_SPEC_LEN}. Use slack=0."
+            )
+
     @property
     def num_draft_tokens(self) -> list[int]:
         return [len(request.drafts) for request in self.requests]
 
     @property
-    def _positions(self) -> list[tuple[int, DraftRecipe]]:
-        """(row, recipe) of every drafted position, flattened over requests."""
-        return list(enumerate(draft for request in self.requests for draft in request.drafts))
+    def max_spec_len(self) -> int:
+        return max(self.num_draft_tokens) + self.slack
+
+    @property
+    def _drafts(self) -> list[DraftRecipe]:
+        """Every drafted position, flattened over requests."""
+        return [draft for request in self.requests for draft in request.drafts]
 
     def batch(self, device: str = "cpu") -> SpecDecodeBatch:
-        """Build the tensors. The same recipe gives the same bits on every machine."""
-        counts = self.num_draft_tokens
-        width = max(counts, default=0) + self.slack
+        """Build the tensors, in memory of their own."""
+        counts, drafting = self.num_draft_tokens, self._drafting(device)
         temperature = [0.0 if request.greedy else 1.0 for request in self.requests]
         bonus = bulk_rng("bonus", self.seed).integers(self.vocab_size, size=len(counts))
-        rates = bulk_rng("rates", self.seed).choice([0.0, 0.25, 0.5, 1.0], size=width) if self.synthetic else None
-        batch = SpecDecodeBatch(
-            draft_token_ids=torch.tensor(self._draft_token_ids, dtype=torch.int32),
+        return _DrawnBatch(
+            draft_token_ids=torch.tensor(drafting.draft_token_ids, dtype=torch.int32, device=device),
             num_draft_tokens=counts,
-            cu_num_draft_tokens=torch.tensor(np.cumsum(counts), dtype=torch.int32),
-            max_spec_len=width,
-            draft_probs=self._draft_probs,
-            target_logits=self._target_logits,
-            bonus_token_ids=torch.tensor(bonus, dtype=torch.int32).reshape(-1, 1),
-            temperature=torch.tensor(temperature, dtype=torch.float32),
-            synthetic_rates=None if rates is None else torch.tensor(rates, dtype=torch.float32),
-        ).to(device)
-        return batch.replace(target_logits=_laid_out(batch.target_logits, self.layout), origin=f"{self!r}.batch()")
+            cu_num_draft_tokens=torch.tensor(np.cumsum(counts), dtype=torch.int32, device=device),
+            max_spec_len=self.max_spec_len,
+            draft_probs=torch.tensor(drafting.draft_rows, device=device) if self.dense else None,
+            target_logits=_laid_out(self._target_logits.to(device), self.layout),
+            bonus_token_ids=torch.tensor(bonus, dtype=torch.int32, device=device).reshape(-1, 1),
+            temperature=torch.tensor(temperature, dtype=torch.float32, device=device),
+            synthetic_rates=torch.tensor(self._rates, device=device) if self.synthetic else None,
+            origin=f"{self!r}.batch({_argument(device)})",
+        )
 
     def noise(self, device: str = "cpu") -> Noise:
         """Build fresh noise: explicit numbers, or seeds with generators in their initial state."""
         if not self.explicit:
-            own = {i: derive_seed("request", self.seed, i) for i, r in enumerate(self.requests) if r.own_seed}
-            return SeededNoise(derive_seed("call", self.seed), own)
-        return ExplicitNoise(self._uniforms(device), torch.from_numpy(self._exponentials).to(device))
+            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.own_seed))
+        recipe = NoiseRecipe(
+            uniforms=tuple(draft.uniform for draft in self._drafts) or ("random",),
+            exponentials=tuple(request.exponentials for request in self.requests),
+            seed=self.seed,
+        )
+        return recipe.noise(self.batch(device), origin=f"{self!r}.noise({_argument(device)})")
 
     def replace(self, **changes: Any) -> RejectionCase:  # Any: one field each, checked by the constructor
         """A copy with some fields replaced."""
@@ -151,120 +234,64 @@ class RejectionCase(_Brief):
 
         Raises:
             TypeError: If a field is missing or unknown.
+            ValueError: If a value is none that a case could have.
         """
         requests = tuple(
-            RequestRecipe(**{**request, "drafts": tuple(DraftRecipe(**draft) for draft in request["drafts"])})
-            for request in data["requests"]
+            RequestRecipe(**{**request, "drafts": tuple(DraftRecipe(**draft) for draft in request.get("drafts", ()))})
+            for request in data.get("requests", ())
         )
         return RejectionCase(**{**data, "requests": requests})
 
+    @property
+    def _rates(self) -> NDArray[np.float32]:  # [max_spec_len] float32
+        rates = bulk_rng("rates", self.seed).choice([0.0, 0.25, 0.5, 1.0], size=self.max_spec_len)
+        return rates.astype(np.float32)
+
     @cached_property
     def _target_logits(self) -> torch.Tensor:  # [num_tokens, vocab_size] dtype
-        rows = [target_row(draft.target, self.vocab_size, derive_seed(self.seed, row)) for row, draft in self._positions]
+        """Kept for the next build; never handed out, because a sampler may write into what it is given."""
+        kinds = [draft.target for draft in self._drafts]
+        rows = [target_row(kind, self.vocab_size, derive_seed(self.seed, row)) for row, kind in enumerate(kinds)]
         stacked = np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
         return torch.from_numpy(stacked).to(getattr(torch, self.dtype))
 
     @cached_property
-    def _target_probs(self) -> NDArray[np.float32]:  # [num_tokens, vocab_size] float32
-        return np.asarray(self._target_logits.softmax(dim=-1, dtype=torch.float32).numpy())
+    def _drafting_of_devices(self) -> dict[str, _Drafting]:
+        return {}
 
-    @cached_property
-    def _draft_rows(self) -> NDArray[np.float32]:  # [num_tokens, vocab_size] float32
-        rows = [
-            draft_row(draft.draft, self._target_probs[row], derive_seed(self.seed, row)) for row, draft in self._positions
-        ]
-        return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
+    def _drafting(self, device: str) -> _Drafting:
+        if device not in self._drafting_of_devices:
+            softmax = self._target_logits.to(device).softmax(dim=-1, dtype=torch.float32)
+            self._drafting_of_devices[device] = self._draft_beside(softmax.cpu().numpy())
+        return self._drafting_of_devices[device]
 
-    @property
-    def _draft_probs(self) -> torch.Tensor | None:  # [num_tokens, vocab_size] float32
-        return torch.from_numpy(self._draft_rows.copy()) if self.dense else None
-
-    @cached_property
-    def _draft_token_ids(self) -> list[int]:
-        return [self._draft_token(row, draft) for row, draft in self._positions]
-
-    def _draft_token(self, row: int, draft: DraftRecipe) -> int:
-        target_probs = np.nan_to_num(self._target_probs[row])
-        rng = bulk_rng("token", self.seed, row)
-        law = self._draft_rows[row].astype(np.float64)
-        choices = {
-            "likely": int(np.argmax(target_probs)),
-            "unlikely": int(np.argmin(target_probs)),
-            "first": 0,
-            "last": self.vocab_size - 1,
-            "any": int(rng.integers(self.vocab_size)),
-            "drawn": int(rng.choice(self.vocab_size, p=law / law.sum())) if law.sum() > 0 else 0,
-            "placeholder": PLACEHOLDER_TOKEN_ID,
-        }
-        return choices[draft.token]
-
-    def _uniforms(self, device: str) -> torch.Tensor:  # [num_tokens] float64
-        """Adversarial uniforms sit at the acceptance ratio as the sampler's own device computes it."""
-        batch = self.batch(device)
-        target_probs, values = batch.target_probs().cpu().numpy(), []
-        for row, draft in self._positions:
-            ratio = self._ratio(target_probs[row], row)
-            values.append(_uniform(draft.uniform, ratio, bulk_rng("uniform", self.seed, row)))
-        return torch.tensor(values, dtype=torch.float64, device=device)
-
-    def _ratio(self, target_probs: NDArray[np.float32], row: int) -> float:
-        """target / draft of the drafted token: 0 for a placeholder, capped below 1."""
-        token = self._draft_token_ids[row]
-        if token == PLACEHOLDER_TOKEN_ID:
-            return 0.0
-        draft_prob = self._draft_rows[row][token] if self.dense else np.float32(1)
-        if not (draft_prob > 0 and target_probs[token] > 0):
-            return 0.0
-        return min(float(target_probs[token] / draft_prob), _LARGEST_UNIFORM)
-
-    @cached_property
-    def _exponentials(self) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
-        rows = [
-            _exponentials(request.exponentials, self.vocab_size, bulk_rng("exponential", self.seed, i))
-            for i, request in enumerate(self.requests)
-        ]
-        return np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
+    def _draft_beside(self, target_probs: NDArray[np.float32]) -> _Drafting:  # [num_tokens, vocab_size] float32
+        draft_rows, tokens = np.empty_like(target_probs), []
+        for row, draft in enumerate(self._drafts):
+            draft_rows[row] = draft_row(draft.draft, target_probs[row], derive_seed(self.seed, row))
+            token = _TOKENS[draft.token](
+                np.nan_to_num(target_probs[row]), draft_rows[row], bulk_rng("token", self.seed, row)
+            )
+            tokens.append(token)
+        return _Drafting(draft_rows, tokens)
 
 
-def _uniform(kind: str, ratio: float, rng: np.random.Generator) -> float:
-    values = {
-        "random": rng.random(),
-        "half": 0.5,
-        "zero": 0.0,
-        "smallest": _SMALLEST_UNIFORM,
-        "ratio": ratio,
-        "above": min(float(np.nextafter(ratio, 1.0)), _LARGEST_UNIFORM),
-        "below": float(np.nextafter(ratio, 0.0)),
-        "largest": _LARGEST_UNIFORM,
-    }
-    return values[kind]
-
-
-def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32
-    random = np.maximum(rng.exponential(size=size), 1e-8)
-    values = {
-        "random": random,
-        "equal": np.ones(size),
-        "coarse": rng.choice([0.5, 1.0, 2.0], size=size),
-        "tiny": random * 1e-30,
-        "denormal": np.maximum(random, 0.01) * 1e-40,
-        "huge": random * 1e30,
-    }
-    return values[kind].astype(np.float32)
+def _argument(device: str) -> str:
+    return "" if device == "cpu" else repr(device)
 
 
 def _laid_out(logits: torch.Tensor, layout: str) -> torch.Tensor:  # [num_tokens, vocab_size]
-    """The same values with other strides."""
+    """The same values with other strides, in fresh memory; what lies between them is inf, so that it shows if read."""
     num_tokens, vocab_size = logits.shape
     if layout == "transposed":
-        return logits.t().contiguous().t()
+        return logits.clone().t().contiguous().t()
     if layout == "sliced":
-        wide = torch.full((num_tokens, vocab_size + 3), torch.inf, dtype=logits.dtype, device=logits.device)
+        wide = logits.new_full((num_tokens, vocab_size + 3), torch.inf)
         wide[:, 1 : vocab_size + 1] = logits
         return wide[:, 1 : vocab_size + 1]
     if layout == "huge-stride":
-        # One row every 2**16 elements: far apart, yet small enough to allocate for a handful of rows.
-        store = torch.full((max(num_tokens, 1), 2**16 + vocab_size), torch.inf, dtype=logits.dtype, device=logits.device)
+        # Far apart, yet small enough to allocate for a handful of rows.
+        store = logits.new_full((max(num_tokens, 1), 2**16 + vocab_size), torch.inf)
         store[:num_tokens, :vocab_size] = logits
         return store[:num_tokens, :vocab_size]
-    return logits
+    return logits.clone()

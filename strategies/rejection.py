@@ -1,4 +1,4 @@
-"""Strategies of the rejection contract: from one uniform to a whole verification step.
+"""Strategies of the rejection contract: from one drafted position to a whole verification step.
 
 Hypothesis house style: a strategy is the plural noun of what it makes; bounds come first; everything has a default
 and is keyword-only; arguments are checked when the first value is drawn, not at import.
@@ -8,57 +8,73 @@ Small parts (counts, kinds, ids) are drawn by Hypothesis, so they shrink; bulk n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
-from fairdraw.strategies._cases import (
-    DTYPES,
-    EXPONENTIAL_KINDS,
-    LAYOUTS,
-    TOKEN_KINDS,
-    UNIFORM_KINDS,
-    DraftRecipe,
-    RejectionCase,
-    RequestRecipe,
-)
-from fairdraw.strategies.rows import DRAFT_KINDS, TARGET_KINDS
+from fairdraw.strategies._arguments import check_interval, check_kinds
+from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies._world import Kinds, Narrowing, World, kinds_of_drafts
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS
+from fairdraw.strategies.sizes import vocab_sizes
 
-__all__ = [
-    "AWKWARD_VOCAB_SIZES",
-    "LARGE_VOCAB_SIZES",
-    "draft_recipes",
-    "rejection_cases",
-    "request_recipes",
-    "spec_decode_batches",
-    "vocab_sizes",
-]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-AWKWARD_VOCAB_SIZES = (31, 100, 1023, 1024, 1025)
-"""Off and on the edges of small kernel tiles."""
-
-LARGE_VOCAB_SIZES = (8191, 8192, 8193, 32000, 128256, 151936)
-"""Edges of an 8192 tile, and the vocabularies of Llama 2, Llama 3 and Qwen 2."""
+__all__ = ["draft_recipes", "rejection_cases", "request_recipes", "spec_decode_batches"]
 
 
-def _check_interval(function: str, low_name: str, low: int, high_name: str, high: int) -> None:
-    if not 0 <= low <= high:
-        raise ValueError(
-            f"{function}: {low_name}={low}, {high_name}={high}, but they must satisfy 0 <= {low_name} <= {high_name}. "
-            "Swap or widen them."
-        )
+def _draft_recipes(kinds: Kinds) -> st.SearchStrategy[DraftRecipe]:
+    parts = [st.sampled_from(words) for words in (kinds.targets, kinds.drafts, kinds.tokens, kinds.uniforms)]
+    return st.tuples(*parts).map(lambda words: DraftRecipe(*words))
 
 
-@st.composite
-def vocab_sizes(draw: st.DrawFn, min_size: int = 1, max_size: int = 1025) -> int:
-    """Vocabulary sizes: mostly tiny (they shrink and print), now and then on the edge of a kernel tile."""
-    _check_interval("vocab_sizes", "min_size", min_size, "max_size", max_size)
-    if min_size < 1:
-        raise ValueError(f"vocab_sizes: min_size={min_size}, but it must be at least 1. Use 1.")
-    tiny = st.integers(min_size, min(max(8, min_size), max_size))
-    edges = [size for size in AWKWARD_VOCAB_SIZES + LARGE_VOCAB_SIZES if min_size <= size <= max_size]
-    return draw(st.one_of(tiny, tiny, tiny, st.sampled_from(edges)) if edges else tiny)
+def _request_recipes(
+    drafts: st.SearchStrategy[DraftRecipe],
+    bounds: tuple[int, int],
+    greedy: tuple[bool, ...],
+    exponentials: tuple[str, ...],
+    own_seed: tuple[bool, ...],
+) -> st.SearchStrategy[RequestRecipe]:
+    return st.tuples(
+        st.lists(drafts, min_size=bounds[0], max_size=bounds[1]).map(tuple),
+        st.sampled_from(greedy),
+        st.sampled_from(exponentials),
+        st.sampled_from(own_seed),
+    ).map(lambda parts: RequestRecipe(*parts))
+
+
+# Making a strategy costs Hypothesis more than drawing from it, and every example of a check asks for the same few.
+@lru_cache(maxsize=1024)
+def _requests_of(world: World) -> st.SearchStrategy[tuple[RequestRecipe, ...]]:
+    request = _request_recipes(
+        _draft_recipes(world.kinds), world.num_drafts, world.greedy, world.exponentials, world.own_seed
+    )
+    return st.lists(request, min_size=world.num_requests[0], max_size=world.num_requests[1]).map(tuple)
+
+
+def _draw_case(draw: st.DrawFn, world: World) -> RejectionCase:
+    """Sizes first and bulk numbers last: what is drawn first shrinks first."""
+    vocab_size = draw(vocab_sizes(*world.vocab_sizes))
+    dense, explicit = draw(st.sampled_from(world.dense)), draw(st.sampled_from(world.explicit))
+    world = world.with_numbers() if explicit else world.with_seeds()
+    if not world.is_ragged:
+        world = world.with_drafts(draw(st.integers(*world.num_drafts)))
+    requests = draw(_requests_of(world))
+    has_room = max(len(request.drafts) for request in requests) < MAX_SPEC_LEN
+    return RejectionCase(
+        vocab_size=vocab_size,
+        requests=requests,
+        dense=dense,
+        explicit=explicit,
+        dtype=draw(st.sampled_from(world.dtypes)),
+        layout=draw(st.sampled_from(world.layouts)),
+        slack=draw(st.integers(0, 1)) if world.is_ragged and has_room else 0,
+        synthetic=world.synthetic,
+        seed=draw(st.integers(0, 2**16 - 1)),
+    )
 
 
 @st.composite
@@ -77,19 +93,17 @@ def draft_recipes(
         drafts: Kinds of draft laws (`DRAFT_KINDS`).
         tokens: Which token is drafted (`TOKEN_KINDS`).
         uniforms: Acceptance uniforms, adversarial ones among them (`UNIFORM_KINDS`).
+
+    Raises:
+        TypeError, ValueError: If a kind is unknown; when the first recipe is drawn.
     """
-    return DraftRecipe(
-        target=draw(st.sampled_from(list(targets or TARGET_KINDS))),
-        draft=draw(st.sampled_from(list(drafts or DRAFT_KINDS))),
-        token=draw(st.sampled_from(list(tokens or TOKEN_KINDS))),
-        uniform=draw(st.sampled_from(list(uniforms or UNIFORM_KINDS))),
-    )
+    return draw(_draft_recipes(kinds_of_drafts("draft_recipes", targets, drafts, tokens, uniforms)))
 
 
 @st.composite
 def request_recipes(
     draw: st.DrawFn,
-    drafts: st.SearchStrategy[DraftRecipe],
+    drafts: st.SearchStrategy[DraftRecipe] | None = None,
     *,
     min_drafts: int = 0,
     max_drafts: int = 4,
@@ -97,16 +111,24 @@ def request_recipes(
     exponentials: Sequence[str] | None = None,
     own_seed: bool | None = None,
 ) -> RequestRecipe:
-    """One request with its own parameters; `None` leaves a flag to the draw."""
-    _check_interval("request_recipes", "min_drafts", min_drafts, "max_drafts", max_drafts)
-    if max_drafts > MAX_SPEC_LEN:
-        raise ValueError(f"request_recipes: max_drafts={max_drafts}, but it must be at most {MAX_SPEC_LEN}. Lower it.")
-    return RequestRecipe(
-        drafts=tuple(draw(st.lists(drafts, min_size=min_drafts, max_size=max_drafts))),
-        greedy=draw(st.booleans()) if greedy is None else greedy,
-        exponentials=draw(st.sampled_from(list(exponentials or EXPONENTIAL_KINDS))),
-        own_seed=draw(st.booleans()) if own_seed is None else own_seed,
-    )
+    """One request with its own parameters; `None` leaves a choice to the draw.
+
+    Args:
+        drafts: Its drafted positions; `draft_recipes()` if `None`.
+        exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
+        own_seed: It has a generator of its own.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is none; when the first recipe is drawn.
+    """
+    check_interval("request_recipes", "min_drafts", min_drafts, "max_drafts", max_drafts, at_most=MAX_SPEC_LEN)
+    kinds = check_kinds("request_recipes", "exponentials", exponentials, EXPONENTIAL_KINDS)
+    positions = draft_recipes() if drafts is None else drafts
+    return draw(_request_recipes(positions, (min_drafts, max_drafts), _either(greedy), kinds, _either(own_seed)))
+
+
+def _either(fixed: bool | None) -> tuple[bool, ...]:
+    return (False, True) if fixed is None else (fixed,)
 
 
 @st.composite
@@ -135,13 +157,25 @@ def rejection_cases(
 ) -> RejectionCase:
     """Whole verification steps, as recipes: ragged batches of greedy and random requests, and their noise.
 
-    Draws only what `capabilities` leave open. `None` leaves a choice to the draw; a value fixes it.
+    Draws only what `capabilities` leave open. Upper bounds, sequences of kinds and choices left to the draw (`None`)
+    are narrowed to it in silence; what cannot be narrowed (`dense=True` where draft laws are declined) is an error.
 
     Args:
         dense: Draft probabilities given, or one-hot drafts.
-        explicit: Explicit (also adversarial) noise, or seeded noise.
-        own_seed: Requests have a generator of their own (seeded noise only).
+        explicit: Explicit (also adversarial) noise, or seeded noise. A sampler that takes neither is given seeds.
+        own_seed: Requests have a generator of their own; `True` implies seeded noise.
+        synthetic: Acceptance by given rates.
+        targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
+        drafts: Kinds of draft laws (`DRAFT_KINDS`); one-hot drafts use them to choose the drafted token.
+        tokens: Which token is drafted (`TOKEN_KINDS`).
+        uniforms: Kinds of acceptance uniforms (`UNIFORM_KINDS`; explicit noise only).
+        exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
+        dtypes: Of the target logits (`DTYPES`).
         layouts: Strides of the target logits (`LAYOUTS`).
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is none, options contradict each other, or the capabilities close what
+            is asked for; when the first case is drawn.
 
     Example:
         >>> from hypothesis import given
@@ -149,58 +183,52 @@ def rejection_cases(
         ... def test_mine(case):
         ...     batch, noise = case.batch(), case.noise()
     """
-    _check_interval("rejection_cases", "min_requests", min_requests, "max_requests", max_requests)
-    can = capabilities
-    if Capability.PADDED_DRAFTS not in can:
-        tokens = [kind for kind in tokens or TOKEN_KINDS if kind != "placeholder"]
-    if dtypes is None:
-        dtypes = DTYPES if Capability.HALF_LOGITS in can else DTYPES[:1]
-    if Capability.GREEDY not in can:
-        greedy = False
-    if Capability.RAGGED not in can:
-        min_drafts = max_drafts = draw(st.integers(max(1, min_drafts), max_drafts))
-    if Capability.REQUEST_SEEDS not in can:
-        own_seed = False
-    request = request_recipes(
-        draft_recipes(targets=targets, drafts=drafts, tokens=tokens, uniforms=uniforms),
-        min_drafts=min_drafts,
-        max_drafts=max_drafts,
-        greedy=greedy,
-        exponentials=exponentials,
-        own_seed=own_seed,
+    kinds = kinds_of_drafts("rejection_cases", targets, drafts, tokens, uniforms)
+    open_to = Narrowing("rejection_cases", capabilities)
+    world = World(
+        vocab_sizes=open_to.vocab_sizes(min_vocab_size, max_vocab_size),
+        num_requests=open_to.num_requests(min_requests, max_requests),
+        num_drafts=open_to.num_drafts(min_drafts, max_drafts),
+        is_ragged=Capability.RAGGED in capabilities,
+        dense=open_to.flags("dense", dense, true=Capability.DENSE_DRAFTS, false=Capability.ONE_HOT_DRAFTS),
+        greedy=open_to.flags("greedy", greedy, true=Capability.GREEDY),
+        explicit=open_to.explicit(explicit, own_seed),
+        own_seed=open_to.flags("own_seed", own_seed, true=Capability.REQUEST_SEEDS),
+        kinds=open_to.kinds(kinds),
+        exponentials=check_kinds("rejection_cases", "exponentials", exponentials, EXPONENTIAL_KINDS),
+        dtypes=open_to.dtypes(dtypes),
+        layouts=open_to.layouts(layouts),
+        synthetic=open_to.flags("synthetic", synthetic, true=Capability.SYNTHETIC_RATES)[0],
     )
-    return RejectionCase(
-        vocab_size=draw(vocab_sizes(min_vocab_size, max_vocab_size)),
-        requests=tuple(draw(st.lists(request, min_size=min_requests, max_size=max_requests))),
-        dense=_choose(draw, dense, Capability.DENSE_DRAFTS in can, Capability.ONE_HOT_DRAFTS in can),
-        explicit=_choose(draw, explicit, Capability.EXPLICIT_NOISE in can, Capability.SEEDED_NOISE in can),
-        dtype=draw(st.sampled_from(list(dtypes))),
-        layout=draw(st.sampled_from(list(layouts))),
-        slack=draw(st.integers(0, 1)) if Capability.RAGGED in can else 0,
-        synthetic=synthetic,
-        seed=draw(st.integers(0, 2**16 - 1)),
-    )
+    return _draw_case(draw, world)
 
 
-def _choose(draw: st.DrawFn, fixed: bool | None, can_true: bool, can_false: bool) -> bool:
-    """The caller's choice if there is one, else a draw among what the sampler can do."""
-    if fixed is not None:
-        return fixed
-    if can_true and can_false:
-        return draw(st.booleans())
-    return can_true
-
-
+@st.composite
 def spec_decode_batches(
+    draw: st.DrawFn,
     *,
+    min_vocab_size: int = 1,
     max_vocab_size: int = 1025,
+    min_requests: int = 1,
     max_requests: int = 4,
+    min_drafts: int = 0,
     max_drafts: int = 4,
     dense: bool | None = None,
     greedy: bool | None = None,
+    targets: Sequence[str] | None = None,
+    drafts: Sequence[str] | None = None,
+    tokens: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    layouts: Sequence[str] = ("contiguous",),
     device: str = "cpu",
-) -> st.SearchStrategy[SpecDecodeBatch]:
-    """Batches ready for a sampler; each prints as the code that builds it.
+) -> SpecDecodeBatch:
+    """Batches ready for a sampler; each prints as the code that builds it. Arguments as for `rejection_cases`.
+
+    Args:
+        device: Where the tensors are.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is none; when the first batch is drawn.
 
     Example:
         >>> from hypothesis import given
@@ -209,10 +237,21 @@ def spec_decode_batches(
         ...     assert batch.draft_probs is not None
     """
     cases = rejection_cases(
+        min_vocab_size=min_vocab_size,
         max_vocab_size=max_vocab_size,
+        min_requests=min_requests,
         max_requests=max_requests,
+        min_drafts=min_drafts,
         max_drafts=max_drafts,
         dense=dense,
         greedy=greedy,
+        explicit=True,
+        targets=targets,
+        drafts=drafts,
+        tokens=tokens,
+        uniforms=UNIFORM_KINDS[:1],
+        exponentials=EXPONENTIAL_KINDS[:1],
+        dtypes=dtypes,
+        layouts=layouts,
     )
-    return cases.map(lambda case: case.batch(device))
+    return draw(cases).batch(device)

@@ -6,23 +6,41 @@ Kinds are ordered from simple to strange, so that Hypothesis shrinks towards the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hypothesis import strategies as st
 
 from fairdraw.seeds import derive_seed
+from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
+from fairdraw.strategies.sizes import vocab_sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import NDArray
 
-__all__ = ["DRAFT_KINDS", "LAWLESS_KINDS", "TARGET_KINDS", "bulk_rng", "draft_row", "target_row"]
-
-Row = "NDArray[np.float32]"
+__all__ = [
+    "DRAFT_KINDS",
+    "LAWLESS_KINDS",
+    "TARGET_KINDS",
+    "bulk_rng",
+    "draft_row",
+    "logit_rows",
+    "probability_row",
+    "probability_rows",
+    "target_row",
+    "twin_ids",
+]
 
 
 def bulk_rng(*parts: object) -> np.random.Generator:
-    """The generator of bulk numbers for one drawn value."""
+    """The generator of bulk numbers for one drawn value.
+
+    Limits:
+        NumPy promises its streams for one release: another NumPy may draw other numbers from the same parts.
+    """
     return np.random.default_rng(derive_seed(*parts))
 
 
@@ -75,8 +93,27 @@ def _half(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 def _wide(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Logits so far apart that most probabilities are denormal or underflow to 0."""
+    """Logits so far apart that most probabilities underflow to 0."""
     return rng.normal(0, 40, size).astype(np.float32)
+
+
+def _twins(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Two equal largest logits, one in each half of the vocabulary: a tie between kernel tiles."""
+    logits = _normal(size, rng)
+    logits[twin_ids(size, rng)] = logits.max() + 1
+    return logits
+
+
+def twin_ids(size: int, rng: np.random.Generator) -> list[int]:
+    """Two ids, one in each half of the vocabulary (the same one if it has one token)."""
+    return [int(rng.integers(max(size // 2, 1))), int(rng.integers(size // 2, size))]
+
+
+def _denormal(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """All but one token so far below that their probabilities are denormal: between 2**-149 and 2**-127."""
+    logits = rng.uniform(-102, -89, size).astype(np.float32)
+    logits[rng.integers(size)] = 0
+    return logits
 
 
 def _empty(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -99,8 +136,10 @@ TARGET_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]
     "last-only": _last_only,
     "half": _half,
     "wide": _wide,
+    "twins": _twins,
+    "denormal": _denormal,
 }
-"""Logit rows that are laws."""
+"""Logit rows that are laws, in each of `DTYPES`."""
 
 LAWLESS_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {"empty": _empty, "nan": _nan}
 """Logit rows without a law (all -inf; one NaN): a documented result is expected, never an id out of range."""
@@ -113,15 +152,14 @@ def target_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  #
         ValueError: If `kind` is unknown or `vocab_size < 1`.
     """
     makers = {**TARGET_KINDS, **LAWLESS_KINDS}
-    if kind not in makers:
-        raise ValueError(f"target_row: kind={kind!r}, but it must be a row kind. Use one of: {', '.join(makers)}.")
+    one_of("target_row", "kind", kind, makers)
     if vocab_size < 1:
         raise ValueError(f"target_row: vocab_size={vocab_size}, but it must be at least 1. Use vocab_sizes().")
-    return makers[kind](vocab_size, bulk_rng("target", kind, seed))
+    return makers[kind](vocab_size, bulk_rng("target", kind, operator.index(seed)))
 
 
 def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (weights / weights.sum()).astype(np.float32)
+    return np.asarray(weights / weights.sum(), np.float32)
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -172,6 +210,13 @@ def _dominating(target_probs: NDArray[np.float32], rng: np.random.Generator) -> 
     return np.nextafter(_same(target_probs, rng), np.float32(2)).astype(np.float32)
 
 
+def _denormal_draft(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """One token has all the mass that counts, the others denormal probabilities: target / draft overflows to inf."""
+    law = np.full(target_probs.size, 2.0**-140, np.float32)
+    law[rng.integers(target_probs.size)] = 1
+    return law
+
+
 DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]] = {
     "uniform": _uniform,
     "independent": _independent,
@@ -181,8 +226,9 @@ DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDAr
     "elsewhere": _elsewhere,
     "rounded": _rounded,
     "dominating": _dominating,
+    "denormal": _denormal_draft,
 }
-"""Draft laws, each given the target law of its position."""
+"""Draft laws, each given the target law of its position; a row sums to 1, give or take its rounding."""
 
 
 def draft_row(
@@ -195,6 +241,64 @@ def draft_row(
     Raises:
         ValueError: If `kind` is unknown.
     """
-    if kind not in DRAFT_KINDS:
-        raise ValueError(f"draft_row: kind={kind!r}, but it must be a draft kind. Use one of: {', '.join(DRAFT_KINDS)}.")
-    return DRAFT_KINDS[kind](np.asarray(target_probs, np.float32), bulk_rng("draft", kind, seed))
+    one_of("draft_row", "kind", kind, DRAFT_KINDS)
+    return DRAFT_KINDS[kind](np.asarray(target_probs, np.float32), bulk_rng("draft", kind, operator.index(seed)))
+
+
+def probability_row(
+    target: str, vocab_size: int, seed: int, draft: str = "same"
+) -> NDArray[np.float32]:  # [vocab_size] float32
+    """One row of probabilities: the law of a target row, or a draft law beside it.
+
+    Raises:
+        ValueError: If `target` has no law or is unknown, `draft` is unknown, or `vocab_size < 1`.
+    """
+    one_of("probability_row", "target", target, TARGET_KINDS)
+    return draft_row(draft, _softmax(target_row(target, vocab_size, seed)), seed)
+
+
+_SEEDS = st.integers(0, 2**16 - 1)
+
+
+@st.composite
+def logit_rows(
+    draw: st.DrawFn, min_vocab_size: int = 1, max_vocab_size: int = 1025, *, kinds: Sequence[str] | None = None
+) -> NDArray[np.float32]:  # [vocab_size] float32
+    """Rows of target logits; a failing one prints as the call of `target_row` that makes it.
+
+    Args:
+        kinds: `TARGET_KINDS` if `None`; `LAWLESS_KINDS` (all -inf, NaN) only if named.
+
+    Raises:
+        TypeError, ValueError: If a kind is unknown or the bounds are not in order; when the first row is drawn.
+    """
+    check_interval("logit_rows", "min_vocab_size", min_vocab_size, "max_vocab_size", max_vocab_size, at_least=1)
+    chosen = check_kinds("logit_rows", "kinds", kinds, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS))
+    return draw(st.builds(target_row, st.sampled_from(chosen), vocab_sizes(min_vocab_size, max_vocab_size), _SEEDS))
+
+
+@st.composite
+def probability_rows(
+    draw: st.DrawFn,
+    min_vocab_size: int = 1,
+    max_vocab_size: int = 1025,
+    *,
+    targets: Sequence[str] | None = None,
+    drafts: Sequence[str] | None = None,
+) -> NDArray[np.float32]:  # [vocab_size] float32
+    """Rows of probabilities, rounded ones whose sum is not 1 to the last bit among them.
+
+    A failing row prints as the call of `probability_row` that makes it.
+
+    Args:
+        targets: Shape of the target that the row belongs to (`TARGET_KINDS`).
+        drafts: How the row differs from that target's law (`DRAFT_KINDS`; `same` is the law itself).
+
+    Raises:
+        TypeError, ValueError: If a kind is unknown or the bounds are not in order; when the first row is drawn.
+    """
+    check_interval("probability_rows", "min_vocab_size", min_vocab_size, "max_vocab_size", max_vocab_size, at_least=1)
+    shapes = check_kinds("probability_rows", "targets", targets, tuple(TARGET_KINDS))
+    changes = check_kinds("probability_rows", "drafts", drafts, ("same", *(k for k in DRAFT_KINDS if k != "same")))
+    size = vocab_sizes(min_vocab_size, max_vocab_size)
+    return draw(st.builds(probability_row, st.sampled_from(shapes), size, _SEEDS, st.sampled_from(changes)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
     Capabilities,
@@ -14,6 +17,10 @@ from fairdraw.protocols import (
     rejection_sampler,
 )
 
+if TYPE_CHECKING:
+    from fairdraw.pytest_plugin import parametrize_with_checks
+    from fairdraw.runner import check_sampler
+
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
     "Capabilities",
@@ -24,7 +31,18 @@ __all__ = [
     "SeededNoise",
     "SpecDecodeBatch",
     "__version__",
+    "check_sampler",
+    "parametrize_with_checks",
     "rejection_sampler",
 ]
 
 __version__ = "0.1.0"
+
+_LAZY = {"check_sampler": "fairdraw.runner", "parametrize_with_checks": "fairdraw.pytest_plugin"}
+
+
+def __getattr__(name: str) -> object:
+    """What runs checks is imported when it is asked for; pytest may be absent until then."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 
 from fairdraw._validation import check_batch, check_noise, check_output
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, RejectionSampler, SpecDecodeBatch
+from fairdraw.protocols import (
+    PLACEHOLDER_TOKEN_ID,
+    ExplicitNoise,
+    Noise,
+    RejectionSampler,
+    SeededNoise,
+    SpecDecodeBatch,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +29,7 @@ class Emission:
     """What one call of a sampler left behind.
 
     Args:
-        tokens: The output as it came.
+        tokens: The output as it came, copied: a sampler may use its buffer again.
         generator_states: Request to the final state of its own generator (seeded noise only).
         default_state: Final state of torch's default generator on the sampler's device.
     """
@@ -44,19 +51,18 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
     The batch must already be on the sampler's device.
 
     Raises:
-        ValueError: If batch or noise break the contract (a fault of the caller).
+        ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
         AdapterError: If the sampler's answer is not of the contract's type (a fault of the adapter).
 
     Randomness:
         With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call.
     """
     check_batch(batch)
-    if isinstance(noise, ExplicitNoise):
-        check_noise(batch, noise)
-    else:
+    check_noise(batch, noise)
+    if isinstance(noise, SeededNoise):
         torch.manual_seed(noise.seed)
     output = check_output(batch, sampler.verify(batch, noise), sampler.name)
-    return Emission(output.cpu().numpy(), _generator_states(noise, batch), _default_state(batch.device))
+    return Emission(output.cpu().numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
 
 
 def _generator_states(noise: Noise, batch: SpecDecodeBatch) -> dict[int, bytes]:

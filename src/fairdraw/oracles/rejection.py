@@ -118,7 +118,7 @@ class RejectionOracle:
         if not step.is_token:
             return False
         if step.synthetic_rate is not None:
-            return bool(step.uniform < step.synthetic_rate)
+            return step.uniform < float(step.synthetic_rate)
         target_prob = step.target_probs[step.draft_token_id]
         draft_prob = np.float32(1.0) if step.draft_probs is None else step.draft_probs[step.draft_token_id]
         if not (draft_prob > 0 and target_prob > 0):

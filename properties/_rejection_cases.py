@@ -1,0 +1,129 @@
+"""The worlds in which the rejection checks ask their questions.
+
+Most checks ask in the *ordinary* world: what an engine can meet. What only a fault upstream of the sampler, a rounding
+error or an adversary brings about (withdrawn drafts, rejections without a residual, uniform 0 on a token without
+probability, denormal exponentials, rows without a law) has checks of its own. So a sampler that mishandles one
+such thing fails the checks that name it, and no others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from hypothesis import strategies as st
+
+from fairdraw.protocols import Capabilities, Capability
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
+
+__all__ = ["MASKED", "POSITIVE", "accepting", "identical_requests", "lively", "ordinary", "rejecting", "seeded", "synthetic", "with_own_seeds"]
+
+Cases = st.SearchStrategy[RejectionCase]
+
+POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
+"""Target rows with mass on every token."""
+
+MASKED = ("one-hot", "last-only", "half")
+"""Target rows in which some tokens are masked with -inf, so that their probability is exactly 0 in any arithmetic."""
+
+_EXPONENTIALS = ("random", "equal", "coarse", "tiny", "huge", "twins")
+
+# A one-hot draft may be any token: its drafter (n-gram lookup) does not ask the target. Its residual is never empty.
+_ONE_HOT = {
+    "dense": False,
+    "tokens": ("likely", "drawn", "unlikely", "first", "last", "any"),
+    "uniforms": ("random", "half", "smallest", "above", "largest"),
+    "exponentials": _EXPONENTIALS,
+}
+
+# A dense draft is drawn from its law. Laws within rounding of the target stay away from uniforms close to 1:
+# there a rejection would leave no residual.
+_DENSE = {
+    "dense": True,
+    "drafts": ("uniform", "independent", "reversed", "sparse", "elsewhere"),
+    "tokens": ("drawn",),
+    "uniforms": ("random", "half", "smallest"),
+    "exponentials": _EXPONENTIALS,
+}
+
+
+def _either(
+    can: Capabilities,
+    one_hot: dict[str, Any],  # Any: arguments of rejection_cases
+    dense: dict[str, Any],  # Any: the same
+    narrow: dict[str, Any],  # Any: the same
+) -> Cases:
+    """One-hot or dense drafts, whichever the sampler takes and the check has not excluded."""
+    fixed = narrow.get("dense")
+    worlds = []
+    if Capability.ONE_HOT_DRAFTS in can and fixed is not True:
+        worlds.append(rejection_cases(can, **{**_ONE_HOT, **one_hot, **narrow}))
+    if Capability.DENSE_DRAFTS in can and fixed is not False:
+        worlds.append(rejection_cases(can, **{**_DENSE, **dense, **narrow}))
+    return st.one_of(worlds)
+
+
+def ordinary(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """What an engine can meet."""
+    return _either(can, {}, {}, narrow)
+
+
+def rejecting(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """Ordinary steps of random requests in which most drafts are rejected."""
+    one_hot = {"tokens": ("unlikely", "any"), "uniforms": ("half", "random", "largest")}
+    dense = {"drafts": ("elsewhere", "independent", "reversed"), "uniforms": ("half", "random")}
+    return _either(can, one_hot, dense, {"min_vocab_size": 2, "min_drafts": 1, "greedy": False, **narrow})
+
+
+def accepting(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """Ordinary steps in which most drafts are accepted."""
+    one_hot = {"targets": ("one-hot", "last-only", "peaked"), "tokens": ("likely",)}
+    return _either(can, one_hot, {"drafts": ("same",)}, {"uniforms": ("random", "half", "smallest"), **narrow})
+
+
+def lively(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """Ordinary steps, half of them with many rejections: what equality is asked of."""
+    return ordinary(can, **narrow) | rejecting(can, **{"greedy": None, **narrow})
+
+
+def with_own_seeds(case: RejectionCase) -> RejectionCase:
+    """Every request has a generator of its own."""
+    return case.replace(requests=tuple(dataclasses.replace(r, own_seed=True) for r in case.requests))
+
+
+def seeded(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """Ordinary steps with seeded noise; half of them with a generator for every request."""
+    drawn = ordinary(can, explicit=False, **narrow)
+    return drawn | drawn.map(with_own_seeds) if Capability.REQUEST_SEEDS in can else drawn
+
+
+def synthetic(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """Acceptance by given rates. Any draft may be rejected, so laws are chosen that always leave a residual."""
+    shared = {
+        "synthetic": True,
+        "min_vocab_size": 2,
+        "targets": POSITIVE,
+        "uniforms": ("random", "half", "zero", "largest"),
+    }
+    return _either(can, {}, {"drafts": ("independent",)}, {**shared, **narrow})
+
+
+def identical_requests(can: Capabilities, vocab_size: int, num_drafts: int) -> Cases:
+    """One request to be repeated: a flat target, drafts that are certain to their drafter.
+
+    Each draft is accepted with probability `1 / vocab_size`, and a recovered token is uniform over the others.
+    """
+    draft = DraftRecipe(target="flat", draft="elsewhere", token="drawn")
+    request = RequestRecipe(drafts=(draft,) * num_drafts)
+    dense = [flag for flag, capability in _KINDS_OF_DRAFTS if capability in can]
+    return st.builds(
+        RejectionCase,
+        vocab_size=st.just(vocab_size),
+        requests=st.just((request,)),
+        dense=st.sampled_from(dense),
+        explicit=st.just(False),
+        seed=st.integers(0, 2**16 - 1),
+    )
+
+
+_KINDS_OF_DRAFTS = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))

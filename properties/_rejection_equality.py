@@ -1,0 +1,257 @@
+"""4xx: bit for bit. Against the executable specification, and against a reference sampler (the real vLLM)."""
+
+from __future__ import annotations
+
+import torch
+
+from fairdraw.checks import check, differential
+from fairdraw.harness import emit
+from fairdraw.properties._asserts import (
+    ORACLE,
+    broken,
+    emit_case,
+    emit_oracle,
+    explicit_noise,
+    pick,
+    same_tokens,
+)
+from fairdraw.properties._rejection_cases import POSITIVE, lively, rejecting, seeded, synthetic
+from fairdraw.protocols import Capability, ExplicitNoise, RejectionSampler
+from fairdraw.strategies import DRAFT_KINDS, LARGE_VOCAB_SIZES, RejectionCase, rejection_cases
+from fairdraw.strategies.rows import bulk_rng
+
+_RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
+_STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
+
+
+def _equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    _, _, emission = emit_case(sampler, case)
+    same_tokens(emit_oracle(sampler, case), emission, "the oracle disagrees")
+
+
+@check("REJ401", lambda can: lively(can, explicit=True), needs=_RACE)
+def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """The executable specification and the sampler emit the same tokens from the same numbers.
+
+    The broadest check: whatever it finds, a check with a narrower title usually explains.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ402",
+    lambda can: rejection_cases(
+        can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2, targets=("normal", "zipf", "peaked"),
+        drafts=("independent",), tokens=("drawn",), uniforms=("ratio", "above", "below"),
+    ),
+    needs=_RACE,
+)  # fmt: skip
+def acceptance_at_the_exact_ratio_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A uniform equal to the float32 quotient target / draft accepts; one float64 step above rejects, one below accepts.
+
+    `>` for `>=`, a uniform rounded to float32, a product for the quotient, or an approximate division move the threshold.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ403",
+    lambda can: rejecting(can, explicit=True, dense=True, drafts=("dominating",), uniforms=("largest",)),
+    needs=(*_RACE, Capability.DENSE_DRAFTS),
+)
+def recovery_without_residual_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If rounding left no residual, the race runs over the target.
+
+    The choice is ours (vLLM answers id 0): it is the law's own limit, and never a masked token.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ404",
+    lambda can: rejecting(
+        can, explicit=True, targets=("flat", "tied"), exponentials=("equal", "coarse"), uniforms=("half",)
+    ),
+    needs=_RACE,
+)
+def race_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Equal scores: the lowest id with residual wins.
+
+    Real exponentials hardly ever tie, but a rule that depends on the tile size makes kernels disagree where they do.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ405",
+    lambda can: rejecting(
+        can, explicit=True, min_vocab_size=1023, targets=("flat",), drafts=("elsewhere",), tokens=("drawn",),
+        uniforms=("largest",), dtypes=("float32",), max_requests=2, max_drafts=1,
+    ),
+    needs=_RACE,
+    weight=0.4,
+)  # fmt: skip
+def ties_across_kernel_tiles_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Two tokens far apart share the best score of a flat race: the lower one wins.
+
+    Inside a tile the reduction decides, between tiles the scan's comparison; `>=` there lets the last tile win.
+    """
+    batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
+    tied = sorted(1 + bulk_rng("tied", case.seed).choice(batch.vocab_size - 1, 2, replace=False))
+    exponentials = torch.ones_like(noise.exponentials)
+    exponentials[:, tied] = 0.125
+    seen = emit(sampler, batch, ExplicitNoise(noise.uniforms, exponentials))
+    if not (seen.tokens[:, 0] == tied[0]).all():
+        broken(f"ids {tied} tie, but the first column is {seen.tokens[:, 0].tolist()}")
+
+
+@check("REJ406", lambda can: rejecting(can, explicit=True, exponentials=("denormal",)), needs=_RACE)
+def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Exponentials so small that their reciprocal is infinite: the lowest id with residual wins, never a masked one.
+
+    0 times infinity is NaN, and NaN in an argmax may win. Such exponentials are out of reach of torch's generators.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ407",
+    lambda can: rejection_cases(
+        can, explicit=True, min_drafts=1, greedy=False, tokens=("placeholder", "likely"), targets=POSITIVE
+    ),
+    needs=(*_RACE, Capability.PADDED_DRAFTS),
+)
+def recovery_from_withdrawn_drafts_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """In place of a withdrawn draft a token is recovered: from target - draft law if there is one, else from the target.
+
+    With one-hot drafts nothing is removed from the target, because nothing was proposed.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ408",
+    lambda can: rejection_cases(can, explicit=True, drafts=tuple(DRAFT_KINDS)),
+    needs=(*_RACE, Capability.PADDED_DRAFTS),
+)
+def tokens_equal_the_oracle_in_the_strangest_batches(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Everything at once: withdrawn and impossible drafts, laws without residual, adversarial uniforms and exponentials.
+
+    If only this check fails, two rare things meet; the smallest example says which.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check("REJ409", lambda can: lively(can, explicit=False), needs=_STREAM)
+def tokens_equal_the_oracle_on_the_same_seeds(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Numbers are drawn from the generators in the documented order, so equal seeds give the oracle's tokens.
+
+    If explicit noise agrees and seeds do not, the order of draws differs, or their dtype, or a request takes another's numbers.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check("REJ410", lambda can: synthetic(can, explicit=True), needs=(*_RACE, Capability.SYNTHETIC_RATES))
+def synthetic_acceptance_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """With synthetic rates greedy requests emit accepted drafts as they are, then the argmax; random ones recover as usual.
+
+    Only acceptance is synthetic. A sampler that skips recovery in this mode benchmarks something else.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
+    _, _, emission = emit_case(sampler, case)
+    _, _, expected = emit_case(reference, case)
+    same_tokens(expected, emission, f"{reference.name} disagrees")
+
+
+@differential(
+    "REJ421",
+    lambda can: lively(can, explicit=False, dense=False, greedy=False, min_drafts=1),
+    needs=(*_STREAM, Capability.ONE_HOT_DRAFTS),
+)
+def tokens_equal_upstream_on_one_hot_drafts(
+    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
+) -> None:
+    """Same seeds, n-gram drafts: the tokens of the real vLLM.
+
+    The oracle is our reading of the contract; this asks the code that people run.
+    """
+    _equals_the_reference(sampler, case, reference)
+
+
+@differential(
+    "REJ422",
+    lambda can: lively(can, explicit=False, dense=True, greedy=False, min_drafts=1),
+    needs=(*_STREAM, Capability.DENSE_DRAFTS),
+)
+def tokens_equal_upstream_on_dense_drafts(
+    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
+) -> None:
+    """Same seeds, draft laws given: the tokens of the real vLLM.
+
+    If the oracle agrees and this does not, upstream has changed its acceptance test or its race.
+    """
+    _equals_the_reference(sampler, case, reference)
+
+
+@differential("REJ423", lambda can: lively(can, explicit=False, min_requests=2), needs=(*_STREAM, Capability.GREEDY))
+def tokens_equal_upstream_in_mixed_batches(
+    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
+) -> None:
+    """Greedy and random requests, own and shared seeds, with and without drafts: the tokens of the real vLLM.
+
+    Upstream draws for greedy requests too if there is a random one; whoever skips them shifts every number behind.
+    """
+    _equals_the_reference(sampler, case, reference)
+
+
+@differential("REJ424", seeded, needs=_STREAM)
+def generators_end_where_upstream_leaves_them(
+    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
+) -> None:
+    """The states of torch's default generator and of every request's own equal those that the real vLLM leaves.
+
+    Same tokens now and other states mean other tokens at the next step.
+    """
+    _, _, emission = emit_case(sampler, case)
+    _, _, expected = emit_case(reference, case)
+    moved = [i for i, state in expected.generator_states.items() if emission.generator_states[i] != state]
+    if moved or emission.default_state != expected.default_state:
+        broken(
+            f"{reference.name} leaves other states: requests {moved}"
+            if moved
+            else "the default generator's state differs"
+        )
+
+
+@differential(
+    "REJ425",
+    lambda can: synthetic(can, explicit=False, min_drafts=1),
+    needs=(*_STREAM, Capability.SYNTHETIC_RATES),
+)
+def tokens_equal_upstream_with_synthetic_rates(
+    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
+) -> None:
+    """Same seeds and rates, greedy requests among them: the tokens of the real vLLM (0.20.0 and later)."""
+    _equals_the_reference(sampler, case, reference)
+
+
+@differential(
+    "REJ426",
+    lambda can: rejecting(
+        can, explicit=False, greedy=None, max_drafts=2, max_requests=2, min_vocab_size=8191, max_vocab_size=8193
+    ),
+    needs=(*_STREAM, Capability.LARGE_VOCAB),
+    weight=0.1,
+)
+def tokens_equal_upstream_on_large_vocabularies(
+    sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
+) -> None:
+    """Vocabularies of several kernel tiles, up to 151936: the tokens of the real vLLM.
+
+    Tiles of another size must not show: neither at their seams nor in the order of ties.
+    """
+    large = case.replace(vocab_size=pick(case, LARGE_VOCAB_SIZES))
+    _equals_the_reference(sampler, large, reference)

@@ -1,0 +1,313 @@
+"""3xx: two runs that must agree, though neither is known to be right. Batch mates, vocabularies, laws."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from fairdraw.checks import check
+from fairdraw.harness import emit
+from fairdraw.properties._asserts import (
+    answers,
+    broken,
+    emit_case,
+    emit_explicit,
+    pick,
+    same_rows,
+    same_tokens,
+)
+from fairdraw.properties._rejection_cases import POSITIVE, accepting, lively, ordinary, rejecting
+from fairdraw.properties._settled import settled_requests
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies.rows import bulk_rng
+
+_EXPLICIT = (Capability.EXPLICIT_NOISE,)
+_RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
+
+
+@check("REJ301", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
+def tokens_do_not_depend_on_batch_mates(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A request alone gives the same tokens as in its batch, with the same noise.
+
+    Otherwise text changes with the load of the server, and nobody can reproduce it.
+    """
+    batch, noise, together = emit_explicit(sampler, case)
+    request = pick(case, range(batch.batch_size))
+    alone = emit(sampler, batch.select([request]), noise.select(batch, [request]))
+    same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside its mates")
+
+
+@check("REJ302", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
+def permuted_requests_give_permuted_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Requests in another order give the same rows in that order.
+
+    A result that depends on the place in the batch comes from noise or offsets computed from the row number.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
+    permuted = emit(sampler, batch.select(order), noise.select(batch, order))
+    same_rows(emission.tokens[order], permuted.tokens, f"in the order {order}")
+
+
+def _with_other_mates(case: RejectionCase, request: int, can_be_greedy: bool) -> RejectionCase:
+    """All requests but one get other logits, laws, drafts, noise and temperature; the numbers of drafts stay."""
+    draft = DraftRecipe(target="peaked", draft="independent", token="drawn", uniform="half")
+    requests = [
+        r if i == request else RequestRecipe((draft,) * len(r.drafts), can_be_greedy and not r.greedy, "equal")
+        for i, r in enumerate(case.requests)
+    ]
+    return case.replace(requests=tuple(requests))
+
+
+@check("REJ303", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
+def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Other logits, drafts, noise and temperature in the mates' rows: the same tokens in this row.
+
+    Typical: one greedy request switches the whole batch to the greedy path.
+    """
+    _, _, emission = emit_case(sampler, case)
+    request = pick(case, range(len(case.requests)))
+    changed = _with_other_mates(case, request, Capability.GREEDY in sampler.capabilities)
+    _, _, beside_others = emit_case(sampler, changed)
+    same_rows(emission.tokens[[request]], beside_others.tokens[[request]], f"request {request} beside other mates")
+
+
+@check("REJ304", lambda can: rejecting(can, explicit=True), needs=_EXPLICIT)
+def repeated_requests_with_the_same_noise_give_the_same_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A request that stands in the batch three times, each time with the same noise, gives three equal rows.
+
+    Differences show what else enters: the row number, uninitialised memory, the neighbour's row.
+    """
+    batch, noise, _ = emit_explicit(sampler, case)
+    request = pick(case, range(batch.batch_size))
+    order = [request, *range(batch.batch_size), request]
+    tokens = emit(sampler, batch.select(order), noise.select(batch, order)).tokens
+    for place in (1 + request, -1):
+        same_rows(tokens[:1], tokens[[place]], f"request {request} repeated")
+
+
+@check("REJ305", lambda can: ordinary(can, explicit=True, min_vocab_size=2), needs=(*_EXPLICIT, Capability.RAGGED))
+def a_larger_max_spec_len_only_adds_placeholders(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """`max_spec_len` is the width of the output, not the number of drafts.
+
+    It is constant in a server while the numbers of drafts vary; offsets and loops must use the numbers.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    wide = emit(sampler, batch.replace(max_spec_len=batch.max_spec_len + 3), noise)
+    width = emission.tokens.shape[1]
+    same_rows(emission.tokens, wide.tokens[:, :width], "with a larger max_spec_len")
+    if (wide.tokens[:, width:] != PLACEHOLDER_TOKEN_ID).any():
+        broken(f"columns beyond the drafts hold {wide.tokens[:, width:].tolist()}")
+
+
+@check(
+    "REJ306",
+    lambda can: ordinary(can, explicit=True, dense=False, min_drafts=1, min_vocab_size=2),
+    needs=(*_EXPLICIT, Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),
+)
+def one_hot_draft_probs_equal_no_draft_probs(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """`draft_probs=None` means probability 1 on the drafted token; saying so in numbers changes nothing.
+
+    The two are separate code paths. The n-gram one forgets the division or the removal of the drafted token.
+    """
+    batch, noise, without = emit_explicit(sampler, case)
+    draft_probs = torch.zeros(batch.num_tokens, batch.vocab_size, dtype=torch.float32, device=batch.device)
+    draft_probs[torch.arange(batch.num_tokens, device=batch.device), batch.draft_token_ids.long()] = 1.0
+    same_tokens(without, emit(sampler, batch.replace(draft_probs=draft_probs), noise), "with one-hot draft_probs")
+
+
+def _same_where_settled(
+    batch: SpecDecodeBatch,
+    noise: ExplicitNoise,
+    expected: np.ndarray[tuple[int, int], np.dtype[np.int32]],  # [batch_size, max_spec_len + 1] int32
+    seen: np.ndarray[tuple[int, int], np.dtype[np.int32]],  # [batch_size, max_spec_len + 1] int32
+    why: str,
+) -> None:
+    """Rows agree wherever no decision hangs on the rounding of a softmax that is summed in another order."""
+    settled = settled_requests(batch, noise)
+    same_rows(expected[settled], seen[settled], why)
+
+
+@check("REJ307", lambda can: rejecting(can, explicit=True, greedy=None, exponentials=("random", "tiny")), needs=_RACE)
+def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
+    sampler: RejectionSampler, case: RejectionCase
+) -> None:
+    """Logits padded with -inf, laws with 0 and races with any exponentials: nothing changes.
+
+    Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with 0
+    in log space, or where a law is normalised by the vocabulary size.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    extra = 1 + case.seed % 9
+    exponentials = torch.full((batch.batch_size, extra), 2.0**-100, dtype=torch.float32, device=batch.device)
+    padded = batch.replace(
+        target_logits=torch.nn.functional.pad(batch.target_logits, (0, extra), value=-torch.inf),
+        draft_probs=None if batch.draft_probs is None else torch.nn.functional.pad(batch.draft_probs, (0, extra)),
+    )
+    padded_noise = ExplicitNoise(noise.uniforms, torch.cat([noise.exponentials, exponentials], dim=1))
+    seen = emit(sampler, padded, padded_noise)
+    _same_where_settled(batch, noise, emission.tokens, seen.tokens, f"with {extra} masked tokens more")
+
+
+@check(
+    "REJ308",
+    lambda can: rejecting(can, explicit=True, greedy=None, exponentials=("random",)),
+    needs=_RACE,
+)
+def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Token ids are names: permute them in logits, laws, drafts and noise, and the output is permuted.
+
+    Ties aside, no id may be better than another. Biases towards low ids come from `>=` in a scan or from clamped sums.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
+    old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
+    names = torch.tensor(new_id, dtype=torch.int32, device=batch.device)
+    relabelled = batch.replace(
+        draft_token_ids=names[batch.draft_token_ids.long()],
+        draft_probs=None if batch.draft_probs is None else batch.draft_probs[:, old_id],
+        target_logits=batch.target_logits[:, old_id],
+        bonus_token_ids=names[batch.bonus_token_ids.long()],
+    )
+    seen = emit(sampler, relabelled, ExplicitNoise(noise.uniforms, noise.exponentials[:, old_id]))
+    expected = np.where(emission.tokens == PLACEHOLDER_TOKEN_ID, PLACEHOLDER_TOKEN_ID, new_id[emission.tokens])
+    _same_where_settled(batch, noise, expected.astype(np.int32), seen.tokens, "with relabelled ids")
+
+
+@check(
+    "REJ309",
+    lambda can: ordinary(can, dense=True, greedy=False, min_drafts=1, min_vocab_size=2, drafts=("same",)),
+    needs=(Capability.DENSE_DRAFTS,),
+)
+def drafts_from_the_target_law_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If draft and target law are the same, the ratio is 1 and every draft is accepted.
+
+    A perfect drafter that is not perfectly accepted costs speed. Suspect the ratio's direction, or probabilities that went
+    through another temperature on one side.
+    """
+    batch = case.batch(sampler.device)
+    batch = batch.replace(draft_probs=batch.target_probs())
+    for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
+        if answer.tokens != [*answer.drafts, answer.bonus_token_id]:
+            broken(f"{answer}, but target and draft law are equal")
+
+
+@check(
+    "REJ310",
+    lambda can: accepting(
+        can, targets=("one-hot", "last-only"), drafts=("independent", "uniform"), tokens=("likely",), min_drafts=1
+    ),
+)
+def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A draft with target probability 1 is accepted at every uniform, whatever its draft law.
+
+    This is text under a grammar: where only one token is legal, a draft that guessed it must not be lost.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.tokens != [*answer.drafts, answer.bonus_token_id]:
+            broken(f"{answer}, but every draft has target probability 1")
+
+
+@check("REJ311", lambda can: rejecting(can, targets=("one-hot", "last-only"), drafts=("elsewhere",), tokens=("drawn",)))
+def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If the draft law has its mass where the target has none, the first draft is rejected and the target's token emitted.
+
+    Anything else accepts tokens that the target excludes: a smoothed ratio, or a ratio of the wrong rows.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        best = int(batch.target_logits[answer.first_row].argmax())
+        if answer.tokens != [best]:
+            broken(f"{answer}, but only [{best}] is possible")
+
+
+@check(
+    "REJ312", lambda can: ordinary(can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2), needs=_EXPLICIT
+)
+def the_temperature_of_a_random_request_is_not_applied_again(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Logits are processed: a temperature other than 0 is information only.
+
+    Applied twice, temperature 0.5 samples at 0.25. The text looks better, the law is wrong.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    other = emit(sampler, batch.replace(temperature=torch.full_like(batch.temperature, 0.25)), noise)
+    same_tokens(emission, other, "at another positive temperature")
+
+
+@check(
+    "REJ313",
+    lambda can: ordinary(
+        can, explicit=True, min_drafts=1, min_vocab_size=2, targets=("tied", "flat", "one-hot"), exponentials=("random",),
+        uniforms=("random",), dtypes=("float32",),
+    ),
+    needs=_EXPLICIT,
+)  # fmt: skip
+def a_constant_added_to_the_logits_changes_nothing(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """softmax(logits + c) = softmax(logits); with small integers the sum is exact, so the tokens are the same.
+
+    A softmax that does not subtract the maximum overflows at large logits, and shows here before it does.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    constant = (-64.0, 16.0, 96.0)[case.seed % 3]
+    shifted = emit(sampler, batch.replace(target_logits=batch.target_logits + constant), noise)
+    same_tokens(emission, shifted, f"with {constant} added to every logit")
+
+
+@check(
+    "REJ314",
+    lambda can: ordinary(can, explicit=True, min_drafts=2, min_vocab_size=2, max_vocab_size=8, targets=POSITIVE),
+    needs=(*_EXPLICIT, Capability.RAGGED),
+)
+def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Without its last draft a request emits the same prefix, then its bonus token if nothing was rejected before.
+
+    Verification goes from left to right; whoever decides jointly, or counts from the end, fails here.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    shorter = case.replace(requests=tuple(dataclasses.replace(r, drafts=r.drafts[:-1]) for r in case.requests))
+    keep = [row for i in range(batch.batch_size) for row in range(*batch.token_slice(i).indices(batch.num_tokens))[:-1]]
+    index = torch.tensor(keep, dtype=torch.int64, device=batch.device)
+    counts = torch.tensor(shorter.num_draft_tokens, dtype=torch.int32, device=batch.device)
+    cut = batch.replace(
+        draft_token_ids=batch.draft_token_ids[index],
+        num_draft_tokens=shorter.num_draft_tokens,
+        cu_num_draft_tokens=counts.cumsum(0, dtype=torch.int32),
+        draft_probs=None if batch.draft_probs is None else batch.draft_probs[index],
+        target_logits=batch.target_logits[index],
+    )
+    seen = emit(sampler, cut, ExplicitNoise(noise.uniforms[index], noise.exponentials))
+    for long, short in zip(answers(batch, emission), answers(cut, seen), strict=True):
+        rejected_before = long.num_accepted < len(short.drafts)
+        expected = long.tokens if rejected_before else [*short.drafts, short.bonus_token_id]
+        if short.tokens != expected:
+            broken(f"without its last draft, {short}; with it, {long.tokens}")
+
+
+@check(
+    "REJ315",
+    lambda can: ordinary(can, explicit=True, min_drafts=2, min_vocab_size=2, max_vocab_size=8, targets=POSITIVE),
+    needs=_EXPLICIT,
+)
+def later_positions_do_not_influence_earlier_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Other logits, laws and uniforms at a request's last position leave the tokens before it as they are.
+
+    The target's rows were computed from drafts in order; looking ahead makes text depend on tokens never emitted.
+    """
+    batch, noise, emission = emit_explicit(sampler, case)
+    last = [batch.token_slice(i).stop - 1 for i in range(batch.batch_size)]
+    logits, uniforms = batch.target_logits.clone(), noise.uniforms.clone()
+    logits[last] = logits[last].flip(-1)
+    uniforms[last] = 1 - 2.0**-53 - uniforms[last]
+    draft_probs = None if batch.draft_probs is None else batch.draft_probs.clone()
+    if draft_probs is not None:
+        draft_probs[last] = draft_probs[last].flip(-1)
+    changed = batch.replace(target_logits=logits, draft_probs=draft_probs)
+    seen = emit(sampler, changed, ExplicitNoise(uniforms, noise.exponentials))
+    for before, after in zip(answers(batch, emission), answers(changed, seen), strict=True):
+        early = len(before.drafts) - 1
+        if before.tokens[:early] != after.tokens[:early]:
+            broken(f"with another last position, {after}; before, {before.tokens}")

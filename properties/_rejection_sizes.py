@@ -1,0 +1,232 @@
+"""6xx: sizes and layouts. Each named vocabulary size is a check of its own, so that none is left to chance."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from hypothesis import strategies as st
+
+from fairdraw.checks import Check, check
+from fairdraw.harness import Emission, emit
+from fairdraw.properties._asserts import (
+    answers,
+    broken,
+    emit_case,
+    emit_explicit,
+    emit_oracle,
+    same_tokens,
+    sound,
+)
+from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
+from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, Noise, RejectionSampler, SpecDecodeBatch
+from fairdraw.strategies import DTYPES, LAYOUTS, RejectionCase, RequestRecipe
+
+_EXPLICIT = (Capability.EXPLICIT_NOISE,)
+_STRIDED = (Capability.STRIDED_INPUTS,)
+
+
+def _is_right(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """The output is sound; for a sampler that races on given numbers it equals the oracle's."""
+    batch, _, emission = emit_case(sampler, case)
+    sound(batch, emission)
+    if case.explicit and Capability.REFERENCE_RACE in sampler.capabilities:
+        same_tokens(emit_oracle(sampler, case), emission, "the oracle disagrees")
+
+
+def _with_greedy_twins(case: RejectionCase) -> RejectionCase:
+    """Every request once as it is and once greedy, so that few cases see both kernels."""
+    twins = tuple(dataclasses.replace(r, greedy=True) for r in case.requests)
+    return case.replace(requests=(*case.requests, *twins))
+
+
+def _vocabulary_check(code: str, vocab_size: int) -> Check:
+    is_large = vocab_size > 1025
+
+    def body(sampler: RejectionSampler, case: RejectionCase) -> None:
+        """Vocabulary sizes at the edges of powers of two, of kernel tiles, and of real models.
+
+        One id more than a tile is where a tail is lost; one less is where lanes beyond the end take part.
+        """
+        _is_right(sampler, case)
+
+    body.__name__ = f"a_vocabulary_of_{vocab_size}_is_handled"
+    most = 1 if is_large else 3
+
+    def cases(can: Capabilities) -> st.SearchStrategy[RejectionCase]:
+        drawn = rejecting(can, min_vocab_size=vocab_size, max_vocab_size=vocab_size, max_requests=most, max_drafts=most)
+        return drawn.map(_with_greedy_twins) if Capability.GREEDY in can else drawn
+
+    return check(
+        code,
+        cases,
+        needs=(Capability.LARGE_VOCAB,) if is_large else (),
+        weight=0.08 if is_large else 0.2,
+    )(body)
+
+
+VOCABULARY_CHECKS: tuple[Check, ...] = (
+    _vocabulary_check("REJ601", 1),
+    _vocabulary_check("REJ602", 2),
+    _vocabulary_check("REJ603", 31),
+    _vocabulary_check("REJ604", 100),
+    _vocabulary_check("REJ605", 1023),
+    _vocabulary_check("REJ606", 1024),
+    _vocabulary_check("REJ607", 1025),
+    _vocabulary_check("REJ608", 8191),
+    _vocabulary_check("REJ609", 8192),
+    _vocabulary_check("REJ610", 8193),
+    _vocabulary_check("REJ611", 32000),
+    _vocabulary_check("REJ612", 128256),
+    _vocabulary_check("REJ613", 151936),
+)
+"""DESIGN: 1, 2, 31, 100, three around 1024, three around 8192, Llama 2, Llama 3, Qwen 2."""
+
+
+@check(
+    "REJ621", lambda can: rejecting(can, targets=("last-only",), drafts=("elsewhere",), tokens=("drawn",), greedy=None)
+)
+def the_last_id_of_the_vocabulary_can_be_emitted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If all target mass is on the last id, that id is emitted, at every vocabulary size.
+
+    A loop over full tiles only, or a mask with `<` against `vocab_size - 1`, never reaches it.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.tokens != [batch.vocab_size - 1]:
+            broken(f"{answer}, but only the last id {batch.vocab_size - 1} is possible")
+
+
+def _with_long_drafts(case: RejectionCase) -> RejectionCase:
+    """The first request's only draft, over and over, up to the greatest number of drafts."""
+    count = MAX_SPEC_LEN - case.seed % 3
+    long = RequestRecipe(case.requests[0].drafts * count, case.requests[0].greedy)
+    return case.replace(requests=(long, *case.requests[1:]), slack=0)
+
+
+@check(
+    "REJ622",
+    lambda can: accepting(can, max_vocab_size=8, min_drafts=1, max_drafts=1, max_requests=2).map(_with_long_drafts),
+    needs=(Capability.LONG_DRAFTS, Capability.RAGGED),
+    weight=0.2,
+)
+def up_to_128_drafts_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """One request with 126 to 128 drafts beside one with a single draft.
+
+    Buffers of 32 positions were enough for years; a longer request then lost its tail, or wrote into the next row.
+    """
+    _is_right(sampler, case)
+
+
+_MANY = 67
+
+
+def _repeated(case: RejectionCase) -> RejectionCase:
+    """The drawn requests, again and again: as many as no power of two divides."""
+    requests = case.requests * _MANY
+    return case.replace(requests=requests[:_MANY])
+
+
+@check(
+    "REJ623",
+    lambda can: ordinary(can, max_vocab_size=8, max_drafts=2, max_requests=4).map(_repeated),
+    needs=(Capability.RAGGED,),
+    weight=0.2,
+)
+def many_requests_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A batch of 67 ragged requests.
+
+    The 65th is lost where a grid, a warp or a bit mask was sized for 64.
+    """
+    _is_right(sampler, case)
+
+
+@check("REJ624", lambda can: ordinary(can, max_drafts=0), needs=(Capability.RAGGED,))
+def batches_without_any_draft_emit_their_bonus_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """No drafts at all: every request emits its bonus token.
+
+    Tensors of zero rows meet empty launch grids and `max()` of nothing.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.tokens != [answer.bonus_token_id]:
+            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
+
+
+def _works_or_refuses(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str
+) -> Emission | None:
+    """The emission, or `None` if the call was refused with a message that names the argument."""
+    try:
+        return emit(sampler, batch, noise)
+    except Exception as refusal:
+        if argument in str(refusal):
+            return None
+        broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
+
+
+def _equals_contiguous(sampler: RejectionSampler, case: RejectionCase) -> None:
+    seen = _works_or_refuses(sampler, case.batch(sampler.device), case.noise(sampler.device), "target_logits")
+    if seen is not None:
+        _, _, expected = emit_case(sampler, case.replace(layout="contiguous"))
+        same_tokens(expected, seen, f"{case.layout} target_logits")
+
+
+@check(
+    "REJ631",
+    lambda can: ordinary(can, explicit=True, min_drafts=1, min_vocab_size=2, layouts=LAYOUTS[1:3]),
+    needs=(*_STRIDED, *_EXPLICIT),
+)
+def strided_logits_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Transposed and sliced `target_logits` give the tokens of a contiguous copy, or an error that names the argument.
+
+    A kernel that multiplies the row number by the vocabulary size reads other tokens' logits.
+    """
+    _equals_contiguous(sampler, case)
+
+
+@check(
+    "REJ632",
+    lambda can: ordinary(can, explicit=True, min_drafts=1, min_vocab_size=2, layouts=("huge-stride",)),
+    needs=(*_STRIDED, *_EXPLICIT),
+    weight=0.4,
+)
+def logits_with_a_huge_row_stride_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Rows that lie far apart (a view into a padded buffer) give the tokens of a contiguous copy, or an error that names it.
+
+    Offsets of 32 bits overflow first here.
+    """
+    _equals_contiguous(sampler, case)
+
+
+@check(
+    "REJ633",
+    lambda can: ordinary(can, explicit=True, dense=True, min_drafts=1, min_vocab_size=2, greedy=False),
+    needs=(*_STRIDED, *_EXPLICIT, Capability.DENSE_DRAFTS),
+)
+def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Transposed `draft_probs` give the tokens of a contiguous copy, or an error that names the argument.
+
+    Drafters stack their laws step by step, so a transposed view is what an engine really passes.
+    """
+    batch, noise, expected = emit_explicit(sampler, case)
+    assert batch.draft_probs is not None  # the case is dense
+    strided = batch.replace(draft_probs=batch.draft_probs.t().contiguous().t())
+    seen = _works_or_refuses(sampler, strided, noise, "draft_probs")
+    if seen is not None:
+        same_tokens(expected, seen, "transposed draft_probs")
+
+
+@check(
+    "REJ634",
+    lambda can: ordinary(can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2, dtypes=DTYPES[1:]),
+    needs=(*_EXPLICIT, Capability.HALF_LOGITS),
+)
+def half_precision_logits_equal_the_same_numbers_in_float32(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """bfloat16 and float16 logits give the tokens of the same numbers in float32.
+
+    The softmax must be computed in float32. Computed in bfloat16 its rows sum to 1 within a percent, and the law is off by as much.
+    """
+    batch, noise, half = emit_explicit(sampler, case)
+    wide = emit(sampler, batch.replace(target_logits=batch.target_logits.to(torch.float32)), noise)
+    same_tokens(wide, half, f"from {case.dtype} logits")

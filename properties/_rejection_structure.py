@@ -1,0 +1,305 @@
+"""1xx: what every output looks like, whatever the noise. These ask the least of a sampler and run on any."""
+
+from __future__ import annotations
+
+import torch
+
+from fairdraw.checks import check
+from fairdraw.properties._asserts import (
+    answers,
+    broken,
+    emit_case,
+    emit_oracle,
+    probabilities,
+    same_tokens,
+)
+from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
+from fairdraw.strategies import LAWLESS_KINDS, RejectionCase, RequestRecipe, rejection_cases
+
+_EXPLICIT = (Capability.EXPLICIT_NOISE,)
+_LAWLESS = (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)
+
+
+@check("REJ101", ordinary)
+def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Every emitted id is in [0, vocab_size).
+
+    An id beyond the end usually comes from the tail tile: lanes past the vocabulary took part in the argmax.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if not all(0 <= token < batch.vocab_size for token in answer.tokens):
+            broken(f"{answer}, which leaves [0, {batch.vocab_size})")
+
+
+@check("REJ102", ordinary)
+def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A row is tokens, then placeholders: once -1 appears, nothing else follows.
+
+    A gap inside a row means that a position was skipped: the accepted token and its slot are counted separately.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if PLACEHOLDER_TOKEN_ID in answer.tokens:
+            broken(f"{answer}, with a placeholder before the last token")
+
+
+@check("REJ103", ordinary)
+def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """At least one token per request: a rejected first draft is replaced, and without drafts there is the bonus token.
+
+    An empty row stops its request for ever. Often the bonus token is written only where a draft was accepted.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if not answer.tokens:
+            broken(f"{answer}, but at least one token is due")
+
+
+@check("REJ104", ordinary)
+def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """At most `num_draft_tokens + 1` tokens, though the output may be wider.
+
+    Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if len(answer.tokens) > len(answer.drafts) + 1:
+            broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are due")
+
+
+@check("REJ105", ordinary)
+def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """`tokens[:-1] == drafts[:len(tokens) - 1]`: an accepted prefix, then one token of the sampler's own.
+
+    Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification goes on after a rejection.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.tokens[:-1] != answer.drafts[: len(answer.tokens[:-1])]:
+            broken(f"{answer}, whose tokens before the last are not its first drafts")
+
+
+@check("REJ106", accepting)
+def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If all drafts are accepted, the token after them is the request's own bonus token.
+
+    A wrong one means that bonus tokens are indexed by something else than the request: its rows, or its place among some.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
+            broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")
+
+
+@check("REJ107", lambda can: rejecting(can, targets=("flat", "tied"), max_vocab_size=8))
+def a_rejected_draft_is_not_recovered(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """The recovered token differs from the draft it replaces, whose residual max(target - draft, 0) is 0.
+
+    One-hot drafts show it: if the drafted token stays in the race, it is emitted more often than the target wants.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.is_cut_short and answer.tokens[-1] == answer.drafts[answer.num_accepted]:
+            broken(f"{answer}: the draft at position {answer.num_accepted} was rejected, then emitted all the same")
+
+
+@check("REJ108", lambda can: rejecting(can, targets=MASKED, greedy=None))
+def tokens_without_target_probability_are_never_emitted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A token that is masked with -inf is neither accepted nor recovered.
+
+    This is how grammar and top-k violations get out: probabilities smoothed by an epsilon, a race over unmasked lanes,
+    or a recovered token drawn from the draft law.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        for position, token in enumerate(answer.tokens[: len(answer.drafts)]):
+            if batch.target_logits[answer.first_row + position, token] == -torch.inf:
+                broken(f"{answer}, whose token {token} at position {position} is masked with -inf")
+
+
+# A sampler may compute its softmax in another order, so that a probability moves by some float32 steps.
+_ROUNDING = 1e-5
+
+
+@check("REJ109", lambda can: rejecting(can, targets=(*POSITIVE, *MASKED)))
+def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A recovered token has target probability above its draft probability.
+
+    Tokens that the draft proposes too often must not be emitted again. If they are, recovery draws from the target
+    instead of the residual: outputs then look fluent, and are not distributed as the target.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    target_probs, draft_probs = probabilities(batch)
+    for answer in answers(batch, emission):
+        if answer.is_cut_short:
+            target_prob, draft_prob = (
+                float(law[answer.last_row, answer.tokens[-1]]) for law in (target_probs, draft_probs)
+            )
+            if target_prob == 0 or target_prob < draft_prob * (1 - _ROUNDING):
+                broken(
+                    f"{answer}: recovered {answer.tokens[-1]} has target {target_prob:.6g} below draft {draft_prob:.6g}"
+                )
+
+
+@check(
+    "REJ110",
+    lambda can: rejection_cases(can, min_drafts=1, tokens=("placeholder", "likely"), drafts=("independent", "same")),
+    needs=(Capability.PADDED_DRAFTS,),
+)
+def padded_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A withdrawn draft (-1) ends the accepted prefix, and the token in its place is in the vocabulary.
+
+    A sampler that reads `probs[row, -1]` reads the previous row's last token, or memory before the tensor.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        padded = [*answer.drafts, PLACEHOLDER_TOKEN_ID].index(PLACEHOLDER_TOKEN_ID)
+        if answer.num_accepted > padded or not all(0 <= token < batch.vocab_size for token in answer.tokens):
+            broken(f"{answer}, past the withdrawn draft at position {padded}")
+
+
+@check(
+    "REJ111",
+    lambda can: rejecting(
+        can,
+        targets=("one-hot", "last-only"),
+        drafts=("elsewhere",),
+        tokens=("drawn",),
+        uniforms=("zero",),
+        explicit=True,
+    ),
+    needs=_EXPLICIT,
+)
+def drafts_without_target_probability_are_rejected_at_uniform_zero(
+    sampler: RejectionSampler, case: RejectionCase
+) -> None:
+    """A draft with target probability 0 is rejected even if the uniform is exactly 0.
+
+    `0 >= 0` holds, so `target / draft >= uniform` alone accepts a masked token; float32 uniforms are 0 once in 2**24 draws.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.num_accepted > 0:
+            broken(f"{answer}, but its first draft has target probability 0")
+
+
+@check(
+    "REJ112",
+    lambda can: rejecting(
+        can, dense=True, targets=("normal", "zipf"), drafts=("elsewhere",), tokens=("likely",), dtypes=("float32",)
+    ),
+    needs=(Capability.DENSE_DRAFTS,),
+)
+def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A draft with draft probability 0 is rejected; the quotient target / 0 is not a probability ratio.
+
+    It means that draft tokens and draft laws do not belong together. Accepting on `inf` hides that fault.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    _, draft_probs = probabilities(batch)
+    for answer in answers(batch, emission):
+        if answer.num_accepted > 0 and draft_probs[answer.first_row, answer.drafts[0]] == 0:
+            broken(f"{answer}, but its first draft has draft probability 0")
+
+
+@check(
+    "REJ113",
+    lambda can: rejecting(
+        can,
+        dense=True,
+        targets=("last-only", "one-hot", "half"),
+        drafts=("dominating",),
+        uniforms=("largest",),
+        explicit=True,
+    ),
+    needs=(*_EXPLICIT, Capability.DENSE_DRAFTS),
+)
+def a_rejection_without_residual_still_recovers_a_possible_token(
+    sampler: RejectionSampler, case: RejectionCase
+) -> None:
+    """If the draft law is nowhere below the target, rounding left no residual; the token is then drawn from the target.
+
+    An argmax over zeros answers id 0, whatever its probability.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if answer.is_cut_short and batch.target_logits[answer.last_row, answer.tokens[-1]] == -torch.inf:
+            broken(f"{answer}: recovered {answer.tokens[-1]} has target probability 0")
+
+
+@check("REJ114", ordinary)
+def inputs_are_not_modified(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Every tensor of the batch holds the same bits after the call.
+
+    The caller still needs its logits (log-probabilities, the next step). Temperature, a mask or a zeroed draft token applied
+    in place does not show in this call's tokens.
+    """
+    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
+    before, counts = batch.clone(), list(batch.num_draft_tokens)
+    sampler.verify(batch, noise)
+    for name, tensor in before.tensors().items():
+        if not torch.equal(tensor, batch.tensors()[name]):
+            broken(f"{name} was modified")
+    if counts != batch.num_draft_tokens:
+        broken("num_draft_tokens was modified")
+
+
+def _with_draftless_request(case: RejectionCase) -> RejectionCase:
+    """One request without drafts among the others; its place follows from the seed."""
+    place = case.seed % (len(case.requests) + 1)
+    draftless = RequestRecipe(greedy=case.requests[0].greedy)
+    return case.replace(requests=(*case.requests[:place], draftless, *case.requests[place:]))
+
+
+@check(
+    "REJ115",
+    lambda can: ordinary(can, min_drafts=1, max_requests=3).map(_with_draftless_request),
+    needs=(Capability.RAGGED,),
+)
+def requests_without_drafts_emit_exactly_their_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A request without drafts in a batch with drafts gets its bonus token and nothing else.
+
+    New and preempted requests are such rows. They come out wrong if offsets skip rows of length 0.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if not answer.drafts and answer.tokens != [answer.bonus_token_id]:
+            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
+
+
+@check("REJ116", lambda can: rejection_cases(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
+def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A target row with NaN has no law: a random request rejects and emits id 0, a greedy one takes the first NaN's id.
+
+    NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum never moves.
+    """
+    _, _, emission = emit_case(sampler, case)
+    same_tokens(emit_oracle(sampler, case), emission, "rows with NaN")
+
+
+@check("REJ117", lambda can: rejection_cases(can, min_drafts=1, targets=("empty",)), needs=(Capability.EMPTY_ROWS,))
+def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A target row that is all -inf has no law: a random request rejects and emits id 0, a greedy one decodes id 0.
+
+    Such rows come from masks that exclude everything. softmax makes NaN of them.
+    """
+    _, _, emission = emit_case(sampler, case)
+    same_tokens(emit_oracle(sampler, case), emission, "rows that are all -inf")
+
+
+@check(
+    "REJ118",
+    lambda can: rejection_cases(can, min_drafts=1, targets=tuple(LAWLESS_KINDS), max_vocab_size=1025),
+    needs=_LAWLESS,
+)
+def rows_without_a_law_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """NaN or all -inf: whatever is emitted, it is an id in [0, vocab_size), and at least one.
+
+    An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        if not answer.tokens or not all(0 <= token < batch.vocab_size for token in answer.tokens):
+            broken(f"{answer}, which leaves [0, {batch.vocab_size})")

@@ -1,0 +1,15 @@
+"""The rejection contract, asked of the sampler that `--sampler` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fairdraw.checks import Check
+from fairdraw.properties.rejection import CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_rejection(check: Check, fairdraw_run: Callable[[Check], None]) -> None:
+    fairdraw_run(check)

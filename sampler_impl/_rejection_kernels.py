@@ -1,0 +1,372 @@
+"""The rejection contract as Triton kernels: the production path on a GPU, and in Triton's interpreter on a CPU.
+
+A random request passes through three launches, each of which reads only what the one before left to do:
+
+    accept      one program per request             decides every position at once, writes accepted tokens and the
+                                                    bonus token, and leaves the first rejected row (or -1)
+    race        one program per request and tile    races the residual of that one row, over all SMs: at 64 requests a
+                                                    program per request would leave half of an H200 idle
+    recovered   one program per request             takes the best tile, writes the recovered token
+
+Positions run along one vector of MAX_SPEC_LEN lanes, so neither the batch size nor `max_spec_len` is compiled in.
+A tile's winner is one int64, so that the best of all tiles is a plain maximum and ties go to the lowest id:
+
+    63                    32 31                     0
+    0sssssss ssssssss ... s  0iiiiiii iiiiiiii ... i      s: bits of the float32 score (not negative: order is kept)
+                                                          i: 2**31 - 1 - token id     (lower id: greater)
+
+and any negative int64 means that no entry took part. `vocab_size` keeps Triton's specialisation on multiples of 16 in
+the race, where it allows 128-bit loads; a server has one vocabulary. Row offsets are 64-bit, because
+num_tokens * vocab_size passes 2**31.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# (Both because a kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ._checks import MAX_SPEC_LEN
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from ._checks import VerifyStep
+
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+"""Whether TRITON_INTERPRET=1 was set when the kernels were defined; only then do they take CPU tensors."""
+
+MAX_TILE = 8192 if INTERPRETED else 2048
+"""Vocabulary entries per program of the race. Compiled: on an H200, 64 requests and 128256 entries, 2048 took 26.6 us,
+4096 27.3, 8192 30.0 (8 warps). Interpreted: a program costs milliseconds and its width next to nothing."""
+
+NUM_LANES = 128
+
+
+def _silent() -> AbstractContextManager[object]:
+    """The interpreter computes with NumPy, which warns of divisions by zero that the kernels ask for and handle."""
+    return np.errstate(all="ignore") if INTERPRETED else nullcontext()
+
+
+def verify_greedy(
+    step: VerifyStep,
+    target_argmax: Tensor,  # [num_tokens] int64
+    uniforms: Tensor | None,  # [num_tokens] float64
+    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+) -> None:
+    """Write the rows of greedy requests: argmax tokens up to the first mismatch, or all of them and the bonus token."""
+    _greedy_kernel[(step.batch_size,)](
+        output_token_ids,
+        step.draft_token_ids,
+        step.cu_num_draft_tokens,
+        target_argmax,
+        step.bonus_token_ids,
+        step.is_greedy,
+        uniforms,
+        step.synthetic_rates,
+        step.max_spec_len,
+        step.vocab_size,
+        POSITIONS=MAX_SPEC_LEN,
+        num_warps=1,
+    )
+
+
+def accept(
+    step: VerifyStep,
+    target_probs: Tensor,  # [num_tokens, vocab_size] float32
+    uniforms: Tensor,  # [num_tokens] float64
+    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+) -> Tensor:  # [batch_size] int32
+    """Write accepted draft tokens and bonus tokens of random requests.
+
+    Returns:
+        The first rejected row of each request, -1 if there is none.
+
+    Traffic:
+        Some 30 bytes per draft token and two gathered probabilities.
+    """
+    recover_rows = torch.empty(step.batch_size, dtype=torch.int32, device=step.device)
+    with _silent():
+        _accept_kernel[(step.batch_size,)](
+            output_token_ids,
+            recover_rows,
+            step.draft_token_ids,
+            step.cu_num_draft_tokens,
+            step.draft_probs,
+            target_probs,
+            step.bonus_token_ids,
+            step.is_greedy,
+            uniforms,
+            step.synthetic_rates,
+            step.max_spec_len,
+            step.vocab_size,
+            POSITIONS=MAX_SPEC_LEN,
+            num_warps=1,
+        )
+    return recover_rows
+
+
+def recover(
+    step: VerifyStep,
+    target_probs: Tensor,  # [num_tokens, vocab_size] float32
+    exponentials: Tensor,  # [batch_size, vocab_size] float32
+    recover_rows: Tensor,  # [batch_size] int32
+    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+) -> None:
+    """Write one recovered token per request that has a rejected row.
+
+    Traffic:
+        Per such request, one row each of target_probs, draft_probs (if dense) and exponentials: at most
+        `12 * batch_size * vocab_size` bytes, whatever `max_spec_len` is. An empty residual reads two of them again.
+    """
+    tile = min(MAX_TILE, triton.next_power_of_2(step.vocab_size))
+    num_tiles = triton.cdiv(step.vocab_size, tile)
+    tile_winners = torch.empty((step.batch_size, num_tiles), dtype=torch.int64, device=step.device)
+    with _silent():
+        _race_kernel[(step.batch_size, num_tiles)](
+            tile_winners,
+            recover_rows,
+            step.draft_token_ids,
+            step.draft_probs,
+            target_probs,
+            exponentials,
+            step.vocab_size,
+            TILE=tile,
+            num_warps=8,
+        )
+        _recovered_kernel[(step.batch_size,)](
+            output_token_ids,
+            recover_rows,
+            tile_winners,
+            step.cu_num_draft_tokens,
+            target_probs,
+            exponentials,
+            step.max_spec_len,
+            step.vocab_size,
+            num_tiles,
+            LANES=NUM_LANES,
+            TILE=min(tile, 1024),
+        )
+
+
+def expand(
+    x: Tensor,  # [batch_size] any
+    cu_num_draft_tokens: Tensor,  # [batch_size] int32
+    num_tokens: int,
+    replace_from: float,
+    replace_to: float,
+) -> Tensor:  # [num_tokens] any
+    """Repeat each request's value for its tokens, with one value replaced."""
+    expanded = x.new_empty(num_tokens)
+    _expand_kernel[(x.shape[0],)](
+        expanded,
+        x.contiguous(),
+        cu_num_draft_tokens.contiguous(),
+        replace_from,
+        replace_to,
+        LANES=NUM_LANES,
+        num_warps=1,
+    )
+    return expanded
+
+
+@triton.jit
+def _race_winner(
+    weights,  # [TILE] float32
+    exponentials,  # [TILE] float32
+    token_ids,  # [TILE] int32
+):
+    """Highest `weight * (1 / exponential)` among entries of positive weight, as the int64 drawn at the top.
+
+    `div_rn` is the correctly rounded quotient; Triton's `/` is an approximation on NVIDIA. Two integer reductions,
+    because those of floats treat NaN differently from one device to the next.
+    """
+    scores = weights * tl.div_rn(1.0, exponentials)
+    takes_part = (weights > 0) & (scores >= 0)
+    bits = tl.where(takes_part, scores.to(tl.int32, bitcast=True), -1)
+    best = tl.max(bits)
+    winner = tl.min(tl.where(bits == best, token_ids, 0x7FFFFFFF))
+    return (best.to(tl.int64) << 32) | (0x7FFFFFFF - winner)
+
+
+@triton.jit(do_not_specialize=["max_spec_len", "vocab_size"])
+def _greedy_kernel(
+    output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
+    draft_token_ids_ptr,  # [num_tokens] int32
+    cu_num_draft_tokens_ptr,  # [batch_size] int32
+    target_argmax_ptr,  # [num_tokens] int64
+    bonus_token_ids_ptr,  # [batch_size, 1] int32
+    is_greedy_ptr,  # [batch_size] bool, or None: all are
+    uniforms_ptr,  # [num_tokens] float64, or None
+    synthetic_rates_ptr,  # [max_spec_len] float32, or None
+    max_spec_len,
+    vocab_size,
+    POSITIONS: tl.constexpr,
+):
+    req_idx = tl.program_id(0)
+    if is_greedy_ptr is not None:  # noqa: SIM102  # `and` would be evaluated on the device, with a null pointer
+        if not tl.load(is_greedy_ptr + req_idx):
+            return
+    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+    num_draft_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    pos = tl.arange(0, POSITIONS)
+    drafted = pos < num_draft_tokens
+    draft_token_ids = tl.load(draft_token_ids_ptr + start + pos, mask=drafted, other=-1).to(tl.int64)
+    emitted = tl.load(target_argmax_ptr + start + pos, mask=drafted, other=0)
+    if synthetic_rates_ptr is not None:
+        rates = tl.load(synthetic_rates_ptr + pos, mask=drafted, other=0.0).to(tl.float64)
+        uniforms = tl.load(uniforms_ptr + start + pos, mask=drafted, other=1.0)
+        accepted = (draft_token_ids >= 0) & (draft_token_ids < vocab_size) & (uniforms < rates)
+        emitted = tl.where(accepted, draft_token_ids, emitted)
+    else:
+        accepted = drafted & (draft_token_ids == emitted)
+    # The first lane that is not accepted; at the latest num_draft_tokens.
+    num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
+    row_ptr = output_token_ids_ptr + req_idx * (max_spec_len + 1)
+    tl.store(row_ptr + pos, emitted.to(tl.int32), mask=drafted & (pos <= num_accepted))
+    bonus_token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
+    tl.store(row_ptr + num_draft_tokens, bonus_token_id, mask=num_accepted == num_draft_tokens)
+
+
+@triton.jit(do_not_specialize=["max_spec_len", "vocab_size"])
+def _accept_kernel(
+    output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
+    recover_rows_ptr,  # [batch_size] int32, written
+    draft_token_ids_ptr,  # [num_tokens] int32
+    cu_num_draft_tokens_ptr,  # [batch_size] int32
+    draft_probs_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
+    target_probs_ptr,  # [num_tokens, vocab_size] float32
+    bonus_token_ids_ptr,  # [batch_size, 1] int32
+    is_greedy_ptr,  # [batch_size] bool, or None: none is
+    uniforms_ptr,  # [num_tokens] float64
+    synthetic_rates_ptr,  # [max_spec_len] float32, or None
+    max_spec_len,
+    vocab_size,
+    POSITIONS: tl.constexpr,
+):
+    req_idx = tl.program_id(0)
+    if is_greedy_ptr is not None:  # noqa: SIM102
+        if tl.load(is_greedy_ptr + req_idx):
+            tl.store(recover_rows_ptr + req_idx, -1)
+            return
+    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+    num_draft_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    pos = tl.arange(0, POSITIONS)
+    drafted = pos < num_draft_tokens
+    draft_token_ids = tl.load(draft_token_ids_ptr + start + pos, mask=drafted, other=-1).to(tl.int64)
+    accepted = (draft_token_ids >= 0) & (draft_token_ids < vocab_size)
+    uniforms = tl.load(uniforms_ptr + start + pos, mask=drafted, other=1.0)
+    if synthetic_rates_ptr is not None:
+        rates = tl.load(synthetic_rates_ptr + pos, mask=drafted, other=0.0).to(tl.float64)
+        accepted = accepted & (uniforms < rates)
+    else:
+        offsets = (start + pos).to(tl.int64) * vocab_size + draft_token_ids
+        ratios = tl.load(target_probs_ptr + offsets, mask=accepted, other=0.0)
+        if draft_probs_ptr is not None:
+            draft_probs = tl.load(draft_probs_ptr + offsets, mask=accepted, other=0.0)
+            accepted = (draft_probs > 0) & (ratios > 0)
+            ratios = tl.div_rn(ratios, draft_probs)
+        else:
+            accepted = ratios > 0
+        accepted = accepted & (ratios.to(tl.float64) >= uniforms)
+    # The first lane that is not accepted; at the latest num_draft_tokens.
+    num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
+    complete = num_accepted == num_draft_tokens
+    row_ptr = output_token_ids_ptr + req_idx * (max_spec_len + 1)
+    tl.store(row_ptr + pos, draft_token_ids.to(tl.int32), mask=pos < num_accepted)
+    bonus_token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
+    tl.store(row_ptr + num_draft_tokens, bonus_token_id, mask=complete)
+    tl.store(recover_rows_ptr + req_idx, tl.where(complete, -1, start + num_accepted))
+
+
+@triton.jit
+def _race_kernel(
+    tile_winners_ptr,  # [batch_size, num_tiles] int64, written
+    recover_rows_ptr,  # [batch_size] int32
+    draft_token_ids_ptr,  # [num_tokens] int32
+    draft_probs_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
+    target_probs_ptr,  # [num_tokens, vocab_size] float32
+    exponentials_ptr,  # [batch_size, vocab_size] float32
+    vocab_size,
+    TILE: tl.constexpr,
+):
+    req_idx = tl.program_id(0)
+    tile = tl.program_id(1)
+    row = tl.load(recover_rows_ptr + req_idx).to(tl.int64)
+    if row < 0:
+        return
+    token_ids = tile * TILE + tl.arange(0, TILE)
+    in_vocab = token_ids < vocab_size
+    # The residual is not clamped at 0: only positive entries take part.
+    weights = tl.load(target_probs_ptr + row * vocab_size + token_ids, mask=in_vocab, other=0.0)
+    if draft_probs_ptr is not None:
+        weights -= tl.load(draft_probs_ptr + row * vocab_size + token_ids, mask=in_vocab, other=0.0)
+    else:
+        weights = tl.where(token_ids == tl.load(draft_token_ids_ptr + row), 0.0, weights)
+    offsets = req_idx.to(tl.int64) * vocab_size + token_ids
+    exponentials = tl.load(exponentials_ptr + offsets, mask=in_vocab, other=1.0)
+    tl.store(tile_winners_ptr + req_idx * tl.num_programs(1) + tile, _race_winner(weights, exponentials, token_ids))
+
+
+@triton.jit(do_not_specialize=["max_spec_len", "vocab_size", "num_tiles"])
+def _recovered_kernel(
+    output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
+    recover_rows_ptr,  # [batch_size] int32
+    tile_winners_ptr,  # [batch_size, num_tiles] int64
+    cu_num_draft_tokens_ptr,  # [batch_size] int32
+    target_probs_ptr,  # [num_tokens, vocab_size] float32
+    exponentials_ptr,  # [batch_size, vocab_size] float32
+    max_spec_len,
+    vocab_size,
+    num_tiles,
+    LANES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    req_idx = tl.program_id(0)
+    row = tl.load(recover_rows_ptr + req_idx).to(tl.int64)
+    if row < 0:
+        return
+    winner = tl.full((), -1, tl.int64)
+    for first in range(0, num_tiles, LANES):
+        tile = first + tl.arange(0, LANES)
+        offsets = req_idx * num_tiles + tile
+        winner = tl.maximum(winner, tl.max(tl.load(tile_winners_ptr + offsets, mask=tile < num_tiles, other=-1)))
+    if winner < 0:
+        # The residual is empty: race over the target row instead. Rare, so one program does it alone.
+        for first in range(0, vocab_size, TILE):
+            token_ids = first + tl.arange(0, TILE)
+            in_vocab = token_ids < vocab_size
+            weights = tl.load(target_probs_ptr + row * vocab_size + token_ids, mask=in_vocab, other=0.0)
+            offsets = req_idx.to(tl.int64) * vocab_size + token_ids
+            exponentials = tl.load(exponentials_ptr + offsets, mask=in_vocab, other=1.0)
+            winner = tl.maximum(winner, _race_winner(weights, exponentials, token_ids))
+    token_id = tl.where(winner < 0, 0, 0x7FFFFFFF - (winner & 0x7FFFFFFF)).to(tl.int32)
+    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+    tl.store(output_token_ids_ptr + req_idx * (max_spec_len + 1) + (row - start), token_id)
+
+
+@triton.jit(do_not_specialize=["replace_from", "replace_to"])
+def _expand_kernel(
+    expanded_ptr,  # [num_tokens] any, written
+    x_ptr,  # [batch_size] any
+    cu_num_draft_tokens_ptr,  # [batch_size] int32
+    replace_from,
+    replace_to,
+    LANES: tl.constexpr,
+):
+    req_idx = tl.program_id(0)
+    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+    num_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    value = tl.load(x_ptr + req_idx)
+    value = tl.where(value == replace_from, replace_to, value)
+    for first in range(0, num_tokens, LANES):
+        pos = first + tl.arange(0, LANES)
+        tl.store(expanded_ptr + start + pos, value, mask=pos < num_tokens)

@@ -1,0 +1,78 @@
+"""Where a sampler runs: which device, and whether Triton compiles or interprets.
+
+Triton decides at import, from the environment, and for good. Much of torch imports triton on the way
+(`torch._dynamo` does, and any `TorchDispatchMode` imports that), so the choice is made before a sampler is built.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["default_device", "prepare_triton", "quiet_floats", "quiet_imports", "triton_is_interpreted"]
+
+
+def default_device() -> str:
+    """`cuda` if there is a CUDA device, else `cpu`."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def prepare_triton(device: str | None = None) -> None:
+    """Choose Triton's interpreter if kernels are to run on the CPU. Without effect once triton is imported.
+
+    Args:
+        device: Where the kernels will run; `default_device()` if `None`.
+    """
+    if "triton" in sys.modules:
+        return
+    if default_device() == "cpu":
+        # vLLM switches Triton off where no driver is active, unless this variable is set and empty.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if (device or default_device()) == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+
+
+def triton_is_interpreted(device: str) -> bool:
+    """Import triton for kernels on `device`; `True` if they are interpreted.
+
+    Raises:
+        ModuleNotFoundError: If triton is not installed.
+        RuntimeError: If the kernels are to run on the CPU, but triton was imported before its interpreter was chosen.
+    """
+    prepare_triton(device)
+    with quiet_imports():
+        import triton
+        import triton.language as tl
+
+    interpreted = not isinstance(tl.cdiv, triton.JITFunction)
+    if device == "cpu" and not interpreted:
+        raise RuntimeError(
+            f"load: device={device!r}, but triton was imported before its interpreter was chosen and now compiles for "
+            "a GPU. Set TRITON_INTERPRET=1 and CUDA_VISIBLE_DEVICES= (empty) in the environment."
+        )
+    return interpreted
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Silence the warnings of other people's imports; pytest turns them into errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def quiet_floats() -> Iterator[None]:
+    """Silence NumPy on overflow, 0 * inf and the like: the interpreter computes with it; a GPU would say nothing."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        yield

@@ -1,0 +1,136 @@
+"""Crash files: one failing case as JSON, to be replayed after a fix or on another machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairdraw import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairdraw.strategies import RejectionCase
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "Crash", "CrashFileError", "read_crash", "write_crash"]
+
+FORMAT = "fairdraw-crash"
+FORMAT_VERSION = 1
+"""Raised when a reader of the old number would misread the file."""
+
+
+class CrashFileError(Exception):
+    """A file that cannot be replayed. One sentence says why."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What it takes to see one failure again.
+
+    Args:
+        sampler: As given to `--sampler`; `None` if it was an object of a test.
+        reference: Name of the sampler compared with, of differential checks.
+        case: `to_json()` of the case.
+        seed: Of the session that found it; the case needs none.
+    """
+
+    sampler: str | None
+    reference: str | None
+    check: str
+    contract: str
+    case: dict[str, Any]  # Any: JSON
+    seed: int
+    effect: str
+    suite_version: str = field(default=__version__)
+
+    def rebuild(self) -> RejectionCase:
+        """The case, after building its tensors once.
+
+        Raises:
+            CrashFileError: If the recipe is none of this release.
+        """
+        from fairdraw.strategies import RejectionCase
+
+        try:
+            case = RejectionCase.from_json(self.case)
+            case.batch()
+            case.noise()
+        except Exception as error:
+            raise CrashFileError(
+                f"its case cannot be built ({type(error).__name__}: {error}); "
+                f"it was written by fairdraw {self.suite_version}, this is {__version__}"
+            ) from error
+        return case
+
+
+def write_crash(folder: Path, crash: Crash) -> Path:
+    """Write `crash` into `folder` under a name made of its content; an existing file is never overwritten.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    text = json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **dataclasses.asdict(crash)}, indent=1)
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{crash.check}-{digest}.json"
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except FileExistsError:
+        if path.read_text(encoding="utf-8") != text + "\n":
+            raise
+    return path
+
+
+def read_crash(path: Path) -> Crash:
+    """The crash stored in `path`.
+
+    Raises:
+        CrashFileError: If it cannot be read, is not a crash file, is damaged, or is of a newer format.
+    """
+    content = _parse(path)
+    version = content.pop("format_version", None)
+    if content.pop("format", None) != FORMAT or not isinstance(version, int):
+        raise CrashFileError("it is not a crash file of fairdraw")
+    if version > FORMAT_VERSION:
+        raise CrashFileError(
+            f"its format is {version}, newer than {FORMAT_VERSION}, which fairdraw {__version__} reads; "
+            f"it was written by fairdraw {content.get('suite_version')}"
+        )
+    try:
+        return _typed(Crash(**content))
+    except TypeError as error:
+        raise CrashFileError(f"it is damaged: {str(error).removeprefix('Crash.__init__() ')}") from error
+
+
+def _parse(path: Path) -> dict[str, Any]:  # Any: JSON
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CrashFileError(f"it cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise CrashFileError(f"it is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CrashFileError("it is not a crash file of fairdraw")
+    return content
+
+
+def _typed(crash: Crash) -> Crash:
+    """`crash`, if its fields have the types that they should have."""
+    wanted: dict[str, type | tuple[type, ...]] = {
+        "sampler": (str, type(None)),
+        "reference": (str, type(None)),
+        "check": str,
+        "contract": str,
+        "case": dict,
+        "seed": int,
+        "effect": str,
+        "suite_version": str,
+    }
+    for name, types in wanted.items():
+        if not isinstance(getattr(crash, name), types):
+            raise TypeError(f"{name}={getattr(crash, name)!r} is of the wrong type")
+    return crash

@@ -1,0 +1,47 @@
+"""What a mutant is, and how a faulty oracle becomes one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairdraw.oracles.rejection import RejectionOracle
+from fairdraw.protocols import RejectionSampler, rejection_sampler
+
+__all__ = ["Mutant", "planted"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A sampler with one planted fault.
+
+    Args:
+        name: What it does wrong, in a few words.
+        story: How such a fault comes about, or what it does to the text.
+        caught_by: Codes of checks that must catch it; the first names it best.
+        make: Makes a fresh sampler (some faults keep state between calls).
+    """
+
+    name: str
+    story: str
+    caught_by: tuple[str, ...]
+    make: Callable[[], RejectionSampler]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def planted(*caught_by: str) -> Callable[[type[RejectionOracle]], Mutant]:
+    """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the story."""
+
+    def make_mutant(faulty: type[RejectionOracle]) -> Mutant:
+        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
+
+        def make() -> RejectionSampler:
+            return rejection_sampler(faulty().verify, name=name)
+
+        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, make)
+
+    return make_mutant

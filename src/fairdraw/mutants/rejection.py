@@ -1,0 +1,16 @@
+"""Wrong samplers of the rejection contract, one fault each, many of them met in the field; and odd ones that are right."""
+
+from __future__ import annotations
+
+from fairdraw.mutants import _acceptance, _layout, _noise, _recovery
+from fairdraw.mutants._odd import ODD_BUT_RIGHT
+from fairdraw.mutants._planted import Mutant
+
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "Mutant"]
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    value
+    for module in (_acceptance, _recovery, _layout, _noise)
+    for value in vars(module).values()
+    if isinstance(value, Mutant)
+)

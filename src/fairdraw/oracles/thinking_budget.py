@@ -1,0 +1,83 @@
+"""The thinking-budget contract, executable: every answer is read off the whole text, token by token.
+
+Nothing is remembered between steps. A request's text is its prompt followed by its output; a step's drafts follow it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["ThinkingBudgetOracle"]
+
+
+class ThinkingBudgetOracle:
+    """The specification as small overridable steps; a mutant overrides exactly one of them.
+
+    Args:
+        start_token_ids: Opens a section.
+        end_token_ids: Closes it, and is what is forced.
+    """
+
+    name = "oracle"
+
+    def __init__(self, start_token_ids: Sequence[int], end_token_ids: Sequence[int]) -> None:
+        self.start, self.end = tuple(start_token_ids), tuple(end_token_ids)
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        """Thinking tokens in the section that is open at the end of the text; `None` if none is.
+
+        A start marker inside of a section begins it anew if it stands in the prompt, where earlier turns may have been
+        cut off, and is a thinking token like others if it stands in the output.
+        """
+        text = (*prompt, *output)
+        count: int | None = None
+        for length in range(1, len(text) + 1):
+            marker = self.marker_at_end(text[:length])
+            if marker == self.end:
+                count = None
+            elif marker == self.start and (count is None or length <= len(prompt)):
+                count = 0
+            elif count is not None:
+                count += 1
+        return count
+
+    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+        """The marker that the text ends with, the longer one if both fit."""
+        fitting = [marker for marker in (self.start, self.end) if tuple(text[-len(marker) :]) == marker]
+        return max(fitting, key=len, default=None)
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        """What the token after this text is forced to be; `None` if it is free.
+
+        Once the budget is spent, the end marker is forced from its first token on. Tokens of it that already stand at
+        the end of the text are not repeated, if they came after the budget was spent.
+        """
+        count = self.think_count(prompt, output)
+        if count is None or count < budget:
+            return None
+        text = (*prompt, *output)
+        for length in range(min(len(self.end) - 1, count - budget), 0, -1):
+            if text[-length:] == self.end[:length]:
+                return self.end[length]
+        return self.end[0]
+
+    def forced(
+        self, prompt: Sequence[int], output: Sequence[int], drafts: Sequence[int], budget: int | None
+    ) -> list[tuple[int, int]]:
+        """Position and token of everything that is forced in one step, for drafts that are accepted one by one.
+
+        Positions after a draft that cannot be accepted are never reached, and nothing is forced there.
+        """
+        forced: list[tuple[int, int]] = []
+        if budget is None:
+            return forced
+        for position in range(len(drafts) + 1):
+            token_id = self.next_token(prompt, (*output, *drafts[:position]), budget)
+            if token_id is not None:
+                forced.append((position, token_id))
+                if position < len(drafts) and drafts[position] != token_id:
+                    break
+        return forced

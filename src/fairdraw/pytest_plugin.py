@@ -1,0 +1,120 @@
+"""The suite under pytest: `pytest --pyargs fairdraw --sampler mypkg.kernels:make_sampler`.
+
+Loading this plugin imports the standard library, pytest and a few small modules of ours; torch, numpy, hypothesis and
+triton arrive with the first test that needs them. It says nothing unless one of our options or checks is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._pytest_run import DEFAULT_SAMPLER, RUN, CheckUnderPytest, PytestRun
+from fairdraw.checks import PROFILES, Check
+from fairdraw.loading import LENSES, CannotStart, all_checks, as_sampler
+from fairdraw.runner import DEFAULT_SEED, parse_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from fairdraw.mutants._planted import Mutant
+    from fairdraw.protocols import RejectionSampler
+
+__all__ = ["parametrize_with_checks"]
+
+# A wheel lists its files, so pytest rewrites their asserts; an editable install lists none.
+pytest.register_assert_rewrite("fairdraw.properties", "fairdraw.statistical")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fairdraw", "fairdraw: judge a token sampler")
+    group.addoption(
+        "--sampler",
+        metavar="SPEC",
+        help="sampler under test: oracle, torch, triton, vllm, a registered name or pkg.module:factory "
+        f"(default: {DEFAULT_SAMPLER})",
+    )
+    group.addoption("--fairdraw-profile", choices=list(PROFILES), default="ci", help="how much is tried (default: ci)")
+    group.addoption(
+        "--fairdraw-seed",
+        type=_seed,
+        default=DEFAULT_SEED,
+        metavar="N|fresh",
+        help=f"seed of the cases (default: {DEFAULT_SEED}, fixed within a release)",
+    )
+    group.addoption(
+        "--fairdraw-reference",
+        metavar="SPEC|none",
+        help="sampler that differential checks compare with (default: vllm, if it can be imported)",
+    )
+    group.addoption("--fairdraw-only", choices=list(LENSES), help="run the checks of one lens")
+
+
+def _seed(text: str) -> int:
+    """A fresh seed is drawn here, on the command line, so that xdist's workers are told the number."""
+    try:
+        return parse_seed(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[RUN] = PytestRun(config)
+    config.pluginmanager.register(config.stash[RUN], "fairdraw-run")
+
+
+@pytest.fixture(scope="session")
+def sampler(request: pytest.FixtureRequest) -> RejectionSampler:
+    """The sampler under test, as `--sampler` names it."""
+    try:
+        return request.config.stash[RUN].sampler
+    except CannotStart as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def fairdraw_run(request: pytest.FixtureRequest, sampler: RejectionSampler) -> Callable[[Check], None]:
+    """Run one check on the sampler under test: it passes, skips, xfails, or fails with the story of the failure."""
+
+    def run(check: Check) -> None:
+        __tracebackhide__ = True
+        request.config.stash[RUN].conduct(check, sampler, request.node)
+
+    return run
+
+
+@pytest.fixture
+def fairdraw_control(request: pytest.FixtureRequest) -> Callable[[Mutant], None]:
+    """Try one planted fault; fails if the check that has to catch it does not."""
+
+    def plant(mutant: Mutant) -> None:
+        __tracebackhide__ = True
+        request.config.stash[RUN].plant(mutant, request.node)
+
+    return plant
+
+
+def parametrize_with_checks(
+    samplers: Iterable[RejectionSampler], *, only: str | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate `test(sampler, check)` so that it runs once per sampler and check; its body is `check(sampler)`.
+
+    Args:
+        only: One lens.
+
+    Raises:
+        CannotStart: If one of `samplers` is not a sampler.
+
+    Example:
+        >>> import fairdraw
+        >>> from fairdraw.oracles.rejection import verify
+        >>> @fairdraw.parametrize_with_checks([fairdraw.rejection_sampler(verify)])
+        ... def test_sampler(sampler, check):
+        ...     check(sampler)
+    """
+    checks = [CheckUnderPytest(check) for check in all_checks(only)]
+    pairs = [(as_sampler(sampler), check) for sampler in samplers for check in checks]
+    cases = [pytest.param(sampler, check, id=f"{sampler.name}-{check.check.id}") for sampler, check in pairs]
+    return pytest.mark.parametrize(("sampler", "check"), cases)

@@ -1,0 +1,181 @@
+"""Say what happened: header, stories, summary. Reads records, knows neither pytest nor click."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, get_args
+
+from fairdraw import __version__
+from fairdraw.runner import CheckRecord, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairdraw.checks import Check
+    from fairdraw.controls import Control
+
+__all__ = ["BROKEN", "GREEN", "NOTHING_RUN", "Header", "Summary", "failure_text", "progress_line", "run_as_json"]
+
+GREEN, BROKEN, NOTHING_RUN = 0, 1, 3
+"""Exit codes of a run. 2 is for callers' mistakes, which have no run."""
+
+_PACKAGES = ("torch", "triton", "numpy", "hypothesis")
+
+_NO_STATISTICS = "no statistical checks in this run"
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of what the result depends on, without importing any of it."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a reader must know before a verdict means anything.
+
+    Args:
+        sampler: As it was asked for.
+        reference: Whom differential checks compare with, or why there is nobody.
+        fairness: Alpha of the run, the TV that it can see and at what power.
+    """
+
+    sampler: str
+    device: str
+    profile: str
+    seed: int
+    reference: str
+    checks: dict[str, int]
+    fairness: str = _NO_STATISTICS
+    suite_version: str = __version__
+    versions: dict[str, str] = dataclasses.field(default_factory=installed_versions)
+
+    def lines(self) -> list[str]:
+        """The header as text."""
+        number = ", ".join(f"{lens} {count}" for lens, count in self.checks.items())
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return [
+            f"fairdraw {self.suite_version}: sampler {self.sampler} on {self.device}",
+            f"  versions: {versions}",
+            f"  checks: {number or 'none'}; profile {self.profile}; seed {self.seed}",
+            f"  reference: {self.reference}",
+            f"  alpha, TV and power: {self.fairness}",
+        ]
+
+
+def count_checks(checks: Iterable[Check]) -> dict[str, int]:
+    """Lens to the number of its checks."""
+    return dict(sorted(Counter(check.lens for check in checks).items()))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run amounts to."""
+
+    records: Sequence[CheckRecord]
+    controls: Sequence[Control] = ()
+
+    def count(self, *statuses: str) -> int:
+        return sum(record.status in statuses for record in self.records)
+
+    @property
+    def missed(self) -> list[Control]:
+        return [control for control in self.controls if not control.caught]
+
+    @property
+    def exit_code(self) -> int:
+        """Nothing measured is not green, nor is a run whose planted faults went unseen."""
+        if self.missed or any(record.is_broken for record in self.records):
+            return BROKEN
+        return GREEN if self.count("passed", "xfailed") else NOTHING_RUN
+
+    @property
+    def verdict(self) -> str:
+        """One line: green, red and why, or nothing measured."""
+        if self.exit_code == GREEN:
+            known = self.count("xfailed")
+            return "GREEN: every promise asked for was kept" + (f", except known defects: {known}" if known else "")
+        if self.exit_code == NOTHING_RUN:
+            return "NOTHING MEASURED: " + ("every check was skipped" if self.records else "no check was run")
+        reasons = {
+            "promises broken": self.count("failed"),
+            "checks that ended in an exception": self.count("error"),
+            "known defects gone": self.count("xpassed"),
+            "planted faults missed, so that the checks cannot be trusted here": len(self.missed),
+        }
+        return "RED: " + "; ".join(f"{what}: {count}" for what, count in reasons.items() if count)
+
+    def lines(self) -> list[str]:
+        """The summary as text."""
+        run = len(self.records) - self.count("skipped")
+        counts = [f"{self.count(status)} {status}" for status in ("passed", "failed", "xfailed", "skipped")]
+        rare = [f"{self.count(status)} {status}" for status in ("error", "xpassed") if self.count(status)]
+        return [
+            f"{run} run: {', '.join(counts + rare)}",
+            *self._reasons("skipped"),
+            *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
+            *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
+            self._controls_line(),
+            *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
+            f"cases used: {sum(record.cases for record in self.records)} "
+            f"in {sum(record.seconds for record in self.records):.1f} s of checks",
+            self.verdict,
+        ]
+
+    def _reasons(self, status: str) -> list[str]:
+        """Reasons, grouped, the most frequent first."""
+        reasons = Counter(record.reason for record in self.records if record.status == status)
+        return [f"  {status} {count}: {reason}" for reason, count in reasons.most_common()]
+
+    def _controls_line(self) -> str:
+        if not self.controls:
+            return "controls: none in this run"
+        caught = len(self.controls) - len(self.missed)
+        seconds = sum(control.seconds for control in self.controls)
+        return f"controls: {caught}/{len(self.controls)} planted faults caught in {seconds:.1f} s"
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        return {
+            "exit_code": self.exit_code,
+            "verdict": self.verdict,
+            **{status: self.count(status) for status in get_args(Status)},
+            "cases": sum(record.cases for record in self.records),
+            "controls": {"planted": len(self.controls), "caught": len(self.controls) - len(self.missed)},
+            "missed_controls": [control.name for control in self.missed],
+        }
+
+
+def progress_line(record: CheckRecord) -> str:
+    """One finished check as one line."""
+    detail = record.reason if record.status == "skipped" else f"{record.cases} cases, {record.seconds:.1f} s"
+    return f"{record.status:8}{record.id} ({detail})"
+
+
+def failure_text(record: CheckRecord) -> str:
+    """How a broken record is told: its story, or that a known defect is gone."""
+    if record.story is not None:
+        return "\n".join(record.story.lines())
+    return (
+        f"{record.id}\n"
+        f"meaning: a known defect was not seen in {record.cases} cases; known defects are strict\n"
+        f"effect: expected to fail because: {record.reason}\n"
+        f"reproduce: if it is fixed, remove {record.code} from the sampler's known_defects"
+    )
+
+
+def run_as_json(header: Header, summary: Summary) -> dict[str, Any]:  # Any: JSON
+    """The whole run as one object."""
+    return {
+        "header": dataclasses.asdict(header),
+        "records": [record.to_json() for record in summary.records],
+        "summary": summary.to_json(),
+    }

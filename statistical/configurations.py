@@ -1,0 +1,191 @@
+"""Fixed experiments: small laws under which every event that a statistic looks at has enough mass.
+
+Random laws are good at finding crashes and bad at finding unfairness: most of them hardly ever reject, or hardly ever
+reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 % rejections per step),
+and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING` has equal laws, so
+that every row ends in a bonus token; `RAGGED` mixes requests of different length whose laws differ, so that reading a
+neighbour's row cannot go unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw.seeds import derive_seed
+from fairdraw.statistical._checks import check_probs, refuse
+from fairdraw.statistical.laws import softmax_probs
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from fairdraw.protocols import SpecDecodeBatch
+
+__all__ = [
+    "AGREEING",
+    "CONFIGURATIONS",
+    "DISAGREEING",
+    "ONE_HOT",
+    "RAGGED",
+    "Configuration",
+    "Drafter",
+    "RequestLaws",
+    "draw_drafts",
+    "draw_tokens",
+]
+
+Drafter = Callable[["NDArray[np.float64]", int], "NDArray[np.int32]"]
+"""From draft laws `[num_tokens, vocab_size]` and a seed to a draft token per row: the harness's, or the user's own."""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestLaws:
+    """The laws of one request.
+
+    Args:
+        target_logits: One row per draft token, and one for the bonus token; the sampler gets the former as they are.
+        draft_probs: What each draft token is drawn from.
+        one_hot: The sampler is not told `draft_probs`.
+    """
+
+    target_logits: NDArray[np.float32]  # [num_draft + 1, vocab_size] float32
+    draft_probs: NDArray[np.float32]  # [num_draft, vocab_size] float32
+    one_hot: bool = False
+
+    @property
+    def num_draft(self) -> int:
+        return len(self.draft_probs)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.target_logits.shape[1])
+
+    def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
+        """The target laws that the stored logits stand for."""
+        return softmax_probs(self.target_logits)
+
+    def exact_draft_probs(self) -> NDArray[np.float64]:  # [num_draft, vocab_size] float64
+        """The draft laws that the stored probabilities stand for."""
+        return check_probs("exact_draft_probs", "draft_probs", self.draft_probs)
+
+
+def request_laws(
+    target_probs: ArrayLike, draft_probs: ArrayLike, *, one_hot: bool = False, roll: int = 0
+) -> RequestLaws:
+    """Laws from probabilities, stored in float32 as a model would; `roll` relabels the vocabulary cyclically."""
+    with np.errstate(divide="ignore"):
+        logits = np.log(np.roll(np.asarray(target_probs, dtype=np.float64), roll, axis=1))
+    drafts = np.roll(np.asarray(draft_probs, dtype=np.float64), roll, axis=1)
+    return RequestLaws(logits.astype(np.float32), drafts.astype(np.float32), one_hot)
+
+
+@dataclass(frozen=True, eq=False)
+class Configuration:
+    """A batch of requests whose laws repeat in a cycle.
+
+    Args:
+        requests: Request `i` of a batch has the laws `requests[i % len(requests)]`.
+        targets: Codes of the statistics that it is made for; others would cost false-fail rate and find nothing new.
+    """
+
+    name: str
+    requests: tuple[RequestLaws, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def max_spec_len(self) -> int:
+        return max(request.num_draft for request in self.requests)
+
+    def __str__(self) -> str:
+        return self.name.upper().replace("-", "_")
+
+    def batch(
+        self, batch_size: int, seed: int, *, drafter: Drafter | None = None, device: str = "cpu"
+    ) -> SpecDecodeBatch:
+        """A batch with fresh draft tokens and bonus tokens.
+
+        Args:
+            drafter: Draws the draft tokens; `draw_drafts` if `None`.
+
+        Raises:
+            ValueError: If `batch_size` is not a multiple of the cycle.
+
+        Randomness:
+            Drafts from `drafter(laws, seed)`; bonus tokens from a stream of their own, hashed from `seed`.
+        """
+        import torch
+
+        from fairdraw.protocols import SpecDecodeBatch
+
+        num_cycles, rest = divmod(batch_size, len(self.requests))
+        if num_cycles == 0 or rest:
+            cycle = len(self.requests)
+            raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
+        counts = [request.num_draft for request in self.requests] * num_cycles
+        draft_laws = np.concatenate([request.exact_draft_probs() for request in self.requests] * num_cycles)
+        bonus_laws = np.stack([request.exact_target_probs()[-1] for request in self.requests] * num_cycles)
+        draft_probs = np.concatenate([request.draft_probs for request in self.requests] * num_cycles)
+        target_logits = np.concatenate([request.target_logits[:-1] for request in self.requests] * num_cycles)
+        return SpecDecodeBatch(
+            draft_token_ids=torch.from_numpy((drafter or draw_drafts)(draft_laws, seed)),
+            num_draft_tokens=counts,
+            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+            max_spec_len=self.max_spec_len,
+            draft_probs=None if self.requests[0].one_hot else torch.from_numpy(draft_probs),
+            target_logits=torch.from_numpy(target_logits),
+            bonus_token_ids=torch.from_numpy(draw_drafts(bonus_laws, derive_seed("bonus", seed))[:, None]),
+            temperature=torch.ones(batch_size),
+            origin=f"{self}.batch({batch_size}, seed={seed})",
+        ).to(device)
+
+
+def draw_tokens(
+    probs: NDArray[np.float64],  # [num_rows, vocab_size] float64
+    uniforms: NDArray[np.float64],  # [num_rows] float64, in [0, 1)
+) -> NDArray[np.int32]:  # [num_rows] int32
+    """One token per row by inverse CDF; a token of probability 0 is never drawn."""
+    cumulative = np.cumsum(probs, axis=1)
+    cumulative /= cumulative[:, -1:]
+    return np.asarray((uniforms[:, None] >= cumulative).sum(axis=1), dtype=np.int32)
+
+
+def draw_drafts(probs: NDArray[np.float64], seed: int) -> NDArray[np.int32]:  # [num_tokens] int32
+    """The harness's drafter: one draft token per row of `probs`, from a NumPy stream that no sampler uses."""
+    return draw_tokens(probs, np.random.default_rng(derive_seed("draft", seed)).random(len(probs)))
+
+
+_TARGET = [[0.40, 0.25, 0.15, 0.10, 0.10, 0.0], [0.05, 0.30, 0.30, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.3, 0.3, 0.0]]
+_DRAFT = [[0.10, 0.20, 0.30, 0.25, 0.05, 0.10], [0.30, 0.25, 0.10, 0.15, 0.20, 0.0]]
+_PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.1], [0.0, 0.3, 0.3, 0.2, 0.1, 0.1]]
+_PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
+_ONE_LAW = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
+
+DISAGREEING = Configuration(
+    "disagreeing", (request_laws(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8")
+)
+"""0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
+
+ONE_HOT = Configuration(
+    "one-hot", (request_laws(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),), ("S1", "S2", "S3", "S4", "S5", "S8")
+)
+"""0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
+
+AGREEING = Configuration("agreeing", (request_laws([_ONE_LAW] * 3, [_ONE_LAW] * 2),), ("S1", "S5"))
+"""Both drafts are accepted in every row."""
+
+RAGGED = Configuration(
+    "ragged",
+    (
+        request_laws(_TARGET, _DRAFT),
+        request_laws(_TARGET[:2], _DRAFT[:1], roll=2),
+        request_laws(_TARGET[1:2], np.empty((0, 6))),
+        request_laws(_TARGET, _DRAFT, roll=4),
+    ),
+    ("S1",),
+)
+"""Requests of 2, 1, 0 and 2 drafts, no two of them with the same laws."""
+
+CONFIGURATIONS = (DISAGREEING, ONE_HOT, AGREEING, RAGGED)

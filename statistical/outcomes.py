@@ -1,0 +1,116 @@
+"""Everything that can come out of one request, with its exact probability; and what did come out, in the same form.
+
+A statistic is a function from (draft tokens, output tokens) to a cell. Applied to observed rows it gives counts; given
+*all possible* rows, weighted by their probabilities, it gives the law of those counts. One definition serves both,
+so a statistic and its null law cannot disagree, whatever the verifier.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.statistical.laws import (
+    OutputLaw,
+    block_verification_law,
+    exact_match_law,
+    one_hot_probs,
+    token_verification_law,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.statistical.configurations import RequestLaws
+
+__all__ = ["Outcomes", "Rows", "Verification", "enumerate_outcomes"]
+
+
+class Verification(StrEnum):
+    """How a sampler accepts; all three are lossless, with different laws of what is accepted."""
+
+    TOKEN = "token"
+    BLOCK = "block"
+    EXACT_MATCH = "exact-match"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Requests of one kind, call after call.
+
+    Args:
+        tokens: Output rows, cut to the width of this kind.
+        draft_token_ids: What was drafted.
+        fill_token_ids: Draws of the harness from the target laws, to complete rows with.
+    """
+
+    tokens: NDArray[np.int32]  # [num_calls, num_rows, num_draft + 1] int32
+    draft_token_ids: NDArray[np.int32]  # [num_calls, num_rows, num_draft] int32
+    fill_token_ids: NDArray[np.int32]  # [num_calls, num_rows, num_draft + 1] int32
+    vocab_size: int
+
+    @property
+    def num_draft(self) -> int:
+        return int(self.draft_token_ids.shape[-1])
+
+    @property
+    def num_emitted(self) -> NDArray[np.int64]:  # [num_calls, num_rows] int64
+        """Tokens per row: accepted drafts and one more."""
+        return np.asarray((self.tokens != PLACEHOLDER_TOKEN_ID).sum(axis=-1), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """All rows that one request can give.
+
+    Args:
+        rows: One call, one row per outcome; rows that only rounding leaves open are among them, with probability 0.
+    """
+
+    request: RequestLaws
+    rows: Rows
+    probs: NDArray[np.float64]  # [num_outcomes] float64
+
+
+def enumerate_outcomes(request: RequestLaws, verification: Verification = Verification.TOKEN) -> Outcomes:
+    """All pairs of draft tokens and output rows, drafts being drawn from the draft law.
+
+    Under one-hot drafts token and block verification accept with the target probability of the draft: that is the law
+    of exact match.
+    """
+    tokens, drafts, probs = [], [], []
+    draft_probs = request.exact_draft_probs()
+    for draft in itertools.product(range(request.vocab_size), repeat=request.num_draft):
+        drawn = float(np.prod(draft_probs[np.arange(request.num_draft), list(draft)]))
+        if drawn == 0:
+            continue
+        law = _law_of_given_draft(request, draft, verification)
+        for num_accepted, (table, possible) in enumerate(zip(law.by_num_accepted, law.possible, strict=True)):
+            accepted = draft[:num_accepted]
+            padding = (PLACEHOLDER_TOKEN_ID,) * (request.num_draft - num_accepted)
+            for token in np.flatnonzero(possible[accepted] | (table[accepted] > 0)):
+                tokens.append((*accepted, int(token), *padding))
+                drafts.append(draft)
+                probs.append(drawn * float(table[accepted][token]))
+    shape = (1, len(probs), request.num_draft)
+    rows = np.array([tokens], np.int32)
+    return Outcomes(
+        request,
+        Rows(rows, np.array(drafts, np.int32).reshape(shape), np.zeros_like(rows), request.vocab_size),
+        np.array(probs) / np.sum(probs),
+    )
+
+
+def _law_of_given_draft(request: RequestLaws, draft: tuple[int, ...], verification: Verification) -> OutputLaw:
+    target, draft_probs = list(request.exact_target_probs()), list(request.exact_draft_probs())
+    given = list(one_hot_probs(draft, request.vocab_size))
+    if request.one_hot or verification is Verification.EXACT_MATCH:
+        return exact_match_law(target, given)
+    if verification is Verification.BLOCK:
+        return block_verification_law(target, draft_probs, given)
+    return token_verification_law(target, draft_probs, given)

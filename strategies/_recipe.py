@@ -1,0 +1,43 @@
+"""What all recipes share: they print as the shortest code that builds the same value.
+
+Hypothesis prints a dataclass by its fields and passes its repr by, unless there is a `_repr_pretty_`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import fields
+from typing import Any
+
+__all__ = ["PrintsAsCode", "Recipe"]
+
+
+class PrintsAsCode:
+    """Hypothesis prints the repr, which is code, instead of the fields, which are tensors."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # Any: Hypothesis' or IPython's printer
+        printer.text(repr(self))
+
+
+class Recipe:
+    """A dataclass that prints without the fields that have their default."""
+
+    def _shown(self) -> list[tuple[str, Any]]:  # Any: a field's value
+        return [
+            (f.name, getattr(self, f.name))
+            for f in fields(self)  # type: ignore[arg-type]  # every user of this mixin is a dataclass
+            if f.default is dataclasses.MISSING or getattr(self, f.name) != f.default
+        ]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._shown())})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # Any: Hypothesis' or IPython's printer
+        """The repr, broken into lines where it is long."""
+        with printer.group(4, f"{type(self).__name__}(", ")"):
+            for place, (name, value) in enumerate(self._shown()):
+                if place:
+                    printer.text(",")
+                    printer.breakable()
+                printer.text(f"{name}=")
+                printer.pretty(value)

@@ -1,0 +1,170 @@
+"""What a case may be made of: the caller's options, narrowed to what a sampler's capabilities leave open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability
+from fairdraw.strategies._arguments import check_interval, check_kinds
+from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS
+from fairdraw.strategies.rows import DRAFT_KINDS, LAWLESS_KINDS, TARGET_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Kinds", "Narrowing", "World", "kinds_of_drafts"]
+
+_ORDINARY_VOCAB_SIZE = 1025
+_ORDINARY_DRAFTS = 8
+"""What samplers without `LARGE_VOCAB` or `LONG_DRAFTS` are asked at most."""
+
+_TARGET_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
+_TOKEN_NEEDS = {"placeholder": Capability.PADDED_DRAFTS}
+_DTYPE_NEEDS = dict.fromkeys(DTYPES[1:], Capability.HALF_LOGITS)
+_LAYOUT_NEEDS = dict.fromkeys(LAYOUTS[1:], Capability.STRIDED_INPUTS)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """What a drafted position may be made of."""
+
+    targets: tuple[str, ...]
+    drafts: tuple[str, ...]
+    tokens: tuple[str, ...]
+    uniforms: tuple[str, ...]
+
+
+def kinds_of_drafts(
+    function: str,
+    targets: Sequence[str] | None,
+    drafts: Sequence[str] | None,
+    tokens: Sequence[str] | None,
+    uniforms: Sequence[str] | None,
+) -> Kinds:
+    """The kinds that a caller of `function` asked for; all of them where `None`."""
+    return Kinds(
+        check_kinds(function, "targets", targets, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS)),
+        check_kinds(function, "drafts", drafts, tuple(DRAFT_KINDS)),
+        check_kinds(function, "tokens", tokens, TOKEN_KINDS),
+        check_kinds(function, "uniforms", uniforms, UNIFORM_KINDS),
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """What may be drawn: bounds, and the values left to each choice."""
+
+    vocab_sizes: tuple[int, int]
+    num_requests: tuple[int, int]
+    num_drafts: tuple[int, int]
+    is_ragged: bool
+    dense: tuple[bool, ...]
+    greedy: tuple[bool, ...]
+    explicit: tuple[bool, ...]
+    own_seed: tuple[bool, ...]
+    kinds: Kinds
+    exponentials: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    layouts: tuple[str, ...]
+    synthetic: bool
+
+    def with_seeds(self) -> World:
+        """The same with seeded noise: recipes then name no numbers, which nobody would read."""
+        return replace(self, kinds=replace(self.kinds, uniforms=UNIFORM_KINDS[:1]), exponentials=EXPONENTIAL_KINDS[:1])
+
+    def with_numbers(self) -> World:
+        """The same with explicit noise: nobody would read a request's own seed."""
+        return replace(self, own_seed=(False,))
+
+    def with_drafts(self, count: int) -> World:
+        """The same with equally many drafts in every request."""
+        return replace(self, num_drafts=(count, count))
+
+
+@dataclass(frozen=True)
+class Narrowing:
+    """Checks the arguments of `function` one by one and narrows each to what is open.
+
+    Every method raises `ValueError` if nothing would be left: the caller asked for what the sampler declines.
+    """
+
+    function: str
+    can: Capabilities
+
+    def _refusal(self, given: str, rule: str | None, remedy: str) -> ValueError:
+        return ValueError(f"{self.function}: {given}, but {rule}. {remedy}")
+
+    def _upper(self, name: str, low: int, high: int, limit: int, capability: Capability) -> int:
+        if capability in self.can:
+            return high
+        if low > limit:
+            raise self._refusal(f"min_{name}={low}", self.can.why_closed([capability]), f"Use at most {limit}.")
+        return min(high, limit)
+
+    def vocab_sizes(self, low: int, high: int) -> tuple[int, int]:
+        """At most 1025 tokens without `LARGE_VOCAB`."""
+        check_interval(self.function, "min_vocab_size", low, "max_vocab_size", high, at_least=1)
+        return low, self._upper("vocab_size", low, high, _ORDINARY_VOCAB_SIZE, Capability.LARGE_VOCAB)
+
+    def num_requests(self, low: int, high: int) -> tuple[int, int]:
+        """At least one; no capability says how many."""
+        check_interval(self.function, "min_requests", low, "max_requests", high, at_least=1)
+        return low, high
+
+    def num_drafts(self, low: int, high: int) -> tuple[int, int]:
+        """At most 8 drafts without `LONG_DRAFTS`, at least 1 without `RAGGED`."""
+        check_interval(self.function, "min_drafts", low, "max_drafts", high, at_most=MAX_SPEC_LEN)
+        high = self._upper("drafts", low, high, _ORDINARY_DRAFTS, Capability.LONG_DRAFTS)
+        if Capability.RAGGED in self.can:
+            return low, high
+        if high == 0:
+            why = self.can.why_closed([Capability.RAGGED])
+            raise self._refusal("max_drafts=0", why, "Use at least 1.")
+        return max(low, 1), high
+
+    def flags(
+        self, name: str, fixed: bool | None, *, true: Capability | None = None, false: Capability | None = None
+    ) -> tuple[bool, ...]:
+        """The values that a flag may take: the one that is fixed, or whatever is open if `None`."""
+        needs = {False: false, True: true}
+        values = (False, True) if fixed is None else (fixed,)
+        kept = tuple(value for value in values if (needed := needs[value]) is None or needed in self.can)
+        if not kept:
+            why = self.can.why_closed([needed for value in values if (needed := needs[value]) is not None])
+            raise self._refusal(f"{name}={fixed}", why, "Ask for something that is open, or skip this sampler.")
+        return kept
+
+    def explicit(self, fixed: bool | None, own_seed: bool | None) -> tuple[bool, ...]:
+        """Explicit noise first, because it is simpler to read; a sampler that takes neither kind is given seeds."""
+        if fixed and own_seed:
+            raise self._refusal(
+                "explicit=True, own_seed=True", "only seeded noise has seeds", "Use explicit=False or own_seed=None."
+            )
+        needs_seeds = Capability.SEEDED_NOISE if Capability.EXPLICIT_NOISE in self.can else None
+        wanted = False if own_seed else fixed
+        return self.flags("explicit", wanted, true=Capability.EXPLICIT_NOISE, false=needs_seeds)[::-1]
+
+    def kinds(self, kinds: Kinds) -> Kinds:
+        """Without NaN, empty rows and placeholders where they are declined."""
+        return replace(
+            kinds,
+            targets=self._open("targets", kinds.targets, _TARGET_NEEDS),
+            tokens=self._open("tokens", kinds.tokens, _TOKEN_NEEDS),
+        )
+
+    def dtypes(self, given: Sequence[str] | None) -> tuple[str, ...]:
+        """float32 alone without `HALF_LOGITS`."""
+        return self._open("dtypes", check_kinds(self.function, "dtypes", given, DTYPES), _DTYPE_NEEDS)
+
+    def layouts(self, given: Sequence[str] | None) -> tuple[str, ...]:
+        """Contiguous alone without `STRIDED_INPUTS`."""
+        return self._open("layouts", check_kinds(self.function, "layouts", given, LAYOUTS), _LAYOUT_NEEDS)
+
+    def _open(self, name: str, kinds: tuple[str, ...], needs: Mapping[str, Capability]) -> tuple[str, ...]:
+        kept = tuple(kind for kind in kinds if kind not in needs or needs[kind] in self.can)
+        if not kept:
+            why = self.can.why_closed([needs[kind] for kind in kinds])
+            raise self._refusal(f"{name}={kinds!r}", why, "Name a kind that is open.")
+        return kept

@@ -1,0 +1,232 @@
+"""Noise for any batch: random, at the edges where comparisons flip, and with races that tie.
+
+Both strategies take a batch, so they serve tests that build their batches elsewhere.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SeededNoise, SpecDecodeBatch
+from fairdraw.seeds import derive_seed
+from fairdraw.strategies._arguments import check_kinds
+from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies.rows import bulk_rng, twin_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeVar
+
+    from numpy.typing import NDArray
+
+    T = TypeVar("T")
+
+__all__ = ["EXPONENTIAL_KINDS", "UNIFORM_KINDS", "NoiseRecipe", "explicit_noises", "hashed_seeds", "seeded_noises"]
+
+UNIFORM_KINDS = (
+    "random",
+    "half",
+    "zero",
+    "smallest",
+    "ratio",
+    "above",
+    "below",
+    "largest",
+    "largest-float32",
+    "denormal",
+)
+"""The acceptance uniform: at random, 1/2, 0, 2**-53 (the smallest that torch.rand draws), exactly target/draft, one
+float64 step above or below that, 1 - 2**-53, 1 - 2**-24, the smallest positive float64."""
+
+EXPONENTIAL_KINDS = ("random", "equal", "coarse", "tiny", "denormal", "huge", "twins")
+"""The race's exponentials: at random, all 1, powers of two (ties), near 1e-30, denormal (reciprocal overflows), near
+1e30, two equal smallest ones far apart (a tie between kernel tiles)."""
+
+_RATIO_KINDS = ("ratio", "above", "below")
+_LARGEST_UNIFORM = 1 - 2.0**-53
+_SMALLEST_UNIFORM = 2.0**-53
+_LARGEST_FLOAT32_UNIFORM = 1 - 2.0**-24
+_DENORMAL_UNIFORM = 2.0**-1074
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _DrawnNoise(PrintsAsCode, ExplicitNoise):
+    """Explicit noise that prints as the code that makes it."""
+
+    origin: str = ""
+
+    def __repr__(self) -> str:
+        return self.origin
+
+
+@dataclass(frozen=True, repr=False)
+class NoiseRecipe(Recipe):
+    """Explicit noise for a batch, as data.
+
+    Args:
+        uniforms: Kinds of the acceptance uniforms (`UNIFORM_KINDS`), one per draft token; used in turn if there are
+            fewer kinds than draft tokens.
+        exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`), one per request, likewise in turn.
+        seed: For every bulk number.
+
+    Raises:
+        ValueError: If a kind is unknown, or there is none.
+    """
+
+    uniforms: tuple[str, ...] = ("random",)
+    exponentials: tuple[str, ...] = ("random",)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_kinds("NoiseRecipe", "uniforms", self.uniforms, UNIFORM_KINDS)
+        check_kinds("NoiseRecipe", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
+        object.__setattr__(self, "seed", operator.index(self.seed))
+
+    def noise(self, batch: SpecDecodeBatch, *, origin: str | None = None) -> ExplicitNoise:
+        """Build the tensors, on the batch's device.
+
+        Args:
+            origin: Code to be printed for the noise; by default this recipe, applied to a `batch`.
+        """
+        uniforms = torch.tensor(self._uniforms(batch), dtype=torch.float64, device=batch.device)
+        exponentials = torch.from_numpy(self._exponentials(batch)).to(batch.device)
+        return _DrawnNoise(uniforms, exponentials, origin or f"{self!r}.noise(batch)")
+
+    def _uniforms(self, batch: SpecDecodeBatch) -> list[float]:
+        kinds = [self.uniforms[row % len(self.uniforms)] for row in range(batch.num_tokens)]
+        ratios = _ratios(batch) if set(kinds) & set(_RATIO_KINDS) else [0.0] * len(kinds)
+        return [_uniform(kind, ratios[row], bulk_rng("uniform", self.seed, row)) for row, kind in enumerate(kinds)]
+
+    def _exponentials(self, batch: SpecDecodeBatch) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
+        kinds = [self.exponentials[i % len(self.exponentials)] for i in range(batch.batch_size)]
+        rows = [_exponentials(k, batch.vocab_size, bulk_rng("exponential", self.seed, i)) for i, k in enumerate(kinds)]
+        return np.stack(rows)
+
+
+def _ratios(batch: SpecDecodeBatch) -> list[float]:
+    """target / draft of every drafted token, as the batch's own device computes them; 0 if it can't be accepted."""
+    drafts = batch.draft_token_ids.tolist()
+    target_probs = batch.target_probs().cpu().numpy()
+    draft_probs = None if batch.draft_probs is None else batch.draft_probs.cpu().numpy()
+    return [
+        _ratio(target_probs[row, token], np.float32(1) if draft_probs is None else draft_probs[row, token])
+        if token != PLACEHOLDER_TOKEN_ID
+        else 0.0
+        for row, token in enumerate(drafts)
+    ]
+
+
+def _ratio(target_prob: np.float32, draft_prob: np.float32) -> float:
+    """The float32 quotient, kept below 1 so that it is a uniform."""
+    if not (draft_prob > 0 and target_prob > 0):
+        return 0.0
+    with np.errstate(over="ignore"):
+        return min(float(target_prob / draft_prob), _LARGEST_UNIFORM)
+
+
+def _uniform(kind: str, ratio: float, rng: np.random.Generator) -> float:
+    values = {
+        "random": rng.random(),
+        "half": 0.5,
+        "zero": 0.0,
+        "smallest": _SMALLEST_UNIFORM,
+        "ratio": ratio,
+        "above": min(float(np.nextafter(ratio, 1.0)), _LARGEST_UNIFORM),
+        "below": float(np.nextafter(ratio, 0.0)),
+        "largest": _LARGEST_UNIFORM,
+        "largest-float32": _LARGEST_FLOAT32_UNIFORM,
+        "denormal": _DENORMAL_UNIFORM,
+    }
+    return values[kind]
+
+
+def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32
+    random = np.maximum(rng.exponential(size=size), 1e-8)
+    values: dict[str, Callable[[], NDArray[np.float64]]] = {
+        "random": lambda: random,
+        "equal": lambda: np.ones(size),
+        "coarse": lambda: rng.choice([0.5, 1.0, 2.0], size=size),
+        "tiny": lambda: random * 1e-30,
+        "denormal": lambda: np.maximum(random, 0.01) * 1e-40,
+        "huge": lambda: random * 1e30,
+        "twins": lambda: np.where(np.isin(np.arange(size), twin_ids(size, rng)), 0.5, 1.0),
+    }
+    return values[kind]().astype(np.float32)
+
+
+def hashed_seeds(seed: int, requests: Iterable[int]) -> SeededNoise:
+    """Seeded noise whose seeds follow from `seed`, with a generator of its own for each of `requests`."""
+    return SeededNoise(derive_seed("call", seed), {i: derive_seed("request", seed, i) for i in requests})
+
+
+# Longer patterns would cost a draw per token; used in turn, these reach every row of a batch of any size.
+_LONGEST_PATTERN = 16
+
+
+def _pattern(kinds: Sequence[T], length: int) -> st.SearchStrategy[list[T]]:
+    return st.lists(st.sampled_from(kinds), min_size=1, max_size=min(max(length, 1), _LONGEST_PATTERN))
+
+
+def _check_batch_argument(function: str, batch: object) -> None:
+    if not isinstance(batch, SpecDecodeBatch):
+        raise TypeError(
+            f"{function}: batch={type(batch).__name__}, but it must be a SpecDecodeBatch. "
+            "Draw one first: batch = data.draw(spec_decode_batches())."
+        )
+
+
+@st.composite
+def explicit_noises(
+    draw: st.DrawFn,
+    batch: SpecDecodeBatch,
+    *,
+    uniforms: Sequence[str] | None = None,
+    exponentials: Sequence[str] | None = None,
+) -> ExplicitNoise:
+    """Explicit noise for `batch`, adversarial kinds among it; prints as code over the name `batch`.
+
+    Args:
+        uniforms: Kinds of the acceptance uniforms (`UNIFORM_KINDS`, all of them if `None`).
+        exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`).
+
+    Raises:
+        TypeError, ValueError: If `batch` is none, or a kind is unknown; when the first noise is drawn.
+
+    Example:
+        >>> from hypothesis import given, strategies as st
+        >>> @given(st.data())
+        ... def test_mine(data):
+        ...     batch = data.draw(spec_decode_batches())
+        ...     noise = data.draw(explicit_noises(batch))
+    """
+    _check_batch_argument("explicit_noises", batch)
+    of_tokens = check_kinds("explicit_noises", "uniforms", uniforms, UNIFORM_KINDS)
+    of_requests = check_kinds("explicit_noises", "exponentials", exponentials, EXPONENTIAL_KINDS)
+    recipe = NoiseRecipe(
+        uniforms=tuple(draw(_pattern(of_tokens, batch.num_tokens))),
+        exponentials=tuple(draw(_pattern(of_requests, batch.batch_size))),
+        seed=draw(st.integers(0, 2**16 - 1)),
+    )
+    return recipe.noise(batch)
+
+
+@st.composite
+def seeded_noises(draw: st.DrawFn, batch: SpecDecodeBatch, *, own_seed: bool | None = None) -> SeededNoise:
+    """Seeds for `batch`; prints as code.
+
+    Args:
+        own_seed: Every request has a generator of its own (`True`), none has (`False`), or some have (`None`).
+
+    Raises:
+        TypeError: If `batch` is none; when the first noise is drawn.
+    """
+    _check_batch_argument("seeded_noises", batch)
+    pattern = draw(_pattern((False, True) if own_seed is None else (own_seed,), batch.batch_size))
+    own = [i for i in range(batch.batch_size) if pattern[i % len(pattern)]]
+    return hashed_seeds(draw(st.integers(0, 2**16 - 1)), own)

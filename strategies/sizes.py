@@ -1,0 +1,53 @@
+"""How large things are: vocabularies, and how many drafts each request has."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from fairdraw.protocols import MAX_SPEC_LEN
+from fairdraw.strategies._arguments import check_interval
+
+__all__ = ["AWKWARD_VOCAB_SIZES", "LARGE_VOCAB_SIZES", "num_draft_tokens", "vocab_sizes"]
+
+AWKWARD_VOCAB_SIZES = (31, 100, 1023, 1024, 1025)
+"""Off and on the edges of small kernel tiles."""
+
+LARGE_VOCAB_SIZES = (8191, 8192, 8193, 32000, 128256, 151936)
+"""Edges of an 8192 tile, and the vocabularies of Llama 2, Llama 3 and Qwen 2."""
+
+# One vocabulary in four is on an edge: enough to meet each of them in a hundred examples, few enough to stay fast.
+_EDGE_EVERY = 4
+_TINY = 8
+
+
+@st.composite
+def vocab_sizes(draw: st.DrawFn, min_size: int = 1, max_size: int = 1025) -> int:
+    """Vocabulary sizes: mostly tiny (they shrink and print), one in four on the edge of a kernel tile.
+
+    Args:
+        max_size: 1025 keeps examples fast; 151936 adds `LARGE_VOCAB_SIZES`.
+
+    Raises:
+        ValueError: Unless `1 <= min_size <= max_size`.
+    """
+    check_interval("vocab_sizes", "min_size", min_size, "max_size", max_size, at_least=1)
+    edges = [size for size in AWKWARD_VOCAB_SIZES + LARGE_VOCAB_SIZES if min_size <= size <= max_size]
+    # `one_of(tiny, tiny, tiny, edges)` would not do: Hypothesis drops repeated branches.
+    if edges and draw(st.integers(0, _EDGE_EVERY - 1)) == _EDGE_EVERY - 1:
+        return draw(st.sampled_from(edges))
+    return draw(st.integers(min_size, min(max(_TINY, min_size), max_size)))
+
+
+@st.composite
+def num_draft_tokens(
+    draw: st.DrawFn, min_requests: int = 1, max_requests: int = 4, *, min_drafts: int = 0, max_drafts: int = 4
+) -> list[int]:
+    """How many drafts each request of a batch has: ragged, 0 for some or for all.
+
+    Raises:
+        ValueError: Unless `1 <= min_requests <= max_requests` and `0 <= min_drafts <= max_drafts <= MAX_SPEC_LEN`.
+    """
+    check_interval("num_draft_tokens", "min_requests", min_requests, "max_requests", max_requests, at_least=1)
+    check_interval("num_draft_tokens", "min_drafts", min_drafts, "max_drafts", max_drafts, at_most=MAX_SPEC_LEN)
+    counts = st.integers(min_drafts, max_drafts)
+    return draw(st.lists(counts, min_size=min_requests, max_size=max_requests))

@@ -1,0 +1,68 @@
+"""A stranger's module with samplers, right and wrong, for the tests of plugin and command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import fairdraw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STRANGER = """
+import fairdraw
+from fairdraw.oracles.rejection import verify
+
+calls = []
+
+def beyond(batch, noise):
+    output = verify(batch, noise)
+    output[:, 0] = batch.vocab_size
+    return output
+
+def raising(batch, noise):
+    if batch.vocab_size > 3:
+        raise IndexError("lane out of range")
+    return verify(batch, noise)
+
+def unsteady(batch, noise):
+    calls.append(batch)
+    return beyond(batch, noise) if len(calls) == 5 else verify(batch, noise)
+
+class WithDefects:
+    name, device, capabilities = "with defects", "cpu", fairdraw.Capabilities()
+    known_defects = {"REJ101": "one beyond the end, https://example.org/1"}
+
+    def __init__(self, function, **changes):
+        self.verify = function
+        vars(self).update(changes)
+
+def make_right(): return fairdraw.rejection_sampler(verify, name="right")
+def make_beyond(): return fairdraw.rejection_sampler(beyond)
+def make_raising(): return fairdraw.rejection_sampler(raising)
+def make_unsteady(): return fairdraw.rejection_sampler(unsteady)
+def make_list(): return fairdraw.rejection_sampler(lambda batch, noise: [], name="returns a list")
+def make_known(): return WithDefects(beyond)
+def make_mended(): return WithDefects(verify)
+def make_unknown_defect(): return WithDefects(verify, known_defects={"REJ999": "no such check"})
+def make_closed():
+    return fairdraw.rejection_sampler(verify, closed={"explicit-noise": "the kernel draws inside"})
+def make_nothing(): return None
+def make_boom(): raise RuntimeError("no device")
+"""
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory holds `stranger.py`, as a user's does; subprocesses find fairdraw."""
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
+    yield tmp_path
+    sys.modules.pop("stranger", None)

@@ -1,0 +1,230 @@
+"""The command line: exit codes are promises, and every mistake of the caller is one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw.cli import main
+from fairdraw.controls import Control
+from fairdraw.loading import all_checks
+from fairdraw.runner import DEFAULT_SEED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("stranger")
+
+CHECKS = all_checks()
+
+
+@pytest.fixture(autouse=True)
+def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Controls have tests of their own below and take seconds."""
+    monkeypatch.setattr("fairdraw.cli.controls_for", lambda checks: [])
+
+
+def fairdraw(*arguments: str) -> Result:
+    """Run the command; a traceback fails the test."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def check(factory: str, *options: str) -> Result:
+    return fairdraw("check", f"stranger:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
+
+
+class TestCheck:
+    def test_right_sampler_is_green(self) -> None:
+        result = check("make_right")
+        assert result.exit_code == 0
+        assert result.output.splitlines()[-1] == "GREEN: every promise asked for was kept"
+        assert "fairdraw 0.1.0: sampler stranger:make_right on cpu" in result.output
+        assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
+        assert "passed  REJ101 token ids lie in the vocabulary (20 cases" in result.output
+
+    def test_broken_promise_is_told_in_order(self) -> None:
+        result = check("make_beyond")
+        assert result.exit_code == 1
+        order = [
+            "\nREJ101",
+            "\nmeaning:",
+            "\neffect:",
+            "\nevidence:",
+            "\nsmallest example:",
+            "\nreproduce:",
+            "\ncrash file:",
+        ]
+        places = [result.output.index(word) for word in order]
+        assert places == sorted(places)
+        assert "Traceback" not in result.output
+        assert "hypothesis.seed" not in result.output
+        assert result.output.splitlines()[-1] == "RED: promises broken: 1"
+
+    @pytest.mark.parametrize(
+        ("factory", "exit_code", "last"),
+        [
+            ("make_raising", 1, "RED: checks that ended in an exception: 1"),
+            ("make_known", 0, "GREEN: every promise asked for was kept, except known defects: 1"),
+            ("make_mended", 1, "RED: known defects gone: 1"),
+        ],
+    )
+    def test_exit_code_follows_the_verdict(self, factory: str, exit_code: int, last: str) -> None:
+        result = check(factory)
+        assert (result.exit_code, result.output.splitlines()[-1]) == (exit_code, last)
+
+    def test_nothing_measured_is_not_green(self) -> None:
+        needs_noise = next(c for c in CHECKS if "explicit-noise" in c.needs and not c.differential)
+        result = fairdraw("check", "stranger:make_closed", "-k", needs_noise.code)
+        assert result.exit_code == 3
+        assert "skipped 1: explicit-noise is closed: the kernel draws inside" in result.output
+        assert result.output.splitlines()[-1] == "NOTHING MEASURED: every check was skipped"
+
+    def test_no_matching_check_is_not_green(self) -> None:
+        result = fairdraw("check", "oracle", "-k", "zzz", "-k", "yyy")
+        assert result.exit_code == 3
+        assert result.output == "NOTHING MEASURED: no check has 'zzz' or 'yyy' in its code or title\n"
+
+    def test_json_holds_header_records_and_summary(self, stranger: Path) -> None:
+        assert check("make_beyond", "--json", "run.json").exit_code == 1
+        run = json.loads((stranger / "run.json").read_text())
+        assert run["header"]["sampler"] == "stranger:make_beyond"
+        assert [(r["code"], r["status"]) for r in run["records"]] == [("REJ101", "failed")]
+        assert run["records"][0]["story"]["crash_file"].startswith(".fairdraw")
+        assert run["summary"]["exit_code"] == 1
+
+    def test_fresh_seed_is_printed(self) -> None:
+        seeds = [re.findall(r"seed (\d+)", check("make_right", "--seed", "fresh").output)[0] for _ in range(2)]
+        assert seeds[0] != seeds[1]
+
+    def test_seed_given_is_used(self) -> None:
+        assert "seed 5\n" in check("make_right", "--seed", "5").output
+
+    def test_workers_find_what_one_process_finds(self) -> None:
+        alone, spread = (check("make_beyond", "-k", "REJ103", *options) for options in ((), ("-n", "2")))
+        assert spread.exit_code == alone.exit_code == 1
+        told = [re.sub(r"\d+\.\d s", "s", result.output).split("\n\n", 1)[1] for result in (alone, spread)]
+        assert told[0] == told[1]
+
+
+class TestControls:
+    def test_missed_control_is_not_green(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        missed = Control("drops the tail", "REJ101", caught=False)
+        monkeypatch.setattr("fairdraw.cli.controls_for", lambda checks: [missed])
+        monkeypatch.setattr("fairdraw.cli.run_control", lambda mutant: mutant)
+        result = check("make_right")
+        assert result.exit_code == 1
+        assert "controls: 0/1 planted faults caught" in result.output
+        assert "missed: drops the tail was not caught by REJ101" in result.output
+        assert "RED: planted faults missed" in result.output
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["check", "oracel"], "Did you mean oracle"),
+            (["check", "stranger:make_boom"], r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
+            (["check", "oracle", "--profile", "huge"], "'huge' is not one of 'smoke', 'ci', 'nightly'"),
+            (["check", "oracle", "--only", "speed"], "'speed' is not"),
+            (["check", "oracle", "--seed", "new"], "'new' is no seed. Use an integer, or the word fresh"),
+            (["check", "oracle", "--reference", "oracel", "-k", "upstream"], "Did you mean oracle"),
+            (["check", "oracle", "--json", "none/run.json"], "none/run.json cannot be written"),
+            (["check", "oracle", "--unknown"], "No such option"),
+            (["check"], "Missing argument"),
+            (["explain", "REJ999"], "REJ999.*fairdraw list"),
+            (["replay", "none.json"], "none.json cannot be replayed: it cannot be read: No such file"),
+            (["replay", "stranger.py"], "stranger.py cannot be replayed: it is not JSON"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_mistake_is_one_sentence_and_exit_code_2(self, arguments: list[str], sentence: str) -> None:
+        result = fairdraw(*arguments)
+        assert result.exit_code == 2
+        assert re.search(sentence, result.output)
+        assert "Traceback" not in result.output
+
+    def test_exit_codes_are_documented(self) -> None:
+        shown = fairdraw("check", "--help").output
+        for code in ("0  green", "1  a promise is broken", "2  usage", "3  nothing was measured"):
+            assert code in shown
+
+
+class TestWords:
+    def test_list_names_every_check_and_what_it_needs(self) -> None:
+        shown = fairdraw("list").output
+        assert f"properties of the rejection contract: {len(CHECKS)} checks" in shown
+        for one in CHECKS:
+            assert one.id in shown
+        assert "needs explicit-noise" in shown
+        assert "a reference sampler" in shown
+
+    @pytest.mark.parametrize("code", [*(one.code for one in CHECKS[:3]), "REJ100", "rej101"])
+    def test_explain_says_what_it_means(self, code: str) -> None:
+        result = fairdraw("explain", code)
+        assert result.exit_code == 0
+        assert result.output.startswith(code.upper())
+        assert len(result.output) > 100
+
+
+class TestReplay:
+    @staticmethod
+    def crash_file(stranger: Path) -> str:
+        assert check("make_beyond").exit_code == 1
+        (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
+        return str(path)
+
+    def test_broken_promise_still_fails(self, stranger: Path) -> None:
+        result = fairdraw("replay", self.crash_file(stranger))
+        assert result.exit_code == 1
+        assert result.output.startswith("FAILED: stranger:make_beyond still breaks this promise")
+        assert "effect:" in result.output
+        assert "reproduce: fairdraw replay" in result.output
+
+    def test_mended_sampler_is_fixed(self, stranger: Path) -> None:
+        result = fairdraw("replay", self.crash_file(stranger), "--sampler", "stranger:make_right")
+        assert result.exit_code == 0
+        assert result.output.startswith("FIXED: REJ101")
+
+    def test_replay_writes_no_file(self, stranger: Path) -> None:
+        path = self.crash_file(stranger)
+        before = sorted(stranger.rglob("*.json"))
+        fairdraw("replay", path)
+        assert sorted(stranger.rglob("*.json")) == before
+
+    def test_file_without_sampler_asks_for_one(self, stranger: Path) -> None:
+        path = self.crash_file(stranger)
+        content = json.loads((stranger / path).read_text())
+        (stranger / "object.json").write_text(json.dumps({**content, "sampler": None}))
+        result = fairdraw("replay", "object.json")
+        assert result.exit_code == 2
+        assert "Add --sampler SPEC" in result.output
+
+    def test_check_that_is_gone_is_refused(self, stranger: Path) -> None:
+        content = json.loads((stranger / self.crash_file(stranger)).read_text())
+        (stranger / "old.json").write_text(json.dumps({**content, "check": "REJ999"}))
+        result = fairdraw("replay", "old.json")
+        assert result.exit_code == 2
+        assert "'REJ999' is no check" in result.output
+
+    def test_declined_capability_is_not_run(self, stranger: Path) -> None:
+        needs_noise = next(c for c in CHECKS if "explicit-noise" in c.needs and not c.differential)
+        content = json.loads((stranger / self.crash_file(stranger)).read_text())
+        (stranger / "noise.json").write_text(json.dumps({**content, "check": needs_noise.code}))
+        result = fairdraw("replay", "noise.json", "--sampler", "stranger:make_closed")
+        assert result.exit_code == 3
+        assert result.output.startswith("NOT RUN:")
+
+
+def test_module_runs_as_a_program() -> None:
+    command = [sys.executable, "-m", "fairdraw", "explain", "REJ101"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("REJ101")

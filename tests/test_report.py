@@ -1,0 +1,111 @@
+"""The header says what a verdict rests on; a summary is green only if something was measured that can fail."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw.controls import Control
+from fairdraw.failures import Story
+from fairdraw.report import BROKEN, GREEN, NOTHING_RUN, Header, Summary, failure_text, progress_line, run_as_json
+from fairdraw.runner import CheckRecord
+
+if TYPE_CHECKING:
+    from fairdraw.runner import Status
+
+CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ302", caught=False)
+HEADER = Header("stranger:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
+
+
+def record(status: Status, reason: str = "", code: str = "REJ101") -> CheckRecord:
+    return CheckRecord(
+        code, "ids lie in the vocabulary", "properties", "rejection", status, reason, cases=10, seconds=0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("statuses", "controls", "exit_code", "verdict"),
+    [
+        (["passed"], [], GREEN, "GREEN"),
+        (["passed", "skipped"], [CAUGHT], GREEN, "GREEN"),
+        (["xfailed"], [CAUGHT], GREEN, "except known defects: 1"),
+        (["passed", "failed"], [CAUGHT], BROKEN, "RED: promises broken: 1"),
+        (["passed", "error"], [CAUGHT], BROKEN, "RED: checks that ended in an exception: 1"),
+        (["passed", "xpassed"], [CAUGHT], BROKEN, "RED: known defects gone: 1"),
+        (["passed"], [CAUGHT, MISSED], BROKEN, "RED: planted faults missed"),
+        (["skipped", "skipped"], [CAUGHT], NOTHING_RUN, "NOTHING MEASURED: every check was skipped"),
+        ([], [CAUGHT], NOTHING_RUN, "NOTHING MEASURED: no check was run"),
+    ],
+    ids=["pass", "skip", "known", "broken", "raised", "known gone", "control missed", "all skipped", "none"],
+)
+def test_verdict_follows_from_records_and_controls(
+    statuses: list[Status], controls: list[Control], exit_code: int, verdict: str
+) -> None:
+    summary = Summary([record(status) for status in statuses], controls)
+    assert summary.exit_code == exit_code
+    assert verdict in summary.verdict
+    assert summary.lines()[-1] == summary.verdict
+
+
+def test_skips_are_grouped_by_reason_and_counted() -> None:
+    closed = [record("skipped", "ragged is closed: fixed shapes") for _ in range(3)]
+    lines = Summary([record("skipped", "greedy is closed: never"), *closed, record("passed")]).lines()
+    assert lines[0] == "1 run: 1 passed, 0 failed, 0 xfailed, 4 skipped"
+    assert lines[1:3] == ["  skipped 3: ragged is closed: fixed shapes", "  skipped 1: greedy is closed: never"]
+
+
+def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:
+    text = "\n".join(Summary([record("passed"), record("passed")], [CAUGHT, MISSED]).lines())
+    assert "controls: 1/2 planted faults caught" in text
+    assert "missed: swaps rows was not caught by REJ302" in text
+    assert "cases used: 20 in 1.0 s of checks" in text
+
+
+def test_summary_names_every_known_defect() -> None:
+    lines = Summary([record("xfailed", "https://example.org/1"), record("passed")]).lines()
+    assert "  xfailed REJ101 ids lie in the vocabulary: https://example.org/1" in lines
+
+
+def test_header_says_what_the_verdict_rests_on() -> None:
+    text = "\n".join(HEADER.lines())
+    for fact in (
+        "stranger:make on cpu",
+        "torch ",
+        "triton ",
+        "numpy ",
+        "hypothesis ",
+        "python ",
+        "seed 7",
+        "profile ci",
+    ):
+        assert fact in text
+    assert "checks: properties 2" in text
+    assert "alpha, TV and power: no statistical checks in this run" in text
+    assert "reference: vllm 0.22.0" in text
+
+
+def test_progress_line_tells_cases_or_the_reason_of_a_skip() -> None:
+    assert progress_line(record("passed")) == "passed  REJ101 ids lie in the vocabulary (10 cases, 0.5 s)"
+    assert progress_line(record("skipped", "why")) == "skipped REJ101 ids lie in the vocabulary (why)"
+
+
+def test_defect_that_is_gone_is_told_with_its_remedy() -> None:
+    text = failure_text(record("xpassed", "https://example.org/1"))
+    assert "known defect" in text
+    assert "https://example.org/1" in text
+    assert "remove REJ101 from the sampler's known_defects" in text
+
+
+def test_run_is_one_json_object() -> None:
+    story = Story("REJ101", "ids lie in the vocabulary", "meaning", "effect", notes=("note",))
+    broken = CheckRecord("REJ101", "ids lie", "properties", "rejection", "failed", story=story, trace="Traceback")
+    run = json.loads(json.dumps(run_as_json(HEADER, Summary([broken, record("passed")], [CAUGHT]))))
+    assert set(run) == {"header", "records", "summary"}
+    assert run["header"]["seed"] == 7
+    assert run["records"][0]["story"]["effect"] == "effect"
+    assert run["records"][1]["story"] is None
+    assert "trace" not in run["records"][0]
+    assert run["summary"]["failed"] == 1
+    assert run["summary"]["controls"] == {"planted": 1, "caught": 1}

@@ -1,0 +1,250 @@
+"""Our penalties without a server: what is noticed, refused, read and kept. Needs no vLLM, and runs on a GPU as well."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
+from fairdraw.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+on_each_device = pytest.mark.parametrize("device", ["cpu", GPU])
+quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+FACTORS = PenaltyFactors(presence=0.5, frequency=-0.25, repetition=1.3)
+
+
+class DividingOracle(PenaltiesOracle):
+    """As vLLM's CUDA kernel."""
+
+    def repeated(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        repetition: np.float32,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        return np.where(logits > 0, logits / repetition, logits * repetition)
+
+
+def add(ours: Penalties, output: list[int], prompt: list[int] | None = None, row: int = 0) -> None:
+    names = {f"{name}_penalty": value for name, value in vars(FACTORS).items()}
+    ours.sync_batch(SimpleNamespace(removed=[], added=[(row, SimpleNamespace(**names), prompt, output)], moved=[]))
+
+
+def columns(ours: Penalties, batch_size: int) -> list[Tensor]:
+    return [torch.full((batch_size,), value, device=ours.device) for value in vars(FACTORS).values()]
+
+
+def assert_penalised_as_recounted(ours: Penalties, outputs: list[list[int]], drafts: list[list[int]]) -> None:
+    """Bonus and draft rows of a batch of penalised requests without prompts."""
+    oracle = DividingOracle() if ours.device.type == "cuda" else PenaltiesOracle()
+    rows = [PenalisedRow([], output, FACTORS) for output in outputs]
+    bonus = [oracle.bonus_row(row, ids) for row, ids in zip(rows, drafts, strict=True)]
+    drafted = [seen for row, ids in zip(rows, drafts, strict=True) for seen in oracle.draft_rows(row, ids)]
+    for expected, apply in ((bonus, ours.apply), (drafted, ours.apply_to_drafts)):
+        rng = np.random.default_rng(derive_seed(outputs, drafts))
+        logits = rng.standard_normal((len(expected), ours.vocab_size)).astype(np.float32)
+        found = apply(torch.from_numpy(logits).to(ours.device), *columns(ours, len(outputs)), drafts)
+        for row_logits, row, penalised in zip(logits, expected, found.cpu().numpy(), strict=True):
+            assert np.array_equal(oracle.penalise(row_logits, row), penalised)
+
+
+def assert_counts_as_recounted(ours: Penalties, output: list[int]) -> None:
+    assert_penalised_as_recounted(ours, [output], [[]])
+
+
+@on_each_device
+@quick
+@given(
+    outputs=st.lists(st.lists(st.integers(-1, 30), max_size=9), min_size=1, max_size=4),
+    new=st.lists(st.integers(-1, 30), max_size=4),
+    drafts=st.lists(st.lists(st.integers(-1, 30), max_size=5), min_size=4, max_size=4),
+)
+def test_every_row_sees_output_and_the_drafts_before_it(
+    device: str, outputs: list[list[int]], new: list[int], drafts: list[list[int]]
+) -> None:
+    ours = Penalties(31, device)
+    for row, output in enumerate(outputs):
+        add(ours, output, row=row)
+    for _ in range(2):
+        ours.update(outputs)
+        assert_penalised_as_recounted(ours, outputs, drafts[: len(outputs)])
+        outputs[0] += new
+
+
+@quick
+@given(
+    ids=st.lists(st.integers(257, 300), min_size=1),
+    cut=st.integers(1, 5),
+    regrown=st.lists(st.integers(257, 300), min_size=5),
+)
+def test_cut_that_is_hidden_by_appends_is_noticed(ids: list[int], cut: int, regrown: list[int]) -> None:
+    output, ours = np.array(ids).tolist(), Penalties(301)
+    add(ours, output)
+    ours.update([output])
+    del output[-cut:]
+    output += np.array(regrown).tolist()  # objects of their own, as those that an engine reads from a tensor
+    ours.update([output])
+    assert_counts_as_recounted(ours, output)
+
+
+def test_audit_notices_any_id_that_was_changed_behind_our_back() -> None:
+    output, ours = [1, 2, 3, 4], Penalties(5)
+    add(ours, output)
+    ours.update([output])
+    assert ours.audit() == 0
+    output[0] = 4
+    assert ours.audit() == 1
+    ours.update([output])
+    assert_counts_as_recounted(ours, output)
+
+
+def test_placeholder_between_tokens_is_repaired_whenever_it_happens() -> None:
+    output, ours = [1, -1, 2, -1], Penalties(5)
+    add(ours, output)
+    for position, token_id in ((0, 1), (1, 3), (3, 4)):
+        output[position] = token_id
+        ours.update([output])
+        assert_counts_as_recounted(ours, output)
+
+
+def test_request_that_is_added_again_starts_anew() -> None:
+    output, ours = [1, 1], Penalties(5)
+    for prompt in ([2], []):
+        add(ours, output, prompt)
+        ours.update([output])
+        output.clear()
+    ours.update([output])
+    assert_counts_as_recounted(ours, output)
+
+
+def test_other_list_in_a_row_is_refused() -> None:
+    output, ours = [1], Penalties(5)
+    add(ours, output)
+    with pytest.raises(ValueError, match=r"Penalties.update: output_token_ids\[0\] is not the list"):
+        ours.update([list(output)])
+    with pytest.raises(ValueError, match=r"Penalties.update: len\(output_token_ids\)=0"):
+        ours.update([])
+
+
+@pytest.mark.parametrize("token_id", [-2, 6])
+def test_id_outside_of_the_vocabulary_is_refused_and_everything_recounted(token_id: int) -> None:
+    output, ours = [1, 1], Penalties(5)
+    add(ours, output)
+    ours.update([output])
+    output.append(token_id)
+    with pytest.raises(ValueError, match=f"output_token_ids has {token_id}"):
+        ours.update([output])
+    output[-1] = 5  # vocab_size is vLLM's pad id: it counts nothing
+    ours.update([output])
+    assert_counts_as_recounted(ours, output)
+
+
+@pytest.mark.parametrize("token_id", [-1, 5])
+def test_prompt_outside_of_the_vocabulary_is_refused_and_changes_nothing(token_id: int) -> None:
+    ours = Penalties(5)
+    add(ours, [1])
+    with pytest.raises(ValueError, match=f"prompt_token_ids has {token_id}"):
+        add(ours, [], [token_id], row=1)
+    assert ours.nbytes == 4 * 5
+
+
+def test_wrong_shapes_are_refused() -> None:
+    output, ours = [1], Penalties(5)
+    add(ours, output)
+    ours.update([output])
+    with pytest.raises(ValueError, match=r"Penalties.apply: logits are \[2, 5\] on cpu"):
+        ours.apply(torch.zeros(2, 5), *columns(ours, 1))
+    with pytest.raises(ValueError, match=r"Penalties.apply_to_drafts: len\(draft_token_ids\)=0"):
+        ours.apply_to_drafts(torch.zeros(1, 5), *columns(ours, 1), [])
+    with pytest.raises(ValueError, match="draft_token_ids has -7"):
+        ours.apply(torch.zeros(1, 5), *columns(ours, 1), [[-7]])
+    with pytest.raises(ValueError, match="vocab_size=0"):
+        Penalties(0)
+
+
+def test_memory_is_four_bytes_per_token_id_of_penalised_requests() -> None:
+    ours, outputs = Penalties(1000), [[1] for _ in range(3)]
+    assert ours.nbytes == 0
+    for row, output in enumerate(outputs):
+        add(ours, output, row=row)
+        assert ours.nbytes == 4 * 1000 * (row + 1)
+    ours.sync_batch(SimpleNamespace(removed=[0, 1, 2], added=[], moved=[]))
+    assert ours.nbytes == 0
+
+
+class WatchedList(list[int]):
+    """Counts the elements that are read."""
+
+    num_read = 0
+
+    def __getitem__(self, index: Any) -> Any:  # Any: an element or a slice
+        found = super().__getitem__(index)
+        self.num_read += len(found) if isinstance(index, slice) else 1
+        return found
+
+
+def test_step_reads_new_tokens_only() -> None:
+    output, ours = WatchedList(range(1000)), Penalties(1000)
+    add(ours, output)
+    ours.update([output])
+    before = output.num_read
+    output += [1, 2, 3]
+    ours.update([output])
+    assert output.num_read - before == 4  # three new tokens, and the last one that was read before
+
+
+def test_strided_logits_are_penalised_in_place() -> None:
+    output, ours, wide = [2], Penalties(4), torch.ones(1, 8)
+    add(ours, output)
+    ours.update([output])
+    ours.apply(wide[:, ::2], *columns(ours, 1))
+    assert torch.equal(wide[:, ::2], ours.apply(torch.ones(1, 4), *columns(ours, 1)))
+    assert torch.equal(wide[:, 1::2], torch.ones(1, 4))
+
+
+def bounds(num_prompt_tokens: int, num_tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return np.array([num_prompt_tokens], np.int32), np.array([num_tokens], np.int32)
+
+
+@on_each_device
+def test_padded_outputs_refuse_rows_that_are_not_the_batch_s_own(device: str) -> None:
+    output, buffer = [1, 2], np.array([[9, 1, 2, 0]], np.int32)
+    build = PaddedOutputs(device).build
+    own = build([output], [output], buffer, *bounds(1, 3), 10)
+    assert own is not None
+    assert own.tolist() == [[1, 2]]
+    assert build([list(output)], [output], buffer, *bounds(1, 3), 10) is None
+    assert build([output], [], buffer, *bounds(1, 3), 10) is None
+    assert build([output], [output], buffer, *bounds(1, 2), 10) is None
+    output[-1] = 3
+    assert build([output], [output], buffer, *bounds(1, 3), 10) is None
+
+
+@on_each_device
+def test_padded_outputs_stay_valid_until_the_next_call_but_one(device: str) -> None:
+    output, buffer, padded = [1], np.array([[1]], np.int32), PaddedOutputs(device)
+    built = []
+    for token_id in (1, 2):
+        output[0] = buffer[0, 0] = token_id
+        built.append(padded.build([output], [output], buffer, *bounds(0, 1), 10))
+    assert [tensor.tolist() for tensor in built if tensor is not None] == [[[1]], [[2]]]
+
+
+def test_padded_outputs_repair_the_buffer() -> None:
+    output, buffer = [1, 7, -1], np.array([[1, -1, -1]], np.int32)
+    built = PaddedOutputs().build([output], [output], buffer, *bounds(0, 3), 10)
+    assert built is not None
+    assert built.tolist() == [[1, 7, 10]]
+    assert buffer.tolist() == [[1, 7, -1]]

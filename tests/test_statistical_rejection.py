@@ -1,0 +1,545 @@
+"""The statistics of the rejection contract on samplers whose faults are known.
+
+The samplers are vectorised NumPy, so that 100 000 rows cost half a second; each mutant differs from the right one in the
+one method that it overrides.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import kstest
+
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
+from fairdraw.seeds import derive_seed
+from fairdraw.statistical.configurations import (
+    AGREEING,
+    CONFIGURATIONS,
+    DISAGREEING,
+    ONE_HOT,
+    RAGGED,
+    Configuration,
+    Drafter,
+)
+from fairdraw.statistical.decision import TableEvidence, Verdict, weigh
+from fairdraw.statistical.design import SamplePlan
+from fairdraw.statistical.experiment import Draw, Experiment
+from fairdraw.statistical.laws import softmax_probs, token_verification_law
+from fairdraw.statistical.outcomes import Verification, enumerate_outcomes
+from fairdraw.statistical.tables import joint_codes
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int32]
+
+NUM_SAMPLES = 100_000
+BATCH_SIZE = 2048
+
+
+@dataclass(frozen=True)
+class Noise:
+    uniforms: Floats  # [batch_size, max_spec_len] float64
+    exponentials: Floats  # [batch_size, vocab_size] float64
+
+
+class RightSampler:
+    """Token verification; one row of exponentials per request, as vLLM has it."""
+
+    def __call__(self, batch: SpecDecodeBatch, seed: int) -> Tokens:
+        noise = self.noise(batch, np.random.default_rng(seed))
+        row_of = np.full((batch.batch_size, batch.max_spec_len), -1)
+        row_of[np.arange(batch.max_spec_len) < np.array(batch.num_draft_tokens)[:, None]] = np.arange(batch.num_tokens)
+        target = softmax_probs(batch.target_logits.numpy())[row_of]
+        drafts = batch.draft_token_ids.numpy()[row_of]
+        draft = np.eye(batch.vocab_size)[drafts] if batch.draft_probs is None else batch.draft_probs.numpy()[row_of]
+        return self.verify(batch, target, draft.astype(np.float64), np.where(row_of < 0, -1, drafts), noise)
+
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        shape = batch.batch_size, batch.max_spec_len
+        return Noise(rng.random(shape), rng.exponential(size=(batch.batch_size, batch.vocab_size)))
+
+    def verify(self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, noise: Noise) -> Tokens:
+        ids = np.maximum(drafts, 0)[..., None]
+        own_target = np.take_along_axis(target, ids, axis=-1)[..., 0]
+        own_draft = np.take_along_axis(draft, ids, axis=-1)[..., 0]
+        accepted = (drafts >= 0) & (noise.uniforms < self.acceptance(own_target, own_draft))
+        num_accepted = np.cumprod(accepted, axis=1).sum(axis=1)
+        recovered = self.recover(self.residual(target, draft), noise).astype(np.int32)
+        return self.rows(batch, drafts, num_accepted, recovered, self.bonus(batch, target, noise))
+
+    def rows(
+        self, batch: SpecDecodeBatch, drafts: Tokens, num: NDArray[np.int64], last: Tokens, bonus: Tokens
+    ) -> Tokens:
+        tokens = np.full((batch.batch_size, batch.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32)
+        kept = np.arange(batch.max_spec_len) < num[:, None]
+        tokens[:, :-1][kept] = drafts[kept]
+        all_rows, full = np.arange(batch.batch_size), num == np.array(batch.num_draft_tokens)
+        tokens[all_rows, num] = np.where(full, bonus, np.pad(last, ((0, 0), (0, 1)))[all_rows, num])
+        return tokens
+
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.minimum(1, target / draft)
+
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return np.where(draft == 1, np.where(draft > 0, 0, target), np.maximum(target - draft, 0))
+
+    def recover(self, weights: Floats, noise: Noise) -> NDArray[np.int64]:
+        return np.argmax(weights / noise.exponentials[:, None], axis=-1)
+
+    def bonus(self, batch: SpecDecodeBatch, target: Floats, noise: Noise) -> Tokens:
+        return batch.bonus_token_ids.numpy()[:, 0]
+
+
+class OneUniformPerRow(RightSampler):
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(np.repeat(noise.uniforms[:, :1], batch.max_spec_len, axis=1), noise.exponentials)
+
+
+class RecoversFromTarget(RightSampler):
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return target
+
+
+class ForgetsToNormalise(RightSampler):
+    """Inverse CDF over the residual as it is: what is missing to 1 goes to the last token."""
+
+    def recover(self, weights: Floats, noise: Noise) -> NDArray[np.int64]:
+        uniforms = np.exp(-noise.exponentials[:, :1])
+        cumulative = np.cumsum(weights, axis=-1)
+        return np.minimum((uniforms[..., None] >= cumulative).sum(axis=-1), weights.shape[-1] - 1)
+
+
+class ReusesItsUniform(RightSampler):
+    """Inverse CDF with the very uniform that rejected the draft."""
+
+    def recover(self, weights: Floats, noise: Noise) -> NDArray[np.int64]:
+        cumulative = np.cumsum(weights, axis=-1) / weights.sum(axis=-1, keepdims=True)
+        return np.minimum((noise.uniforms[..., None] >= cumulative).sum(axis=-1), weights.shape[-1] - 1)
+
+
+class AcceptsWithSquareRoot(RightSampler):
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.sqrt(np.minimum(1, target / draft))
+
+
+class IgnoresDraftProbs(RightSampler):
+    """Accepts as if drafts were one-hot and recovers accordingly: fair to the reader, and slow."""
+
+    def verify(self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, noise: Noise) -> Tokens:
+        return super().verify(batch, target, np.eye(batch.vocab_size)[drafts], drafts, noise)
+
+
+class BonusFromThePositionBefore(RightSampler):
+    def bonus(self, batch: SpecDecodeBatch, target: Floats, noise: Noise) -> Tokens:
+        return np.argmax(target[:, -1] / noise.exponentials, axis=-1).astype(np.int32)
+
+
+class BonusOfTheNextRequest(RightSampler):
+    def bonus(self, batch: SpecDecodeBatch, target: Floats, noise: Noise) -> Tokens:
+        return np.roll(batch.bonus_token_ids.numpy()[:, 0], -1)
+
+
+class RowsShareExponentials(RightSampler):
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(noise.uniforms, np.broadcast_to(noise.exponentials[:1], noise.exponentials.shape))
+
+
+class NeighboursShareUniforms(RightSampler):
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(noise.uniforms[np.arange(batch.batch_size) // 2], noise.exponentials)
+
+
+class EveryOtherCallRepeatsItsNoise(RightSampler):
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, batch: SpecDecodeBatch, seed: int) -> Tokens:
+        self.calls += 1
+        return super().__call__(batch, derive_seed((self.calls - 1) // 2))
+
+
+class EightBitUniforms(RightSampler):
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(np.floor(noise.uniforms * 256) / 256, noise.exponentials)
+
+
+class DrawsLikeItsDrafter(RightSampler):
+    """The exponentials of recovery are those that `gumbel_drafter` drew the (last) draft with."""
+
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(noise.uniforms, self.shared[self.position :: batch.max_spec_len])
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def drafter(self, laws: Floats, seed: int) -> Tokens:
+        self.shared = np.random.default_rng(derive_seed("drafter", seed)).exponential(size=laws.shape)
+        return np.argmax(laws / self.shared, axis=1).astype(np.int32)
+
+
+class BonusLikeItsDrafter(DrawsLikeItsDrafter):
+    def recover(self, weights: Floats, noise: Noise) -> NDArray[np.int64]:
+        own = np.random.default_rng(derive_seed(noise.uniforms[0, 0])).exponential(size=weights.shape)
+        return np.argmax(weights / own, axis=-1)
+
+    def bonus(self, batch: SpecDecodeBatch, target: Floats, noise: Noise) -> Tokens:
+        bonus_law = DISAGREEING.requests[0].exact_target_probs()[-1] if self.position == 0 else target[:, -1]
+        return np.argmax(bonus_law / noise.exponentials, axis=-1).astype(np.int32)
+
+
+class ExactMatchSampler(RightSampler):
+    """Right, and odd: draws from the target and accepts drafts that happen to be the same."""
+
+    def verify(self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, noise: Noise) -> Tokens:
+        own = np.random.default_rng(derive_seed(noise.uniforms[0, 0])).exponential(size=target.shape)
+        drawn = np.argmax(target / own, axis=-1).astype(np.int32)
+        num = np.cumprod(drawn == drafts, axis=1).sum(axis=1)
+        return self.rows(batch, drafts, num, drawn, self.bonus(batch, target, noise))
+
+
+class SinglePrecisionUniforms(RightSampler):
+    """Right, and odd."""
+
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(rng.random(noise.uniforms.shape, dtype=np.float32).astype(np.float64), noise.exponentials)
+
+
+class InverseCdfSampler(RightSampler):
+    """Right, and odd: no exponential race."""
+
+    def recover(self, weights: Floats, noise: Noise) -> NDArray[np.int64]:
+        uniforms = np.exp(-noise.exponentials[:, 0])[:, None, None]
+        cumulative = np.cumsum(weights, axis=-1)
+        return (uniforms * cumulative[..., -1:] >= cumulative).sum(axis=-1)
+
+
+class BlockSampler(RightSampler):
+    """Right: block verification of two drafts."""
+
+    def verify(self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, noise: Noise) -> Tokens:
+        rows = np.arange(batch.batch_size)
+        ratios = [np.ones(batch.batch_size)]
+        for i in range(batch.max_spec_len):
+            ratios.append(np.minimum(1, ratios[-1] * target[rows, i, drafts[:, i]] / draft[rows, i, drafts[:, i]]))
+        excess = np.maximum(self.scale(ratios) * target - draft, 0)
+        spare = excess.sum(axis=-1)
+        passes = np.stack([spare[:, 1] / (spare[:, 1] + 1 - ratios[1]), ratios[2]], axis=1)
+        passed = noise.uniforms < passes
+        num = np.where(passed[:, 1], 2, np.where(passed[:, 0], 1, 0))
+        with np.errstate(invalid="ignore"):
+            recovered = np.argmax(excess / noise.exponentials[:, None], axis=-1).astype(np.int32)
+        return self.rows(batch, drafts, num, recovered, self.bonus(batch, target, noise))
+
+    def scale(self, ratios: list[Floats]) -> Floats:
+        return np.stack(ratios[:-1], axis=1)[..., None]
+
+
+class BlockSamplerWithTokenResidual(BlockSampler):
+    def verify(self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, noise: Noise) -> Tokens:
+        right = super().verify(batch, target, draft, drafts, noise)
+        num = (right != PLACEHOLDER_TOKEN_ID).sum(axis=1) - 1
+        recovered = self.recover(self.residual(target, draft), noise).astype(np.int32)
+        return self.rows(batch, drafts, num, recovered, self.bonus(batch, target, noise))
+
+
+def evidence(
+    sampler: Draw,
+    configuration: Configuration = DISAGREEING,
+    *,
+    verification: Verification = Verification.TOKEN,
+    drafter: Drafter | None = None,
+    num_samples: int = NUM_SAMPLES,
+    seed: int = 0,
+) -> dict[str, TableEvidence]:
+    """What every table shows after a fixed number of rows, by the first words of its name."""
+    experiment = Experiment(configuration, verification, BATCH_SIZE, drafter=drafter)
+    plans = experiment.plan(discrepancy=0.05, false_fail_rate=1e-4, max_num_draws=10**8)
+    num_calls = 2 * -(-num_samples // (2 * BATCH_SIZE))
+    counts = experiment.count(experiment.draw(sampler, num_calls, derive_seed("evidence", seed)))
+    return {name: weigh(name, counts[name], plan) for name, plan in plans.items() if isinstance(plan, SamplePlan)}
+
+
+def least_p(tables: dict[str, TableEvidence], code: str) -> float:
+    """Smallest p-value of a statistic's tables, Bonferroni-corrected; 0 if there were impossible observations."""
+    found = [table for name, table in tables.items() if name.startswith(code)]
+    if any(table.num_impossible for table in found):
+        return 0.0
+    return min(1.0, len(found) * min(table.p_value for table in found))
+
+
+# ---------------------------------------------------------------- laws of the statistics
+
+
+@pytest.mark.parametrize("verification", Verification)
+def test_every_statistic_is_the_target_of_some_configuration(verification: Verification) -> None:
+    codes = {t.statistic.code for c in CONFIGURATIONS for t in Experiment(c, verification).tables}
+
+    assert codes == {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"}
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+def test_law_of_every_table_is_a_law(configuration: Configuration) -> None:
+    for table in Experiment(configuration).tables:
+        assert table.law.probs.sum() == pytest.approx(1)
+        assert not (table.law.probs > 0)[~table.law.possible].any()
+
+
+def test_law_of_output_rows_is_the_enumerated_law() -> None:
+    """Two ways to the same law: by summing over given drafts, and in closed form."""
+    request = DISAGREEING.requests[0]
+    table = next(t for t in Experiment(DISAGREEING).tables if t.statistic.code == "S1")
+
+    closed = token_verification_law(list(request.exact_target_probs()), list(request.exact_draft_probs()))
+
+    np.testing.assert_allclose(table.law.probs, closed.row_probs(), atol=1e-15)
+    code = joint_codes(*np.array([[2], [6], [6]]), sizes=(7, 7, 7))
+    assert table.law.probs[code[0]] == 0, "token 2 is never recovered: target 0.15, draft 0.30"
+
+
+def test_rejected_draft_and_recovered_token_are_independent_under_token_verification() -> None:
+    table = next(t for t in Experiment(DISAGREEING).tables if t.statistic.code == "S3")
+    joint = table.law.probs.reshape(6, 6)
+
+    np.testing.assert_allclose(joint, np.outer(joint.sum(axis=1), joint.sum(axis=0)), atol=1e-15)
+
+
+@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
+def test_targeted_events_have_mass(configuration: Configuration) -> None:
+    for table in Experiment(configuration).tables:
+        assert table.law.event_prob >= 0.2
+
+
+# ---------------------------------------------------------------- honest samplers
+
+RIGHT: dict[str, tuple[Draw, Configuration, Verification]] = {
+    **{f"token, {c.name}": (RightSampler(), c, Verification.TOKEN) for c in CONFIGURATIONS},
+    "block": (BlockSampler(), DISAGREEING, Verification.BLOCK),
+    "exact match": (ExactMatchSampler(), DISAGREEING, Verification.EXACT_MATCH),
+    "float32 uniforms": (SinglePrecisionUniforms(), DISAGREEING, Verification.TOKEN),
+    "inverse CDF": (InverseCdfSampler(), DISAGREEING, Verification.TOKEN),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_sampler_passes_however_odd(name: str) -> None:
+    sampler, configuration, verification = RIGHT[name]
+    experiment = Experiment(configuration, verification, BATCH_SIZE)
+    plans = experiment.plan(discrepancy=0.04, false_fail_rate=1e-6, max_num_draws=10**6)
+
+    decision = experiment.run(sampler, plans, false_fail_rate=1e-6, seed=3)
+
+    assert decision.verdict is Verdict.PASS, decision
+
+
+@functools.cache
+def null_p_values() -> dict[str, list[float]]:
+    """P-values of 200 honest samples of 16 384 rows, per statistic."""
+    found: dict[str, list[float]] = {}
+    for seed in range(200):
+        for name, table in evidence(RightSampler(), num_samples=16_384, seed=seed).items():
+            found.setdefault(name, []).append(table.p_value)
+            assert table.num_impossible == 0
+            assert table.log_e_value < np.log(1e4)
+    return found
+
+
+def test_p_values_of_an_honest_sampler_are_uniform() -> None:
+    """For every statistic; 15 Kolmogorov-Smirnov tests, each at 1e-3."""
+    distances = {name: kstest(values, "uniform").pvalue for name, values in null_p_values().items()}
+
+    assert len(distances) == 15
+    assert min(distances.values()) > 1e-3, distances
+
+
+# ---------------------------------------------------------------- planted faults
+
+# Which statistics see a fault at 100 000 rows, and which do not: the table of the documentation.
+SEEN, UNSEEN = 1e-12, 1e-4
+MUTANTS: dict[str, tuple[RightSampler, dict[str, bool]]] = {
+    "one uniform per row": (OneUniformPerRow(), {"S1": True, "S2": True, "S3": False, "S4": True, "S6": False}),
+    "recover from target": (RecoversFromTarget(), {"S1": True, "S2": True, "S3": True, "S4": False}),
+    "not normalised": (ForgetsToNormalise(), {"S1": True, "S2": True, "S3": True, "S4": False}),
+    "reused uniform": (ReusesItsUniform(), {"S1": True, "S2": True, "S3": True, "S4": False}),
+    "accept with sqrt": (AcceptsWithSquareRoot(), {"S1": True, "S2": True, "S3": True, "S4": True, "S6": True}),
+    "draft_probs ignored": (IgnoresDraftProbs(), {"S1": True, "S2": False, "S4": True, "S6": False}),
+    "bonus one position early": (
+        BonusFromThePositionBefore(),
+        {"S1": True, "S2": True, "S3": False, "S4": False, "S5": True, "S6": False},
+    ),
+    "rows share exponentials": (RowsShareExponentials(), {"S2": False, "S4": False, "S6": True, "S7": False}),
+    "neighbours share uniforms": (NeighboursShareUniforms(), {"S1": False, "S2": False, "S6": True, "S7": False}),
+    "calls repeat their noise": (EveryOtherCallRepeatsItsNoise(), {"S2": False, "S6": False, "S7": True}),
+    "8-bit uniforms": (EightBitUniforms(), {"S2": False, "S6": False, "S7": False}),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_fault_is_caught_by_the_statistics_made_for_it(name: str) -> None:
+    sampler, expected = MUTANTS[name]
+    tables = evidence(sampler)
+
+    p_values = {code: least_p(tables, code) for code in expected}
+
+    for code, seen in expected.items():
+        assert p_values[code] < SEEN if seen else p_values[code] > UNSEEN, p_values
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_recovery_that_shares_noise_with_its_drafter_is_caught(position: int) -> None:
+    sampler = DrawsLikeItsDrafter(position)
+    tables = evidence(sampler, drafter=sampler.drafter)
+
+    p_values = {code: least_p(tables, code) for code in ("S1", "S2", "S3", "S4", "S8")}
+
+    assert max(p_values[code] for code in ("S1", "S2", "S3", "S8")) < 1e-12, p_values
+    assert p_values["S3"] < p_values["S2"], "the table made for it says so most clearly"
+    assert p_values["S4"] > UNSEEN
+
+
+def test_bonus_that_shares_noise_with_its_drafter_is_caught_where_target_and_draft_agree() -> None:
+    """Every marginal is right: only the joint law shows it."""
+    sampler = BonusLikeItsDrafter(1)
+
+    tables = evidence(sampler, AGREEING, drafter=sampler.drafter)
+
+    assert least_p(tables, "S5") < 1e-300
+    assert least_p(tables, "S1") < 1e-300
+
+
+def test_bonus_of_the_next_request_is_caught_in_ragged_batches_only() -> None:
+    sampler = BonusOfTheNextRequest()
+
+    assert least_p(evidence(sampler, RAGGED), "S1") == 0
+    assert least_p(evidence(sampler, DISAGREEING), "S") > UNSEEN
+
+
+def test_token_residual_in_block_verification_is_caught() -> None:
+    tables = evidence(BlockSamplerWithTokenResidual(), verification=Verification.BLOCK)
+
+    assert least_p(tables, "S1") < SEEN
+    assert least_p(tables, "S2") < SEEN
+    assert least_p(tables, "S4 accepted") > UNSEEN
+
+
+def test_one_hot_sampler_that_recovers_the_rejected_draft_is_caught() -> None:
+    assert least_p(evidence(RecoversFromTarget(), ONE_HOT), "S3") == 0
+
+
+def test_sampler_of_another_verification_than_declared_is_caught() -> None:
+    tables = evidence(ExactMatchSampler(), verification=Verification.TOKEN)
+
+    assert least_p(tables, "S4") == 0
+    assert least_p(tables, "S2") > UNSEEN
+
+
+@pytest.mark.parametrize("output", ["all zeros", "uniform", "drafts", "argmax"])
+def test_vacuous_sampler_is_caught_at_the_first_look(output: str) -> None:
+    def draw(batch: SpecDecodeBatch, seed: int) -> Tokens:
+        shape = batch.batch_size, batch.max_spec_len + 1
+        rng = np.random.default_rng(seed)
+        drafts = batch.draft_token_ids.numpy().reshape(batch.batch_size, -1)
+        best = batch.target_logits.argmax(dim=-1).numpy().reshape(batch.batch_size, -1)
+        return {
+            "all zeros": np.zeros(shape, np.int32),
+            "uniform": rng.integers(0, 6, shape, dtype=np.int32),
+            "drafts": np.concatenate([drafts, batch.bonus_token_ids.numpy()], axis=1),
+            "argmax": np.concatenate([best, batch.bonus_token_ids.numpy()], axis=1).astype(np.int32),
+        }[output]
+
+    experiment = Experiment(DISAGREEING, batch_size=BATCH_SIZE)
+    plans = experiment.plan(discrepancy=0.05, false_fail_rate=1e-6, max_num_draws=10**6)
+
+    decision = experiment.run(draw, plans, false_fail_rate=1e-6, seed=0)
+
+    assert decision.verdict is Verdict.FAIL
+    assert decision.evidence[0].num_samples <= 2 * BATCH_SIZE
+
+
+@pytest.mark.parametrize(
+    "row", [[0, -1, 3], [-1, -1, -1], [6, -1, -1], [-2, 0, 1]], ids=["gap", "empty", "vocab_size", "below -1"]
+)
+def test_single_malformed_row_is_caught(row: list[int]) -> None:
+    def draw(batch: SpecDecodeBatch, seed: int) -> Tokens:
+        tokens = RightSampler()(batch, seed)
+        tokens[7] = row
+        return tokens
+
+    assert evidence(draw, num_samples=5000)["S1 output row"].num_impossible > 0
+
+
+def test_token_after_the_end_of_a_short_request_is_caught() -> None:
+    def draw(batch: SpecDecodeBatch, seed: int) -> Tokens:
+        tokens = RightSampler()(batch, seed)
+        tokens[2::4, 1] = 0
+        return tokens
+
+    assert evidence(draw, RAGGED, num_samples=5000)["S1 output row, request 2"].num_impossible > 0
+
+
+# ---------------------------------------------------------------- the experiment
+
+
+def test_same_seed_gives_the_same_decision() -> None:
+    experiment = Experiment(DISAGREEING, batch_size=256)
+    plans = experiment.plan(discrepancy=0.2, false_fail_rate=1e-4, max_num_draws=10**6)
+
+    decisions = [experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=5) for _ in range(2)]
+
+    assert decisions[0] == decisions[1]
+    assert decisions[0] != experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=6)
+
+
+def test_counts_of_two_shards_are_the_counts_of_the_whole() -> None:
+    experiment = Experiment(DISAGREEING, batch_size=64)
+    shards = [experiment.draw(RightSampler(), 4, seed) for seed in (1, 2)]
+
+    total = {name: counts + experiment.count(shards[1])[name] for name, counts in experiment.count(shards[0]).items()}
+
+    assert {name: int(counts.sum()) for name, counts in total.items()}["S1 output row"] == 2 * 4 * 64
+    assert total["S7 first tokens of consecutive calls"].sum() == 2 * 2 * 64
+
+
+def test_run_that_is_out_of_time_is_inconclusive() -> None:
+    experiment = Experiment(DISAGREEING, batch_size=256)
+    plans = experiment.plan(discrepancy=0.2, false_fail_rate=1e-4, max_num_draws=10**6)
+    answers = iter([False, True])
+
+    decision = experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=5, out_of_time=lambda: next(answers))
+
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert decision.reason.startswith("too few samples: S1 output row ")
+
+
+def test_budget_too_small_for_the_distance_is_inconclusive() -> None:
+    experiment = Experiment(DISAGREEING, batch_size=256)
+    plans = experiment.plan(discrepancy=0.001, false_fail_rate=1e-4, max_num_draws=10**5)
+
+    decision = experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=5)
+
+    assert decision.verdict is Verdict.INCONCLUSIVE
+    assert "has no power" in decision.reason
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2)], ids=["too few rows", "too narrow"])
+def test_output_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match=r"tokens.shape=\[\d, \d\], but it must be \[4, 3\]"):
+        Experiment(DISAGREEING, batch_size=4).draw(lambda batch, seed: np.zeros(shape, np.int32), 1, seed=0)
+
+
+def test_batch_that_breaks_the_cycle_is_refused() -> None:
+    with pytest.raises(ValueError, match="batch_size=6, but it must be a multiple of 4"):
+        RAGGED.batch(6, seed=0)
+
+
+def test_outcomes_of_a_request_sum_to_one() -> None:
+    for request in RAGGED.requests:
+        assert enumerate_outcomes(request, Verification.BLOCK).probs.sum() == pytest.approx(1)
