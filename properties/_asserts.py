@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +24,8 @@ from fairdraw.seeds import derive_seed
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from fairdraw.strategies import RejectionCase
@@ -37,6 +38,7 @@ __all__ = [
     "emit_case",
     "emit_explicit",
     "emit_oracle",
+    "emit_seeded",
     "explicit_noise",
     "other_explicit_noise",
     "other_noise",
@@ -66,21 +68,35 @@ def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
     return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
 
 
+_Kind = TypeVar("_Kind", ExplicitNoise, SeededNoise)
+
+
+def _noise_of(kind: type[_Kind], case: RejectionCase, device: str) -> _Kind:
+    noise = case.noise(device)
+    if not isinstance(noise, kind):
+        wanted = kind is ExplicitNoise
+        raise TypeError(f"case: explicit={case.explicit}, but it must be {wanted}. Draw it with explicit={wanted}.")
+    return noise
+
+
 def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
-    """The case's noise, which must be explicit.
+    """The case's numbers.
 
     Raises:
         TypeError: If the case has seeded noise (a fault of the check's strategy).
     """
-    noise = case.noise(device)
-    if not isinstance(noise, ExplicitNoise):
-        raise TypeError("explicit_noise: case.explicit=False, but it must be True. Draw the case with explicit=True.")
-    return noise
+    return _noise_of(ExplicitNoise, case, device)
 
 
 def emit_explicit(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, ExplicitNoise, Emission]:
     """`emit_case` for a case with explicit noise."""
-    batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
+    batch, noise = case.batch(sampler.device), _noise_of(ExplicitNoise, case, sampler.device)
+    return batch, noise, emit(sampler, batch, noise)
+
+
+def emit_seeded(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, SeededNoise, Emission]:
+    """`emit_case` for a case with seeded noise."""
+    batch, noise = case.batch(sampler.device), _noise_of(SeededNoise, case, sampler.device)
     return batch, noise, emit(sampler, batch, noise)
 
 

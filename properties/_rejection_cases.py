@@ -16,7 +16,19 @@ from hypothesis import strategies as st
 from fairdraw.protocols import Capabilities, Capability
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 
-__all__ = ["MASKED", "POSITIVE", "accepting", "identical_requests", "lively", "ordinary", "rejecting", "seeded", "synthetic", "with_own_seeds"]
+__all__ = [
+    "MASKED",
+    "POSITIVE",
+    "accepting",
+    "identical_requests",
+    "lively",
+    "ordinary",
+    "rejecting",
+    "seeded",
+    "synthetic",
+    "with_own_seeds",
+    "withdrawing",
+]
 
 Cases = st.SearchStrategy[RejectionCase]
 
@@ -84,6 +96,24 @@ def accepting(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of r
 def lively(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
     """Ordinary steps, half of them with many rejections: what equality is asked of."""
     return ordinary(can, **narrow) | rejecting(can, **{"greedy": None, **narrow})
+
+
+_CERTAIN = DraftRecipe(target="last-only", draft="same", token="likely", uniform="half")
+_WITHDRAWN = DraftRecipe(target="last-only", draft="uniform", token="placeholder", uniform="half")
+
+
+def _with_a_tempting_withdrawn_draft(case: RejectionCase) -> RejectionCase:
+    """The first request reaches a withdrawn draft, and what lies before that row has probability 1."""
+    count = len(case.requests[0].drafts)
+    tempting = RequestRecipe(drafts=(*(_CERTAIN,) * (count - 1), _WITHDRAWN))
+    return case.replace(requests=(tempting, *case.requests[1:]))
+
+
+def withdrawing(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
+    """Steps in which drafts were withdrawn; whoever reads `probs[row, -1]` accepts one of them in every case."""
+    shared = {"min_vocab_size": 2, "min_drafts": 2, "targets": POSITIVE, "drafts": ("independent",)}
+    tokens = {"tokens": ("placeholder", "likely"), "uniforms": ("random", "half")}
+    return _either(can, {}, {}, {**shared, **tokens, **narrow}).map(_with_a_tempting_withdrawn_draft)
 
 
 def with_own_seeds(case: RejectionCase) -> RejectionCase:

@@ -91,7 +91,7 @@ def greedy_requests_ignore_the_draft_law(sampler: RejectionSampler, case: Reject
 
     Argmax decoding knows no draft law. If it matters, the argmax was taken of the residual.
     """
-    batch, noise, dense = emit_case(sampler, case)
+    batch, _noise, dense = emit_case(sampler, case)
     one_hot = emit(sampler, batch.replace(draft_probs=None), case.noise(sampler.device))
     same_tokens(dense, one_hot, "without draft_probs")
 
@@ -128,7 +128,8 @@ def greedy_requests_see_the_last_bit_of_a_logit(sampler: RejectionSampler, case:
 def greedy_requests_see_the_last_bit_of_a_half_precision_logit(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A bfloat16 or float16 logit that is larger by one step of its dtype wins.
 
-    Both are exact in float32. float16 logits that pass through bfloat16, or a softmax in half precision, make ties of them.
+    Both are exact in float32. float16 logits that pass through bfloat16, or a softmax in half precision, make ties of
+    them.
     """
     _largest_by_one_step(sampler, case)
 
@@ -172,8 +173,8 @@ def mixed_batches_equal_greedy_and_random_batches_apart(sampler: RejectionSample
 def greedy_requests_accept_every_argmax_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Drafts that are the argmax are all accepted, and the bonus token follows, at every uniform.
 
-    A sampler that also asks for `target / draft >= uniform` is still right, but rejects good greedy drafts: speed is lost
-    without a trace in the text.
+    A sampler that also asks for `target / draft >= uniform` is still right, but rejects good greedy drafts: speed is
+    lost without a trace in the text.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):

@@ -31,15 +31,22 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 @check(
     "REJ321",
     lambda can: rejection_cases(
-        can, explicit=True, greedy=False, min_drafts=1, targets=POSITIVE, drafts=("independent",), tokens=("drawn",),
+        can,
+        explicit=True,
+        greedy=False,
+        min_drafts=1,
+        targets=POSITIVE,
+        drafts=("independent",),
+        tokens=("drawn",),
         uniforms=("zero",),
     ),
     needs=_EXPLICIT,
-)  # fmt: skip
+)
 def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
     """At uniform 0 every draft that target and drafter give any probability is accepted.
 
-    It fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right law and another contract.
+    It fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right law and another
+    contract.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -53,7 +60,8 @@ def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: R
 def larger_uniforms_never_accept_more(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If every uniform grows, no request accepts more drafts.
 
-    Acceptance is a threshold: monotone in the uniform. Hashing or reusing uniforms, or reading another row's, breaks it.
+    Acceptance is a threshold: monotone in the uniform. Hashing or reusing uniforms, or reading another row's, breaks
+    it.
     """
     batch, noise, emission = emit_explicit(sampler, case)
     raised = noise.uniforms + (1 - 2.0**-53 - noise.uniforms) * 0.5
@@ -67,8 +75,8 @@ def larger_uniforms_never_accept_more(sampler: RejectionSampler, case: Rejection
 def uniforms_influence_nothing_but_acceptance(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Smaller uniforms where a draft was accepted, larger ones where it was rejected: the tokens stay.
 
-    A recovered token that moves with the uniform was drawn from the same random number that rejected the draft, hence not
-    from the residual.
+    A recovered token that moves with the uniform was drawn from the same random number that rejected the draft, hence
+    not from the residual.
     """
     batch, noise, emission = emit_explicit(sampler, case)
     uniforms = noise.uniforms.clone()
@@ -143,7 +151,7 @@ def rows_with_nan_do_not_disturb_batch_mates(sampler: RejectionSampler, case: Re
 def synthetic_rates_of_one_accept_and_of_zero_reject_every_draft(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """With rate 1 all drafts are accepted, with rate 0 the first is rejected, for greedy and random requests, at every uniform.
+    """With rate 1 all drafts are accepted, with rate 0 the first is rejected, at every uniform, greedy or not.
 
     `uniform <= rate` accepts at rate 0 and uniform 0.
     """
@@ -164,9 +172,10 @@ def synthetic_rates_of_one_accept_and_of_zero_reject_every_draft(
 def synthetic_acceptance_depends_on_the_rate_of_the_position_alone(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """The number of accepted drafts is the number of leading positions with `uniform < rate[position]`, whatever the laws.
+    """As many drafts are accepted as there are leading positions with `uniform < rate[position]`, whatever the laws.
 
-    Rates are given per position and shared by all requests. Indexed by the flattened row, they reach the wrong requests.
+    Rates are given per position and shared by all requests. Indexed by the flattened row, they reach the wrong
+    requests.
     """
     batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
     rates = bulk_rng("rates by position", case.seed).choice([0.0, 0.25, 0.5, 1.0], size=batch.max_spec_len)

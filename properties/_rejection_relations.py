@@ -137,8 +137,8 @@ def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
 ) -> None:
     """Logits padded with -inf, laws with 0 and races with any exponentials: nothing changes.
 
-    Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with 0
-    in log space, or where a law is normalised by the vocabulary size.
+    Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with
+    0 in log space, or where a law is normalised by the vocabulary size.
     """
     batch, noise, emission = emit_explicit(sampler, case)
     extra = 1 + case.seed % 9
@@ -185,8 +185,8 @@ def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, c
 def drafts_from_the_target_law_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If draft and target law are the same, the ratio is 1 and every draft is accepted.
 
-    A perfect drafter that is not perfectly accepted costs speed. Suspect the ratio's direction, or probabilities that went
-    through another temperature on one side.
+    A perfect drafter that is not perfectly accepted costs speed. Suspect the ratio's direction, or probabilities that
+    went through another temperature on one side.
     """
     batch = case.batch(sampler.device)
     batch = batch.replace(draft_probs=batch.target_probs())
@@ -214,7 +214,7 @@ def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler
 
 @check("REJ311", lambda can: rejecting(can, targets=("one-hot", "last-only"), drafts=("elsewhere",), tokens=("drawn",)))
 def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If the draft law has its mass where the target has none, the first draft is rejected and the target's token emitted.
+    """If the draft law has its mass where the target has none, the first draft is rejected for the target's token.
 
     Anything else accepts tokens that the target excludes: a smoothed ratio, or a ratio of the wrong rows.
     """
@@ -241,11 +241,17 @@ def the_temperature_of_a_random_request_is_not_applied_again(sampler: RejectionS
 @check(
     "REJ313",
     lambda can: ordinary(
-        can, explicit=True, min_drafts=1, min_vocab_size=2, targets=("tied", "flat", "one-hot"), exponentials=("random",),
-        uniforms=("random",), dtypes=("float32",),
+        can,
+        explicit=True,
+        min_drafts=1,
+        min_vocab_size=2,
+        targets=("tied", "flat", "one-hot"),
+        exponentials=("random",),
+        uniforms=("random",),
+        dtypes=("float32",),
     ),
     needs=_EXPLICIT,
-)  # fmt: skip
+)
 def a_constant_added_to_the_logits_changes_nothing(sampler: RejectionSampler, case: RejectionCase) -> None:
     """softmax(logits + c) = softmax(logits); with small integers the sum is exact, so the tokens are the same.
 

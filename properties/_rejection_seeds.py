@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from fairdraw.checks import check
 from fairdraw.harness import Emission, emit
-from fairdraw.properties._asserts import broken, emit_case, emit_oracle, pick, same_rows, same_tokens
+from fairdraw.properties._asserts import broken, emit_case, emit_oracle, emit_seeded, pick, same_rows, same_tokens
 from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded, with_own_seeds
 from fairdraw.protocols import Capability, RejectionSampler, SeededNoise
 from fairdraw.seeds import derive_seed
@@ -81,7 +79,8 @@ def positions_do_not_share_their_uniforms(sampler: RejectionSampler, case: Rejec
     """Of 64 requests with four drafts of probability 1/2, some accept one to three.
 
     False failures: a request accepts none or all with probability 9/16, all 64 do with (9/16)**64 = 1e-16.
-    With one uniform per request a draft is accepted wholly or not at all: each token's law is right, their joint law is not.
+    With one uniform per request a draft is accepted wholly or not at all: each token's law is right, their joint law is
+    not.
     """
     emission = _copies(sampler, case, SeededNoise(derive_seed("copies", case.seed)))
     if {len(emission.emitted(i)) for i in range(_COPIES)} <= {1, 5}:
@@ -118,8 +117,7 @@ def requests_with_their_own_seed_do_not_depend_on_batch_mates(sampler: Rejection
 
     That is what the user asked for with `seed=`. It fails where the generator is asked once for the whole batch.
     """
-    batch, noise, together = emit_case(sampler, case)
-    assert isinstance(noise, SeededNoise)  # the case is not explicit
+    batch, noise, together = emit_seeded(sampler, case)
     request = pick(case, range(batch.batch_size))
     own = SeededNoise(derive_seed("alone", case.seed), {0: noise.request_seeds[request]})
     alone = emit(sampler, batch.select([request]), own)
@@ -142,8 +140,8 @@ def requests_without_drafts_consume_no_randomness(sampler: RejectionSampler, cas
 
     Otherwise a request's text depends on how often it was scheduled without drafts, which depends on the load.
     """
-    _, noise, emission = emit_case(sampler, case)
-    untouched = dataclasses.replace(noise).generators(sampler.device)
+    _, noise, emission = emit_seeded(sampler, case)
+    untouched = SeededNoise(noise.seed, noise.request_seeds).generators(sampler.device)
     for request, count in enumerate(case.num_draft_tokens):
         state = emission.generator_states.get(request)
         if count == 0 and state is not None and state != untouched[request].get_state().numpy().tobytes():
@@ -164,8 +162,8 @@ def greedy_batches_consume_no_randomness(sampler: RejectionSampler, case: Reject
 def generators_end_in_the_documented_state(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Each generator has drawn what the contract says, no more and no less, in its order.
 
-    `num_tokens` uniforms and `batch_size * vocab_size` exponentials from the default generator, the same per request with
-    drafts from its own. Servers rewind generators by that amount when they discard a step.
+    `num_tokens` uniforms and `batch_size * vocab_size` exponentials from the default generator, the same per request
+    with drafts from its own. Servers rewind generators by that amount when they discard a step.
     """
     _, _, emission = emit_case(sampler, case)
     _same_states(emit_oracle(sampler, case), emission)

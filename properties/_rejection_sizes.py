@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import torch
-from hypothesis import strategies as st
 
 from fairdraw.checks import Check, check
+from fairdraw.failures import AdapterError
 from fairdraw.harness import Emission, emit
 from fairdraw.properties._asserts import (
     answers,
@@ -21,6 +22,9 @@ from fairdraw.properties._asserts import (
 from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, Noise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DTYPES, LAYOUTS, RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _STRIDED = (Capability.STRIDED_INPUTS,)
@@ -159,6 +163,8 @@ def _works_or_refuses(
     """The emission, or `None` if the call was refused with a message that names the argument."""
     try:
         return emit(sampler, batch, noise)
+    except AdapterError:
+        raise
     except Exception as refusal:
         if argument in str(refusal):
             return None
@@ -192,7 +198,7 @@ def strided_logits_work_or_are_refused_by_name(sampler: RejectionSampler, case: 
     weight=0.4,
 )
 def logits_with_a_huge_row_stride_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Rows that lie far apart (a view into a padded buffer) give the tokens of a contiguous copy, or an error that names it.
+    """Rows that lie far apart (a view into a padded buffer) give a contiguous copy's tokens, or an error that names it.
 
     Offsets of 32 bits overflow first here.
     """
@@ -210,9 +216,8 @@ def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, c
     Drafters stack their laws step by step, so a transposed view is what an engine really passes.
     """
     batch, noise, expected = emit_explicit(sampler, case)
-    assert batch.draft_probs is not None  # the case is dense
-    strided = batch.replace(draft_probs=batch.draft_probs.t().contiguous().t())
-    seen = _works_or_refuses(sampler, strided, noise, "draft_probs")
+    strided = {name: tensor.t().contiguous().t() for name, tensor in batch.tensors().items() if name == "draft_probs"}
+    seen = _works_or_refuses(sampler, batch.replace(**strided), noise, "draft_probs")
     if seen is not None:
         same_tokens(expected, seen, "transposed draft_probs")
 
@@ -225,7 +230,8 @@ def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, c
 def half_precision_logits_equal_the_same_numbers_in_float32(sampler: RejectionSampler, case: RejectionCase) -> None:
     """bfloat16 and float16 logits give the tokens of the same numbers in float32.
 
-    The softmax must be computed in float32. Computed in bfloat16 its rows sum to 1 within a percent, and the law is off by as much.
+    The softmax must be computed in float32. Computed in bfloat16 its rows sum to 1 within a percent, and the law is off
+    by as much.
     """
     batch, noise, half = emit_explicit(sampler, case)
     wide = emit(sampler, batch.replace(target_logits=batch.target_logits.to(torch.float32)), noise)

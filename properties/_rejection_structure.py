@@ -13,9 +13,9 @@ from fairdraw.properties._asserts import (
     probabilities,
     same_tokens,
 )
-from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting
+from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
-from fairdraw.strategies import LAWLESS_KINDS, RejectionCase, RequestRecipe, rejection_cases
+from fairdraw.strategies import LAWLESS_KINDS, RejectionCase, RequestRecipe
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _LAWLESS = (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)
@@ -73,7 +73,8 @@ def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSample
 def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case: RejectionCase) -> None:
     """`tokens[:-1] == drafts[:len(tokens) - 1]`: an accepted prefix, then one token of the sampler's own.
 
-    Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification goes on after a rejection.
+    Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification goes on after a
+    rejection.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -85,7 +86,8 @@ def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case:
 def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If all drafts are accepted, the token after them is the request's own bonus token.
 
-    A wrong one means that bonus tokens are indexed by something else than the request: its rows, or its place among some.
+    A wrong one means that bonus tokens are indexed by something else than the request: its rows, or its place among
+    some.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -145,7 +147,7 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
 
 @check(
     "REJ110",
-    lambda can: rejection_cases(can, min_drafts=1, tokens=("placeholder", "likely"), drafts=("independent", "same")),
+    withdrawing,
     needs=(Capability.PADDED_DRAFTS,),
 )
 def padded_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
@@ -177,7 +179,8 @@ def drafts_without_target_probability_are_rejected_at_uniform_zero(
 ) -> None:
     """A draft with target probability 0 is rejected even if the uniform is exactly 0.
 
-    `0 >= 0` holds, so `target / draft >= uniform` alone accepts a masked token; float32 uniforms are 0 once in 2**24 draws.
+    `0 >= 0` holds, so `target / draft >= uniform` alone accepts a masked token; float32 uniforms are 0 once in 2**24
+    draws.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -233,8 +236,8 @@ def a_rejection_without_residual_still_recovers_a_possible_token(
 def inputs_are_not_modified(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Every tensor of the batch holds the same bits after the call.
 
-    The caller still needs its logits (log-probabilities, the next step). Temperature, a mask or a zeroed draft token applied
-    in place does not show in this call's tokens.
+    The caller still needs its logits (log-probabilities, the next step). Temperature, a mask or a zeroed draft token
+    applied in place does not show in this call's tokens.
     """
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     before, counts = batch.clone(), list(batch.num_draft_tokens)
@@ -269,17 +272,18 @@ def requests_without_drafts_emit_exactly_their_bonus_token(sampler: RejectionSam
             broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
 
 
-@check("REJ116", lambda can: rejection_cases(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
+@check("REJ116", lambda can: ordinary(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
 def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A target row with NaN has no law: a random request rejects and emits id 0, a greedy one takes the first NaN's id.
 
-    NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum never moves.
+    NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum
+    never moves.
     """
     _, _, emission = emit_case(sampler, case)
     same_tokens(emit_oracle(sampler, case), emission, "rows with NaN")
 
 
-@check("REJ117", lambda can: rejection_cases(can, min_drafts=1, targets=("empty",)), needs=(Capability.EMPTY_ROWS,))
+@check("REJ117", lambda can: ordinary(can, min_drafts=1, targets=("empty",)), needs=(Capability.EMPTY_ROWS,))
 def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A target row that is all -inf has no law: a random request rejects and emits id 0, a greedy one decodes id 0.
 
@@ -291,7 +295,7 @@ def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, 
 
 @check(
     "REJ118",
-    lambda can: rejection_cases(can, min_drafts=1, targets=tuple(LAWLESS_KINDS), max_vocab_size=1025),
+    lambda can: ordinary(can, min_drafts=1, targets=tuple(LAWLESS_KINDS)),
     needs=_LAWLESS,
 )
 def rows_without_a_law_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:

@@ -6,14 +6,18 @@ probability. Relations that do so compare only requests whose decisions survive 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from fairdraw.oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
 
 __all__ = ["settled_requests"]
 
-# Summing 151936 float32 numbers in another order moves the sum by less than 1e-6 relative; ten times that is kept clear.
+# Summing 151936 float32 numbers in another order moves the sum by less than 1e-6 relative; ten times that is clear.
 _SHIFT = 1e-5
 
 

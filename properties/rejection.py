@@ -1,17 +1,19 @@
-"""The promises of the rejection contract, as a table of contents. Each entry is a check with a code, a title and a meaning."""
+"""The promises of the rejection contract: a table of contents. Each entry is a check: code, title, meaning."""
 
 from __future__ import annotations
 
-from fairdraw.checks import Check
-from fairdraw.properties import (
-    _rejection_equality as equality,
-    _rejection_greedy as greedy,
-    _rejection_noise as noise,
-    _rejection_relations as relations,
-    _rejection_seeds as seeds,
-    _rejection_sizes as sizes,
-    _rejection_structure as structure,
-)
+from typing import TYPE_CHECKING
+
+from fairdraw.properties import _rejection_equality as equality
+from fairdraw.properties import _rejection_greedy as greedy
+from fairdraw.properties import _rejection_noise as noise
+from fairdraw.properties import _rejection_relations as relations
+from fairdraw.properties import _rejection_seeds as seeds
+from fairdraw.properties import _rejection_sizes as sizes
+from fairdraw.properties import _rejection_structure as structure
+
+if TYPE_CHECKING:
+    from fairdraw.checks import Check
 
 __all__ = ["CHECKS"]
 

@@ -6,15 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.controls import controls_for
-from fairdraw.properties.rejection import CHECKS
+from fairdraw.mutants.rejection import MUTANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.mutants._planted import Mutant
-
-MUTANTS = controls_for(CHECKS)
+    from fairdraw.mutants.rejection import Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.checks import Check
 from fairdraw.properties.rejection import CHECKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.checks import Check
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

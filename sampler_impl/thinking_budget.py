@@ -14,12 +14,12 @@ vLLM's V1 runner searches the whole output for both markers at every step (at 12
 step, measured). Here a `History` says what is new, and `turns`, the positions where sections opened and closed, is cut
 back with it. A marker may span the edge between old and new tokens, and the one between prompt and output.
 
-State, forced positions and forced tokens are those of vLLM 0.22.0, with these deviations, all on purpose. The last two
-releases that were looked at are 0.22.0 and 0.33.0; "both" says that 0.33.0 has the defect as well.
+State, forced positions and forced tokens are those of vLLM 0.22.0, with these deviations, all on purpose. "Both" says
+that vLLM 0.33.0 was run as well and has the same defect.
 
 * *no-draft step* (both): with speculation configured, in a step without any draft vLLM forces its token in row 0, some
   other request's, and never in the right row.
-* *re-entry* (0.22.0): after one section has closed, vLLM never watches another one.
+* *re-entry* (0.22.0; vLLM issue 45974): after one section has closed, vLLM never watches another one.
 * *stray end* (both): after an end marker outside of any section vLLM misses the end of the next one, and forces an end
   marker into the answer.
 * *cut* (both): vLLM remembers markers that were taken back, and a cut while it forces makes it force too early and
@@ -27,18 +27,22 @@ releases that were looked at are 0.22.0 and 0.33.0; "both" says that 0.33.0 has 
 * *draft markers* (both): vLLM ignores markers among the drafts: it forces an end after a drafted end, and lets a
   section that opens within the drafts overspend.
 * *draft of the end* (both): of a longer end marker vLLM forces one token per step. Where a draft equals it, what
-  follows is left to chance, and the marker may be broken: `E1 x E2`. So may it if a forced token is overruled.
+  follows is left to chance, and the marker may be broken: `E1 x E2`. So may it if a forced token is overruled, or if
+  the model itself says `E1` before the forced position.
+* *late ids* (both): a forced token that is still a placeholder is unknown to vLLM, which forces the first token of the
+  end marker again. Here a placeholder at the end stands for what was forced there.
 * *repeat* (both): a step that yields no token makes vLLM forget to force, in the drafts or at the bonus position.
-* *resume* (both): a request that is preempted in the middle of a forced end marker starts the marker again; a second
-  start marker in its output, ignored until then, gives it a new budget.
+* *resume* (both): a request that is preempted in the middle of a forced end marker starts the marker again. Of several
+  start markers that vLLM reads at once, after a resumption or from one step, the last one counts and renews the budget.
 * *long start* (both): in a prompt, each token of the start marker after the first is one thinking token too many.
 * *spanning* (both): a marker across the edge of prompt and output is missed.
 * *nested markers* (both): of two markers that end at the same token, as `/think` and `think`, the longer one counts.
 * *left behind* (both): the state of a finished request is inherited by an untracked one that condensing moves into its
-  row. *swap* (0.22.0): swapping with an untracked request leaves both rows with the same state.
+  row.
+* *swap* (0.22.0; vLLM pull request 49613): swapping with an untracked request leaves both rows with the same state.
 
 In a prompt the last of several start markers counts, since earlier turns may have been cut off; in the output the first
-one does, or a model could renew its own budget. Both as vLLM.
+one does, or a model could renew its own budget. Both as vLLM, which has read the output token by token by then.
 
 Imports torch only when a token is forced.
 """
@@ -47,7 +51,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ._history import BatchUpdate, History, check_rows, follow_rows
+from ._history import PLACEHOLDER_TOKEN_ID, BatchUpdate, History, check_rows, follow_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,12 +132,6 @@ class _Request:
         self.prompt_tail = prompt_token_ids[len(prompt_token_ids) - markers.reach :] if markers.reach else []
         self.turns = _turns_of_prompt(markers, prompt_token_ids)
 
-    @property
-    def think_count(self) -> int | None:
-        """Thinking tokens so far, placeholders included; `None` outside of sections."""
-        turns = self.turns
-        return len(self.history.live) - turns[-1] if len(turns) & 1 else None
-
     def advance(self) -> None:
         """Read what is new."""
         history, turns = self.history, self.turns
@@ -157,19 +155,15 @@ class _Request:
 
     def forced(self, drafts: Sequence[int]) -> list[ForcedToken]:
         """What the positions of this step must be, up to the first one that rejects its draft."""
-        count = self.think_count
-        if (-1 if count is None else count) + len(drafts) < self.budget:
+        turns = self.turns
+        most = len(self.history.live) - turns[-1] if len(turns) & 1 else -1
+        if most + len(drafts) < self.budget:
             return []
-        return self._walk(count, drafts)
-
-    def _walk(self, count: int | None, drafts: Sequence[int]) -> list[ForcedToken]:
-        """Accept draft after draft."""
+        text, count = self.now()
         forced: list[ForcedToken] = []
-        markers, live = self.markers, self.history.live
-        text = self.text(live, len(live))
         for position in range(len(drafts) + 1):
-            if count is not None and count >= self.budget:
-                token_id = markers.end[markers.begun(text, count - self.budget)]
+            token_id = self._due(text, count)
+            if token_id is not None:
                 forced.append(ForcedToken(position, token_id))
                 if position < len(drafts) and drafts[position] != token_id:
                     break
@@ -177,6 +171,26 @@ class _Request:
                 text.append(drafts[position])
                 count = self._after(text, count)
         return forced
+
+    def now(self) -> tuple[list[int], int | None]:
+        """The end of the text, and the thinking tokens in its open section, if any.
+
+        A placeholder at the end is read as the token that was forced there, or as any thinking token.
+        """
+        ids, turns = self.history.ids, self.turns
+        text = self.text(ids, len(ids))
+        count = len(ids) - turns[-1] if len(turns) & 1 else None
+        for _ in range(len(ids), len(self.history.live)):
+            token_id = self._due(text, count)
+            text.append(PLACEHOLDER_TOKEN_ID if token_id is None else token_id)
+            count = self._after(text, count)
+        return text, count
+
+    def _due(self, text: list[int], count: int | None) -> int | None:
+        """What the next token must be; `None` if it is free."""
+        if count is None or count < self.budget:
+            return None
+        return self.markers.end[self.markers.begun(text, count - self.budget)]
 
     def _after(self, text: list[int], count: int | None) -> int | None:
         """Thinking tokens after the last token of `text` was added to a section of `count`."""
@@ -235,7 +249,7 @@ class ThinkingBudget:
 
     def think_counts(self) -> dict[int, int | None]:
         """Thinking tokens in the open section of each request with a budget; `None` outside of sections."""
-        return {row: request.think_count for row, request in self._requests.items()}
+        return {row: request.now()[1] for row, request in self._requests.items()}
 
     def sync_batch(self, batch_update: BatchUpdate | None) -> None:
         """Follow requests that were added, removed, moved or swapped; a request that is added again starts anew.

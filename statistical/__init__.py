@@ -1,14 +1,56 @@
 """Is a sampler fair, how sure are we, and how much could it be off?
 
-From an exact law to a verdict, in the order in which the modules are used:
+From an exact law to a verdict, in the order in which the modules build on each other:
 
 * `laws`, `filters`: what the tokens *should* follow, by enumeration in float64 from the logits that the sampler got.
 * `tables`, `pooling`: observations become counts; rare cells are pooled by expected probability, before sampling.
 * `design`: how many samples make a given distance visible, or the plain statement that the budget cannot.
-* `evidence`, `decision`: an e-process decides, a chi-square p-value is shown beside it.
-* `ledger`: one false-fail rate for a run, evidence that adds up over nights.
+* `evidence`, `decision`, `watching`: an e-process decides, look after look; a chi-square p-value is shown beside it.
+* `ledger`: evidence that adds up over nights.
 * `pit`: pools rows that have nothing in common, such as every token of a production vocabulary.
-* `rejection`: the statistics of the rejection contract, built from all of the above.
+* `configurations`, `outcomes`, `rejection`, `experiment`: the statistics S1 to S8 on small laws chosen for them.
+* `production`: S9, the same promises at production vocabularies.
 
-Importing this package costs nothing; NumPy and SciPy arrive with the first module.
+A right sampler passes, a short budget is *inconclusive*, and a wrong law is said to be wrong by how much:
+
+    >>> from fairdraw.statistical import DISAGREEING, Experiment
+    >>> experiment = Experiment(DISAGREEING)
+    >>> plans = experiment.plan(discrepancy=0.1, false_fail_rate=1e-6, max_num_draws=100_000)
+    >>> max(plan.num_draws for plan in plans.values())
+    8083
+
+Importing this package imports NumPy and SciPy, not torch.
 """
+
+from __future__ import annotations
+
+from fairdraw.statistical.configurations import AGREEING, CONFIGURATIONS, DISAGREEING, ONE_HOT, RAGGED, Configuration
+from fairdraw.statistical.decision import Decision, SequentialCheck, TableEvidence, Verdict, split_false_fail_rate
+from fairdraw.statistical.design import NoPower, SamplePlan, finest_plan, plan_samples
+from fairdraw.statistical.experiment import Experiment
+from fairdraw.statistical.ledger import Ledger
+from fairdraw.statistical.outcomes import Verification
+from fairdraw.statistical.production import LawPool, ProductionExperiment
+
+__all__ = [
+    "AGREEING",
+    "CONFIGURATIONS",
+    "DISAGREEING",
+    "ONE_HOT",
+    "RAGGED",
+    "Configuration",
+    "Decision",
+    "Experiment",
+    "LawPool",
+    "Ledger",
+    "NoPower",
+    "ProductionExperiment",
+    "SamplePlan",
+    "SequentialCheck",
+    "TableEvidence",
+    "Verdict",
+    "Verification",
+    "finest_plan",
+    "plan_samples",
+    "split_false_fail_rate",
+]

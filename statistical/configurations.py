@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw.protocols import SpecDecodeBatch
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical._checks import check_probs, refuse
 from fairdraw.statistical.laws import softmax_probs
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-    from fairdraw.protocols import SpecDecodeBatch
 
 __all__ = [
     "AGREEING",
@@ -117,8 +116,6 @@ class Configuration:
             Drafts from `drafter(laws, seed)`; bonus tokens from a stream of their own, hashed from `seed`.
         """
         import torch
-
-        from fairdraw.protocols import SpecDecodeBatch
 
         num_cycles, rest = divmod(batch_size, len(self.requests))
         if num_cycles == 0 or rest:

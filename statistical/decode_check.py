@@ -5,8 +5,9 @@ faults that the others miss; `check_decoding` runs one of them through a sampler
 
 Cost:
     A sampler vectorised over requests decodes and judges 100 000 to 200 000 tokens a second on one CPU core, the oracle
-    20 000, an interpreted kernel 100: give a slow sampler fewer requests, not fewer scenarios. Tensors are small here,
-    so torch is fastest with one thread; with more, on a machine that is busy, it was 15 times slower.
+    20 000, an interpreted kernel 100: give a slow sampler fewer requests (`decode_scenarios(32, 320)`), not fewer
+    scenarios. Tensors are small here, so torch is fastest with one thread; with two, on a busy machine of two cores, it
+    was 15 times slower.
 """
 
 from __future__ import annotations
@@ -57,12 +58,13 @@ class DecodeScenario:
 
 
 def decode_scenarios(
-    num_requests: int = 2048, verification: Verification = Verification.TOKEN
+    num_requests: int = 2048, num_sequences: int = 4096, verification: Verification = Verification.TOKEN
 ) -> dict[str, DecodeScenario]:
-    """The standard scenarios by name; a decoding of all four makes 44 tokens per request.
+    """The standard scenarios by name.
 
     Args:
-        num_requests: Decoded side by side; the sequences of the small language twice as many.
+        num_requests: Decoded side by side in each of the three scenarios with text: 12 tokens each.
+        num_sequences: The same for the small language: 4 tokens each. A few hundred are the least that show anything.
         verification: How the sampler says that it accepts. What is emitted has the same law for all; accepted drafts
             are counted for token verification alone.
     """
@@ -71,7 +73,7 @@ def decode_scenarios(
     n_gram = replace(text, dense_drafts=False, temperatures=(0.8, 1.25))
     small = replace(
         DecodeSetup.of_shipped_text(8, num_prompts=1),
-        num_requests=2 * num_requests,
+        num_requests=num_sequences,
         num_tokens=4,
         max_spec_len=2,
         temperatures=(0.8, 1.25),

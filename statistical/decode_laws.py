@@ -46,6 +46,9 @@ __all__ = [
     "mean_num_accepted",
 ]
 
+_MIN_EXPECTED = 40
+"""Observations per cell and decoding: some more than `pooling.MIN_EXPECTED`, because numbers of observations vary."""
+
 Counts = Mapping[str, "NDArray[np.int64]"]
 
 
@@ -84,8 +87,8 @@ class NextTokens:
     """
 
     def __init__(self, setup: DecodeSetup) -> None:
-        self._setup, self._cells = setup, PitCells()
         num_draws = setup.num_requests * setup.num_tokens
+        self._setup, self._cells = setup, PitCells(_num_cells(num_draws, at_most=32))
         law = DecodeLaw(self._cells.probs, num_draws, label=self._cells.label)
         self.laws = {_next_token(order): law for order in Order}
 
@@ -236,11 +239,11 @@ class AcceptedDrafts:
     _NAME = "accepted drafts"
 
     def __init__(self, setup: DecodeSetup) -> None:
-        self._cells = PitCells(num_equal=16, num_halvings=0)
         # A round emits at most max_spec_len + 1 tokens, so each request has at least this many rounds.
-        num_rounds = -(-setup.num_tokens // (setup.max_spec_len + 1))
+        num_rounds = setup.num_requests * -(-setup.num_tokens // (setup.max_spec_len + 1))
         drafted = setup.max_spec_len / (setup.max_spec_len + 1) if setup.ragged else 1.0
-        law = DecodeLaw(self._cells.probs, setup.num_requests * num_rounds, drafted, self._cells.label)
+        self._cells = PitCells(_num_cells(int(num_rounds * drafted), at_most=16), num_halvings=0)
+        law = DecodeLaw(self._cells.probs, num_rounds, drafted, self._cells.label)
         self.laws = {self._NAME: law}
 
     def count(self, decoding: Decoding) -> Counts:
@@ -267,6 +270,11 @@ def mean_num_accepted(decoding: Decoding) -> tuple[float, float, float]:
     means = decoding.acceptance_laws @ lengths
     variances = decoding.acceptance_laws @ lengths**2 - means**2
     return float(decoding.num_accepted.mean()), float(means.mean()), float(np.sqrt(variances.sum()) / num_rounds)
+
+
+def _num_cells(num_draws: int, at_most: int) -> int:
+    """Cells of the unit interval that one decoding fills well enough to be counted."""
+    return int(np.clip(num_draws // _MIN_EXPECTED, 2, at_most))
 
 
 def _next_token(order: Order) -> str:

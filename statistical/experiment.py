@@ -6,7 +6,6 @@ harness. Counting and deciding are apart: `Experiment.count` can run in many pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,22 +33,17 @@ from fairdraw.statistical.rejection import (
     TableLaw,
     count,
 )
+from fairdraw.statistical.watching import NUM_LOOKS, Draw, num_draws, watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import SpecDecodeBatch
-
-__all__ = ["Draw", "Experiment", "Sample", "Table"]
-
-Draw = Callable[["SpecDecodeBatch", int], "NDArray[np.int32]"]
-"""The sampler under test: from a batch and a noise seed to its output tokens, `[batch_size, max_spec_len + 1]`."""
+__all__ = ["Experiment", "Sample", "Table"]
 
 _MIN_EVENT_PROB = 0.05
 """An event rarer than this (under another verifier, say) is no target; another configuration is made for it."""
-
-_NUM_LOOKS = 32
-"""A clear fault is found at the first look; more looks would save little and cost time."""
 
 _INVALID_TOKEN_ID = -3
 
@@ -182,11 +176,13 @@ class Experiment:
         """Call the sampler `num_calls` times, with fresh drafts, bonus tokens and noise each time.
 
         Raises:
-            ValueError: If an output has another shape than `[batch_size, max_spec_len + 1]`.
+            ValueError: If there is no call, or an output has another shape than `[batch_size, max_spec_len + 1]`.
 
         Randomness:
             Everything follows from `seed` and the number of the call.
         """
+        if num_calls < 1:
+            raise refuse("draw", f"num_calls={num_calls}", "it must be at least 1", "Nothing drawn is not a pass.")
         shape = (self.batch_size, self.configuration.max_spec_len + 1)
         tokens, drafts = [], []
         for call in range(num_calls):
@@ -223,17 +219,14 @@ class Experiment:
             See `SequentialCheck`.
         """
         check = SequentialCheck(plans, false_fail_rate, {table.name: table.law.label for table in self.tables})
-        planned = [plan.num_draws for plan in plans.values() if isinstance(plan, SamplePlan)]
         # Pairs of calls need an even number of them.
-        num_pairs = -(-max(planned, default=0) * len(self.configuration.requests) // (2 * self.batch_size))
-        per_look = 2 * max(1, num_pairs // _NUM_LOOKS)
-        for look in range(-(-2 * num_pairs // per_look)):
-            if out_of_time():
-                break
-            counts = self.count(self.draw(draw, per_look, derive_seed("look", seed, look)))
-            if check.look({name: counts[name] for name in check.planned}) is not None:
-                break
-        return check.decide()
+        num_pairs = -(-num_draws(plans) * len(self.configuration.requests) // (2 * self.batch_size))
+        per_look = max(1, num_pairs // NUM_LOOKS)
+
+        def count_look(look: int) -> dict[str, NDArray[np.int64]]:
+            return self.count(self.draw(draw, 2 * per_look, derive_seed("look", seed, look)))
+
+        return watch(check, count_look, num_looks=-(-num_pairs // per_look), out_of_time=out_of_time)
 
 
 def _fill_tokens(request: RequestLaws, uniforms: NDArray[np.float64]) -> NDArray[np.int32]:

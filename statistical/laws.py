@@ -266,7 +266,7 @@ def block_verification_law(
         excess = np.maximum(scaled - draft[i], 0.0)
         spare = excess.sum(axis=-1)
         # 0 / 0 means ratio 1 and nothing spare: a longer prefix passes for certain, this one's test does not matter.
-        passes = _quotient(spare, spare + 1 - ratios[i])
+        passes = _quotient(spare, spare + (1 - ratios[i]))
         stops = reach[i] * passes * none_longer
         tables.insert(0, stops[..., None] * _quotient(excess, spare[..., None]))
         possible.insert(0, (reach[i] > 0)[..., None] & (scaled > 0) & (scaled > (1 - ROUNDING) * draft[i]))

@@ -28,9 +28,10 @@ from fairdraw.statistical.tables import NO_CELL, count_codes
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Order", "PitCells", "randomised_pit", "uniformity_p_value"]
+__all__ = ["IMPOSSIBLE", "Order", "PitCells", "randomised_pit", "starting_mass", "uniformity_p_value"]
 
-_IMPOSSIBLE = -1.0
+IMPOSSIBLE = -1.0
+"""The transform of a token that its row cannot draw."""
 
 
 class Order(StrEnum):
@@ -73,7 +74,21 @@ def randomised_pit(
     smaller_id = np.arange(rows.shape[1]) < tokens
     before = (rows > own) | ((rows == own) & smaller_id) if order is Order.RANK else smaller_id
     transform = np.where(before, rows, 0.0).sum(axis=1) + uniforms * own[:, 0]
-    return np.where(known & (own[:, 0] > 0), np.minimum(transform, np.nextafter(1.0, 0.0)), _IMPOSSIBLE)
+    return np.where(known & (own[:, 0] > 0), np.minimum(transform, np.nextafter(1.0, 0.0)), IMPOSSIBLE)
+
+
+def starting_mass(
+    probs: NDArray[np.float64],  # [num_laws, vocab_size] float64
+    order: Order,
+) -> NDArray[np.float64]:  # [num_laws, vocab_size] float64
+    """The mass before each token, for rows that are used many times."""
+    if order is Order.ID:
+        return np.asarray(np.cumsum(probs, axis=1) - probs)
+    ranked = np.argsort(-probs, axis=1, kind="stable")
+    sorted_probs = np.take_along_axis(probs, ranked, axis=1)
+    starts = np.empty_like(probs)
+    np.put_along_axis(starts, ranked, np.cumsum(sorted_probs, axis=1) - sorted_probs, axis=1)
+    return starts
 
 
 class PitCells:

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MIN_EXPECTED", "Pooling", "pool_cells"]
 
-MIN_EXPECTED = 25.0
-"""Expected observations per cell. At 5, the textbook's value, p-values of 1e-6 occur 11.5 times too often."""
+MIN_EXPECTED = 5.0
+"""Expected observations per cell. E-values are exact for any number; 5 keeps the p-value beside them readable. If a
+p-value decided, it would have to be 25: at 5, p-values of 1e-6 occur 11.5 times too often."""
 
 TILE_SIZE = 1024
 """Smallest block size of vocabulary kernels; 4096 and 8192 are unions of such tiles."""
@@ -88,7 +89,7 @@ def pool_cells(
         num_samples: Planned observations, not observed ones.
         possible: Cells that are no failure if observed; `None` for those of positive probability. A possible cell of
             probability 0 (rounding leaves it open) joins the rarest pool.
-        min_expected: 25 where a chi-square p-value is shown as evidence; e-values are exact for any value.
+        min_expected: See `MIN_EXPECTED`.
         tile_size: Neighbouring cells that stay together in the tail.
         rehash_seed: Shuffles the tiles; `None` keeps vocabulary order.
 

@@ -57,16 +57,16 @@ def _drawn_token(
 
 _TOKENS: dict[str, _Token] = {
     "likely": lambda target_probs, draft_law, rng: int(np.argmax(target_probs)),
-    "drawn": _drawn_token,
-    "unlikely": lambda target_probs, draft_law, rng: int(np.argmin(target_probs)),
     "first": lambda target_probs, draft_law, rng: 0,
     "last": lambda target_probs, draft_law, rng: target_probs.size - 1,
+    "unlikely": lambda target_probs, draft_law, rng: int(np.argmin(target_probs)),
+    "drawn": _drawn_token,
     "any": _any_token,
     "placeholder": lambda target_probs, draft_law, rng: PLACEHOLDER_TOKEN_ID,
 }
 
 TOKEN_KINDS = tuple(_TOKENS)
-"""Which token is drafted: the target's argmax, one drawn from the draft law, the target's argmin, id 0, the last id,
+"""Which token is drafted: the target's argmax, id 0, the last id, the target's argmin, one drawn from the draft law,
 any, -1."""
 
 

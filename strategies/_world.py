@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
-from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS
-from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS
+from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RequestRecipe
+from fairdraw.strategies.noise import UNIFORM_KINDS
 from fairdraw.strategies.rows import DRAFT_KINDS, LAWLESS_KINDS, TARGET_KINDS
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ class World:
 
     def with_seeds(self) -> World:
         """The same with seeded noise: recipes then name no numbers, which nobody would read."""
-        return replace(self, kinds=replace(self.kinds, uniforms=UNIFORM_KINDS[:1]), exponentials=EXPONENTIAL_KINDS[:1])
+        kinds = replace(self.kinds, uniforms=(DraftRecipe.uniform,))
+        return replace(self, kinds=kinds, exponentials=(RequestRecipe.exponentials,))
 
     def with_numbers(self) -> World:
         """The same with explicit noise: nobody would read a request's own seed."""

@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 __all__ = ["EXPONENTIAL_KINDS", "UNIFORM_KINDS", "NoiseRecipe", "explicit_noises", "hashed_seeds", "seeded_noises"]
 
 UNIFORM_KINDS = (
-    "random",
     "half",
+    "largest",
     "zero",
-    "smallest",
+    "random",
     "ratio",
     "above",
     "below",
-    "largest",
+    "smallest",
     "largest-float32",
     "denormal",
 )
-"""The acceptance uniform: at random, 1/2, 0, 2**-53 (the smallest that torch.rand draws), exactly target/draft, one
-float64 step above or below that, 1 - 2**-53, 1 - 2**-24, the smallest positive float64."""
+"""The acceptance uniform: 1/2, 1 - 2**-53, 0, at random, exactly target/draft, one float64 step above or below that,
+2**-53 (the smallest that torch.rand draws), 1 - 2**-24, the smallest positive float64."""
 
-EXPONENTIAL_KINDS = ("random", "equal", "coarse", "tiny", "denormal", "huge", "twins")
-"""The race's exponentials: at random, all 1, powers of two (ties), near 1e-30, denormal (reciprocal overflows), near
+EXPONENTIAL_KINDS = ("equal", "random", "coarse", "tiny", "denormal", "huge", "twins")
+"""The race's exponentials: all 1, at random, powers of two (ties), near 1e-30, denormal (reciprocal overflows), near
 1e30, two equal smallest ones far apart (a tie between kernel tiles)."""
 
 _RATIO_KINDS = ("ratio", "above", "below")

@@ -17,7 +17,7 @@ from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, SpecDecod
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._world import Kinds, Narrowing, World, kinds_of_drafts
-from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.sizes import vocab_sizes
 
 if TYPE_CHECKING:
@@ -249,8 +249,8 @@ def spec_decode_batches(
         targets=targets,
         drafts=drafts,
         tokens=tokens,
-        uniforms=UNIFORM_KINDS[:1],
-        exponentials=EXPONENTIAL_KINDS[:1],
+        uniforms=(DraftRecipe.uniform,),
+        exponentials=(RequestRecipe.exponentials,),
         dtypes=dtypes,
         layouts=layouts,
     )

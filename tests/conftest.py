@@ -30,6 +30,9 @@ def raising(batch, noise):
         raise IndexError("lane out of range")
     return verify(batch, noise)
 
+def leaving(batch, noise):
+    raise SystemExit(0)
+
 def unsteady(batch, noise):
     calls.append(batch)
     return beyond(batch, noise) if len(calls) == 5 else verify(batch, noise)
@@ -45,6 +48,8 @@ class WithDefects:
 def make_right(): return fairdraw.rejection_sampler(verify, name="right")
 def make_beyond(): return fairdraw.rejection_sampler(beyond)
 def make_raising(): return fairdraw.rejection_sampler(raising)
+def make_leaving(): return fairdraw.rejection_sampler(leaving)
+def make_exit(): raise SystemExit(0)
 def make_unsteady(): return fairdraw.rejection_sampler(unsteady)
 def make_list(): return fairdraw.rejection_sampler(lambda batch, noise: [], name="returns a list")
 def make_known(): return WithDefects(beyond)
@@ -64,5 +69,6 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     yield tmp_path
     sys.modules.pop("stranger", None)

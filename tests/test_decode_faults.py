@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairdraw.statistical.decision import TableEvidence
 
 FALSE_FAIL_RATE = 1e-6
-TEXT, PARAMETERS, N_GRAM, SEQUENCES = decode_scenarios(2)
+TEXT, PARAMETERS, N_GRAM, SEQUENCES = decode_scenarios(2, 2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,7 +41,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scenarios() -> dict[str, DecodeScenario]:
-    return decode_scenarios(1024)
+    return decode_scenarios(1024, 2048)
 
 
 # Right samplers.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import Noise, SpecDecodeBatch
 
-TEXT, PARAMETERS, *_ = decode_scenarios(2)
+TEXT, PARAMETERS, *_ = decode_scenarios(2, 2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +42,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def scenarios() -> dict[str, DecodeScenario]:
-    return decode_scenarios(1024)
+    return decode_scenarios(1024, 2048)
 
 
 @pytest.fixture(scope="module")

@@ -172,6 +172,13 @@ class TestVerdict:
         assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
         assert "NOTHING MEASURED: no check was run" in result.stdout.lines
 
+    def test_checks_of_other_lenses_are_left_out_on_request(self, pytester: pytest.Pytester) -> None:
+        other = "CHECKS = tuple(dataclasses.replace(check, lens='statistical') for check in CHECKS)\n\n@pytest"
+        source = ASK.format(codes=("REJ101",))
+        pytester.makepyfile(test_ask=source, test_other="import dataclasses\n" + source.replace("@pytest", other))
+        result = pytester.runpytest_inprocess(*OPTIONS, "--fairdraw-only", "properties")
+        result.assert_outcomes(passed=1, deselected=1)
+
     def test_nothing_collected_is_not_green(self, pytester: pytest.Pytester) -> None:
         assert ask(pytester, "-k", "zzz").ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
@@ -184,7 +191,7 @@ class TestVerdict:
     def test_missed_control_is_not_green(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
             test_control="""
-            from fairdraw.mutants._planted import Mutant
+            from fairdraw.mutants.rejection import Mutant
             from fairdraw.adapters import load
 
             def test_planted_fault_is_caught(fairdraw_control):
@@ -293,7 +300,7 @@ class TestXdist:
 
     def test_everything_skipped_is_not_green_under_xdist(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(test_ask=ASK.format(codes=(NEEDS_NOISE.code,)))
-        result = pytester.runpytest_subprocess(*OPTIONS, "--sampler", "stranger:make_closed", "-n", "2")
+        result = pytester.runpytest_subprocess(*OPTIONS, "--sampler", "stranger:make_closed", "-n", "1")
         assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
         result.stdout.fnmatch_lines(["NOTHING MEASURED: every check was skipped"])
 

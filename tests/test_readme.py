@@ -18,7 +18,7 @@ def python_blocks(text: str) -> str:
 def test_readme_example_runs_and_names_the_broken_promise(capsys: pytest.CaptureFixture[str]) -> None:
     program = python_blocks((ROOT / "README.md").read_text())
     exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
-    assert "REJ105" in capsys.readouterr().out
+    assert "REJ108" in capsys.readouterr().out
 
 
 def test_readme_links_lead_to_files() -> None:

@@ -89,6 +89,12 @@ class TestRecord:
         assert record.story.title == "sampler returned something that is not an output"
         assert "returned list, but it must return a tensor" in record.story.effect
 
+    def test_sampler_that_leaves_the_program_is_an_error(self) -> None:
+        record = run_on("make_leaving")
+        assert record.status == "error"
+        assert record.story is not None
+        assert record.story.effect.startswith("SystemExit: 0 (stranger.py:")
+
     def test_exception_of_a_check_is_not_blamed_on_the_sampler(self) -> None:
         def body(sampler: object, case: object) -> None:
             raise KeyError("no such row")
@@ -139,9 +145,18 @@ class TestLoading:
             ("stranger:make_none_such", "make_none_such"),
             ("stranger:make_nothing", "NoneType"),
             ("stranger:make_boom", r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
+            ("stranger:make_exit", r"SystemExit: 0 \(stranger\.py:\d+ in make_exit\)"),
             ("stranger:make_unknown_defect", r"known_defects=\['REJ999'\].*fairdraw list"),
         ],
-        ids=["unknown name", "no module", "no factory", "not a sampler", "factory raises", "stale known defect"],
+        ids=[
+            "unknown name",
+            "no module",
+            "no factory",
+            "not a sampler",
+            "factory raises",
+            "factory leaves",
+            "stale known defect",
+        ],
     )
     def test_sampler_that_cannot_be_had_is_one_sentence(self, spec: str, sentence: str) -> None:
         with pytest.raises(CannotStart, match=sentence) as refusal:

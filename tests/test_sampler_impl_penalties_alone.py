@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
 from fairdraw.seeds import derive_seed
@@ -42,8 +43,10 @@ def add(ours: Penalties, output: list[int], prompt: list[int] | None = None, row
     ours.sync_batch(SimpleNamespace(removed=[], added=[(row, SimpleNamespace(**names), prompt, output)], moved=[]))
 
 
-def columns(ours: Penalties, batch_size: int) -> list[Tensor]:
-    return [torch.full((batch_size,), value, device=ours.device) for value in vars(FACTORS).values()]
+def columns(ours: Penalties, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    values = (FACTORS.presence, FACTORS.frequency, FACTORS.repetition)
+    presence, frequency, repetition = (torch.full((batch_size,), value, device=ours.device) for value in values)
+    return presence, frequency, repetition
 
 
 def assert_penalised_as_recounted(ours: Penalties, outputs: list[list[int]], drafts: list[list[int]]) -> None:
@@ -55,7 +58,7 @@ def assert_penalised_as_recounted(ours: Penalties, outputs: list[list[int]], dra
     for expected, apply in ((bonus, ours.apply), (drafted, ours.apply_to_drafts)):
         rng = np.random.default_rng(derive_seed(outputs, drafts))
         logits = rng.standard_normal((len(expected), ours.vocab_size)).astype(np.float32)
-        found = apply(torch.from_numpy(logits).to(ours.device), *columns(ours, len(outputs)), drafts)
+        found = apply(torch.tensor(logits, device=ours.device), *columns(ours, len(outputs)), drafts)
         for row_logits, row, penalised in zip(logits, expected, found.cpu().numpy(), strict=True):
             assert np.array_equal(oracle.penalise(row_logits, row), penalised)
 
@@ -212,6 +215,22 @@ def test_strided_logits_are_penalised_in_place() -> None:
     ours.apply(wide[:, ::2], *columns(ours, 1))
     assert torch.equal(wide[:, ::2], ours.apply(torch.ones(1, 4), *columns(ours, 1)))
     assert torch.equal(wide[:, 1::2], torch.ones(1, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_half_precision_is_rounded_after_each_penalty_as_upstream(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare_triton("cpu")
+    with quiet_imports():
+        upstream = pytest.importorskip("vllm.v1.sample.ops.penalties")
+    monkeypatch.setattr(upstream, "is_pin_memory_available", lambda: False)
+    output, ours = [0, 3, 3], Penalties(64)
+    add(ours, output, [5, 6])
+    ours.update([output])
+    logits = torch.linspace(-9, 9, 64, dtype=dtype).view(1, 64)
+    theirs = upstream.apply_all_penalties(logits.clone(), torch.tensor([[5, 6]]), *columns(ours, 1), [output])
+    assert torch.equal(ours.apply(logits, *columns(ours, 1)), theirs)
 
 
 def bounds(num_prompt_tokens: int, num_tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -98,7 +98,7 @@ def test_plan_is_a_fixed_point_of_pooling_and_samples() -> None:
     needed = 1.3 * noncentrality(found.pooling.num_pools, 1e-6, 1e-3) / (4 * 0.02**2)
     assert found.num_samples >= needed
     assert found.num_samples == pytest.approx(needed, rel=0.02)
-    assert found.pooling.probs.min() * found.num_samples >= 25
+    assert found.pooling.probs.min() * found.num_samples >= 5
     assert found.num_draws == found.num_samples
 
 
@@ -114,10 +114,10 @@ def test_plan_draws_enough_for_a_rare_event() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"max_num_draws": 10_000}, "observations of 4 cells, .* needed"),
+        ({"max_num_draws": 10_000}, r"10000 observations, \d+ needed"),
         ({"event_prob": 1e-9}, "may bring no observation"),
         ({"event_prob": 0.0}, "may bring no observation"),
-        ({"max_num_draws": 40}, "leave one pooled cell"),
+        ({"max_num_draws": 9}, "leave one pooled cell"),
         ({"tolerance": 0.04}, "within the tolerance"),
     ],
     ids=["budget", "rare event", "impossible event", "hardly any samples", "tolerance"],
@@ -142,7 +142,10 @@ def test_finest_plan_spends_the_budget() -> None:
 
     assert isinstance(found, SamplePlan)
     assert 9900 < found.num_draws <= 10_000
-    assert isinstance(plan([0.25] * 4, discrepancy=found.discrepancy / 1.05, max_num_draws=10_000, event_prob=0.5, tolerance=0.01), NoPower)
+    assert isinstance(
+        plan([0.25] * 4, discrepancy=found.discrepancy / 1.05, max_num_draws=10_000, event_prob=0.5, tolerance=0.01),
+        NoPower,
+    )
 
 
 def test_deterministic_law_has_no_power() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,7 @@ FAIR = [0.25] * 4
 NUM_SAMPLES = 10_000
 
 
+@functools.cache
 def plan() -> SamplePlan:
     found = plan_samples(FAIR, discrepancy=0.06, false_fail_rate=1e-6, max_num_draws=NUM_SAMPLES)
     assert isinstance(found, SamplePlan)

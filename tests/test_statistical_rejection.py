@@ -1,13 +1,13 @@
 """The statistics of the rejection contract on samplers whose faults are known.
 
-The samplers are vectorised NumPy, so that 100 000 rows cost half a second; each mutant differs from the right one in the
-one method that it overrides.
+The samplers are vectorised NumPy, so that 100 000 rows cost half a second; each mutant differs from the right one in
+the method that it overrides.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -27,10 +27,12 @@ from fairdraw.statistical.configurations import (
 )
 from fairdraw.statistical.decision import TableEvidence, Verdict, weigh
 from fairdraw.statistical.design import SamplePlan
-from fairdraw.statistical.experiment import Draw, Experiment
-from fairdraw.statistical.laws import softmax_probs, token_verification_law
-from fairdraw.statistical.outcomes import Verification, enumerate_outcomes
-from fairdraw.statistical.tables import joint_codes
+from fairdraw.statistical.experiment import Experiment
+from fairdraw.statistical.laws import softmax_probs
+from fairdraw.statistical.outcomes import Verification
+
+if TYPE_CHECKING:
+    from fairdraw.statistical.watching import Draw
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int32]
@@ -143,10 +145,16 @@ class BonusOfTheNextRequest(RightSampler):
         return np.roll(batch.bonus_token_ids.numpy()[:, 0], -1)
 
 
-class RowsShareExponentials(RightSampler):
+class AllRowsShareExponentials(RightSampler):
     def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
         noise = super().noise(batch, rng)
         return Noise(noise.uniforms, np.broadcast_to(noise.exponentials[:1], noise.exponentials.shape))
+
+
+class NeighboursShareExponentials(RightSampler):
+    def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
+        noise = super().noise(batch, rng)
+        return Noise(noise.uniforms, noise.exponentials[np.arange(batch.batch_size) // 2])
 
 
 class NeighboursShareUniforms(RightSampler):
@@ -260,7 +268,7 @@ def evidence(
     num_samples: int = NUM_SAMPLES,
     seed: int = 0,
 ) -> dict[str, TableEvidence]:
-    """What every table shows after a fixed number of rows, by the first words of its name."""
+    """What every table shows after a fixed number of rows."""
     experiment = Experiment(configuration, verification, BATCH_SIZE, drafter=drafter)
     plans = experiment.plan(discrepancy=0.05, false_fail_rate=1e-4, max_num_draws=10**8)
     num_calls = 2 * -(-num_samples // (2 * BATCH_SIZE))
@@ -276,51 +284,9 @@ def least_p(tables: dict[str, TableEvidence], code: str) -> float:
     return min(1.0, len(found) * min(table.p_value for table in found))
 
 
-# ---------------------------------------------------------------- laws of the statistics
-
-
-@pytest.mark.parametrize("verification", Verification)
-def test_every_statistic_is_the_target_of_some_configuration(verification: Verification) -> None:
-    codes = {t.statistic.code for c in CONFIGURATIONS for t in Experiment(c, verification).tables}
-
-    assert codes == {"S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8"}
-
-
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
-def test_law_of_every_table_is_a_law(configuration: Configuration) -> None:
-    for table in Experiment(configuration).tables:
-        assert table.law.probs.sum() == pytest.approx(1)
-        assert not (table.law.probs > 0)[~table.law.possible].any()
-
-
-def test_law_of_output_rows_is_the_enumerated_law() -> None:
-    """Two ways to the same law: by summing over given drafts, and in closed form."""
-    request = DISAGREEING.requests[0]
-    table = next(t for t in Experiment(DISAGREEING).tables if t.statistic.code == "S1")
-
-    closed = token_verification_law(list(request.exact_target_probs()), list(request.exact_draft_probs()))
-
-    np.testing.assert_allclose(table.law.probs, closed.row_probs(), atol=1e-15)
-    code = joint_codes(*np.array([[2], [6], [6]]), sizes=(7, 7, 7))
-    assert table.law.probs[code[0]] == 0, "token 2 is never recovered: target 0.15, draft 0.30"
-
-
-def test_rejected_draft_and_recovered_token_are_independent_under_token_verification() -> None:
-    table = next(t for t in Experiment(DISAGREEING).tables if t.statistic.code == "S3")
-    joint = table.law.probs.reshape(6, 6)
-
-    np.testing.assert_allclose(joint, np.outer(joint.sum(axis=1), joint.sum(axis=0)), atol=1e-15)
-
-
-@pytest.mark.parametrize("configuration", CONFIGURATIONS, ids=str)
-def test_targeted_events_have_mass(configuration: Configuration) -> None:
-    for table in Experiment(configuration).tables:
-        assert table.law.event_prob >= 0.2
-
-
 # ---------------------------------------------------------------- honest samplers
 
-RIGHT: dict[str, tuple[Draw, Configuration, Verification]] = {
+RIGHT: dict[str, tuple[RightSampler, Configuration, Verification]] = {
     **{f"token, {c.name}": (RightSampler(), c, Verification.TOKEN) for c in CONFIGURATIONS},
     "block": (BlockSampler(), DISAGREEING, Verification.BLOCK),
     "exact match": (ExactMatchSampler(), DISAGREEING, Verification.EXACT_MATCH),
@@ -340,12 +306,16 @@ def test_right_sampler_passes_however_odd(name: str) -> None:
     assert decision.verdict is Verdict.PASS, decision
 
 
-@functools.cache
 def null_p_values() -> dict[str, list[float]]:
-    """P-values of 200 honest samples of 16 384 rows, per statistic."""
+    """P-values of 150 honest samples of 4096 rows, per statistic; no e-value reaches 10 000."""
+    experiment = Experiment(DISAGREEING, batch_size=BATCH_SIZE)
+    plans = experiment.plan(discrepancy=0.15, false_fail_rate=1e-4, max_num_draws=10**8)
     found: dict[str, list[float]] = {}
-    for seed in range(200):
-        for name, table in evidence(RightSampler(), num_samples=16_384, seed=seed).items():
+    for seed in range(150):
+        counts = experiment.count(experiment.draw(RightSampler(), 2, derive_seed("null", seed)))
+        for name, plan in plans.items():
+            assert isinstance(plan, SamplePlan)
+            table = weigh(name, counts[name], plan)
             found.setdefault(name, []).append(table.p_value)
             assert table.num_impossible == 0
             assert table.log_e_value < np.log(1e4)
@@ -365,7 +335,7 @@ def test_p_values_of_an_honest_sampler_are_uniform() -> None:
 # Which statistics see a fault at 100 000 rows, and which do not: the table of the documentation.
 SEEN, UNSEEN = 1e-12, 1e-4
 MUTANTS: dict[str, tuple[RightSampler, dict[str, bool]]] = {
-    "one uniform per row": (OneUniformPerRow(), {"S1": True, "S2": True, "S3": False, "S4": True, "S6": False}),
+    "one uniform per row": (OneUniformPerRow(), {"S1": True, "S2": True, "S4": True, "S6": False}),
     "recover from target": (RecoversFromTarget(), {"S1": True, "S2": True, "S3": True, "S4": False}),
     "not normalised": (ForgetsToNormalise(), {"S1": True, "S2": True, "S3": True, "S4": False}),
     "reused uniform": (ReusesItsUniform(), {"S1": True, "S2": True, "S3": True, "S4": False}),
@@ -375,7 +345,11 @@ MUTANTS: dict[str, tuple[RightSampler, dict[str, bool]]] = {
         BonusFromThePositionBefore(),
         {"S1": True, "S2": True, "S3": False, "S4": False, "S5": True, "S6": False},
     ),
-    "rows share exponentials": (RowsShareExponentials(), {"S2": False, "S4": False, "S6": True, "S7": False}),
+    "all rows share exponentials": (AllRowsShareExponentials(), {"S4": False, "S6": True}),
+    "neighbours share exponentials": (
+        NeighboursShareExponentials(),
+        {"S1": False, "S2": False, "S3": False, "S4": False, "S6": True, "S7": False},
+    ),
     "neighbours share uniforms": (NeighboursShareUniforms(), {"S1": False, "S2": False, "S6": True, "S7": False}),
     "calls repeat their noise": (EveryOtherCallRepeatsItsNoise(), {"S2": False, "S6": False, "S7": True}),
     "8-bit uniforms": (EightBitUniforms(), {"S2": False, "S6": False, "S7": False}),
@@ -401,7 +375,6 @@ def test_recovery_that_shares_noise_with_its_drafter_is_caught(position: int) ->
     p_values = {code: least_p(tables, code) for code in ("S1", "S2", "S3", "S4", "S8")}
 
     assert max(p_values[code] for code in ("S1", "S2", "S3", "S8")) < 1e-12, p_values
-    assert p_values["S3"] < p_values["S2"], "the table made for it says so most clearly"
     assert p_values["S4"] > UNSEEN
 
 
@@ -439,107 +412,3 @@ def test_sampler_of_another_verification_than_declared_is_caught() -> None:
 
     assert least_p(tables, "S4") == 0
     assert least_p(tables, "S2") > UNSEEN
-
-
-@pytest.mark.parametrize("output", ["all zeros", "uniform", "drafts", "argmax"])
-def test_vacuous_sampler_is_caught_at_the_first_look(output: str) -> None:
-    def draw(batch: SpecDecodeBatch, seed: int) -> Tokens:
-        shape = batch.batch_size, batch.max_spec_len + 1
-        rng = np.random.default_rng(seed)
-        drafts = batch.draft_token_ids.numpy().reshape(batch.batch_size, -1)
-        best = batch.target_logits.argmax(dim=-1).numpy().reshape(batch.batch_size, -1)
-        return {
-            "all zeros": np.zeros(shape, np.int32),
-            "uniform": rng.integers(0, 6, shape, dtype=np.int32),
-            "drafts": np.concatenate([drafts, batch.bonus_token_ids.numpy()], axis=1),
-            "argmax": np.concatenate([best, batch.bonus_token_ids.numpy()], axis=1).astype(np.int32),
-        }[output]
-
-    experiment = Experiment(DISAGREEING, batch_size=BATCH_SIZE)
-    plans = experiment.plan(discrepancy=0.05, false_fail_rate=1e-6, max_num_draws=10**6)
-
-    decision = experiment.run(draw, plans, false_fail_rate=1e-6, seed=0)
-
-    assert decision.verdict is Verdict.FAIL
-    assert decision.evidence[0].num_samples <= 2 * BATCH_SIZE
-
-
-@pytest.mark.parametrize(
-    "row", [[0, -1, 3], [-1, -1, -1], [6, -1, -1], [-2, 0, 1]], ids=["gap", "empty", "vocab_size", "below -1"]
-)
-def test_single_malformed_row_is_caught(row: list[int]) -> None:
-    def draw(batch: SpecDecodeBatch, seed: int) -> Tokens:
-        tokens = RightSampler()(batch, seed)
-        tokens[7] = row
-        return tokens
-
-    assert evidence(draw, num_samples=5000)["S1 output row"].num_impossible > 0
-
-
-def test_token_after_the_end_of_a_short_request_is_caught() -> None:
-    def draw(batch: SpecDecodeBatch, seed: int) -> Tokens:
-        tokens = RightSampler()(batch, seed)
-        tokens[2::4, 1] = 0
-        return tokens
-
-    assert evidence(draw, RAGGED, num_samples=5000)["S1 output row, request 2"].num_impossible > 0
-
-
-# ---------------------------------------------------------------- the experiment
-
-
-def test_same_seed_gives_the_same_decision() -> None:
-    experiment = Experiment(DISAGREEING, batch_size=256)
-    plans = experiment.plan(discrepancy=0.2, false_fail_rate=1e-4, max_num_draws=10**6)
-
-    decisions = [experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=5) for _ in range(2)]
-
-    assert decisions[0] == decisions[1]
-    assert decisions[0] != experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=6)
-
-
-def test_counts_of_two_shards_are_the_counts_of_the_whole() -> None:
-    experiment = Experiment(DISAGREEING, batch_size=64)
-    shards = [experiment.draw(RightSampler(), 4, seed) for seed in (1, 2)]
-
-    total = {name: counts + experiment.count(shards[1])[name] for name, counts in experiment.count(shards[0]).items()}
-
-    assert {name: int(counts.sum()) for name, counts in total.items()}["S1 output row"] == 2 * 4 * 64
-    assert total["S7 first tokens of consecutive calls"].sum() == 2 * 2 * 64
-
-
-def test_run_that_is_out_of_time_is_inconclusive() -> None:
-    experiment = Experiment(DISAGREEING, batch_size=256)
-    plans = experiment.plan(discrepancy=0.2, false_fail_rate=1e-4, max_num_draws=10**6)
-    answers = iter([False, True])
-
-    decision = experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=5, out_of_time=lambda: next(answers))
-
-    assert decision.verdict is Verdict.INCONCLUSIVE
-    assert decision.reason.startswith("too few samples: S1 output row ")
-
-
-def test_budget_too_small_for_the_distance_is_inconclusive() -> None:
-    experiment = Experiment(DISAGREEING, batch_size=256)
-    plans = experiment.plan(discrepancy=0.001, false_fail_rate=1e-4, max_num_draws=10**5)
-
-    decision = experiment.run(RightSampler(), plans, false_fail_rate=1e-4, seed=5)
-
-    assert decision.verdict is Verdict.INCONCLUSIVE
-    assert "has no power" in decision.reason
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (4, 2)], ids=["too few rows", "too narrow"])
-def test_output_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=r"tokens.shape=\[\d, \d\], but it must be \[4, 3\]"):
-        Experiment(DISAGREEING, batch_size=4).draw(lambda batch, seed: np.zeros(shape, np.int32), 1, seed=0)
-
-
-def test_batch_that_breaks_the_cycle_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size=6, but it must be a multiple of 4"):
-        RAGGED.batch(6, seed=0)
-
-
-def test_outcomes_of_a_request_sum_to_one() -> None:
-    for request in RAGGED.requests:
-        assert enumerate_outcomes(request, Verification.BLOCK).probs.sum() == pytest.approx(1)

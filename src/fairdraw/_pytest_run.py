@@ -23,7 +23,7 @@ from fairdraw.runner import CheckRecord, Session, run_check
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from fairdraw.mutants._planted import Mutant
+    from fairdraw.mutants.rejection import Mutant
     from fairdraw.protocols import RejectionSampler
 
 __all__ = ["DEFAULT_SAMPLER", "RUN", "CheckUnderPytest", "PytestRun"]
@@ -236,11 +236,11 @@ def _params(item: pytest.Item) -> dict[str, Any]:  # Any: parameters of any test
 
 
 def _check_of(item: pytest.Item) -> Check | None:
-    """The check that a test is about, if it is one of ours."""
+    """The check that a test puts to a sampler, if it does: other tests may be *about* a check."""
     for value in _params(item).values():
         if isinstance(value, CheckUnderPytest):
             return value.check
-        if isinstance(value, Check):
+        if isinstance(value, Check) and "fairdraw_run" in getattr(item, "fixturenames", ()):
             return value
     return None
 

@@ -169,7 +169,8 @@ class _Trial:
         try:
             searching()
         except Exception as error:
-            error.case = self.failing  # type: ignore[attr-defined]  # read back with getattr by the runner
+            # Read back with getattr by the runner.
+            error.case, error.tried = self.failing, self.tried  # type: ignore[attr-defined]
             raise
 
 

@@ -16,7 +16,7 @@ from fairdraw.runner import DEFAULT_SEED, one_torch_thread
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairdraw.mutants._planted import Mutant
+    from fairdraw.mutants.rejection import Mutant
 
 __all__ = ["Control", "controls_for", "run_control"]
 

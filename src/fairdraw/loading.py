@@ -66,7 +66,7 @@ def load_sampler(spec: str) -> RejectionSampler:
         sampler = adapters.load(spec)
     except adapters.SamplerNotFound as error:
         raise CannotStart(f"{error}{_where(error.__cause__)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     return as_sampler(sampler)
 

@@ -19,7 +19,7 @@ from fairdraw.runner import DEFAULT_SEED, parse_seed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairdraw.mutants._planted import Mutant
+    from fairdraw.mutants.rejection import Mutant
     from fairdraw.protocols import RejectionSampler
 
 __all__ = ["parametrize_with_checks"]

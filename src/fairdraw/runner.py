@@ -158,11 +158,11 @@ def one_torch_thread() -> Iterator[None]:
 def run_check(check: Check, sampler: RejectionSampler, session: Session) -> CheckRecord:
     """Try one promise on drawn cases; whatever happens becomes a record."""
     started = time.perf_counter()
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         with one_torch_thread():
             cases = check.run(sampler, profile=session.profile, seed=session.seed, reference=session.reference)
-    except Exception as caught:
+    except (Exception, SystemExit) as caught:  # a sampler that leaves the program has not kept its promise
         error, cases = caught, getattr(caught, "tried", 0)
     blank = _blank(check, cases, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
@@ -171,16 +171,16 @@ def run_check(check: Check, sampler: RejectionSampler, session: Session) -> Chec
 def replay_case(check: Check, sampler: RejectionSampler, case: RejectionCase, session: Session) -> CheckRecord:
     """Ask for one promise on one case: no search."""
     started = time.perf_counter()
-    error: Exception | None = None
+    error: BaseException | None = None
     try:
         reason = check.why_not(sampler, session.reference)
         if reason is not None:
             raise CapabilityClosed(reason)
         with one_torch_thread():
             check.on_case(sampler, case, session.reference)
-    except Exception as caught:
+    except (Exception, SystemExit) as caught:
         error = caught
-        error.case = case  # type: ignore[attr-defined]  # as Check.run does
+        error.case = case  # type: ignore[union-attr]  # as Check.run does
     blank = _blank(check, 1, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
 
@@ -228,7 +228,7 @@ def _blank(check: Check, cases: int, seconds: float) -> CheckRecord:
 
 
 def _judged(
-    blank: CheckRecord, check: Check, sampler: RejectionSampler, session: Session, error: Exception | None
+    blank: CheckRecord, check: Check, sampler: RejectionSampler, session: Session, error: BaseException | None
 ) -> CheckRecord:
     """`blank` with its status, and the story if there is one to tell."""
     defect = known_defects(sampler).get(check.code)
@@ -248,14 +248,14 @@ def _judged(
     )
 
 
-def _broken_promise(error: Exception) -> CheckFailure | None:
+def _broken_promise(error: BaseException) -> CheckFailure | None:
     """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again."""
     if isinstance(error, ExceptionGroup):
         return next((e for e in error.exceptions if isinstance(e, CheckFailure)), None)
     return error if isinstance(error, CheckFailure) else None
 
 
-def _told(check: Check, session: Session, error: Exception) -> Story:
+def _told(check: Check, session: Session, error: BaseException) -> Story:
     """The failure as a story; writes its crash file on the way."""
     case: RejectionCase | None = getattr(error, "case", None)
     notes = ["tried again, the same example did not fail: the sampler keeps state between calls"]
@@ -273,7 +273,7 @@ def _told(check: Check, session: Session, error: Exception) -> Story:
     )
 
 
-def _about(check: Check, error: Exception) -> Story:
+def _about(check: Check, error: BaseException) -> Story:
     """What was broken, and how much."""
     broken = _broken_promise(error)
     if broken is not None:
@@ -283,7 +283,7 @@ def _about(check: Check, error: Exception) -> Story:
     return Story(RAISED_CODE, title, RAISED[title], last_line(error), notes=(f"seen while checking {check.id}",))
 
 
-def _raised_title(error: Exception) -> str:
+def _raised_title(error: BaseException) -> str:
     """Who raised: the adapter's border, the sampler (called by `emit`, and not refused there), or the check."""
     if isinstance(error, AdapterError):
         return "sampler returned something that is not an output"

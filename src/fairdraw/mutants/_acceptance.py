@@ -50,6 +50,8 @@ class DividesDraftByTarget(RejectionOracle):
     """The ratio upside down: papers disagree on which law is called p."""
 
     def accepts(self, step: DraftStep) -> bool:
+        if step.synthetic_rate is not None:
+            return super().accepts(step)
         target_prob, draft_prob = _laws(step)
         return step.is_token and draft_prob >= step.uniform * target_prob
 
@@ -67,7 +69,8 @@ class TakesTheRootOfTheRatio(RejectionOracle):
     """A relaxed acceptance for speed, left on: more drafts pass, and the output follows neither law."""
 
     def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, uniform=step.uniform**2))
+        squared = step.uniform if step.synthetic_rate is not None else step.uniform**2
+        return super().accepts(dataclasses.replace(step, uniform=squared))
 
 
 @planted("REJ321", "REJ322", "REJ323")
@@ -83,7 +86,8 @@ class AcceptsTheImpossibleAtUniformZero(RejectionOracle):
     """`0 / draft >= 0` is true: a masked token gets through once in 2**24 draws of a float32 uniform."""
 
     def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(step) or (step.is_token and step.uniform == 0 and _laws(step)[1] > 0)
+        at_zero = step.is_token and step.uniform == 0 and step.synthetic_rate is None
+        return super().accepts(step) or (at_zero and _laws(step)[1] > 0)
 
 
 @planted("REJ112")
@@ -99,6 +103,8 @@ class AcceptsBelowTheUniform(RejectionOracle):
     """The comparison is turned round: certain drafts are rejected, impossible ones accepted."""
 
     def accepts(self, step: DraftStep) -> bool:
+        if step.synthetic_rate is not None:
+            return super().accepts(step)
         return step.is_token and _ratio(step) < step.uniform
 
 

@@ -25,11 +25,11 @@ __all__ = ["ODD_BUT_RIGHT"]
 
 Row = NDArray[np.float32]
 
-_OWN_RACE = {
+_OWN_RACE: dict[str, str] = {
     Capability.REFERENCE_RACE: "recovers by another method from the same numbers",
     Capability.UPSTREAM_STREAM: "tokens differ from upstream's",
 }
-_OWN_NOISE = {
+_OWN_NOISE: dict[str, str] = {
     Capability.EXPLICIT_NOISE: "hashes its numbers from seed, request and position",
     Capability.REFERENCE_RACE: "takes no noise",
     Capability.UPSTREAM_STREAM: "uses no torch generator",
@@ -106,7 +106,7 @@ class _SamplesAndCompares(_HashesItsNoise):
     def sampled_token(self, step: DraftStep) -> int:
         if not (step.target_probs > 0).any():
             return 0
-        return _InvertsTheCdf().race(step.target_probs, np.float32([-math.log1p(-step.uniform)]))
+        return _InvertsTheCdf().race(step.target_probs, np.array([-math.log1p(-step.uniform)], np.float32))
 
 
 def _refuse_strided(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -118,7 +118,7 @@ def _refuse_strided(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_s
     return RejectionOracle().verify(batch, noise)
 
 
-_SAMPLES = _OWN_NOISE | {
+_SAMPLES: dict[str, str] = _OWN_NOISE | {
     Capability.DENSE_DRAFTS: "accepts by exact match, so a draft law has no say",
     Capability.SYNTHETIC_RATES: "accepts by exact match",
 }

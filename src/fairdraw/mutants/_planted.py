@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fairdraw.oracles.rejection import RejectionOracle
 from fairdraw.protocols import RejectionSampler, rejection_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.oracles.rejection import RejectionOracle
 
 __all__ = ["Mutant", "planted"]
 

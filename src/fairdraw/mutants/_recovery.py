@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairdraw.mutants._planted import planted
 from fairdraw.oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
 
 Row = NDArray[np.float32]
 
@@ -37,12 +40,13 @@ class RecoversFromTheDraft(RejectionOracle):
     def residual(self, step: DraftStep) -> Row:  # [vocab_size] float32
         one_hot = (np.arange(step.target_probs.size) == step.draft_token_id).astype(np.float32)
         draft_probs = one_hot if step.draft_probs is None else step.draft_probs
-        return np.maximum(draft_probs - step.target_probs, np.float32(0))
+        weights: Row = np.maximum(draft_probs - step.target_probs, np.float32(0))
+        return weights
 
 
 @planted("REJ306")
 class TakesMissingDraftProbsForUniform(RejectionOracle):
-    """`draft_probs=None` becomes a flat law: n-gram drafts are accepted whenever the target finds them above average."""
+    """`draft_probs=None` becomes a flat law: n-gram drafts pass whenever the target finds them above average."""
 
     def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[DraftStep]:
         flat = np.full(batch.vocab_size, 1 / batch.vocab_size, np.float32)
@@ -83,7 +87,8 @@ class LanesBeyondTheVocabularyRace(RejectionOracle):
     def race(self, weights: Row, exponentials: Row) -> int:
         lanes = 1 << (weights.size - 1).bit_length()
         scores = np.ones(lanes)
-        scores[: weights.size] = weights / exponentials
+        with np.errstate(over="ignore"):
+            scores[: weights.size] = weights / exponentials
         return int(np.argmax(scores))
 
 
@@ -159,8 +164,8 @@ class PrefersLowIds(RejectionOracle):
     """A bias towards low ids, as from a running sum that is rounded: the law is off by a little, everywhere."""
 
     def race(self, weights: Row, exponentials: Row) -> int:
-        bias = 1 / np.arange(1, weights.size + 1, dtype=np.float32)
-        return super().race(weights * bias, exponentials)
+        bias = np.float32(1) / np.arange(1, weights.size + 1, dtype=np.float32)
+        return super().race((weights * bias).astype(np.float32), exponentials)
 
 
 @planted("REJ323")

@@ -1,4 +1,4 @@
-"""Wrong samplers of the rejection contract, one fault each, many of them met in the field; and odd ones that are right."""
+"""Wrong samplers of the rejection contract, one fault each, many met in the field; and odd ones that are right."""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ class RejectionOracle:
         bonus = batch.bonus_token_ids.flatten().tolist()
         for request, is_greedy in enumerate(batch.is_greedy.tolist()):
             own = steps[batch.token_slice(request)]
-            emitted = self.greedy_request(own, bonus[request]) if is_greedy else self.random_request(own, bonus[request])
+            emitted = (
+                self.greedy_request(own, bonus[request]) if is_greedy else self.random_request(own, bonus[request])
+            )
             output[request, : len(emitted)] = emitted
         return torch.from_numpy(output).to(batch.device)
 

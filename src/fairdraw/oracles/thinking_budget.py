@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -64,6 +66,16 @@ class ThinkingBudgetOracle:
                 return self.end[length]
         return self.end[0]
 
+    def known(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> tuple[int, ...]:
+        """The output, in which each placeholder at the end is what was forced there, if anything was."""
+        known = list(output)
+        while known and known[-1] == PLACEHOLDER_TOKEN_ID:
+            known.pop()
+        while len(known) < len(output):
+            token_id = self.next_token(prompt, known, budget)
+            known.append(PLACEHOLDER_TOKEN_ID if token_id is None else token_id)
+        return tuple(known)
+
     def forced(
         self, prompt: Sequence[int], output: Sequence[int], drafts: Sequence[int], budget: int | None
     ) -> list[tuple[int, int]]:
@@ -74,6 +86,7 @@ class ThinkingBudgetOracle:
         forced: list[tuple[int, int]] = []
         if budget is None:
             return forced
+        output = self.known(prompt, output, budget)
         for position in range(len(drafts) + 1):
             token_id = self.next_token(prompt, (*output, *drafts[:position]), budget)
             if token_id is not None:

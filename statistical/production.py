@@ -1,0 +1,279 @@
+"""S9: production vocabularies, where no law is enumerated and no two rows need be alike.
+
+A pool of laws, as different as traffic is (near-greedy to flat, some truncated), is dealt to the drafted positions of
+ragged batches. Every decision of the sampler is then transformed to a uniform number (`pit`) and pooled:
+
+* each emitted token under its target law, by rank and by id: losslessness, whatever the verifier;
+* each acceptance under its probability, and each recovered token under its residual law: token verification.
+
+Catches: wrong temperature or filter, lost tail, lost vocabulary tile, offset errors in ragged batches, ignored draft
+laws. Blind to: dependence between rows, calls, drafter and sampler, which leaves all of these laws intact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
+from fairdraw.seeds import derive_seed
+from fairdraw.statistical._checks import check_probs, refuse
+from fairdraw.statistical.decision import SequentialCheck
+from fairdraw.statistical.design import plan_samples
+from fairdraw.statistical.laws import ROUNDING, acceptance_probs, residual_probs, softmax_probs
+from fairdraw.statistical.outcomes import Verification
+from fairdraw.statistical.pit import IMPOSSIBLE, Order, PitCells, starting_mass
+from fairdraw.statistical.tables import merge_counts
+from fairdraw.statistical.watching import NUM_LOOKS, num_draws, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    from fairdraw.statistical.decision import Decision
+    from fairdraw.statistical.design import NoPower, SamplePlan
+    from fairdraw.statistical.watching import Draw
+
+__all__ = ["LawPool", "ProductionExperiment"]
+
+NUM_DRAFT_TOKENS: tuple[int, ...] = (3, 0, 1, 5)
+"""Per request, in a cycle."""
+
+
+@dataclass(frozen=True, eq=False)
+class PitLaws:
+    """A pool of laws, ready to transform tokens by look-up."""
+
+    probs: NDArray[np.float64]  # [num_laws, vocab_size] float64
+    starts: NDArray[np.float64]  # [num_laws, vocab_size] float64
+    possible: NDArray[np.bool_]  # [num_laws, vocab_size] bool
+
+    def transform(
+        self,
+        law_ids: NDArray[np.int64],  # [num_samples] int64
+        token_ids: NDArray[np.int32],  # [num_samples] int32
+        uniforms: NDArray[np.float64],  # [num_samples] float64
+    ) -> NDArray[np.float64]:  # [num_samples] float64
+        """As `pit.randomised_pit`."""
+        known = (token_ids >= 0) & (token_ids < self.probs.shape[1])
+        cells = law_ids, np.where(known, token_ids, 0)
+        values = np.minimum(self.starts[cells] + uniforms * self.probs[cells], np.nextafter(1.0, 0.0))
+        return np.asarray(np.where(known & self.possible[cells], values, IMPOSSIBLE))
+
+
+@dataclass(frozen=True, eq=False)
+class LawPool:
+    """Pairs of target and draft laws, as the sampler gets them and as they are."""
+
+    target_logits: NDArray[np.float32]  # [num_laws, vocab_size] float32
+    draft_probs: NDArray[np.float32]  # [num_laws, vocab_size] float32
+    target: NDArray[np.float64]  # [num_laws, vocab_size] float64
+    draft: NDArray[np.float64]  # [num_laws, vocab_size] float64
+    draft_cumulative: NDArray[np.float64]  # [num_laws, vocab_size] float64
+    acceptance: NDArray[np.float64]  # [num_laws, vocab_size] float64
+    emitted: dict[Order, PitLaws]
+    recovered: dict[Order, PitLaws]
+
+    @classmethod
+    def build(cls, vocab_size: int, num_laws: int, seed: int) -> LawPool:
+        """Normal logits at scales 1 to 6; drafts are the same, disturbed. It takes 110 bytes per law and token.
+
+        Every fourth law forbids a random half of the vocabulary, and its drafter does not know; every fourth drafter
+        cannot draw a random tenth.
+        """
+        rng = np.random.default_rng(derive_seed("law pool", vocab_size, num_laws, seed))
+        base = rng.normal(size=(num_laws, vocab_size)) * np.geomspace(1, 6, num_laws)[:, None]
+        logits, draft_logits = base.copy(), base + 0.7 * rng.normal(size=base.shape)
+        logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
+        draft_logits[1::4][rng.random(draft_logits[1::4].shape) < 0.1] = -np.inf
+        return cls.of(logits.astype(np.float32), softmax_probs(draft_logits).astype(np.float32))
+
+    @classmethod
+    def of(
+        cls,
+        target_logits: NDArray[np.float32],  # [num_laws, vocab_size] float32
+        draft_probs: NDArray[np.float32],  # [num_laws, vocab_size] float32
+    ) -> LawPool:
+        """The pool of given laws."""
+        target, draft = softmax_probs(target_logits), check_probs("LawPool.of", "draft_probs", draft_probs)
+        residual = residual_probs(target, draft)
+        recoverable = (target > 0) & (target > (1 - ROUNDING) * draft)
+        cumulative = np.cumsum(draft, axis=1)
+        return cls(
+            target_logits=target_logits,
+            draft_probs=draft_probs,
+            target=target,
+            draft=draft,
+            draft_cumulative=cumulative / cumulative[:, -1:],
+            acceptance=acceptance_probs(target, draft),
+            emitted={order: PitLaws(target, starting_mass(target, order), target > 0) for order in Order},
+            recovered={order: PitLaws(residual, starting_mass(residual, order), recoverable) for order in Order},
+        )
+
+
+@dataclass(frozen=True)
+class ProductionExperiment:
+    """Calls at a production vocabulary, and the tables that they fill.
+
+    Args:
+        batch_size: Requests per call; a multiple of 4, the cycle of draft lengths.
+        verification: Acceptance and recovery are looked at under token verification only.
+    """
+
+    pool: LawPool
+    batch_size: int = 64
+    verification: Verification = Verification.TOKEN
+    cells: PitCells = PitCells()  # noqa: RUF009  immutable
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        cycle = len(NUM_DRAFT_TOKENS)
+        if self.batch_size < cycle or self.batch_size % cycle:
+            given = f"batch_size={self.batch_size}"
+            raise refuse("ProductionExperiment", given, f"it must be a multiple of {cycle}", "Use 64.")
+
+    @property
+    def num_draft_tokens(self) -> list[int]:  # [batch_size]
+        """Draft tokens of each request."""
+        return list(NUM_DRAFT_TOKENS) * (self.batch_size // len(NUM_DRAFT_TOKENS))
+
+    def batch(self, law_ids: NDArray[np.int64], seed: int) -> SpecDecodeBatch:
+        """A ragged batch whose drafted position `i` has the laws `law_ids[i]`.
+
+        Randomness:
+            Drafts and bonus tokens from a stream hashed from `seed`.
+        """
+        import torch
+
+        rng = np.random.default_rng(derive_seed("drafts", seed))
+        uniforms = rng.random(law_ids.size)
+        drafts = [
+            np.searchsorted(self.pool.draft_cumulative[i], u, "right") for i, u in zip(law_ids, uniforms, strict=True)
+        ]
+        counts, vocab_size = self.num_draft_tokens, self.pool.target_logits.shape[1]
+        return SpecDecodeBatch(
+            draft_token_ids=torch.tensor(np.array(drafts), dtype=torch.int32),
+            num_draft_tokens=counts,
+            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+            max_spec_len=max(counts),
+            draft_probs=torch.from_numpy(self.pool.draft_probs[law_ids]),
+            target_logits=torch.from_numpy(self.pool.target_logits[law_ids]),
+            bonus_token_ids=torch.tensor(rng.integers(0, vocab_size, (self.batch_size, 1)), dtype=torch.int32),
+            temperature=torch.ones(self.batch_size),
+            origin=f"<production batch, vocab_size={vocab_size}, seed={seed}>",
+        ).to(self.device)
+
+    def event_probs(self) -> dict[str, float]:
+        """Per table, the probability that a drafted position is an observation (under token verification)."""
+        step = float(np.mean([np.minimum(*laws).sum() for laws in zip(self.pool.target, self.pool.draft, strict=True)]))
+        positions = np.concatenate([np.arange(count) for count in NUM_DRAFT_TOKENS])
+        reached = float(np.mean(step**positions))
+        found = {f"S9 emitted token by {order}": reached for order in Order}
+        if self.verification is Verification.TOKEN:
+            found |= {f"S9 recovered token by {order}": reached * (1 - step) for order in Order}
+            found["S9 acceptance"] = reached
+        return found
+
+    def plan(
+        self, *, discrepancy: float, false_fail_rate: float, max_num_draws: int, false_pass_rate: float = 1e-3
+    ) -> dict[str, SamplePlan | NoPower]:
+        """The plan of every table.
+
+        Args:
+            discrepancy: Total-variation distance that each table shall see, over the cells of the unit interval.
+            false_fail_rate: Of the experiment; each table is planned with its share.
+            max_num_draws: Drafted positions that the budget allows.
+
+        Error rates:
+            See `SequentialCheck` and `SamplePlan`.
+        """
+        event_probs = self.event_probs()
+        return {
+            name: plan_samples(
+                self.cells.probs,
+                discrepancy=discrepancy,
+                false_fail_rate=false_fail_rate / len(event_probs),
+                false_pass_rate=false_pass_rate,
+                max_num_draws=max_num_draws,
+                event_prob=event_prob,
+            )
+            for name, event_prob in event_probs.items()
+        }
+
+    def run(
+        self,
+        draw: Draw,
+        plans: Mapping[str, SamplePlan | NoPower],
+        *,
+        false_fail_rate: float,
+        seed: int,
+        out_of_time: Callable[[], bool] = lambda: False,
+    ) -> Decision:
+        """Draw, count and look until the verdict is known, or time is out.
+
+        Error rates:
+            See `SequentialCheck`.
+        """
+        check = SequentialCheck(plans, false_fail_rate, dict.fromkeys(plans, self.cells.label))
+        num_calls = -(-num_draws(plans) // sum(self.num_draft_tokens))
+        per_look = max(1, num_calls // NUM_LOOKS)
+
+        def count(look: int) -> dict[str, NDArray[np.int64]]:
+            return self.count(draw, per_look, derive_seed("look", seed, look))
+
+        return watch(check, count, num_looks=-(-num_calls // per_look), out_of_time=out_of_time)
+
+    def count(self, draw: Draw, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The count tables of `num_calls` calls; each has the law `cells.probs`, and tables of several seeds add up.
+
+        Raises:
+            ValueError: If there is no call.
+
+        Randomness:
+            Everything follows from `seed` and the number of the call.
+        """
+        if num_calls < 1:
+            raise refuse("count", f"num_calls={num_calls}", "it must be at least 1", "Nothing drawn is not a pass.")
+        tables: dict[str, list[NDArray[np.int64]]] = {}
+        for call in range(num_calls):
+            call_seed = derive_seed("production", seed, call)
+            rng = np.random.default_rng(derive_seed("laws", call_seed))
+            law_ids = rng.integers(0, len(self.pool.target_logits), sum(self.num_draft_tokens))
+            batch = self.batch(law_ids, call_seed)
+            for name, values in self._transforms(batch, draw(batch, call_seed), law_ids, rng).items():
+                tables.setdefault(name, []).append(self.cells.count(values))
+        return {name: merge_counts(parts) for name, parts in tables.items()}
+
+    def _transforms(
+        self,
+        batch: SpecDecodeBatch,
+        tokens: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+        law_ids: NDArray[np.int64],  # [num_tokens] int64
+        rng: np.random.Generator,
+    ) -> dict[str, NDArray[np.float64]]:
+        """The transforms of every drafted position that was reached."""
+        counts = np.array(self.num_draft_tokens)
+        request = np.repeat(np.arange(self.batch_size), counts)
+        position = np.arange(law_ids.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        num_emitted = (tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1)[request]
+        reached, accepted = position < num_emitted, position + 1 < num_emitted
+        emitted = tokens[request, position]
+
+        def transforms(laws: PitLaws, where: NDArray[np.bool_]) -> NDArray[np.float64]:
+            return laws.transform(law_ids[where], emitted[where], rng.random(int(where.sum())))
+
+        found = {f"S9 emitted token by {order}": transforms(laws, reached) for order, laws in self.pool.emitted.items()}
+        if self.verification is Verification.TOKEN:
+            recovered = reached & ~accepted
+            found |= {
+                f"S9 recovered token by {order}": transforms(laws, recovered)
+                for order, laws in self.pool.recovered.items()
+            }
+            drafts = batch.draft_token_ids.cpu().numpy()
+            acceptance, uniforms = self.pool.acceptance[law_ids, drafts], rng.random(law_ids.size)
+            decided = np.where(accepted, uniforms * acceptance, acceptance + uniforms * (1 - acceptance))
+            found["S9 acceptance"] = np.minimum(decided[reached], np.nextafter(1.0, 0.0))
+        return found
