@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fairdraw.protocols import Capabilities, Capability
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
+from fairdraw.strategies.rows import bulk_seeds
 
 __all__ = [
     "MASKED",
@@ -152,7 +153,7 @@ def identical_requests(can: Capabilities, vocab_size: int, num_drafts: int) -> C
         requests=st.just((request,)),
         dense=st.sampled_from(dense),
         explicit=st.just(False),
-        seed=st.integers(0, 2**16 - 1),
+        seed=bulk_seeds(),
     )
 
 

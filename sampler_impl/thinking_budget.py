@@ -129,7 +129,7 @@ class _Request:
         self.markers = markers
         self.budget = budget
         self.history = History(live)
-        self.prompt_tail = prompt_token_ids[len(prompt_token_ids) - markers.reach :] if markers.reach else []
+        self.prompt_tail = prompt_token_ids[max(0, len(prompt_token_ids) - markers.reach) :]
         self.turns = _turns_of_prompt(markers, prompt_token_ids)
 
     def advance(self) -> None:

@@ -17,7 +17,7 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SeededNoise,
 from fairdraw.seeds import derive_seed
 from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
-from fairdraw.strategies.rows import bulk_rng, twin_ids
+from fairdraw.strategies.rows import bulk_rng, bulk_seeds, twin_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -211,7 +211,7 @@ def explicit_noises(
     recipe = NoiseRecipe(
         uniforms=tuple(draw(_pattern(of_tokens, batch.num_tokens))),
         exponentials=tuple(draw(_pattern(of_requests, batch.batch_size))),
-        seed=draw(st.integers(0, 2**16 - 1)),
+        seed=draw(bulk_seeds()),
     )
     return recipe.noise(batch)
 
@@ -229,4 +229,4 @@ def seeded_noises(draw: st.DrawFn, batch: SpecDecodeBatch, *, own_seed: bool | N
     _check_batch_argument("seeded_noises", batch)
     pattern = draw(_pattern((False, True) if own_seed is None else (own_seed,), batch.batch_size))
     own = [i for i in range(batch.batch_size) if pattern[i % len(pattern)]]
-    return hashed_seeds(draw(st.integers(0, 2**16 - 1)), own)
+    return hashed_seeds(draw(bulk_seeds()), own)

@@ -18,6 +18,7 @@ from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._world import Kinds, Narrowing, World, kinds_of_drafts
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
+from fairdraw.strategies.rows import bulk_seeds
 from fairdraw.strategies.sizes import vocab_sizes
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _draw_case(draw: st.DrawFn, world: World) -> RejectionCase:
         layout=draw(st.sampled_from(world.layouts)),
         slack=draw(st.integers(0, 1)) if world.is_ragged and has_room else 0,
         synthetic=world.synthetic,
-        seed=draw(st.integers(0, 2**16 - 1)),
+        seed=draw(bulk_seeds()),
     )
 
 

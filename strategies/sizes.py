@@ -36,7 +36,8 @@ def vocab_sizes(draw: st.DrawFn, min_size: int = 1, max_size: int = 1025) -> int
     # One choice from one list, so that an edge shrinks to any tiny size in one step; `one_of` would need two, and it
     # drops repeated branches.
     repeats = max(1, -(-_TINY_PER_EDGE * len(edges) // len(tiny)))
-    return draw(st.sampled_from([*tiny] * repeats + edges))
+    sizes: list[int] = [*tiny] * repeats + edges
+    return draw(st.sampled_from(sizes))
 
 
 @st.composite

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from fairdraw.harness import emit
 from fairdraw.oracles.rejection import verify
-from fairdraw.protocols import SeededNoise
+from fairdraw.protocols import SeededNoise, rejection_sampler
 from fairdraw.statistical.configurations import CONFIGURATIONS, DISAGREEING, RAGGED, Configuration
 from fairdraw.statistical.decision import Verdict
 from fairdraw.statistical.design import SamplePlan
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     Tokens = NDArray[np.int32]
 
 
+ORACLE = rejection_sampler(verify)
+
+
 def num_impossible(draw: Draw, configuration: Configuration, table: str) -> int:
     """Observations outside the law of one table, in two calls of 64 requests."""
     experiment = Experiment(configuration, batch_size=64)
@@ -35,7 +39,7 @@ def num_impossible(draw: Draw, configuration: Configuration, table: str) -> int:
 
 
 def right_sampler(batch: SpecDecodeBatch, seed: int) -> Tokens:
-    return verify(batch, SeededNoise(seed)).numpy()
+    return emit(ORACLE, batch, SeededNoise(seed)).tokens
 
 
 @pytest.mark.parametrize("verification", Verification)

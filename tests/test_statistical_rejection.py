@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int32]
 
-NUM_SAMPLES = 100_000
-BATCH_SIZE = 2048
+BATCH_SIZE, NUM_CALLS = 2048, 50
 
 
 @dataclass(frozen=True)
@@ -214,8 +213,6 @@ class ExactMatchSampler(RightSampler):
 
 
 class SinglePrecisionUniforms(RightSampler):
-    """Right, and odd."""
-
     def noise(self, batch: SpecDecodeBatch, rng: np.random.Generator) -> Noise:
         noise = super().noise(batch, rng)
         return Noise(rng.random(noise.uniforms.shape, dtype=np.float32).astype(np.float64), noise.exponentials)
@@ -265,14 +262,11 @@ def evidence(
     *,
     verification: Verification = Verification.TOKEN,
     drafter: Drafter | None = None,
-    num_samples: int = NUM_SAMPLES,
-    seed: int = 0,
 ) -> dict[str, TableEvidence]:
-    """What every table shows after a fixed number of rows."""
+    """What every table shows after 102 400 rows."""
     experiment = Experiment(configuration, verification, BATCH_SIZE, drafter=drafter)
     plans = experiment.plan(discrepancy=0.05, false_fail_rate=1e-4, max_num_draws=10**8)
-    num_calls = 2 * -(-num_samples // (2 * BATCH_SIZE))
-    counts = experiment.count(experiment.draw(sampler, num_calls, derive_seed("evidence", seed)))
+    counts = experiment.count(experiment.draw(sampler, NUM_CALLS, derive_seed("evidence")))
     return {name: weigh(name, counts[name], plan) for name, plan in plans.items() if isinstance(plan, SamplePlan)}
 
 
@@ -283,8 +277,6 @@ def least_p(tables: dict[str, TableEvidence], code: str) -> float:
         return 0.0
     return min(1.0, len(found) * min(table.p_value for table in found))
 
-
-# ---------------------------------------------------------------- honest samplers
 
 RIGHT: dict[str, tuple[RightSampler, Configuration, Verification]] = {
     **{f"token, {c.name}": (RightSampler(), c, Verification.TOKEN) for c in CONFIGURATIONS},
@@ -306,31 +298,24 @@ def test_right_sampler_passes_however_odd(name: str) -> None:
     assert decision.verdict is Verdict.PASS, decision
 
 
-def null_p_values() -> dict[str, list[float]]:
-    """P-values of 150 honest samples of 4096 rows, per statistic; no e-value reaches 10 000."""
+def test_p_values_of_an_honest_sampler_are_uniform() -> None:
+    """150 samples of 4096 rows; for every statistic a Kolmogorov-Smirnov test at 1e-3. No e-value reaches 10 000."""
     experiment = Experiment(DISAGREEING, batch_size=BATCH_SIZE)
     plans = experiment.plan(discrepancy=0.15, false_fail_rate=1e-4, max_num_draws=10**8)
-    found: dict[str, list[float]] = {}
+    p_values: dict[str, list[float]] = {name: [] for name in plans}
     for seed in range(150):
         counts = experiment.count(experiment.draw(RightSampler(), 2, derive_seed("null", seed)))
         for name, plan in plans.items():
             assert isinstance(plan, SamplePlan)
             table = weigh(name, counts[name], plan)
-            found.setdefault(name, []).append(table.p_value)
+            p_values[name].append(table.p_value)
             assert table.num_impossible == 0
             assert table.log_e_value < np.log(1e4)
-    return found
 
+    uniformity = {name: kstest(values, "uniform").pvalue for name, values in p_values.items()}
+    assert len(uniformity) == 15
+    assert min(uniformity.values()) > 1e-3, uniformity
 
-def test_p_values_of_an_honest_sampler_are_uniform() -> None:
-    """For every statistic; 15 Kolmogorov-Smirnov tests, each at 1e-3."""
-    distances = {name: kstest(values, "uniform").pvalue for name, values in null_p_values().items()}
-
-    assert len(distances) == 15
-    assert min(distances.values()) > 1e-3, distances
-
-
-# ---------------------------------------------------------------- planted faults
 
 # Which statistics see a fault at 100 000 rows, and which do not: the table of the documentation.
 SEEN, UNSEEN = 1e-12, 1e-4

@@ -136,23 +136,18 @@ class TestUniforms:
     @pytest.mark.parametrize("dense", [False, True], ids=["one-hot", "dense"])
     @pytest.mark.parametrize("seed", range(5))
     def test_ratio_is_the_last_uniform_that_accepts(self, seed: int, dense: bool, dtype: str) -> None:
-        kinds = ("below", "ratio", "above")
-        drafts = tuple(DraftRecipe("normal", "independent", "unlikely", uniform) for uniform in kinds)
-        case = RejectionCase(
-            31, tuple(RequestRecipe((draft,)) for draft in drafts), dense=dense, dtype=dtype, seed=seed
-        )
-        batch = case.batch()
-        # Every row is drawn from the seed of its place; here all three are to be the same row.
-        same = batch.replace(
-            draft_token_ids=batch.draft_token_ids[:1].expand(3).contiguous(),
-            target_logits=batch.target_logits[:1].expand(3, -1).contiguous(),
-            draft_probs=None if batch.draft_probs is None else batch.draft_probs[:1].expand(3, -1).contiguous(),
-        )
-        noise = NoiseRecipe(uniforms=kinds).noise(same)
+        """No token is less likely than the least likely one: with the reversed target as draft the ratio is below 1."""
+        draft = DraftRecipe("normal", "reversed", "unlikely")
+        batch = one_request(draft, vocab_size=30, dense=dense, dtype=dtype, seed=seed).batch().select([0, 0, 0])
+        noise = NoiseRecipe(uniforms=("below", "ratio", "above")).noise(batch)
         below, ratio, above = noise.uniforms.tolist()
         assert 0 < below < ratio < above < 1
         assert np.nextafter(below, 1) == ratio == np.nextafter(above, 0)
-        assert [RejectionOracle().accepts(step) for step in RejectionOracle().steps(same, noise)] == [True, True, False]
+        assert [RejectionOracle().accepts(step) for step in RejectionOracle().steps(batch, noise)] == [
+            True,
+            True,
+            False,
+        ]
 
     @pytest.mark.parametrize("kind", ["ratio", "above", "below"])
     def test_ratio_kinds_are_uniforms_where_there_is_no_ratio(self, kind: str) -> None:

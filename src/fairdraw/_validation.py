@@ -98,13 +98,16 @@ def _check_counts(batch: SpecDecodeBatch) -> None:
 
 
 def _check_shapes(batch: SpecDecodeBatch) -> None:
-    logits = batch.target_logits
-    num_tokens, vocab_size = sum(batch.num_draft_tokens), int(logits.shape[-1]) if logits.ndim else 0
+    logits, num_tokens = batch.target_logits, sum(batch.num_draft_tokens)
+    if logits.ndim != 2 or logits.shape[0] != num_tokens or logits.shape[1] < 1:
+        rule = f"it must be [{num_tokens}, vocab_size] with at least one token in the vocabulary"
+        remedy = "Give each draft token a row of logits."
+        raise _refusal("check_batch", f"target_logits.shape={list(logits.shape)}", rule, remedy)
     expected = {
         "draft_token_ids": [num_tokens],
         "cu_num_draft_tokens": [batch.batch_size],
-        "draft_probs": [num_tokens, vocab_size],
-        "target_logits": [num_tokens, vocab_size],
+        "draft_probs": [num_tokens, batch.vocab_size],
+        "target_logits": list(logits.shape),
         "bonus_token_ids": [batch.batch_size, 1],
         "temperature": [batch.batch_size],
         "synthetic_rates": [batch.max_spec_len],
@@ -114,9 +117,6 @@ def _check_shapes(batch: SpecDecodeBatch) -> None:
             rule = f"it must be {expected[name]} for {num_tokens} draft tokens of {batch.batch_size} requests"
             remedy = "Flatten drafts over requests; give each request one bonus token."
             raise _refusal("check_batch", f"{name}.shape={list(tensor.shape)}", rule, remedy)
-    if vocab_size < 1:
-        given = f"target_logits.shape={list(logits.shape)}"
-        raise _refusal("check_batch", given, "a law needs at least one token", "Give it a width.")
 
 
 def _check_dtype(function: str, name: str, tensor: Tensor, wanted: tuple[str, ...]) -> None:

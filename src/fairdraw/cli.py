@@ -108,7 +108,8 @@ def check(
     sampler = _or_refuse(lambda: load_sampler(spec))
     compared, about_reference = _or_refuse(lambda: load_reference(reference, checks))
     session = Session(spec, PROFILES[profile], seed, compared, reference or (DEFAULT_REFERENCE if compared else None))
-    header = Header(spec, sampler.device, profile, seed, about_reference, count_checks(checks))
+    subject = spec if sampler.name == spec else f"{spec} ({sampler.name})"
+    header = Header(subject, sampler.device, profile, seed, about_reference, count_checks(checks))
     click.echo("\n".join(header.lines()))
     running = run_checks(checks, sampler, session, workers)
     records = _or_refuse(lambda: _progress("checks", len(checks), running, progress_line))

@@ -123,7 +123,7 @@ class TheLastTileWinsTies(RejectionOracle):
         return finalists[1 - super().race(weights[finalists[::-1]], exponentials[finalists[::-1]])]
 
 
-@planted("REJ406", "REJ408")
+@planted("REJ406")
 class LetsNanWinTheRace(RejectionOracle):
     """0 times an infinite reciprocal is NaN, and NaN wins an argmax."""
 
