@@ -40,6 +40,7 @@ __all__ = [
     "emit_oracle",
     "emit_seeded",
     "explicit_noise",
+    "is_masked",
     "other_explicit_noise",
     "other_noise",
     "pick",
@@ -198,6 +199,11 @@ def probabilities(
         if token != PLACEHOLDER_TOKEN_ID:
             draft_probs[row, token] = 1
     return target_probs, draft_probs
+
+
+def is_masked(batch: SpecDecodeBatch, row: int, token: int) -> bool:
+    """Whether the token has logit -inf in that row. An id outside the vocabulary has no logit; REJ101 names it."""
+    return 0 <= token < batch.vocab_size and float(batch.target_logits[row, token]) == -np.inf
 
 
 def sound(batch: SpecDecodeBatch, emission: Emission) -> None:

@@ -146,7 +146,8 @@ def identical_requests(can: Capabilities, vocab_size: int, num_drafts: int) -> C
     """
     draft = DraftRecipe(target="flat", draft="elsewhere", token="drawn")
     request = RequestRecipe(drafts=(draft,) * num_drafts)
-    dense = [flag for flag, capability in _KINDS_OF_DRAFTS if capability in can]
+    kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
+    dense = [is_dense for is_dense, capability in kinds if capability in can]
     return st.builds(
         RejectionCase,
         vocab_size=st.just(vocab_size),
@@ -155,6 +156,3 @@ def identical_requests(can: Capabilities, vocab_size: int, num_drafts: int) -> C
         explicit=st.just(False),
         seed=bulk_seeds(),
     )
-
-
-_KINDS_OF_DRAFTS = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))

@@ -17,6 +17,7 @@ from fairdraw.properties._asserts import (
     pick,
     same_rows,
     same_tokens,
+    sound,
 )
 from fairdraw.properties._rejection_cases import POSITIVE, accepting, lively, ordinary, rejecting
 from fairdraw.properties._settled import settled_requests
@@ -122,8 +123,8 @@ def one_hot_draft_probs_equal_no_draft_probs(sampler: RejectionSampler, case: Re
 def _same_where_settled(
     batch: SpecDecodeBatch,
     noise: ExplicitNoise,
-    expected: np.ndarray[tuple[int, int], np.dtype[np.int32]],  # [batch_size, max_spec_len + 1] int32
-    seen: np.ndarray[tuple[int, int], np.dtype[np.int32]],  # [batch_size, max_spec_len + 1] int32
+    expected: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
     why: str,
 ) -> None:
     """Rows agree wherever no decision hangs on the rounding of a softmax that is summed in another order."""
@@ -163,6 +164,7 @@ def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, c
     Ties aside, no id may be better than another. Biases towards low ids come from `>=` in a scan or from clamped sums.
     """
     batch, noise, emission = emit_explicit(sampler, case)
+    sound(batch, emission)  # every token has a name
     new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
     old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
     names = torch.tensor(new_id, dtype=torch.int32, device=batch.device)

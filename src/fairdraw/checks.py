@@ -167,7 +167,12 @@ class _Trial:
             database=None,
             phases=(Phase.generate, Phase.shrink),
             report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
+            suppress_health_check=(
+                HealthCheck.data_too_large,
+                HealthCheck.filter_too_much,
+                HealthCheck.large_base_example,
+                HealthCheck.too_slow,
+            ),
         )
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:

@@ -20,7 +20,7 @@ class CheckFailure(AssertionError):
 
     Args:
         effect: What was seen against what is promised, in numbers.
-        evidence: For statistical checks, the evidence and its threshold; empty for properties, where one example decides.
+        evidence: Of a statistical check, with its threshold; empty for properties, where one example decides.
     """
 
     def __init__(self, effect: str, *, evidence: str = "") -> None:

@@ -90,10 +90,7 @@ class RejectionOracle:
         emitted: list[int] = []
         for step in steps:
             best = self.greedy_token(step)
-            if step.synthetic_rate is None:
-                accepted = step.draft_token_id == best
-            else:
-                accepted = self.accepts(step)
+            accepted = step.draft_token_id == best if step.synthetic_rate is None else self.accepts(step)
             emitted.append(step.draft_token_id if accepted else best)
             if not accepted:
                 return emitted
@@ -138,7 +135,8 @@ class RejectionOracle:
     def residual(self, step: DraftStep) -> NDArray[np.float32]:  # [vocab_size] float32, not normalised
         """max(target - draft, 0); a one-hot draft removes its own token and nothing else."""
         if step.draft_probs is not None:
-            return np.maximum(step.target_probs - step.draft_probs, np.float32(0))
+            above: NDArray[np.float32] = np.maximum(step.target_probs - step.draft_probs, np.float32(0))
+            return above
         weights = step.target_probs.copy()
         if step.is_token:
             weights[step.draft_token_id] = 0
