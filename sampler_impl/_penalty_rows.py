@@ -17,7 +17,16 @@ from ._history import PLACEHOLDER_TOKEN_ID, History, read_changes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch import Tensor
+
+    Factors = tuple[Tensor, Tensor, Tensor]
+    """Presence, frequency and repetition penalties, each `[batch_size] float32`."""
+
 Ids = NDArray[np.int64]
+
+IN_PROMPT = 1
+IN_OUTPUT = 2
+"""Bits of the token state: the prompt's, and the lowest one of the times in the output."""
 
 
 def changed_counts(
@@ -50,46 +59,55 @@ def _flat_index(
 
 @dataclass(frozen=True, eq=False)
 class PenaltyRows:
-    """Which request each row of logits belongs to, and which draft tokens it sees beside the output."""
+    """Which request each row of logits belongs to, and which draft tokens it sees beside the output.
+
+    Row `r` sees `draft_token_ids[first_draft[r] : first_draft[r] + num_drafts[r]]`. With 3 and 2 drafts d0 to d4:
+
+        bonus rows     request  0          1             draft rows   request  0  0     0     1  1
+                       sees     d0 d1 d2   d3 d4                      sees     -  d0    d0 d1 -  d3
+    """
 
     request: Ids  # [num_rows] int64
-    draft_row: Ids  # [num_seen] int64, ascending: the row that sees a draft token
-    draft_token_id: Ids  # [num_seen] int64
+    slots: Ids  # [num_rows] int64, -1 without penalties
+    first_draft: Ids  # [num_rows] int64
+    num_drafts: Ids  # [num_rows] int64
+    draft_token_ids: Ids  # [num_tokens] int64
+
+    def seen_drafts(self, vocab_size: int) -> tuple[Ids, Ids]:  # [num_seen] int64, [num_seen] int64
+        """Row and id, once for every draft token that a row sees and that counts; rows ascend."""
+        row = np.repeat(np.arange(len(self.request)), self.num_drafts)
+        nth = np.arange(len(row)) - np.repeat(self.num_drafts.cumsum() - self.num_drafts, self.num_drafts)
+        token_id = self.draft_token_ids[np.repeat(self.first_draft, self.num_drafts) + nth]
+        counted = (token_id >= 0) & (token_id < vocab_size)
+        return row[counted], token_id[counted]
 
 
-def bonus_rows(batch_size: int, draft_token_ids: Sequence[list[int]] | None, vocab_size: int) -> PenaltyRows:
+def bonus_rows(
+    slots: Ids,  # [batch_size] int64
+    draft_token_ids: Sequence[list[int]] | None,
+    vocab_size: int,
+) -> PenaltyRows:
     """One row per request, which sees all its drafts."""
-    request = np.arange(batch_size)
-    lengths, drafts = _flatten("Penalties.apply", draft_token_ids, batch_size)
-    return _visible("Penalties.apply", request, np.repeat(request, lengths), drafts, vocab_size)
+    lengths, drafts = _flatten("Penalties.apply", draft_token_ids or [[]] * len(slots), len(slots), vocab_size)
+    return PenaltyRows(np.arange(len(slots)), slots, lengths.cumsum() - lengths, lengths, drafts)
 
 
-def draft_rows(batch_size: int, draft_token_ids: Sequence[list[int]], vocab_size: int) -> PenaltyRows:
-    """One row per draft token, which sees the drafts of its request before it.
-
-    Row `r` at position `j` of its request sees the flattened drafts `r - j` to `r - 1`: with lengths [3, 2],
-
-        row       0  1  2 | 3  4
-        position  0  1  2 | 0  1
-        sees         0  0 |    3
-                        1
-    """
-    lengths, drafts = _flatten("Penalties.apply_to_drafts", draft_token_ids, batch_size)
-    row = np.arange(len(drafts))
-    position = row - np.repeat(lengths.cumsum() - lengths, lengths)
-    draft_row = np.repeat(row, position)
-    nth = np.arange(len(draft_row)) - np.repeat(position.cumsum() - position, position)
-    seen = drafts[np.repeat(row - position, position) + nth]
-    request = np.repeat(np.arange(batch_size), lengths)
-    return _visible("Penalties.apply_to_drafts", request, draft_row, seen, vocab_size)
+def draft_rows(
+    slots: Ids,  # [batch_size] int64
+    draft_token_ids: Sequence[list[int]],
+    vocab_size: int,
+) -> PenaltyRows:
+    """One row per draft token, which sees the drafts of its request before it."""
+    lengths, drafts = _flatten("Penalties.apply_to_drafts", draft_token_ids, len(slots), vocab_size)
+    request = np.repeat(np.arange(len(slots)), lengths)
+    first = np.repeat(lengths.cumsum() - lengths, lengths)
+    return PenaltyRows(request, slots[request], first, np.arange(len(drafts)) - first, drafts)
 
 
 def _flatten(
-    function: str, draft_token_ids: Sequence[list[int]] | None, batch_size: int
+    function: str, draft_token_ids: Sequence[list[int]], batch_size: int, vocab_size: int
 ) -> tuple[Ids, Ids]:  # [batch_size] int64, [num_tokens] int64
     """Lengths and flattened ids; lists beyond the batch are ignored, as vLLM keeps one per possible request."""
-    if draft_token_ids is None:
-        return np.zeros(batch_size, np.int64), np.empty(0, np.int64)
     if len(draft_token_ids) < batch_size:
         raise ValueError(
             f"{function}: len(draft_token_ids)={len(draft_token_ids)}, but it must be at least {batch_size}, the "
@@ -97,20 +115,10 @@ def _flatten(
         )
     drafts = draft_token_ids[:batch_size]
     lengths = np.fromiter(map(len, drafts), np.int64, batch_size)
-    return lengths, np.fromiter(chain.from_iterable(drafts), np.int64, int(lengths.sum()))
-
-
-def _visible(
-    function: str,
-    request: Ids,  # [num_rows] int64
-    draft_row: Ids,  # [num_seen] int64
-    draft_token_id: Ids,  # [num_seen] int64
-    vocab_size: int,
-) -> PenaltyRows:
-    if not in_vocab(draft_token_id, vocab_size):
-        counted = counting(draft_token_id, vocab_size, function, "draft_token_ids")
-        draft_row, draft_token_id = draft_row[counted], draft_token_id[counted]
-    return PenaltyRows(request, draft_row, draft_token_id)
+    flat = np.fromiter(chain.from_iterable(drafts), np.int64, int(lengths.sum()))
+    if not in_vocab(flat, vocab_size):
+        counting(flat, vocab_size, function, "draft_token_ids")
+    return lengths, flat
 
 
 def in_vocab(

@@ -27,26 +27,25 @@ row's buffer held before, an earlier request's prompt. Such a prompt has no ids 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from . import _penalties_torch
 from ._history import BatchUpdate, History, check_rows, follow_rows
 from ._padded_outputs import PaddedOutputs
-from ._penalty_rows import Ids, PenaltyRows, bonus_rows, changed_counts, draft_rows, in_vocab
+from ._penalty_rows import IN_OUTPUT, IN_PROMPT, Ids, PenaltyRows, bonus_rows, changed_counts, draft_rows, in_vocab
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ._penalty_rows import Factors
+
 __all__ = ["PaddedOutputs", "Penalties"]
 
-IN_PROMPT = 1
-ONE_OUTPUT = 2
-
-_BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Logits per pass: on a CPU a block and its temporaries stay in the cache, on a GPU they stay below a gigabyte."""
+BackendName = Literal["triton", "torch"]
 
 
 class PenaltyParams(Protocol):
@@ -77,12 +76,14 @@ class Penalties:
     Args:
         vocab_size: Width of the logits.
         device: Where the logits are.
+        backend: Of the arithmetic on contiguous float32 logits. `None`: Triton on a GPU, else PyTorch, which serves all
+            other logits as well. Triton on a CPU needs its interpreter.
 
     Limits:
-        Logits are bitwise those of vLLM's `apply_all_penalties`: for contiguous CUDA logits a positive logit is
-        divided by the repetition penalty, as vLLM's CUDA kernel does, elsewhere it is multiplied by the reciprocal, as
-        its torch code does; the two differ in the last bit. bfloat16 and float16 logits are rounded after each of the
-        three penalties, as by vLLM's torch code; vLLM itself passes float32 only.
+        float32 logits are bitwise those of vLLM's `apply_all_penalties`. On a GPU a positive logit is divided by the
+        repetition penalty, as by vLLM's CUDA kernel; on a CPU, and where GPU logits are not contiguous, it is
+        multiplied by the reciprocal, as by vLLM's torch code. The two differ in the last bit. bfloat16 and float16
+        logits are rounded after each of the three penalties, as by vLLM's torch code; vLLM passes float32 only.
 
     Example:
         >>> from types import SimpleNamespace
@@ -96,17 +97,19 @@ class Penalties:
         tensor([[ 0.0000,  0.0000,  0.0000, -0.5000]])
     """
 
-    def __init__(self, vocab_size: int, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, vocab_size: int, device: torch.device | str = "cpu", *, backend: BackendName | None = None
+    ) -> None:
         if vocab_size < 1:
             raise ValueError(f"Penalties: vocab_size={vocab_size}, but it must be at least 1. Use logits.shape[-1].")
         self.vocab_size = vocab_size
         self.device = torch.device(device)
+        self._backend = _choose_backend(backend, self.device)
         self._requests: dict[int, _Request] = {}
         self._rows: list[int] = []
         self._histories: list[History] = []
         self._slots: Ids = np.empty(0, np.int64)  # [num_penalised] int64
-        self._ones = torch.ones(1, dtype=torch.int32, device=self.device)  # [1] int32
-        self._token_state = self._ones.new_empty((0, vocab_size))  # [num_slots, vocab_size] int32
+        self._token_state = torch.empty(0, vocab_size, dtype=torch.int32, device=self.device)  # [num_slots, vocab_size]
         self._stale = False
 
     @property
@@ -185,7 +188,7 @@ class Penalties:
             self._forget()
         self._stale = True
         for index, times in changed_counts(self._histories, self._slots, self.vocab_size):
-            self._add(self._token_state, index, times * ONE_OUTPUT)
+            _penalties_torch.add(self._token_state, index, times * IN_OUTPUT)
         self._stale = False
 
     def audit(self) -> int:
@@ -202,15 +205,6 @@ class Penalties:
         for history in self._histories:
             history.rewind(0)
         self._token_state.bitwise_and_(IN_PROMPT)
-
-    def _add(
-        self,
-        token_state: Tensor,  # [num_rows, vocab_size] int32
-        index: Ids,  # [num_ids] int64, into the flattened state
-        amount: int,
-    ) -> None:
-        on_device = torch.from_numpy(index).to(self.device, non_blocking=True)
-        token_state.view(-1).index_add_(0, on_device, self._ones.expand(len(index)), alpha=amount)
 
     def apply(
         self,
@@ -229,13 +223,13 @@ class Penalties:
             ValueError: If logits do not fit `vocab_size`, `device` or the batch, or a draft id is out of range.
 
         Traffic:
-            Reads one int32 per logit beside the logits; temporaries are bounded by the block, not by the batch.
+            12 bytes per logit of a penalised row with Triton, and no temporary.
         """
         if not self._requests:
             return logits
-        rows = bonus_rows(len(presence_penalties), draft_token_ids, self.vocab_size)
-        columns = (v.unsqueeze(1) for v in (presence_penalties, frequency_penalties, repetition_penalties))
-        return self._apply("Penalties.apply", logits, rows, *columns)
+        rows = bonus_rows(self._slots_of_rows(len(presence_penalties)), draft_token_ids, self.vocab_size)
+        factors = (presence_penalties, frequency_penalties, repetition_penalties)
+        return self._apply("Penalties.apply", logits, rows, factors)
 
     def apply_to_drafts(
         self,
@@ -252,87 +246,50 @@ class Penalties:
         """
         if not self._requests:
             return logits
-        rows = draft_rows(len(presence_penalties), draft_token_ids, self.vocab_size)
-        request = torch.from_numpy(rows.request).to(self.device, non_blocking=True)
-        columns = (v[request, None] for v in (presence_penalties, frequency_penalties, repetition_penalties))
-        return self._apply("Penalties.apply_to_drafts", logits, rows, *columns)
+        rows = draft_rows(self._slots_of_rows(len(presence_penalties)), draft_token_ids, self.vocab_size)
+        factors = (presence_penalties, frequency_penalties, repetition_penalties)
+        return self._apply("Penalties.apply_to_drafts", logits, rows, factors)
+
+    def _slots_of_rows(self, batch_size: int) -> Ids:  # [batch_size] int64
+        """-1 for a request without penalties."""
+        slots = np.full(max(batch_size, self._rows[-1] + 1), -1, np.int64)
+        slots[self._rows] = self._slots
+        return slots[:batch_size]
 
     def _apply(
         self,
         function: str,
         logits: Tensor,  # [num_rows, vocab_size] float32
         rows: PenaltyRows,
-        presence: Tensor,  # [num_rows, 1] float32
-        frequency: Tensor,  # [num_rows, 1] float32
-        repetition: Tensor,  # [num_rows, 1] float32
+        factors: Factors,
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """Block by block; a block without penalised rows is skipped."""
-        self._check_logits(function, logits, len(rows.request))
-        slots = self._slot_of(rows.request)
-        size = max(1, _BLOCK_ELEMENTS.get(self.device.type, 1 << 26) // self.vocab_size)
-        for first in range(0, len(slots), size):
-            block = slice(first, first + size)
-            if (slots[block] >= 0).any():
-                token_state = self._gather(slots[block], rows, first)
-                _penalise(logits[block], token_state, presence[block], frequency[block], repetition[block])
-        return logits
-
-    def _check_logits(
-        self,
-        function: str,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        num_rows: int,
-    ) -> None:
+        num_rows = len(rows.request)
         if logits.shape != (num_rows, self.vocab_size) or logits.device.type != self.device.type:
             raise ValueError(
                 f"{function}: logits are {list(logits.shape)} on {logits.device}, but they must be "
                 f"{[num_rows, self.vocab_size]} on {self.device}. Check the penalties' length, draft_token_ids, and "
                 f"the vocab_size and device that Penalties was made with."
             )
+        if self._backend == "triton" and logits.dtype == torch.float32 and logits.is_contiguous():
+            from . import _penalties_kernel
 
-    def _slot_of(
-        self,
-        request: Ids,  # [num_rows] int64
-    ) -> Ids:  # [num_rows] int64
-        """Slot of each row; -1 without penalties."""
-        size = max(int(request.max(initial=-1)) + 1, self._rows[-1] + 1)
-        slot_of_request = np.full(size, -1, np.int64)
-        slot_of_request[self._rows] = self._slots
-        return slot_of_request[request]
-
-    def _gather(
-        self,
-        slots: Ids,  # [num_rows] int64
-        rows: PenaltyRows,
-        first: int,
-    ) -> Tensor:  # [num_rows, vocab_size] int32
-        """Token state that the rows of one block see: the request's own, and the drafts before the row.
-
-        A row without penalties gets some slot: its factors are neutral, so that whatever is counted changes no bit.
-        """
-        index = torch.from_numpy(slots.clip(0)).to(self.device, non_blocking=True)
-        state = self._token_state.index_select(0, index)
-        begin, end = np.searchsorted(rows.draft_row, (first, first + len(slots)))
-        if begin < end:
-            flat = (rows.draft_row[begin:end] - first) * self.vocab_size + rows.draft_token_id[begin:end]
-            self._add(state, flat, ONE_OUTPUT)
-        return state
+            _penalties_kernel.penalise(logits, self._token_state, rows, factors)
+        else:
+            _penalties_torch.penalise(logits, self._token_state, rows, factors)
+        return logits
 
 
-def _penalise(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
-    token_state: Tensor,  # [num_rows, vocab_size] int32, written
-    presence: Tensor,  # [num_rows, 1] float32
-    frequency: Tensor,  # [num_rows, 1] float32
-    repetition: Tensor,  # [num_rows, 1] float32
-) -> None:
-    """The three penalties in vLLM's order, each rounded to the logits' dtype."""
-    seen, positive = token_state > 0, logits > 0
-    if logits.is_cuda and logits.is_contiguous():
-        scaled = torch.where(positive, logits / repetition, logits * repetition)
-        logits.copy_(torch.where(seen, scaled, logits))
-    else:
-        logits *= torch.where(seen, torch.where(positive, 1.0 / repetition, repetition), 1.0)
-    output_counts = token_state.bitwise_right_shift_(1)
-    logits -= frequency * output_counts
-    logits -= presence * (output_counts > 0)
+def _choose_backend(name: str | None, device: torch.device) -> str:
+    """Triton is imported only if it is used."""
+    name = name or ("triton" if device.type == "cuda" else "torch")
+    if name not in ("triton", "torch"):
+        raise ValueError(f"Penalties: backend={name!r}, but it must be 'triton' or 'torch'. Use None for the default.")
+    if name == "triton" and device.type == "cpu":
+        from . import _penalties_kernel
+
+        if not _penalties_kernel.INTERPRETED:
+            raise ValueError(
+                f"Penalties: backend={name!r} and device={device}, but without a GPU Triton must be in interpreter "
+                f"mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
+            )
+    return name

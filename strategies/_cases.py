@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "LAYOUTS", "TOKEN_KINDS", "DraftRecipe", "RejectionCase", "RequestRecipe"]
 
-LAYOUTS = ("contiguous", "transposed", "sliced", "huge-stride")
+LAYOUTS: tuple[str, ...] = ("contiguous", "transposed", "sliced", "huge-stride")
 """How target logits lie in memory: in order, column by column, inside wider rows, in rows 2**16 elements apart."""
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 """Type of the target logits."""
 
 _Token = Callable[["NDArray[np.float32]", "NDArray[np.float32]", np.random.Generator], int]

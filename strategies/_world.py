@@ -22,8 +22,8 @@ _ORDINARY_DRAFTS = 8
 
 _TARGET_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
 _TOKEN_NEEDS = {"placeholder": Capability.PADDED_DRAFTS}
-_DTYPE_NEEDS: dict[str, Capability] = {dtype: Capability.HALF_LOGITS for dtype in DTYPES[1:]}
-_LAYOUT_NEEDS: dict[str, Capability] = {layout: Capability.STRIDED_INPUTS for layout in LAYOUTS[1:]}
+_DTYPE_NEEDS = dict.fromkeys(DTYPES[1:], Capability.HALF_LOGITS)
+_LAYOUT_NEEDS = dict.fromkeys(LAYOUTS[1:], Capability.STRIDED_INPUTS)
 
 
 @dataclass(frozen=True)

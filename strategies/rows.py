@@ -276,7 +276,7 @@ def probability_row(
 def logit_rows(
     draw: st.DrawFn, min_vocab_size: int = 1, max_vocab_size: int = 1025, *, kinds: Sequence[str] | None = None
 ) -> NDArray[np.float32]:  # [vocab_size] float32
-    """Rows of target logits; a failing one prints as the call of `target_row` that makes it.
+    """Rows of target logits; a failing one prints as code, unless tiny as the call of `target_row` that makes it.
 
     Args:
         kinds: `TARGET_KINDS` if `None`; `LAWLESS_KINDS` (all -inf, NaN) only if named.
@@ -301,7 +301,7 @@ def probability_rows(
 ) -> NDArray[np.float32]:  # [vocab_size] float32
     """Rows of probabilities, rounded ones whose sum is not 1 to the last bit among them.
 
-    A failing row prints as the call of `probability_row` that makes it.
+    A failing row prints as code, unless tiny as the call of `probability_row` that makes it.
 
     Args:
         targets: Shape of the target that the row belongs to (`TARGET_KINDS`).

@@ -345,13 +345,13 @@ def swapped_rows_share_a_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def bonus_row_sees_no_drafts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(penalties, "bonus_rows", lambda size, _, vocab_size: _penalty_rows.bonus_rows(size, None, vocab_size))
+    patch.setattr(penalties, "bonus_rows", lambda slots, _, size: _penalty_rows.bonus_rows(slots, None, size))
 
 
 def draft_row_sees_its_own_draft(patch: pytest.MonkeyPatch) -> None:
     def draft_rows(*arguments: Any) -> _penalty_rows.PenaltyRows:
         rows = _penalty_rows.draft_rows(*arguments)
-        return replace(rows, draft_row=rows.draft_row - 1)
+        return replace(rows, num_drafts=rows.num_drafts + 1)
 
     patch.setattr(penalties, "draft_rows", draft_rows)
 
@@ -361,7 +361,10 @@ def prompt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def placeholder_counts_as_a_token(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_penalty_rows, "in_vocab", lambda ids, vocab_size: True)
+    rows, seen = _penalty_rows.PenaltyRows, _penalty_rows.PenaltyRows.seen_drafts
+    patch.setattr(
+        rows, "seen_drafts", lambda self, n: seen(replace(self, draft_token_ids=self.draft_token_ids.clip(0)), n)
+    )
 
 
 FAULTS = (

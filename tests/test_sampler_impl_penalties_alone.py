@@ -13,22 +13,30 @@ from hypothesis import strategies as st
 
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
-from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
+from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
 from fairdraw.seeds import derive_seed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-GPU = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
-on_each_device = pytest.mark.parametrize("device", ["cpu", GPU])
+prepare_triton()
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+on_each_device = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+BACKENDS = [
+    ("cpu", "torch"),
+    pytest.param("cpu", "triton", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles")),
+    pytest.param("cuda", "torch", marks=needs_gpu),
+    pytest.param("cuda", "triton", marks=needs_gpu),
+]
 
 FACTORS = PenaltyFactors(presence=0.5, frequency=-0.25, repetition=1.3)
 
 
 class DividingOracle(PenaltiesOracle):
-    """As vLLM's CUDA kernel."""
+    """As vLLM's CUDA kernel, and as ours."""
 
     def repeated(
         self,
@@ -51,7 +59,8 @@ def columns(ours: Penalties, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def assert_penalised_as_recounted(ours: Penalties, outputs: list[list[int]], drafts: list[list[int]]) -> None:
     """Bonus and draft rows of a batch of penalised requests without prompts."""
-    oracle = DividingOracle() if ours.device.type == "cuda" else PenaltiesOracle()
+    divides = ours.device.type == "cuda" or ours._backend == "triton"
+    oracle = DividingOracle() if divides else PenaltiesOracle()
     rows = [PenalisedRow([], output, FACTORS) for output in outputs]
     bonus = [oracle.bonus_row(row, ids) for row, ids in zip(rows, drafts, strict=True)]
     drafted = [seen for row, ids in zip(rows, drafts, strict=True) for seen in oracle.draft_rows(row, ids)]
@@ -67,23 +76,36 @@ def assert_counts_as_recounted(ours: Penalties, output: list[int]) -> None:
     assert_penalised_as_recounted(ours, [output], [[]])
 
 
-@on_each_device
-@quick
+@pytest.mark.parametrize(("device", "backend"), BACKENDS)
+@settings(quick, max_examples=30)
 @given(
     outputs=st.lists(st.lists(st.integers(-1, 30), max_size=9), min_size=1, max_size=4),
     new=st.lists(st.integers(-1, 30), max_size=4),
     drafts=st.lists(st.lists(st.integers(-1, 30), max_size=5), min_size=4, max_size=4),
 )
 def test_every_row_sees_output_and_the_drafts_before_it(
-    device: str, outputs: list[list[int]], new: list[int], drafts: list[list[int]]
+    device: str, backend: BackendName, outputs: list[list[int]], new: list[int], drafts: list[list[int]]
 ) -> None:
-    ours = Penalties(31, device)
+    ours = Penalties(31, device, backend=backend)
     for row, output in enumerate(outputs):
         add(ours, output, row=row)
     for _ in range(2):
         ours.update(outputs)
         assert_penalised_as_recounted(ours, outputs, drafts[: len(outputs)])
         outputs[0] += new
+
+
+@pytest.mark.parametrize(("device", "backend"), BACKENDS)
+def test_wide_vocabulary_with_odd_logits_is_penalised_as_recounted(device: str, backend: BackendName) -> None:
+    output, ours = [0, 5000, 5000, 9999, 9999, 9999], Penalties(10000, device, backend=backend)
+    add(ours, output)
+    ours.update([output])
+    assert_penalised_as_recounted(ours, [output], [[9998, -1, 9998, 10000]])
+    row, odd = PenalisedRow([], output, FACTORS), [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40]
+    for value in odd:
+        found = ours.apply(torch.full((1, 10000), value, device=device), *columns(ours, 1)).cpu().numpy()
+        expected = DividingOracle().penalise(np.full(10000, value, np.float32), row)
+        assert np.array_equal(found[0], expected, equal_nan=True)
 
 
 @quick
@@ -175,6 +197,8 @@ def test_wrong_shapes_are_refused() -> None:
         ours.apply(torch.zeros(1, 5), *columns(ours, 1), [[-7]])
     with pytest.raises(ValueError, match="vocab_size=0"):
         Penalties(0)
+    with pytest.raises(ValueError, match="backend='cuda', but it must be 'triton' or 'torch'"):
+        Penalties(5, backend="cuda")  # type: ignore[arg-type]
 
 
 def test_memory_is_four_bytes_per_token_id_of_penalised_requests() -> None:
@@ -221,7 +245,6 @@ def test_strided_logits_are_penalised_in_place() -> None:
 def test_half_precision_is_rounded_after_each_penalty_as_upstream(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare_triton("cpu")
     with quiet_imports():
         upstream = pytest.importorskip("vllm.v1.sample.ops.penalties")
     monkeypatch.setattr(upstream, "is_pin_memory_available", lambda: False)

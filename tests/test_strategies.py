@@ -43,7 +43,11 @@ def drawn(strategy: st.SearchStrategy[T], count: int = 200) -> list[T]:
         values.append(value)
 
     limits = settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck]
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
     )
     limits(hypothesis.seed(0)(given(strategy)(collect)))()
     return values
@@ -241,14 +245,16 @@ class TestRowStrategies:
         assert any(((row > 0) & (row < np.finfo(np.float32).tiny)).any() for row in rows)
         assert any(np.unique(row).size == 1 for row in rows)
 
-    @pytest.mark.parametrize("strategy", [fst.logit_rows(2), fst.probability_rows(2)], ids=["logits", "probabilities"])
-    def test_failing_row_prints_as_the_call_that_makes_it(
-        self, strategy: st.SearchStrategy[NDArray[np.float32]]
-    ) -> None:
+    @pytest.mark.parametrize(
+        "strategy",
+        [fst.logit_rows(2), fst.logit_rows(1024), fst.probability_rows(2), fst.probability_rows(1024)],
+        ids=["tiny logits", "logits", "tiny probabilities", "probabilities"],
+    )
+    def test_failing_row_prints_as_code_that_makes_it(self, strategy: st.SearchStrategy[NDArray[np.float32]]) -> None:
         rows: list[NDArray[np.float32]] = []
 
         @given(row=strategy)
-        @STEADY
+        @settings(STEADY, phases=[Phase.generate, Phase.shrink])
         def fails(row: NDArray[np.float32]) -> None:
             rows.append(row)
             raise AssertionError
@@ -257,7 +263,7 @@ class TestRowStrategies:
             fails()
         printed = "\n".join(caught.value.__notes__)
         pasted = printed.partition("row=")[2].rpartition("\n)")[0]
-        (row,) = eval(pasted, vars(fst))
+        (row,) = eval(pasted, {**vars(fst), "array": np.array, "float32": np.float32})
         assert np.array_equal(row, rows[-1])
 
 

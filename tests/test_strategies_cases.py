@@ -42,7 +42,11 @@ def drawn(strategy: SearchStrategy[T], count: int = 200) -> list[T]:
         values.append(value)
 
     limits = settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck]
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
     )
     limits(hypothesis.seed(0)(given(strategy)(collect)))()
     return values

@@ -39,7 +39,11 @@ def many_cases() -> list[RejectionCase]:
         cases.append(case)
 
     limits = settings(
-        max_examples=500, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck]
+        max_examples=500,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
     )
     limits(hypothesis.seed(0)(given(EVERYTHING)(collect)))()
     return cases
@@ -288,6 +292,6 @@ class TestShrinking:
             database=None,
             phases=[Phase.generate, Phase.shrink],
             report_multiple_bugs=False,
-            suppress_health_check=[*HealthCheck],
+            suppress_health_check=[HealthCheck.too_slow],
         )
         assert hypothesis.find(EVERYTHING, is_wanted, settings=limits, random=random.Random(0)) == smallest
