@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ from fairdraw.properties._settled import settled_requests
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)

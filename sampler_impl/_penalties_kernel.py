@@ -28,6 +28,8 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 """Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it take CPU tensors."""
 
 TILE = 4096 if INTERPRETED else 2048
+"""Vocabulary entries per program. On an H200, 128 rows of 151936 entries took 127, 124, 128 and 142 us with 1024, 2048,
+4096 and 8192 (the launch included), 384 draft rows 238, 239, 260 and 315."""
 
 
 def penalise(
@@ -62,7 +64,7 @@ def _penalise_kernel(
     logits_ptr,  # [num_rows, vocab_size] float32, written
     token_state_ptr,  # [num_slots, vocab_size] int32
     layout_ptr,  # [4, num_rows] int64: slot, request, first draft, number of drafts
-    draft_token_ids_ptr,  # [num_tokens] int64
+    drafts_ptr,  # [num_tokens] int64
     presence_penalties_ptr,  # [batch_size] float32
     frequency_penalties_ptr,  # [batch_size] float32
     repetition_penalties_ptr,  # [batch_size] float32
@@ -82,7 +84,7 @@ def _penalise_kernel(
     in_vocab = token_ids < vocab_size
     state = tl.load(token_state_ptr + slot * vocab_size + token_ids, mask=in_vocab, other=0)
     for i in range(first_draft, first_draft + num_drafts):
-        state += tl.where(token_ids == tl.load(draft_token_ids_ptr + i), 2, 0)  # an id that counts nothing is none here
+        state += tl.where(token_ids == tl.load(drafts_ptr + i), 2, 0)  # an id that counts nothing is none here
 
     logits = tl.load(logits_ptr + row * vocab_size + token_ids, mask=in_vocab)
     repetition = tl.load(repetition_penalties_ptr + request)

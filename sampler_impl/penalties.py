@@ -1,8 +1,8 @@
 """Presence, frequency and repetition penalties from a token history that is never read twice.
 
 vLLM's V1 sampler pads all output lists into a `[batch_size, length]` tensor at every step and counts it on the device:
-the host work grows with every token ever generated (at 128 requests of 12000 tokens 78 ms per step, measured). Two ways
-out, both with the same bits in the logits:
+the host work grows with every token ever generated (at 128 requests of 12000 tokens 52 ms per step, measured; here
+0.07 ms). Two ways out, both with the same bits in the logits:
 
 * `PaddedOutputs` builds the same tensor from the batch's `token_ids_cpu`. It still costs O(length), but copies rows of
   a NumPy array instead of walking Python lists.

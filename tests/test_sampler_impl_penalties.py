@@ -16,6 +16,7 @@ from fairdraw.adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.sampler_impl import _history, _penalty_rows, penalties
 from fairdraw.sampler_impl._history import History
+from fairdraw.sampler_impl._penalty_rows import PenaltyRows
 from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
 from fairdraw.seeds import derive_seed
 
@@ -59,7 +60,7 @@ class Life:
 
 @dataclass
 class Request:
-    state: Any  # Any: vLLM's CachedRequestState
+    state: Any  # Any: vLLM's
     factors: PenaltyFactors
     emitted: list[int] = field(default_factory=list)
     num_drafts: int = 0
@@ -163,7 +164,6 @@ class Server:
         self.batch.num_tokens_no_spec[row] = self.batch.num_prompt_tokens[row] + length
 
     def draft(self) -> None:
-        """Drafts of this step, sometimes none yet known."""
         for req_id in self.batch.req_ids:
             request = self.requests[req_id]
             request.num_drafts = int(self.rng.integers(MOST_DRAFTS + 1)) if self.life.speculative else 0
@@ -205,10 +205,9 @@ class Server:
         assert_same_bits(ours, penalise_all(logits, rows))
 
     def compare_draft_rows(self, metadata: Any, drafts: list[list[int]]) -> None:
-        counts = torch.tensor(list(map(len, drafts)))
-        logits = self.logits(int(counts.sum()))
+        logits = self.logits(sum(map(len, drafts)))
         combined = RejectionSampler._combine_outputs_with_spec_tokens(metadata.output_token_ids, drafts)
-        repeat = torch.arange(len(drafts)).repeat_interleave(counts)
+        repeat = torch.tensor([row for row, ids in enumerate(drafts) for _ in ids])
         theirs = RejectionSampler.apply_penalties(logits.clone(), metadata, None, repeat, combined)
         ours = self.ours.apply_to_drafts(logits.clone(), *self.factors(metadata), metadata.spec_token_ids)
         assert_same_bits(ours, theirs)
@@ -316,10 +315,9 @@ def repair_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def only_the_last_new_token_counts(patch: pytest.MonkeyPatch) -> None:
     def read_last(histories: list[History]) -> _history.Changes:
-        changes = _history.read_changes(histories)
-        ends = np.cumsum(changes.num_added).tolist()
-        last = [changes.added[end - 1] for end, count in zip(ends, changes.num_added, strict=True) if count]
-        return _history.Changes(last, [min(count, 1) for count in changes.num_added], changes.dropped)
+        _, num_added, dropped = _history.read_changes(histories)
+        last = [history.ids[-1] for history, count in zip(histories, num_added, strict=True) if count]
+        return _history.Changes(last, [min(count, 1) for count in num_added], dropped)
 
     patch.setattr(_penalty_rows, "read_changes", read_last)
 
@@ -348,12 +346,13 @@ def bonus_row_sees_no_drafts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(penalties, "bonus_rows", lambda slots, _, size: _penalty_rows.bonus_rows(slots, None, size))
 
 
-def draft_row_sees_its_own_draft(patch: pytest.MonkeyPatch) -> None:
-    def draft_rows(*arguments: Any) -> _penalty_rows.PenaltyRows:
-        rows = _penalty_rows.draft_rows(*arguments)
-        return replace(rows, num_drafts=rows.num_drafts + 1)
+def with_fields(rows: PenaltyRows, **changes: Callable[[Any], Any]) -> PenaltyRows:
+    return replace(rows, **{name: change(getattr(rows, name)) for name, change in changes.items()})
 
-    patch.setattr(penalties, "draft_rows", draft_rows)
+
+def draft_row_sees_its_own_draft(patch: pytest.MonkeyPatch) -> None:
+    draft_rows = _penalty_rows.draft_rows
+    patch.setattr(penalties, "draft_rows", lambda *args: with_fields(draft_rows(*args), num_drafts=lambda n: n + 1))
 
 
 def prompt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -361,10 +360,8 @@ def prompt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def placeholder_counts_as_a_token(patch: pytest.MonkeyPatch) -> None:
-    rows, seen = _penalty_rows.PenaltyRows, _penalty_rows.PenaltyRows.seen_drafts
-    patch.setattr(
-        rows, "seen_drafts", lambda self, n: seen(replace(self, draft_token_ids=self.draft_token_ids.clip(0)), n)
-    )
+    seen = PenaltyRows.seen_drafts
+    patch.setattr(PenaltyRows, "seen_drafts", lambda rows, size: seen(with_fields(rows, draft_token_ids=abs), size))
 
 
 FAULTS = (

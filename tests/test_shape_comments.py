@@ -28,6 +28,7 @@ DIMENSIONS = {
     "vocab_size": "width of a distribution",
     "num_rows": "rows of logits: requests, or the draft tokens of all requests",
     "length": "tokens of a padded row",
+    "num_slots": "penalised requests that have counts",
     "num_rejected": "requests that recover a token",
     "num_tiles": "tiles of the vocabulary",
     "...": "any shape",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 STEADY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 NAMES = {**vars(fst), "SeededNoise": SeededNoise}
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.LAWLESS_KINDS), layouts=fst.LAYOUTS)
 
@@ -103,6 +104,20 @@ class TestRecipes:
         for tensor in scribbled:
             tensor.fill_(0)
         assert digest(case.batch(), case.noise()) == before
+
+    @pytest.mark.parametrize("device", DEVICES)
+    def test_every_device_has_its_own_batch_with_its_own_softmax(self, device: str) -> None:
+        drafts = tuple(DraftRecipe("normal", kind, "drawn", "ratio") for kind in ("same", "dominating", "independent"))
+        case = RejectionCase(1025, (RequestRecipe(drafts),), dense=True)
+        batch, noise = case.batch(device), case.noise(device)
+        assert batch.draft_probs is not None
+        check_batch(batch)
+        check_noise(batch, noise)
+        assert {tensor.device.type for tensor in batch.tensors().values()} == {device}
+        assert torch.equal(batch.draft_probs[0], batch.target_probs()[0])
+        assert (batch.draft_probs[1] > batch.target_probs()[1]).all()
+        again = eval(repr(batch), NAMES), eval(repr(noise), NAMES)
+        assert digest(again[0].to("cpu"), again[1]) == digest(batch.to("cpu"), noise)
 
     def test_default_fields_are_not_printed(self) -> None:
         case = RejectionCase(3, (RequestRecipe((DraftRecipe(token="last"),)),))

@@ -75,6 +75,8 @@ class Capability(StrEnum):
     """Takes `synthetic_rates`: acceptance by given rates instead of probabilities."""
     LARGE_VOCAB = "large-vocab"
     """Takes vocabularies up to 151936 in reasonable time."""
+    TOKEN_VERIFICATION = "token-verification"
+    """Accepts token by token, with probability `min(1, target / draft)`; other verifiers are judged by what they emit."""
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request."""
 
@@ -219,7 +221,9 @@ def _literal(value: Any) -> str:  # Any: printed, never used
     if not hasattr(value, "numel"):
         return repr(value)
     if value.numel() <= 64:
-        return f"torch.tensor({value.tolist()}, dtype={value.dtype})"
+        numbers = str(value.tolist()).replace("inf", "torch.inf").replace("nan", "torch.nan")
+        shape = f".reshape({list(value.shape)})" if value.numel() == 0 else ""
+        return f"torch.tensor({numbers}, dtype={value.dtype}){shape}"
     return f"<{value.dtype} {list(value.shape)}>"
 
 
