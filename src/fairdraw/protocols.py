@@ -76,7 +76,7 @@ class Capability(StrEnum):
     LARGE_VOCAB = "large-vocab"
     """Takes vocabularies up to 151936 in reasonable time."""
     TOKEN_VERIFICATION = "token-verification"
-    """Accepts token by token, with probability `min(1, target / draft)`; other verifiers are judged by what they emit."""
+    """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit."""
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request."""
 
