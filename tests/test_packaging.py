@@ -33,7 +33,8 @@ def test_wheel_brings_one_import_name(wheel: Path) -> None:
 
 
 def test_wheel_holds_every_file_of_the_package(wheel: Path) -> None:
-    tracked = [path for folder in (ROOT / "src" / "fairdraw", *(ROOT / f for f in FOLDERS)) for path in folder.iterdir()]
+    folders = [ROOT / "src" / "fairdraw", *(ROOT / folder for folder in FOLDERS)]
+    tracked = [path for folder in folders for path in folder.iterdir()]
     wanted = {path.name for path in tracked if path.suffix in (".py", ".toml", ".txt") or path.name == "py.typed"}
     with zipfile.ZipFile(wheel) as files:
         assert wanted <= {Path(name).name for name in files.namelist()}
