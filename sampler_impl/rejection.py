@@ -8,9 +8,10 @@ one is replaced by a *recovered* token from the residual distribution `max(targe
     output tokens    a  b  r  -1    r: recovered at the first rejection; then placeholders
 
 `rejection_sample` is a drop-in for vLLM 0.22.0's function of that name: same arguments, same random numbers in the same
-order, so the same tokens and the same final generator states. It does less work: positions are decided first, and a
-token is recovered only at the one position of each request that needs it. Read `_verify` below for the whole of it; the
-arithmetic is in `_rejection_kernels.py` (Triton) and, token for token the same, in `_rejection_torch.py` (PyTorch).
+order, so the same final generator states and, but for the deviations listed below, the same tokens. It does less work:
+positions are decided first, and a token is recovered only at the one position of each request that needs it. Read
+`_verify` below for the whole of it; the arithmetic is in `_rejection_kernels.py` (Triton) and, token for token the
+same, in `_rejection_torch.py` (PyTorch).
 
 Exactly, at one position of a random request:
 
@@ -113,7 +114,8 @@ def rejection_sample(
         synthetic_mode: Accept position `pos` with probability `synthetic_conditional_rates[pos]`, come what may.
         synthetic_conditional_rates: At least `max_spec_len` long.
         backend: `None` takes Triton on a GPU and PyTorch elsewhere.
-        validate: Also check values inside tensors. Waits for the device.
+        validate: Also check values inside tensors. Waits for the device. Without it, values that break the contract
+            (offsets that disagree with `num_draft_tokens`, say) give undefined tokens.
 
     Returns:
         Per request the accepted draft tokens, one recovered or bonus token, then `PLACEHOLDER_TOKEN_ID`.

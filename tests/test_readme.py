@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import fairdraw
+
 if TYPE_CHECKING:
     import pytest
 
@@ -28,3 +30,8 @@ def test_readme_links_lead_to_files() -> None:
     assert targets
     missing = [target for target in targets if not (ROOT / target).exists()]
     assert not missing
+
+
+def test_readme_names_every_capability() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert [str(word) for word in fairdraw.Capability if f"`{word}`" not in text] == []

@@ -55,14 +55,16 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
         AdapterError: If the sampler's answer is not of the contract's type (a fault of the adapter).
 
     Randomness:
-        With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call.
+        With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
+        are put back afterwards.
     """
     check_batch(batch)
     check_noise(batch, noise)
-    if isinstance(noise, SeededNoise):
-        torch.manual_seed(noise.seed)
-    output = check_output(batch, sampler.verify(batch, noise), sampler.name)
-    return Emission(output.cpu().numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
+    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+        if isinstance(noise, SeededNoise):
+            torch.manual_seed(noise.seed)
+        output = check_output(batch, sampler.verify(batch, noise), sampler.name)
+        return Emission(output.cpu().numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
 
 
 def _generator_states(noise: Noise, batch: SpecDecodeBatch) -> dict[int, bytes]:

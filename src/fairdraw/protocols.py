@@ -34,7 +34,7 @@ PLACEHOLDER_TOKEN_ID = -1
 """Fills the output after the last token, and stands for a draft token that was withdrawn."""
 
 GREEDY_TEMPERATURE = 0.0
-"""A request with exactly this temperature is greedy; decided here and nowhere else."""
+"""A request with exactly this temperature is greedy."""
 
 MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0."""
@@ -202,7 +202,7 @@ class SpecDecodeBatch:
         return {name: value for name, value in values if hasattr(value, "is_contiguous")}
 
     def clone(self) -> SpecDecodeBatch:
-        """Same values and strides-as-contiguous in fresh memory."""
+        """The same values in fresh memory; dense strides are kept (`Tensor.clone`)."""
         return self.replace(**{name: value.clone() for name, value in self.tensors().items()}, origin=self.origin)
 
     def to(self, device: str | torch.device) -> SpecDecodeBatch:
