@@ -41,7 +41,7 @@ from fairdraw.statistical.laws import ROUNDING, softmax_probs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["DecodeSetup", "Decoding", "decode"]
+__all__ = ["DecodeSetup", "Decoding", "decode", "make_noise"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -220,7 +220,7 @@ def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capa
             break
         drafts = _draft(setup, tokens[requests], requests, rng)
         batch = _batch(setup, drafts, rng).to(sampler.device)
-        output = emit(sampler, batch, _noise(kind, batch, derive_seed("noise", seed, number))).tokens
+        output = emit(sampler, batch, make_noise(kind, batch, derive_seed("noise", seed, number))).tokens
         num_emitted = _num_emitted(output, setup.vocab_size)
         _append(tokens, lengths, requests, output, num_emitted)
         drafted = drafts.num_draft_tokens > 0
@@ -288,7 +288,8 @@ def _batch(setup: DecodeSetup, drafts: _Drafts, rng: np.random.Generator) -> Spe
     )
 
 
-def _noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
+def make_noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
+    """Noise of the kind `SEEDED_NOISE` or `EXPLICIT_NOISE`, fresh for every seed."""
     if kind is Capability.SEEDED_NOISE:
         return SeededNoise(seed)
     rng = np.random.default_rng(seed)

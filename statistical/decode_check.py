@@ -25,7 +25,7 @@ from fairdraw.statistical.decode_laws import (
     Neighbours,
     NextTokens,
 )
-from fairdraw.statistical.design import NoPower, SamplePlan, plan_samples
+from fairdraw.statistical.design import NoPower, SamplePlan, finest_plan
 from fairdraw.statistical.outcomes import Verification
 
 if TYPE_CHECKING:
@@ -105,7 +105,13 @@ def plan_decoding(
     """
     laws = scenario.laws()
     plans = {
-        name: _finest_plan(law, num_decodings, false_fail_rate / len(laws), false_pass_rate)
+        name: finest_plan(
+            law.probs,
+            false_fail_rate=false_fail_rate / len(laws),
+            false_pass_rate=false_pass_rate,
+            max_num_draws=law.num_draws * num_decodings,
+            event_prob=law.event_prob,
+        )
         for name, law in laws.items()
     }
     return {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan) or not laws[name].is_optional}
@@ -145,24 +151,3 @@ def check_decoding(
         if check.look({name: counts[name] for name in planned}):
             break
     return check.decide()
-
-
-def _finest_plan(
-    law: DecodeLaw, num_decodings: int, false_fail_rate: float, false_pass_rate: float
-) -> SamplePlan | NoPower:
-    """Ask for a distance that no budget shows, then for the one that this budget says it can."""
-
-    def plan(discrepancy: float) -> SamplePlan | NoPower:
-        return plan_samples(
-            law.probs,
-            discrepancy=discrepancy,
-            false_fail_rate=false_fail_rate,
-            false_pass_rate=false_pass_rate,
-            max_num_draws=law.num_draws * num_decodings,
-            event_prob=law.event_prob,
-        )
-
-    refusal = plan(1e-9)
-    if not isinstance(refusal, NoPower) or refusal.min_discrepancy * (1 + 1e-6) >= 1:
-        return refusal
-    return plan(refusal.min_discrepancy * (1 + 1e-6))

@@ -70,5 +70,6 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    sys.modules.pop("stranger", None)  # another test's module of that name
     yield tmp_path
     sys.modules.pop("stranger", None)

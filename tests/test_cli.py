@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from fairdraw.cli import main
 from fairdraw.controls import Control
-from fairdraw.loading import all_checks
+from fairdraw.loading import LENSES, all_checks
 from fairdraw.runner import DEFAULT_SEED
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ CHECKS = all_checks()
 @pytest.fixture(autouse=True)
 def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controls have tests of their own below and take seconds."""
-    monkeypatch.setattr("fairdraw.cli.controls_for", lambda checks: [])
+    monkeypatch.setattr("fairdraw.cli.controls_for", lambda *_: [])
 
 
 def fairdraw(*arguments: str) -> Result:
@@ -46,7 +46,7 @@ class TestCheck:
         result = check("make_right")
         assert result.exit_code == 0
         assert result.output.splitlines()[-1] == "GREEN: every promise asked for was kept"
-        assert "fairdraw 0.1.0: sampler stranger:make_right on cpu" in result.output
+        assert "fairdraw 0.1.0: sampler stranger:make_right (right) on cpu" in result.output
         assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
         assert "passed  REJ101 token ids lie in the vocabulary (20 cases" in result.output
 
@@ -95,7 +95,7 @@ class TestCheck:
     def test_json_holds_header_records_and_summary(self, stranger: Path) -> None:
         assert check("make_beyond", "--json", "run.json").exit_code == 1
         run = json.loads((stranger / "run.json").read_text())
-        assert run["header"]["sampler"] == "stranger:make_beyond"
+        assert run["header"]["sampler"] == "stranger:make_beyond (beyond)"
         assert [(r["code"], r["status"]) for r in run["records"]] == [("REJ101", "failed")]
         assert run["records"][0]["story"]["crash_file"].startswith(".fairdraw")
         assert run["summary"]["exit_code"] == 1
@@ -117,8 +117,8 @@ class TestCheck:
 class TestControls:
     def test_missed_control_is_not_green(self, monkeypatch: pytest.MonkeyPatch) -> None:
         missed = Control("drops the tail", "REJ101", caught=False)
-        monkeypatch.setattr("fairdraw.cli.controls_for", lambda checks: [missed])
-        monkeypatch.setattr("fairdraw.cli.run_control", lambda mutant: mutant)
+        monkeypatch.setattr("fairdraw.cli.controls_for", lambda *_: [missed])
+        monkeypatch.setattr("fairdraw.cli.run_control", lambda mutant, *_: mutant)
         result = check("make_right")
         assert result.exit_code == 1
         assert "controls: 0/1 planted faults caught" in result.output
@@ -160,7 +160,9 @@ class TestMistakes:
 class TestWords:
     def test_list_names_every_check_and_what_it_needs(self) -> None:
         shown = fairdraw("list").output
-        assert f"properties of the rejection contract: {len(CHECKS)} checks" in shown
+        for lens in LENSES:
+            own = sum(one.lens == lens for one in CHECKS)
+            assert f"{lens} of the rejection contract: {own} checks" in shown
         for one in CHECKS:
             assert one.id in shown
         assert "needs explicit-noise" in shown

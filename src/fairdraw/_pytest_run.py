@@ -7,17 +7,28 @@ report's `user_properties` (which is also how it gets into JUnit files); the hea
 from __future__ import annotations
 
 import dataclasses
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
-from fairdraw.checks import PROFILES, Check
-from fairdraw.controls import Control, run_control
-from fairdraw.loading import DEFAULT_REFERENCE, CannotStart, load_reference, load_sampler
-from fairdraw.report import BROKEN, GREEN, NOTHING_RUN, Header, Summary, count_checks, failure_text
+from fairdraw.checks import PROFILES, AnyCheck, Question
+from fairdraw.controls import Control, is_control, run_control
+from fairdraw.loading import DEFAULT_REFERENCE, CannotStart, all_checks, load_reference, load_sampler
+from fairdraw.report import (
+    BROKEN,
+    GREEN,
+    NO_STATISTICS,
+    NOTHING_RUN,
+    Header,
+    Summary,
+    count_checks,
+    failure_text,
+    worded_fairness,
+)
 from fairdraw.runner import CheckRecord, Session, run_check
 
 if TYPE_CHECKING:
@@ -44,7 +55,7 @@ _current_item: ContextVar[pytest.Item | None] = ContextVar("fairdraw item", defa
 class CheckUnderPytest:
     """A check that skips, xfails and fails the pytest way when it is called."""
 
-    check: Check
+    check: AnyCheck
 
     def __call__(self, sampler: RejectionSampler) -> None:
         __tracebackhide__ = True
@@ -66,6 +77,8 @@ class PytestRun:
         self.header_was_shown = False
         self.has_checks = False
         self._session: Session | None = None
+        budget = config.getoption("fairdraw_time_budget")
+        self._ends_at = None if budget is None else time.time() + budget
 
     @property
     def _is_worker(self) -> bool:
@@ -86,7 +99,7 @@ class PytestRun:
 
     # -- running ------------------------------------------------------------------------------------------------
 
-    def conduct(self, check: Check, sampler: RejectionSampler, item: pytest.Item) -> None:
+    def conduct(self, check: AnyCheck, sampler: RejectionSampler, item: pytest.Item) -> None:
         """Run a check and end the test accordingly."""
         __tracebackhide__ = True
         record = run_check(check, sampler, self._session_for(sampler, check, item))
@@ -103,12 +116,16 @@ class PytestRun:
     def plant(self, mutant: Mutant, item: pytest.Item) -> None:
         """Try one planted fault; the test fails if it goes unseen."""
         __tracebackhide__ = True
-        control = run_control(mutant)
+        profile = PROFILES[self.config.option.fairdraw_profile]
+        check = next(check for check in all_checks() if check.code == mutant.caught_by[0])
+        if not is_control(mutant, check, self.sampler, profile):
+            pytest.skip("too small for the draws of this run, or its check is closed for this sampler")
+        control = run_control(mutant, self.sampler, profile)
         item.user_properties += _stored(_CONTROL, dataclasses.asdict(control))
         if not control.caught:
             pytest.fail(f"the planted fault {control.name!r} was not caught by {control.code}", pytrace=False)
 
-    def _session_for(self, sampler: RejectionSampler, check: Check, item: pytest.Item) -> Session:
+    def _session_for(self, sampler: RejectionSampler, check: AnyCheck, item: pytest.Item) -> Session:
         """The session as one test sees it: a sampler made by a test has no name on the command line."""
         session = self._session or self._open([check])[0]
         if sampler is self.__dict__.get("sampler"):
@@ -116,7 +133,7 @@ class PytestRun:
         options = f"--fairdraw-profile {session.profile.name} --fairdraw-seed {session.seed}"
         return dataclasses.replace(session, spec=None, command=f'pytest "{item.nodeid}" {options}')
 
-    def _open(self, checks: Sequence[Check]) -> tuple[Session, str]:
+    def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
         """The session that all tests share, and a word about its reference."""
         option = self.config.option
         reference, about_reference = load_reference(option.fairdraw_reference, checks)
@@ -126,6 +143,7 @@ class PytestRun:
             seed=option.fairdraw_seed,
             reference=reference,
             reference_spec=option.fairdraw_reference or (DEFAULT_REFERENCE if reference else None),
+            ends_at=self._ends_at,
         )
         return self._session, about_reference
 
@@ -140,7 +158,7 @@ class PytestRun:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave out the checks of other lenses."""
         only = self.config.getoption("fairdraw_only")
-        others = [item for item in items if only and (check := _check_of(item)) and check.lens != only]
+        others = [item for item in items if only and (lens := _lens_of(item)) and lens != only]
         if others:
             self.config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item not in others]
@@ -202,7 +220,7 @@ class PytestRun:
             verdict = f"NOT GREEN: pytest ended with {pytest.ExitCode(exitstatus).name}, see above"
         terminalreporter.line(verdict, green=ended_well and summary.exit_code == GREEN, bold=True)
 
-    def _worded_header(self, asked: Sequence[tuple[pytest.Item, Check]]) -> Header:
+    def _worded_header(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
         checks = {check.id: check for _, check in asked}
         session, about_reference = self._open(list(checks.values()))
         samplers = {sampler.name: sampler for item, _ in asked if (sampler := _params(item).get("sampler"))}
@@ -217,7 +235,19 @@ class PytestRun:
             seed=session.seed,
             reference=about_reference,
             checks=count_checks(checks.values()),
+            fairness=self._fairness(checks.values(), list(samplers.values())),
         )
+
+    def _fairness(self, checks: Iterable[AnyCheck], samplers: Sequence[RejectionSampler]) -> str:
+        """What the run can see of each sampler; its name is said if there are several."""
+        option = self.config.option
+        words = {
+            sampler.name: worded_fairness(checks, sampler, PROFILES[option.fairdraw_profile], option.fairdraw_seed)
+            for sampler in samplers
+        }
+        if len(set(words.values())) <= 1:
+            return next(iter(words.values()), NO_STATISTICS)
+        return "; ".join(f"{name}: {text}" for name, text in words.items())
 
 
 RUN = pytest.StashKey[PytestRun]()
@@ -235,14 +265,25 @@ def _params(item: pytest.Item) -> dict[str, Any]:  # Any: parameters of any test
     return dict(callspec.params) if callspec else {}
 
 
-def _check_of(item: pytest.Item) -> Check | None:
+def _check_of(item: pytest.Item) -> AnyCheck | None:
     """The check that a test puts to a sampler, if it does: other tests may be *about* a check."""
     for value in _params(item).values():
         if isinstance(value, CheckUnderPytest):
             return value.check
-        if isinstance(value, Check) and "fairdraw_run" in getattr(item, "fixturenames", ()):
-            return value
+        if isinstance(value, Question) and "fairdraw_run" in getattr(item, "fixturenames", ()):
+            return cast("AnyCheck", value)
     return None
+
+
+def _lens_of(item: pytest.Item) -> str | None:
+    """The lens that a test belongs to, as a check or as a planted fault that a check has to catch."""
+    check = _check_of(item)
+    if check is not None:
+        return check.lens
+    if "fairdraw_control" not in getattr(item, "fixturenames", ()):
+        return None
+    codes = {value.caught_by[0] for value in _params(item).values() if hasattr(value, "caught_by")}
+    return next((check.lens for check in all_checks() if check.code in codes), None)
 
 
 def _stored(prefix: str, fields: Fields) -> list[tuple[str, Any]]:  # Any: as in Fields

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from fairdraw.failures import CapabilityClosed
+from fairdraw.failures import CapabilityClosed, Inconclusive
 from fairdraw.protocols import Capabilities, Capability, RejectionSampler
 from fairdraw.seeds import derive_seed
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     from fairdraw.strategies import RejectionCase
 
-__all__ = ["PROFILES", "Check", "Profile", "check", "differential"]
+__all__ = ["PROFILES", "AnyCheck", "Check", "OutOfTime", "Profile", "Question", "check", "differential"]
 
 Body = Callable[[RejectionSampler, "RejectionCase"], None]
 DifferentialBody = Callable[[RejectionSampler, "RejectionCase", RejectionSampler], None]
 Cases = Callable[[Capabilities], "st.SearchStrategy[RejectionCase]"]
+OutOfTime = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -33,33 +34,41 @@ class Profile:
     Args:
         examples: Per check, for a sampler that answers in microseconds.
         slow_examples: The same for a sampler that declares itself slow (an interpreter).
+        draws: Rows drawn from each law by the statistical lens; 100 times as many on a CUDA device.
+        slow_draws: The same for a slow sampler.
     """
 
     name: str
     examples: int
     slow_examples: int
+    draws: int = 500_000
+    slow_draws: int = 4_000
 
     def examples_for(self, capabilities: Capabilities, weight: float) -> int:
         """Examples of one check; at least 2, so that something is compared."""
         return max(2, round((self.slow_examples if capabilities.slow else self.examples) * weight))
 
 
-PROFILES = {p.name: p for p in (Profile("smoke", 20, 5), Profile("ci", 100, 25), Profile("nightly", 3000, 400))}
+PROFILES = {
+    profile.name: profile
+    for profile in (
+        Profile("smoke", 20, 5, 50_000, 2_000),
+        Profile("ci", 100, 25),
+        Profile("nightly", 3000, 400, 10_000_000, 50_000),
+    )
+}
 
 
 @dataclass(frozen=True)
-class Check:
-    """One promise of a contract, tried on drawn cases.
+class Question:
+    """What every check has in common, whatever it is made of.
 
     Args:
         code: Stable public id (`REJ104`).
         title: A true sentence about a right sampler.
         meaning: What it usually means when the sentence is false, and where to look.
         needs: Capabilities without which the question makes no sense.
-        cases: From the sampler's capabilities to the strategy of its cases.
-        body: Raises `CheckFailure` if the promise is broken on one case; a differential takes a reference sampler too.
-        weight: Share of the profile's examples; below 1 for expensive cases.
-        differential: `body` compares with the reference sampler (the real vLLM by default).
+        differential: It compares with the reference sampler (the real vLLM by default).
     """
 
     code: str
@@ -68,10 +77,7 @@ class Check:
     contract: str
     lens: str
     needs: tuple[Capability, ...]
-    cases: Cases
-    body: Body | DifferentialBody
-    weight: float = 1.0
-    differential: bool = False
+    differential: bool = field(default=False, kw_only=True)
 
     @property
     def id(self) -> str:
@@ -84,12 +90,60 @@ class Check:
     def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None:
         """Why this check cannot be asked of `sampler`; `None` if it can."""
         if self.differential and reference is None:
-            return "no reference sampler is at hand. Install vLLM with: make vllm"
+            return "there is no reference sampler to compare with (the header says why)"
         if self.differential and reference is not None and reference.name == sampler.name:
             return f"{sampler.name} is the reference itself"
         if reference is not None and self.differential:
             return sampler.capabilities.why_closed(self.needs) or reference.capabilities.why_closed(self.needs)
         return sampler.capabilities.why_closed(self.needs)
+
+
+class AnyCheck(Protocol):
+    """A question with the means to ask it: tried on drawn cases (`Check`), or on drawn laws (`LawCheck`)."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def meaning(self) -> str: ...
+    @property
+    def contract(self) -> str: ...
+    @property
+    def lens(self) -> str: ...
+    @property
+    def needs(self) -> tuple[Capability, ...]: ...
+    @property
+    def differential(self) -> bool: ...
+    @property
+    def id(self) -> str: ...
+
+    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None: ...
+    def run(
+        self,
+        sampler: RejectionSampler,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: RejectionSampler | None = None,
+        out_of_time: OutOfTime = ...,
+    ) -> int: ...
+    def __call__(self, sampler: RejectionSampler) -> None: ...
+
+
+@dataclass(frozen=True)
+class Check(Question):
+    """A question put to one drawn case after another.
+
+    Args:
+        cases: From the sampler's capabilities to the strategy of its cases.
+        body: Raises `CheckFailure` if the promise is broken on one case; a differential takes a reference sampler too.
+        weight: Share of the profile's examples; below 1 for expensive cases.
+    """
+
+    cases: Cases
+    body: Body | DifferentialBody
+    weight: float = 1.0
 
     def on_case(
         self, sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler | None = None
@@ -107,14 +161,19 @@ class Check:
         profile: Profile | None = None,
         seed: int = 0,
         reference: RejectionSampler | None = None,
+        out_of_time: OutOfTime = lambda: False,
     ) -> int:
         """Try the promise on drawn cases and shrink the first that breaks it.
+
+        Args:
+            out_of_time: Asked before the search, which is short.
 
         Returns:
             The number of cases tried.
 
         Raises:
             CapabilityClosed: If the sampler declines what the check needs.
+            Inconclusive: If time is out.
             CheckFailure: If the promise is broken. The exception carries the smallest case as `case`.
 
         Randomness:
@@ -123,6 +182,8 @@ class Check:
         reason = self.why_not(sampler, reference)
         if reason is not None:
             raise CapabilityClosed(reason)
+        if out_of_time():
+            raise Inconclusive("the time budget ended before this check began")
         trial = _Trial(self, sampler, reference)
         chosen = profile or PROFILES["ci"]
         examples = chosen.examples_for(sampler.capabilities, self.weight)
@@ -178,12 +239,12 @@ class _Trial:
         try:
             searching()
         except Exception as error:
-            raised = self._alone() or error
+            raised = self._alone(type(error)) or error
             # Read back with getattr by the runner.
             raised.case, raised.tried = self.failing, self.tried  # type: ignore[attr-defined]
             raise raised  # noqa: B904  # the smaller example replaces the other
 
-    def _alone(self) -> Exception | None:
+    def _alone(self, kind: type[Exception]) -> Exception | None:
         """What one request of the failing batch does by itself, if it fails too.
 
         Hypothesis cannot see that: numbers follow from a request's place in the batch, so dropping one changes those of
@@ -196,8 +257,11 @@ class _Trial:
             for seed in range(_SEEDS_ALONE):
                 try:
                     self.one(found.replace(requests=(request,), seed=seed))
-                except Exception as error:
+                except kind as error:
                     return error
+                except Exception:  # another fault, or a check that needs several requests
+                    continue
+        self.failing = found
         return None
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairdraw import __version__
-from fairdraw.checks import PROFILES, Check
+from fairdraw.checks import PROFILES, AnyCheck, Check
 from fairdraw.controls import Control, controls_for, run_control
 from fairdraw.crash import Crash, CrashFileError, read_crash
 from fairdraw.loading import (
@@ -35,6 +37,7 @@ from fairdraw.report import (
     failure_text,
     progress_line,
     run_as_json,
+    worded_fairness,
 )
 from fairdraw.runner import DEFAULT_SEED, RAISED, CheckRecord, Session, parse_seed, replay_case
 from fairdraw.workers import run_checks
@@ -49,7 +52,8 @@ T = TypeVar("T")
 _EXIT_CODES = """\b
 Exit codes:
   0  green: every promise asked for was kept (or is a known defect)
-  1  a promise is broken, the sampler raised, a known defect is gone, or a planted fault was missed
+  1  a promise is broken, the sampler raised, a known defect is gone, a planted fault was missed,
+     or a check could not be decided
   2  usage: unknown sampler, check or option, unreadable file
   3  nothing was measured
 """
@@ -84,6 +88,9 @@ def main() -> None:
 @click.option("--reference", metavar="SPEC|none", help="Compare with this sampler; vllm if it can be imported.")
 @click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Checks whose code or title has TEXT; repeatable.")
 @click.option("-n", "workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "--time-budget", type=click.FloatRange(0), metavar="SECONDS", help="What is not decided by then is inconclusive."
+)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run to a file.")
 def check(
     spec: str,
@@ -93,6 +100,7 @@ def check(
     reference: str | None,
     keywords: tuple[str, ...],
     workers: int,
+    time_budget: float | None,
     json_file: Path | None,
 ) -> None:
     """Ask the sampler SPEC to keep its promises.
@@ -108,14 +116,18 @@ def check(
     sampler = _or_refuse(lambda: load_sampler(spec))
     compared, about_reference = _or_refuse(lambda: load_reference(reference, checks))
     session = Session(spec, PROFILES[profile], seed, compared, reference or (DEFAULT_REFERENCE if compared else None))
+    if time_budget is not None:
+        session = dataclasses.replace(session, ends_at=time.time() + time_budget)
     subject = spec if sampler.name == spec else f"{spec} ({sampler.name})"
-    header = Header(subject, sampler.device, profile, seed, about_reference, count_checks(checks))
+    fairness = worded_fairness(checks, sampler, session.profile, seed)
+    header = Header(subject, sampler.device, profile, seed, about_reference, count_checks(checks), fairness)
     click.echo("\n".join(header.lines()))
     running = run_checks(checks, sampler, session, workers)
     records = _or_refuse(lambda: _progress("checks", len(checks), running, progress_line))
     records.sort(key=lambda record: record.code)
-    mutants = controls_for(checks)
-    controls = _progress("controls", len(mutants), map(run_control, mutants), _control_line)
+    mutants = controls_for(checks, sampler, session.profile)
+    tried = (run_control(mutant, sampler, session.profile) for mutant in mutants)
+    controls = _progress("controls", len(mutants), tried, _control_line)
     _conclude(header, Summary(records, controls), json_file)
 
 
@@ -163,6 +175,10 @@ def replay(file: Path, spec: str | None, reference: str | None) -> None:
     if name is None:
         raise Refused(f"{file} names no sampler: it was an object of a test. Add --sampler SPEC.")
     found = _find(crash.check)
+    if not isinstance(found, Check):
+        raise Refused(
+            f"{found.code} is a statistical check and has no case. Run: fairdraw check {name} -k {found.code}"
+        )
     sampler = _or_refuse(lambda: load_sampler(name))
     compared, _ = _or_refuse(lambda: load_reference(reference or crash.reference, [found]))
     again = f"fairdraw replay {file}" + (f" --sampler {spec}" if spec else "")
@@ -197,20 +213,20 @@ def _require_writable(path: Path | None) -> None:
         raise Refused(f"--json={path} cannot be written. Name a file in a folder that exists and may be written.")
 
 
-def _matches(one: Check, keywords: Sequence[str]) -> bool:
+def _matches(one: AnyCheck, keywords: Sequence[str]) -> bool:
     return not keywords or any(word.lower() in one.id.lower() for word in keywords)
 
 
-def _find(code: str) -> Check:
+def _find(code: str) -> AnyCheck:
     for one in all_checks():
         if one.code == code.upper():
             return one
     raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")
 
 
-def _by_place(checks: Iterable[Check]) -> dict[str, list[Check]]:
+def _by_place(checks: Iterable[AnyCheck]) -> dict[str, list[AnyCheck]]:
     """Checks by lens and contract."""
-    places: dict[str, list[Check]] = {}
+    places: dict[str, list[AnyCheck]] = {}
     for one in checks:
         places.setdefault(f"{one.lens} of the {one.contract} contract", []).append(one)
     return places

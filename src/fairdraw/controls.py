@@ -7,18 +7,19 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.checks import Check, Profile
+from fairdraw.checks import AnyCheck, Check, Profile
 from fairdraw.failures import AdapterError, CheckFailure
 from fairdraw.loading import all_checks
-from fairdraw.protocols import rejection_sampler
+from fairdraw.protocols import FunctionSampler, rejection_sampler
 from fairdraw.runner import DEFAULT_SEED, one_torch_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairdraw.mutants.rejection import Mutant
+    from fairdraw.protocols import RejectionSampler
 
-__all__ = ["Control", "controls_for", "run_control"]
+__all__ = ["Control", "controls_for", "is_control", "run_control"]
 
 # Most faults are seen within 10 cases. The rest of the margin is for other versions of Hypothesis and NumPy.
 _PROFILE = Profile("controls", 400, 400)
@@ -31,33 +32,78 @@ class Control:
     Args:
         name: Of the planted fault.
         code: The check that has to catch it.
+        distance: The total-variation distance at which a statistical check caught it.
     """
 
     name: str
     code: str
     caught: bool
     seconds: float = 0.0
+    distance: float | None = None
 
 
-def controls_for(checks: Iterable[Check]) -> list[Mutant]:
-    """The planted faults that one of `checks` has to catch."""
-    codes = {check.code for check in checks}
+def controls_for(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile) -> list[Mutant]:
+    """The planted faults that one of `checks` has to catch in this run."""
+    from fairdraw.mutants.laws import LAW_MUTANTS
     from fairdraw.mutants.rejection import MUTANTS
 
-    return [mutant for mutant in MUTANTS if mutant.caught_by[0] in codes]
+    named = {check.code: check for check in checks}
+    return [
+        mutant
+        for mutant in (*MUTANTS, *LAW_MUTANTS)
+        for check in [named.get(mutant.caught_by[0])]
+        if check is not None and is_control(mutant, check, sampler, profile)
+    ]
 
 
-def run_control(mutant: Mutant) -> Control:
+def is_control(mutant: Mutant, check: AnyCheck, sampler: RejectionSampler, profile: Profile) -> bool:
+    """Whether `check` has to catch `mutant` with as many draws as `sampler` is given.
+
+    A fault too small for them is no control of this run; nor is one whose statistical check is closed.
+    """
+    if check.lens != "statistical":
+        return True
+    num_draws = profile.slow_draws if sampler.capabilities.slow else profile.draws
+    return check.why_not(sampler) is None and mutant.min_draws <= num_draws
+
+
+def run_control(mutant: Mutant, sampler: RejectionSampler, profile: Profile) -> Control:
     """Try one planted fault against the check that names it best.
 
+    Args:
+        sampler, profile: The run's own: a statistical check gets as many draws of the mutant as of the sampler.
+
     Randomness:
-        The cases of the default seed, whatever the run's own seed is: this asks whether the check can see here what it
-        is known to see, and the answer must not depend on chance.
+        The cases and draws of the default seed, whatever the run's own seed is: this asks whether the check can see
+        here what it is known to see, and the answer must not depend on chance.
     """
     started = time.perf_counter()
     check = next(check for check in all_checks() if check.code == mutant.caught_by[0])
-    caught = _catches(check, mutant)
-    return Control(mutant.name, check.code, caught, round(time.perf_counter() - started, 3))
+    if isinstance(check, Check):
+        caught, distance = _catches(check, mutant), None
+    else:
+        caught, distance = _sees(check, mutant, sampler, profile)
+    return Control(mutant.name, check.code, caught, round(time.perf_counter() - started, 3), distance)
+
+
+def _sees(check: AnyCheck, mutant: Mutant, sampler: RejectionSampler, profile: Profile) -> tuple[bool, float | None]:
+    """Whether a statistical check fails the mutant at this run's budget, and the distance that it found."""
+    planted = mutant.make()
+    # Mutants are fast; beside a slow sampler they get no more draws than it gets.
+    paced = FunctionSampler(
+        planted.name,
+        planted.verify,
+        planted.device,
+        dataclasses.replace(planted.capabilities, slow=sampler.capabilities.slow),
+    )
+    try:
+        with one_torch_thread():
+            check.run(paced, profile=profile, seed=DEFAULT_SEED)
+    except CheckFailure as failure:
+        return True, failure.distance
+    except Exception:
+        return False, None
+    return False, None
 
 
 class _Caught(BaseException):

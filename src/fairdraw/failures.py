@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Story"]
+__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Inconclusive", "Story"]
 
 
 class AdapterError(TypeError):
@@ -15,18 +15,24 @@ class CapabilityClosed(Exception):
     """A check needs a capability that the sampler declines; a visible skip, not a failure."""
 
 
+class Inconclusive(Exception):
+    """A check could not be decided: too little time, or a budget that shows nothing. Never green."""
+
+
 class CheckFailure(AssertionError):
     """A sampler broke a promise.
 
     Args:
         effect: What was seen against what is promised, in numbers.
         evidence: Of a statistical check, with its threshold; empty for properties, where one example decides.
+        distance: For statistical checks, the estimated total-variation distance.
     """
 
-    def __init__(self, effect: str, *, evidence: str = "") -> None:
+    def __init__(self, effect: str, *, evidence: str = "", distance: float | None = None) -> None:
         super().__init__(effect if not evidence else f"{effect} ({evidence})")
         self.effect = effect
         self.evidence = evidence
+        self.distance = distance
 
 
 @dataclass(frozen=True)

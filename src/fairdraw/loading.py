@@ -12,7 +12,7 @@ from fairdraw.protocols import RejectionSampler
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fairdraw.checks import Check
+    from fairdraw.checks import AnyCheck
 
 __all__ = [
     "DEFAULT_REFERENCE",
@@ -28,7 +28,10 @@ __all__ = [
     "load_sampler",
 ]
 
-LENSES: dict[str, tuple[str, ...]] = {"properties": ("fairdraw.properties.rejection",)}
+LENSES: dict[str, tuple[str, ...]] = {
+    "properties": ("fairdraw.properties.rejection",),
+    "statistical": ("fairdraw.statistical.lens",),
+}
 """Lens to the modules whose `CHECKS` it is made of."""
 
 NO_REFERENCE = "none"
@@ -47,10 +50,10 @@ class CannotStart(Exception):
     """The run cannot start: an unknown sampler, a factory that raises, not a sampler. One sentence says why."""
 
 
-def all_checks(only: str | None = None) -> tuple[Check, ...]:
+def all_checks(only: str | None = None) -> tuple[AnyCheck, ...]:
     """The shipped checks, of one lens or of all, in the order of their codes."""
     names = [module for lens, modules in LENSES.items() if only in (None, lens) for module in modules]
-    checks: Iterable[Check] = (check for name in names for check in importlib.import_module(name).CHECKS)
+    checks: Iterable[AnyCheck] = (check for name in names for check in importlib.import_module(name).CHECKS)
     return tuple(sorted(checks, key=lambda check: check.code))
 
 
@@ -71,7 +74,7 @@ def load_sampler(spec: str) -> RejectionSampler:
     return as_sampler(sampler)
 
 
-def load_reference(name: str | None, checks: Iterable[Check]) -> tuple[RejectionSampler | None, str]:
+def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[RejectionSampler | None, str]:
     """The sampler that differential checks compare with, and a word about it for the header.
 
     Args:

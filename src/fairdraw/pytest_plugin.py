@@ -50,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="sampler that differential checks compare with (default: vllm, if it can be imported)",
     )
     group.addoption("--fairdraw-only", choices=list(LENSES), help="run the checks of one lens")
+    group.addoption(
+        "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
+    )
 
 
 def _seed(text: str) -> int:

@@ -15,17 +15,29 @@ from fairdraw.runner import CheckRecord, Status
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairdraw.checks import Check
+    from fairdraw.checks import AnyCheck, Profile
     from fairdraw.controls import Control
+    from fairdraw.protocols import RejectionSampler
 
-__all__ = ["BROKEN", "GREEN", "NOTHING_RUN", "Header", "Summary", "failure_text", "progress_line", "run_as_json"]
+__all__ = [
+    "BROKEN",
+    "GREEN",
+    "NOTHING_RUN",
+    "NO_STATISTICS",
+    "Header",
+    "Summary",
+    "failure_text",
+    "progress_line",
+    "run_as_json",
+    "worded_fairness",
+]
 
 GREEN, BROKEN, NOTHING_RUN = 0, 1, 3
 """Exit codes of a run. 2 is for callers' mistakes, which have no run."""
 
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
 
-_NO_STATISTICS = "no statistical checks in this run"
+NO_STATISTICS = "no statistical checks in this run"
 
 
 def installed_versions() -> dict[str, str]:
@@ -55,7 +67,7 @@ class Header:
     seed: int
     reference: str
     checks: dict[str, int]
-    fairness: str = _NO_STATISTICS
+    fairness: str = NO_STATISTICS
     suite_version: str = __version__
     versions: dict[str, str] = dataclasses.field(default_factory=installed_versions)
 
@@ -72,9 +84,18 @@ class Header:
         ]
 
 
-def count_checks(checks: Iterable[Check]) -> dict[str, int]:
+def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:
     """Lens to the number of its checks."""
     return dict(sorted(Counter(check.lens for check in checks).items()))
+
+
+def worded_fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
+    """Alpha of the run, the TV that it can see and at what power; from the plans, before anything is drawn."""
+    if not any(check.lens == "statistical" for check in checks):
+        return NO_STATISTICS
+    from fairdraw.statistical.law_check import LawCheck, fairness
+
+    return fairness([check for check in checks if isinstance(check, LawCheck)], sampler, profile, seed)
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,7 @@ class Summary:
             "promises broken": self.count("failed"),
             "checks that ended in an exception": self.count("error"),
             "known defects gone": self.count("xpassed"),
+            "checks without a verdict": self.count("inconclusive"),
             "planted faults missed, so that the checks cannot be trusted here": len(self.missed),
         }
         return "RED: " + "; ".join(f"{what}: {count}" for what, count in reasons.items() if count)
@@ -118,18 +140,26 @@ class Summary:
         """The summary as text."""
         run = len(self.records) - self.count("skipped")
         counts = [f"{self.count(status)} {status}" for status in ("passed", "failed", "xfailed", "skipped")]
-        rare = [f"{self.count(status)} {status}" for status in ("error", "xpassed") if self.count(status)]
+        rare = [
+            f"{self.count(status)} {status}" for status in ("error", "xpassed", "inconclusive") if self.count(status)
+        ]
         return [
             f"{run} run: {', '.join(counts + rare)}",
             *self._reasons("skipped"),
+            *self._reasons("inconclusive"),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             self._controls_line(),
             *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
-            f"cases used: {sum(record.cases for record in self.records)} "
-            f"in {sum(record.seconds for record in self.records):.1f} s of checks",
+            f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             self.verdict,
         ]
+
+    def _used(self) -> str:
+        """Cases tried and draws judged; statistical checks of one subject judge the same draws."""
+        draws = sum(record.cases for record in self.records if record.lens == "statistical")
+        cases = sum(record.cases for record in self.records if record.lens != "statistical")
+        return f"cases used: {cases}" + (f"; draws judged: {draws}" if draws else "")
 
     def _reasons(self, status: str) -> list[str]:
         """Reasons, grouped, the most frequent first."""
@@ -141,7 +171,9 @@ class Summary:
             return "controls: none in this run"
         caught = len(self.controls) - len(self.missed)
         seconds = sum(control.seconds for control in self.controls)
-        return f"controls: {caught}/{len(self.controls)} planted faults caught in {seconds:.1f} s"
+        distances = [control.distance for control in self.controls if control.caught and control.distance is not None]
+        smallest = f", smallest TV caught {min(distances):.2g}" if distances else ""
+        return f"controls: {caught}/{len(self.controls)} planted faults caught in {seconds:.1f} s{smallest}"
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         return {
@@ -156,14 +188,17 @@ class Summary:
 
 def progress_line(record: CheckRecord) -> str:
     """One finished check as one line."""
-    detail = record.reason if record.status == "skipped" else f"{record.cases} cases, {record.seconds:.1f} s"
-    return f"{record.status:8}{record.id} ({detail})"
+    used = f"{record.cases} {'draws' if record.lens == 'statistical' else 'cases'}, {record.seconds:.1f} s"
+    detail = record.reason if record.status in ("skipped", "inconclusive") else used
+    return f"{record.status + ' ':8}{record.id} ({detail})"
 
 
 def failure_text(record: CheckRecord) -> str:
     """How a broken record is told: its story, or that a known defect is gone."""
     if record.story is not None:
         return "\n".join(record.story.lines())
+    if record.status == "inconclusive":
+        return f"{record.id}\nmeaning: INCONCLUSIVE, which is never green\neffect: {record.reason}"
     return (
         f"{record.id}\n"
         f"meaning: a known defect was not seen in {record.cases} cases; known defects are strict\n"

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw import __version__
-from fairdraw.checks import PROFILES, Check, Profile
+from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.crash import Crash, write_crash
-from fairdraw.failures import AdapterError, CapabilityClosed, CheckFailure, Story
+from fairdraw.failures import AdapterError, CapabilityClosed, CheckFailure, Inconclusive, Story
 from fairdraw.loading import LENSES, RAISED_CODE, all_checks, as_sampler, known_defects, last_line
-from fairdraw.seeds import derive_seed
+from fairdraw.seeds import DEFAULT_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -41,10 +40,7 @@ __all__ = [
     "run_check",
 ]
 
-Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "skipped"]
-
-DEFAULT_SEED = derive_seed("session", __version__) % 1_000_000
-"""The seed of a run that names none: fixed within a release of the suite, so that CI is repeatable."""
+Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "skipped"]
 
 CRASH_FOLDER = Path(".fairdraw/crashes")
 
@@ -74,6 +70,7 @@ class Session:
         reference_spec: What `--fairdraw-reference` was given.
         crash_folder: Where crash files go; `None` writes none.
         command: What repeats the search; made from `spec` if empty.
+        ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
     """
 
     spec: str | None = None
@@ -83,6 +80,11 @@ class Session:
     reference_spec: str | None = None
     crash_folder: Path | None = CRASH_FOLDER
     command: str = ""
+    ends_at: float | None = None
+
+    def out_of_time(self) -> bool:
+        """Whether the time budget has ended."""
+        return self.ends_at is not None and time.time() >= self.ends_at
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,10 @@ class CheckRecord:
     """What became of one check.
 
     Args:
-        status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone.
-        reason: Why it was skipped, or which known defect this is.
-        cases: How many cases were tried.
+        status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone,
+            `inconclusive` too little to decide on.
+        reason: Why it was skipped or is inconclusive, or which known defect this is.
+        cases: How many cases were tried; for statistical checks, how many draws were judged.
         story: How the failure is told; also kept for a known defect.
         trace: The traceback, for those who ask for it.
     """
@@ -115,7 +118,7 @@ class CheckRecord:
     @property
     def is_broken(self) -> bool:
         """Whether this record alone makes the run red."""
-        return self.status in ("failed", "error", "xpassed")
+        return self.status in ("failed", "error", "xpassed", "inconclusive")
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         """Plain data; the traceback stays here."""
@@ -155,13 +158,19 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def run_check(check: Check, sampler: RejectionSampler, session: Session) -> CheckRecord:
+def run_check(check: AnyCheck, sampler: RejectionSampler, session: Session) -> CheckRecord:
     """Try one promise on drawn cases; whatever happens becomes a record."""
     started = time.perf_counter()
     error: BaseException | None = None
     try:
         with one_torch_thread():
-            cases = check.run(sampler, profile=session.profile, seed=session.seed, reference=session.reference)
+            cases = check.run(
+                sampler,
+                profile=session.profile,
+                seed=session.seed,
+                reference=session.reference,
+                out_of_time=session.out_of_time,
+            )
     except (Exception, SystemExit) as caught:  # a sampler that leaves the program has not kept its promise
         error, cases = caught, getattr(caught, "tried", 0)
     blank = _blank(check, cases, time.perf_counter() - started)
@@ -223,17 +232,19 @@ def _require_known(name: str, value: str | None, known: Container[str | None]) -
         raise ValueError(f"check_sampler: {name}={value!r}, but it must be a known word. Use one of: {words}.")
 
 
-def _blank(check: Check, cases: int, seconds: float) -> CheckRecord:
+def _blank(check: AnyCheck, cases: int, seconds: float) -> CheckRecord:
     return CheckRecord(check.code, check.title, check.lens, check.contract, "passed", cases=cases, seconds=seconds)
 
 
 def _judged(
-    blank: CheckRecord, check: Check, sampler: RejectionSampler, session: Session, error: BaseException | None
+    blank: CheckRecord, check: AnyCheck, sampler: RejectionSampler, session: Session, error: BaseException | None
 ) -> CheckRecord:
     """`blank` with its status, and the story if there is one to tell."""
     defect = known_defects(sampler).get(check.code)
     if isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
+    if isinstance(error, Inconclusive):
+        return dataclasses.replace(blank, status="inconclusive", reason=str(error))
     if error is None:
         return blank if defect is None else dataclasses.replace(blank, status="xpassed", reason=defect)
     folder = session.crash_folder if defect is None else None
@@ -255,7 +266,7 @@ def _broken_promise(error: BaseException) -> CheckFailure | None:
     return error if isinstance(error, CheckFailure) else None
 
 
-def _told(check: Check, session: Session, error: BaseException) -> Story:
+def _told(check: AnyCheck, session: Session, error: BaseException) -> Story:
     """The failure as a story; writes its crash file on the way."""
     case: RejectionCase | None = getattr(error, "case", None)
     notes = ["tried again, the same example did not fail: the sampler keeps state between calls"]
@@ -273,7 +284,7 @@ def _told(check: Check, session: Session, error: BaseException) -> Story:
     )
 
 
-def _about(check: Check, error: BaseException) -> Story:
+def _about(check: AnyCheck, error: BaseException) -> Story:
     """What was broken, and how much."""
     broken = _broken_promise(error)
     if broken is not None:
@@ -296,7 +307,7 @@ def _first_paragraph(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def _saved(check: Check, session: Session, case: RejectionCase, effect: str) -> tuple[str, tuple[str, ...]]:
+def _saved(check: AnyCheck, session: Session, case: RejectionCase, effect: str) -> tuple[str, tuple[str, ...]]:
     """Write a crash file: its path, and what prevented it. A folder that cannot be written never fails a run."""
     if session.crash_folder is None:
         return "", ()
@@ -315,10 +326,13 @@ def _saved(check: Check, session: Session, case: RejectionCase, effect: str) -> 
         return "", (f"no crash file was written: {error}",)
 
 
-def _command(check: Check, session: Session, crash_file: str) -> str:
+def _command(check: AnyCheck, session: Session, crash_file: str) -> str:
     """What to type to see the failure again."""
     search = session.command
     if session.spec is not None and not search:
+        if check.lens == "statistical":
+            profile = f"--profile {session.profile.name} --seed {session.seed}"
+            return f"fairdraw check {session.spec} -k {check.code} {profile}"
         search = (
             f"pytest --pyargs fairdraw --sampler {session.spec} -k {check.code} "
             f"--fairdraw-profile {session.profile.name} --fairdraw-seed {session.seed}"

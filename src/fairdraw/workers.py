@@ -14,14 +14,14 @@ from fairdraw.runner import CheckRecord, Session, run_check
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fairdraw.checks import Check
+    from fairdraw.checks import AnyCheck
     from fairdraw.protocols import RejectionSampler
 
 __all__ = ["run_checks"]
 
 
 def run_checks(
-    checks: Sequence[Check], sampler: RejectionSampler, session: Session, workers: int = 1
+    checks: Sequence[AnyCheck], sampler: RejectionSampler, session: Session, workers: int = 1
 ) -> Iterator[CheckRecord]:
     """A record of every check, as soon as it is there.
 

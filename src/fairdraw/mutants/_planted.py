@@ -26,12 +26,14 @@ class Mutant:
         story: How such a fault comes about, or what it does to the text.
         caught_by: Codes of checks that must catch it; the first names it best.
         make: Makes a fresh sampler (some faults keep state between calls).
+        min_draws: A statistical check with fewer draws per law is not expected to see it.
     """
 
     name: str
     story: str
     caught_by: tuple[str, ...]
     make: Callable[[], RejectionSampler]
+    min_draws: int = 0
 
     def __str__(self) -> str:
         return self.name

@@ -1,0 +1,189 @@
+"""A statistical check: some tables of one subject, and the decision.
+
+Each check has a code of its own, so that a failure says what is wrong; checks of one subject share its samples
+(`subjects`), so that codes cost nothing. One error rate serves the run: each of the *shipped* checks has an equal
+share, whichever are run, so that neither workers nor `-k` change a verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairdraw.checks import PROFILES, OutOfTime, Profile, Question
+from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
+from fairdraw.seeds import DEFAULT_SEED, derive_seed
+from fairdraw.statistical.decision import SequentialCheck, Verdict
+from fairdraw.statistical.design import SamplePlan
+from fairdraw.statistical.subjects import Course, Subject, noise_kinds, shared_counts
+from fairdraw.statistical.watching import watch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairdraw.protocols import RejectionSampler
+    from fairdraw.statistical.decision import Decision
+    from fairdraw.statistical.design import NoPower
+    from fairdraw.statistical.subjects import Counts
+
+__all__ = ["FALSE_PASS_RATE", "LawCheck", "fairness", "false_fail_rate"]
+
+FALSE_PASS_RATE = 1e-3
+
+_FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4
+
+_CUDA_FACTOR = 100
+
+
+def false_fail_rate(seed: int) -> float:
+    """Of a whole run: 1e-6 with the seed of the release, which everybody uses; 1e-4 with any other, drawn afresh.
+
+    Example:
+        >>> false_fail_rate(12345678901)
+        0.0001
+    """
+    return _FIXED_SEED_RATE if seed == DEFAULT_SEED else _OTHER_SEED_RATE
+
+
+@dataclass(frozen=True)
+class LawCheck(Question):
+    """A promise about a law, put to some tables of a subject.
+
+    Args:
+        tables: The tables that it judges, by the beginnings of their names.
+        share: Of the run's false-fail rate.
+    """
+
+    subject: Subject
+    tables: tuple[str, ...]
+    share: float = 1.0
+
+    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None:
+        """Why this check cannot be asked of `sampler`; `None` if it can."""
+        if not noise_kinds(sampler):
+            return "the sampler takes neither seeded nor explicit noise"
+        return super().why_not(sampler, reference)
+
+    def course(self, sampler: RejectionSampler, profile: Profile) -> Course:
+        """The subject, prepared for what `sampler` can draw under `profile`."""
+        slow, factor = sampler.capabilities.slow, _CUDA_FACTOR if sampler.device.startswith("cuda") else 1
+        num_draws = (profile.slow_draws if slow else profile.draws) * factor
+        return self.subject.course(num_draws, sampler.device, slow=slow)
+
+    def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> dict[str, SamplePlan | NoPower]:
+        """The plan of each table, which follows from the arguments alone."""
+        course = self.course(sampler, profile)
+        names = [name for name in course.tables if name.startswith(self.tables)]
+        return course.plan(names, self.share * false_fail_rate(seed) / len(names))
+
+    def run(
+        self,
+        sampler: RejectionSampler,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: RejectionSampler | None = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Draw, count and look until the verdict is known.
+
+        Args:
+            reference: Not used; every check takes one.
+            out_of_time: Asked before each look.
+
+        Returns:
+            The number of draws judged. Checks of the same subject judge the same draws.
+
+        Raises:
+            CapabilityClosed: If the sampler declines what the check needs.
+            CheckFailure: If the law is another.
+            Inconclusive: If the budget shows nothing, or time is out.
+
+        Error rates:
+            A right sampler fails with probability at most `share * false_fail_rate(seed)`. One whose tables are as far
+            off as their plans say passes with probability at most 1e-3.
+
+        Randomness:
+            Everything follows from `seed`, the subject and the number of draws.
+        """
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityClosed(reason)
+        chosen = profile or PROFILES["ci"]
+        course = self.course(sampler, chosen)
+        plans = self.plans(sampler, chosen, seed)
+        check = SequentialCheck(
+            plans, self.share * false_fail_rate(seed), {name: course.tables[name].label for name in plans}
+        )
+        subject_seed, num_looks = derive_seed("statistical", seed, self.subject.name), 0
+
+        def count(look: int) -> Counts:
+            nonlocal num_looks
+            num_looks = look + 1
+            return shared_counts(sampler, course, subject_seed, look)
+
+        decision = watch(check, count, num_looks=course.num_looks, out_of_time=out_of_time)
+        num_draws = num_looks * course.draws_per_look
+        _raise_unless_passed(decision, num_draws, ended=out_of_time())
+        return num_draws
+
+    def __call__(self, sampler: RejectionSampler) -> None:
+        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
+        self.run(sampler, seed=DEFAULT_SEED)
+
+
+def _raise_unless_passed(decision: Decision, num_draws: int, *, ended: bool) -> None:
+    if decision.verdict is Verdict.PASS:
+        return
+    error: Exception
+    if decision.verdict is Verdict.INCONCLUSIVE:
+        why = "the time budget ended" if ended else "the budget of draws shows too little"
+        error = Inconclusive(f"{why}: {decision.reason}")
+    else:
+        error = _failure(decision)
+    error.tried = num_draws  # type: ignore[union-attr]  # read back with getattr by the runner
+    raise error
+
+
+def _failure(decision: Decision) -> CheckFailure:
+    """The failure, told by the table that carries most of the evidence."""
+    worst = max(decision.evidence, key=lambda table: (table.num_impossible > 0, table.log_e_value))
+    low, high = worst.tv_interval
+    effect = (
+        f"{worst.name}: TV {worst.tv_distance:.4f} (95 %: {low:.4f} to {high:.4f}) over {worst.num_cells} cells, "
+        f"{worst.num_samples} samples; worst {worst.worst_cell}"
+    )
+    threshold = decision.log_threshold / math.log(10)
+    if worst.num_impossible:
+        evidence = f"{worst.num_impossible} observations of probability 0; one decides"
+    else:
+        evidence = (
+            f"E = 10^{decision.log_e_value / math.log(10):.1f} >= threshold 10^{threshold:.1f}; "
+            f"chi-square {worst.chi_square:.1f} (p = {worst.p_value:.2g})"
+        )
+    return CheckFailure(effect, evidence=evidence, distance=worst.tv_distance)
+
+
+def fairness(checks: Sequence[LawCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
+    """What the run can see, for the header: alpha, distances and power, from the plans."""
+    asked = [check for check in checks if check.why_not(sampler) is None]
+    if not asked:
+        return "every statistical check is closed for this sampler"
+    worst: dict[str, float] = {}
+    powerless = 0
+    for check in asked:
+        course = check.course(sampler, profile)
+        for name, plan in check.plans(sampler, profile, seed).items():
+            if isinstance(plan, SamplePlan):
+                seen = plan.discrepancy * course.tables[name].event_prob
+                worst[check.subject.group] = max(worst.get(check.subject.group, 0.0), seen)
+            else:
+                powerless += 1
+    alpha, shipped = false_fail_rate(seed), round(1 / asked[0].share)
+    seen_text = ", ".join(f"{distance:.2g} ({group})" for group, distance in worst.items()) or "nothing"
+    return (
+        f"alpha {alpha:.0e} over {shipped} checks; sees TV >= {seen_text} with power {1 - FALSE_PASS_RATE:g}"
+        + (f"; {powerless} tables have no power" if powerless else "")
+        + ("; a slow sampler: few draws, coarse TV" if sampler.capabilities.slow else "")
+    )

@@ -1,0 +1,378 @@
+"""The statistical promises of the rejection contract: a table of contents. Each is a check: code, title, meaning."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+from fairdraw.protocols import Capability
+from fairdraw.statistical.configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED
+from fairdraw.statistical.law_check import LawCheck
+from fairdraw.statistical.subjects import Subject, decoding, production, small_laws
+
+__all__ = ["CHECKS"]
+
+_DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
+_RAGGED, _GREEDY, _LARGE = Capability.RAGGED, Capability.GREEDY, Capability.LARGE_VOCAB
+
+# Shares of a profile's draws follow costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
+# milliseconds (an interpreted kernel) take about 100 seconds each.
+_DISAGREEING = small_laws(DISAGREEING, 1.0)
+_ONE_HOT = small_laws(ONE_HOT, 0.5)
+_AGREEING = small_laws(AGREEING, 0.25)
+_RAGGED_LAWS = small_laws(RAGGED, 1.0)
+_PRODUCTION = production(0.08, 0.6)
+_TEXT = decoding("text", 0.4, 0.3)
+_PARAMETERS = decoding("requests with parameters of their own", 0.4, 0.3)
+_N_GRAM = decoding("n-gram drafts", 0.4, 0.3)
+_SEQUENCES = decoding("sequences of a small language", 0.4, 0.3)
+
+
+def _law(
+    code: str, title: str, subject: Subject, tables: tuple[str, ...], needs: tuple[Capability, ...], meaning: str
+) -> LawCheck:
+    return LawCheck(code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, subject, tables)
+
+
+_LISTED = (
+    # 1xx: what is emitted, and how much is accepted
+    _law(
+        "LAW101",
+        "output rows follow the law of token verification",
+        _DISAGREEING,
+        ("S1",),
+        (_DENSE, _TOKEN),
+        """Accepted count and all emitted tokens, jointly, have the law that draft and target laws give.
+
+        The widest net: it sees faults of acceptance, recovery and bonus, and rows that cannot occur. Look at the other
+        failures for the place; if this one is alone, at the order of tokens within a row.
+        """,
+    ),
+    _law(
+        "LAW102",
+        "completed rows follow the target",
+        _DISAGREEING,
+        ("S2",),
+        (_DENSE,),
+        """A row, completed with draws from the target after its last token, has the law of plain sampling.
+
+        This is losslessness itself: what users read is not what the target model would have written.
+        """,
+    ),
+    _law(
+        "LAW103",
+        "the number of accepted drafts follows its law",
+        _DISAGREEING,
+        ("S4 accepted",),
+        (_DENSE, _TOKEN),
+        """The number of accepted drafts per row has the law of token verification.
+
+        Too few: decoding is slower than it could be, though the text may be right (draft probabilities ignored). Too
+        many: it is not lossless. One uniform for several positions shows here as well.
+        """,
+    ),
+    _law(
+        "LAW104",
+        "each draft token is accepted with its own probability",
+        _DISAGREEING,
+        ("S4 draft",),
+        (_DENSE, _TOKEN),
+        """A draft token that is reached is accepted with probability `min(1, target / draft)`.
+
+        Look at the ratio: another row's probabilities, a rounded draft law, a power or a factor.
+        """,
+    ),
+    _law(
+        "LAW111",
+        "output rows follow their law on one-hot drafts",
+        _ONE_HOT,
+        ("S1",),
+        (_HOT, _TOKEN),
+        """Without draft probabilities a draft is accepted with its target probability, and else another token drawn.
+
+        Usually the recovered token: it must be drawn from the target without the rejected draft, renormalised.
+        """,
+    ),
+    _law(
+        "LAW112",
+        "completed rows follow the target on one-hot drafts",
+        _ONE_HOT,
+        ("S2",),
+        (_HOT,),
+        """With n-gram drafts, too, a completed row has the law of plain sampling.
+
+        What users read is not what the target model would have written.
+        """,
+    ),
+    _law(
+        "LAW113",
+        "drafts are accepted as often as their law says on one-hot drafts",
+        _ONE_HOT,
+        ("S4",),
+        (_HOT, _TOKEN),
+        """Accepted counts, and the acceptance of each draft token, with its target probability.
+
+        Look at the acceptance test for n-gram drafts: its draft probability is 1.
+        """,
+    ),
+    _law(
+        "LAW121",
+        "rows of ragged batches follow the law of their own request",
+        _RAGGED_LAWS,
+        ("S1",),
+        (_DENSE, _TOKEN, _RAGGED),
+        """Requests of 2, 1, 0 and 2 drafts with different laws, side by side, each follow their own.
+
+        Usually an offset: `cu_num_draft_tokens` without its leading 0, or `request * max_spec_len` where drafts are
+        ragged.
+        """,
+    ),
+    _law(
+        "LAW131",
+        "drafts from the target law are kept and followed by the bonus token",
+        _AGREEING,
+        ("S1",),
+        (_DENSE, _TOKEN),
+        """If draft and target laws are equal, all drafts are accepted and output rows follow the target.
+
+        Look at the comparison of uniform and ratio at exactly 1, and at the bonus token.
+        """,
+    ),
+    # 2xx: what depends on what within a row
+    _law(
+        "LAW201",
+        "emitted tokens depend on their drafts as the law says",
+        _DISAGREEING,
+        ("S8",),
+        (_DENSE, _TOKEN),
+        """Draft token and emitted token at a position have their joint law.
+
+        Drafter and sampler may draw from overlapping random streams, or drafts may follow another law than declared.
+        """,
+    ),
+    _law(
+        "LAW203",
+        "recovered tokens do not depend on the rejected draft",
+        _DISAGREEING,
+        ("S3",),
+        (_DENSE, _TOKEN),
+        """Given a rejection, the recovered token is independent of the draft token that was rejected.
+
+        Recovery shares its noise with the drafter (vLLM #54282) or with the acceptance test. Give it noise of its own.
+        """,
+    ),
+    _law(
+        "LAW204",
+        "bonus tokens do not depend on the last draft",
+        _DISAGREEING,
+        ("S5",),
+        (_DENSE, _TOKEN),
+        """Given that all drafts are accepted, the bonus token follows the target and is independent of the last draft.
+
+        A bonus token of another row or position, or one that shares its noise with the drafter.
+        """,
+    ),
+    _law(
+        "LAW211",
+        "emitted tokens depend on their one-hot drafts as the law says",
+        _ONE_HOT,
+        ("S8",),
+        (_HOT, _TOKEN),
+        """Draft token and emitted token at a position have their joint law when drafts are one-hot.
+
+        Drafter and sampler may draw from overlapping random streams.
+        """,
+    ),
+    _law(
+        "LAW213",
+        "recovered tokens follow the residual of the rejected one-hot draft",
+        _ONE_HOT,
+        ("S3",),
+        (_HOT, _TOKEN),
+        """Given a rejected n-gram draft, the recovered token follows the target without that draft, renormalised.
+
+        Recovery from the target as it is, without renormalisation, or with the noise that rejected the draft.
+        """,
+    ),
+    _law(
+        "LAW214",
+        "bonus tokens do not depend on the last one-hot draft",
+        _ONE_HOT,
+        ("S5",),
+        (_HOT, _TOKEN),
+        """Given that all n-gram drafts are accepted, the bonus token follows the target and nothing else.
+
+        A bonus token of another row or position.
+        """,
+    ),
+    _law(
+        "LAW224",
+        "bonus tokens do not depend on drafts from the target law",
+        _AGREEING,
+        ("S5",),
+        (_DENSE, _TOKEN),
+        """If draft and target laws are equal, the bonus token is still independent of the last draft.
+
+        Here every row ends in a bonus token, so that shared noise has nowhere to hide.
+        """,
+    ),
+    # 3xx: what depends on what between rows and calls
+    _law(
+        "LAW301",
+        "rows of one call are independent",
+        _DISAGREEING,
+        ("S6",),
+        (_DENSE,),
+        """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
+
+        Noise that is indexed by lane or block instead of row, or drawn once for the batch.
+        """,
+    ),
+    _law(
+        "LAW302",
+        "consecutive calls are independent",
+        _DISAGREEING,
+        ("S7",),
+        (_DENSE,),
+        """First tokens of the same row in two consecutive calls with different seeds are independent.
+
+        A seed or offset that does not advance, or noise kept in a buffer.
+        """,
+    ),
+    # 4xx: production vocabularies, by the probability integral transform
+    _law(
+        "LAW401",
+        "emitted tokens follow the target at a production vocabulary, by rank",
+        _PRODUCTION,
+        ("S9 emitted token by rank",),
+        (_DENSE, _RAGGED, _LARGE),
+        """Emitted tokens, ordered by their target probability, are as often probable and improbable as they should be.
+
+        A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best.
+        """,
+    ),
+    _law(
+        "LAW402",
+        "emitted tokens follow the target at a production vocabulary, by id",
+        _PRODUCTION,
+        ("S9 emitted token by id",),
+        (_DENSE, _RAGGED, _LARGE),
+        """Emitted tokens, ordered by id, are spread over the vocabulary as they should be.
+
+        A tile of the vocabulary that is lost or weighed twice, most often the last.
+        """,
+    ),
+    _law(
+        "LAW403",
+        "drafts are accepted with their probabilities at a production vocabulary",
+        _PRODUCTION,
+        ("S9 acceptance",),
+        (_DENSE, _RAGGED, _LARGE, _TOKEN),
+        """Each draft is accepted with probability `min(1, target / draft)` at a vocabulary of 32768 tokens.
+
+        Sums over the vocabulary that lose accuracy or a tile; offsets in ragged batches.
+        """,
+    ),
+    _law(
+        "LAW404",
+        "recovered tokens follow the residual at a production vocabulary",
+        _PRODUCTION,
+        ("S9 recovered",),
+        (_DENSE, _RAGGED, _LARGE, _TOKEN),
+        """Recovered tokens, by rank and by id, follow `max(target - draft, 0)` at a vocabulary of 32768 tokens.
+
+        A tile that takes no part in the race, or a residual of another position.
+        """,
+    ),
+    # 5xx: a real decoding loop
+    _law(
+        "LAW501",
+        "decoded text follows the target model",
+        _TEXT,
+        ("next", "token after", "first", "neighbours"),
+        (_DENSE,),
+        """Language models draft and verify through the sampler; every token follows the target given all before it.
+
+        End to end: what users read is not what the target model alone would have written.
+        """,
+    ),
+    _law(
+        "LAW502",
+        "text decoded with parameters per request follows the target model",
+        _PARAMETERS,
+        ("next", "token after", "first"),
+        (_DENSE, _RAGGED, _GREEDY),
+        """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
+
+        Parameters of one request that reach another, or greedy and random requests that are mixed up.
+        """,
+    ),
+    _law(
+        "LAW503",
+        "text decoded with n-gram drafts follows the target model",
+        _N_GRAM,
+        ("next", "token after", "first"),
+        (_HOT,),
+        """The same with drafts that have no draft probabilities.
+
+        Look at recovery: it must leave out the rejected draft and nothing else.
+        """,
+    ),
+    _law(
+        "LAW504",
+        "whole sequences of a small language follow the target model",
+        _SEQUENCES,
+        ("next", "token after", "first"),
+        (_DENSE,),
+        """Sequences of a language of 8 tokens, and pairs of neighbouring requests, have their exact joint law.
+
+        Dependence between positions, or between requests, that no single token shows.
+        """,
+    ),
+    _law(
+        "LAW511",
+        "drafts of decoded text are accepted as their laws say",
+        _TEXT,
+        ("accepted",),
+        (_DENSE, _TOKEN),
+        """The number of accepted drafts in a decoding loop has the law that the models' probabilities give.
+
+        The text may be right and decoding slow: the draft law is not looked at, or not the one that drafts came from.
+        """,
+    ),
+    _law(
+        "LAW512",
+        "drafts of requests with parameters are accepted as their laws say",
+        _PARAMETERS,
+        ("accepted",),
+        (_DENSE, _RAGGED, _GREEDY, _TOKEN),
+        """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
+
+        Drafts of one request are verified with the parameters of another.
+        """,
+    ),
+    _law(
+        "LAW513",
+        "n-gram drafts of decoded text are accepted as their laws say",
+        _N_GRAM,
+        ("accepted",),
+        (_HOT, _TOKEN),
+        """The number of accepted n-gram drafts in a decoding loop has the law that the target model gives.
+
+        Too few: decoding is slower than it could be.
+        """,
+    ),
+    _law(
+        "LAW514",
+        "drafts of a small language are accepted as their laws say",
+        _SEQUENCES,
+        ("accepted",),
+        (_DENSE, _TOKEN),
+        """The number of accepted drafts in a small language, with penalties and two temperatures.
+
+        One uniform for several positions, or a draft law that is not looked at.
+        """,
+    ),
+)
+
+CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

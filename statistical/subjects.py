@@ -1,0 +1,274 @@
+"""What the statistical checks draw from: a subject is a configuration, a production vocabulary, or a text to decode.
+
+One drawing serves many tables, and a check judges some of them. So a subject is prepared for a budget once (`Course`),
+and drawn once per sampler and seed (`shared_counts`), however many checks ask; what is remembered are count tables, a
+few kilobytes. Workers of other processes draw again what they need, and find the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw.failures import CapabilityClosed
+from fairdraw.harness import emit
+from fairdraw.protocols import Capability
+from fairdraw.seeds import derive_seed
+from fairdraw.statistical.decode import decode, make_noise
+from fairdraw.statistical.decode_check import decode_scenarios
+from fairdraw.statistical.design import NoPower, SamplePlan, finest_plan
+from fairdraw.statistical.experiment import Experiment
+from fairdraw.statistical.production import NUM_DRAFT_TOKENS, LawPool, ProductionExperiment
+from fairdraw.statistical.watching import NUM_LOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
+    from fairdraw.statistical.configurations import Configuration
+    from fairdraw.statistical.watching import Draw
+
+__all__ = ["Course", "Subject", "WatchedTable", "decoding", "noise_kinds", "production", "shared_counts", "small_laws"]
+
+Counts = Mapping[str, "NDArray[np.int64]"]
+
+_PRODUCTION_VOCAB_SIZE, _NUM_LAWS = 32768, 24
+"""Large enough for several tiles of every kernel; the pool takes 90 MB."""
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedTable:
+    """One table of a course, and how many draws there will be of it.
+
+    Args:
+        observed_per_draw: Probability, at least, that a draw is an observation.
+        event_prob: The same without counting a pair as two draws; it turns a distance given the event into one of rows.
+        is_optional: Without power it is left out, because other tables see the same faults.
+    """
+
+    probs: NDArray[np.float64]  # [num_cells] float64
+    max_num_draws: int
+    possible: NDArray[np.bool_] | None = None  # [num_cells] bool
+    observed_per_draw: float = 1.0
+    event_prob: float = 1.0
+    label: Callable[[int], str] = str
+    is_optional: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """A subject, prepared for a budget.
+
+    Args:
+        tables: Everything that is counted.
+        count: From a sampler and a seed to the count tables of one look.
+        draws_per_look: Rows (or draft positions, or decoded tokens).
+    """
+
+    tables: Mapping[str, WatchedTable]
+    count: Callable[[RejectionSampler, int], Counts]
+    num_looks: int
+    draws_per_look: int
+
+    def plan(self, names: Iterable[str], false_fail_rate: float) -> dict[str, SamplePlan | NoPower]:
+        """Per table the plan that sees the smallest distance that the budget can show.
+
+        Args:
+            false_fail_rate: Of each table.
+        """
+        plans = {
+            name: finest_plan(
+                table.probs,
+                false_fail_rate=false_fail_rate,
+                max_num_draws=table.max_num_draws,
+                event_prob=table.observed_per_draw,
+                possible=table.possible,
+            )
+            for name in names
+            for table in [self.tables[name]]
+        }
+        return {n: plan for n, plan in plans.items() if isinstance(plan, SamplePlan) or not self.tables[n].is_optional}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to draw from.
+
+    Args:
+        group: The word under which the header tells what can be seen.
+        share: Draws, as a share of the profile's; a draw costs more here and less there.
+        slow_share: The same for slow samplers, whose costs are others.
+        prepare: From the number of draws and the device to a course.
+    """
+
+    name: str
+    group: str
+    share: float
+    slow_share: float
+    prepare: Callable[[int, str], Course]
+
+    def course(self, num_draws: int, device: str, *, slow: bool) -> Course:
+        """The course for a profile's number of draws; prepared once."""
+        return _prepared(self, round(num_draws * (self.slow_share if slow else self.share)), device)
+
+
+@lru_cache(maxsize=64)
+def _prepared(subject: Subject, num_draws: int, device: str) -> Course:
+    return subject.prepare(num_draws, device)
+
+
+def noise_kinds(sampler: RejectionSampler) -> list[Capability]:
+    """The kinds of noise that `sampler` takes; its own random numbers first, because it runs on them."""
+    return [kind for kind in (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE) if kind in sampler.capabilities]
+
+
+def _drawing_from(sampler: RejectionSampler) -> Draw:
+    kinds = noise_kinds(sampler)
+    if not kinds:
+        raise CapabilityClosed("the sampler takes neither seeded nor explicit noise")
+
+    def draw(batch: SpecDecodeBatch, seed: int) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+        return emit(sampler, batch, make_noise(kinds[0], batch, seed)).tokens
+
+    return draw
+
+
+class _SharedCounts:
+    """The looks taken at one sampler so far."""
+
+    def __init__(self) -> None:
+        self._sampler: RejectionSampler | None = None
+        self._looks: dict[tuple[Course, int], list[Counts]] = {}
+
+    def of(self, sampler: RejectionSampler, course: Course, seed: int) -> list[Counts]:
+        """The looks of one course; another sampler starts anew."""
+        if sampler is not self._sampler:
+            self._sampler, self._looks = sampler, {}
+        return self._looks.setdefault((course, seed), [])
+
+
+_shared = _SharedCounts()
+
+
+def shared_counts(sampler: RejectionSampler, course: Course, seed: int, look: int) -> Counts:
+    """The count tables of one look, drawn the first time that a check asks for them.
+
+    Randomness:
+        Everything follows from `seed` and the number of the look.
+    """
+    looks = _shared.of(sampler, course, seed)
+    while len(looks) <= look:
+        looks.append(course.count(sampler, derive_seed("look", seed, len(looks))))
+    return looks[look]
+
+
+def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
+    """Number of looks, and calls per look, so that no more than `num_draws` are drawn."""
+    per_look = max(1, num_draws // (per_call * NUM_LOOKS))
+    return num_draws // (per_call * per_look), per_look
+
+
+def small_laws(configuration: Configuration, share: float) -> Subject:
+    """S1 to S8 on one configuration."""
+
+    def prepare(num_draws: int, device: str) -> Course:
+        # As large as leaves every look its pair of calls: rows far apart are compared, too.
+        batch_size = 1 << min(14, max(6, (num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
+        num_looks, num_pairs = _looks(num_draws, 2 * batch_size)
+        experiment = Experiment(configuration, batch_size=batch_size, device=device)
+        rows_per_look = 2 * num_pairs * batch_size
+        rows_per_kind = num_looks * rows_per_look // len(configuration.requests)
+        tables = {
+            table.name: WatchedTable(
+                table.law.probs,
+                rows_per_kind,
+                table.law.possible,
+                table.law.event_prob / table.law.rows_per_observation,
+                table.law.event_prob,
+                table.law.label,
+            )
+            for table in experiment.tables
+        }
+
+        def count(sampler: RejectionSampler, seed: int) -> Counts:
+            return experiment.count(experiment.draw(_drawing_from(sampler), 2 * num_pairs, seed))
+
+        return Course(tables, count, num_looks, rows_per_look)
+
+    return Subject(configuration.name, "rows", share, share, prepare)
+
+
+@lru_cache(maxsize=1)
+def _production_laws() -> LawPool:
+    return LawPool.build(_PRODUCTION_VOCAB_SIZE, _NUM_LAWS, seed=0)
+
+
+def production(share: float, slow_share: float) -> Subject:
+    """S9 at a vocabulary of 32768 tokens."""
+
+    def prepare(num_draws: int, device: str) -> Course:
+        experiment = ProductionExperiment(
+            _production_laws(), batch_size=16 if num_draws < 8 * 1024 else 64, device=device
+        )
+        per_call = sum(experiment.num_draft_tokens)
+        num_looks, num_calls = _looks(num_draws, per_call)
+        # A first position is always reached, so every verifier brings this many emitted tokens.
+        at_least = np.count_nonzero(NUM_DRAFT_TOKENS) / sum(NUM_DRAFT_TOKENS)
+        tables = {
+            name: WatchedTable(
+                experiment.cells.probs,
+                num_looks * num_calls * per_call,
+                observed_per_draw=observed,
+                event_prob=event_prob,
+                label=experiment.cells.label,
+            )
+            for name, event_prob in experiment.event_probs().items()
+            for observed in [at_least if name.startswith("S9 emitted") else event_prob]
+        }
+
+        def count(sampler: RejectionSampler, seed: int) -> Counts:
+            return experiment.count(_drawing_from(sampler), num_calls, seed)
+
+        return Course(tables, count, num_looks, num_calls * per_call)
+
+    return Subject("production", "production vocabulary", share, slow_share, prepare)
+
+
+def decoding(scenario: str, share: float, slow_share: float) -> Subject:
+    """One scenario of the decoding loop; a draw is a decoded token."""
+
+    def prepare(num_draws: int, device: str) -> Course:
+        # Four decodings at least, each of at least 32 requests of 12 tokens, or 96 sequences of 4.
+        num_requests = min(1024, max(32, num_draws // (4 * 12)))
+        found = decode_scenarios(num_requests, 3 * num_requests)[scenario]
+        per_decoding = found.setup.num_requests * found.setup.num_tokens
+        num_looks, num_decodings = _looks(num_draws, per_decoding)
+        tables = {
+            name: WatchedTable(
+                law.probs,
+                law.num_draws * num_looks * num_decodings,
+                observed_per_draw=law.event_prob,
+                event_prob=law.event_prob,
+                label=law.label,
+                is_optional=law.is_optional,
+            )
+            for name, law in found.laws().items()
+        }
+
+        def count(sampler: RejectionSampler, seed: int) -> Counts:
+            parts = [
+                found.count(decode(sampler, found.setup, derive_seed("decoding", seed, number)))
+                for number in range(num_decodings)
+            ]
+            return {name: np.sum([part[name] for part in parts], axis=0) for name in parts[0]}
+
+        return Course(tables, count, num_looks, num_decodings * per_decoding)
+
+    group = "whole sequences" if "sequences" in scenario else "decoded tokens"
+    return Subject(f"decoding: {scenario}", group, share, slow_share, prepare)

@@ -1,0 +1,220 @@
+"""The statistical lens as a product: shares, verdicts, budgets, bad input, and a planted fault for every check."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw import adapters
+from fairdraw.checks import PROFILES, Profile
+from fairdraw.cli import main
+from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
+from fairdraw.mutants._law_sampler import LawSampler
+from fairdraw.mutants.laws import LAW_MUTANTS
+from fairdraw.protocols import Capability, rejection_sampler
+from fairdraw.runner import DEFAULT_SEED, Session, run_check
+from fairdraw.statistical.configurations import RequestLaws
+from fairdraw.statistical.law_check import LawCheck, fairness, false_fail_rate
+from fairdraw.statistical.lens import CHECKS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw.mutants.rejection import Mutant
+    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+
+SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
+BY_CODE = {check.code: check for check in CHECKS}
+PRODUCTION = ("LAW401", "LAW402", "LAW403", "LAW404")
+
+
+def right_sampler(**closed: str) -> RejectionSampler:
+    declined = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+    return rejection_sampler(LawSampler().verify, name="right", closed=declined | closed)
+
+
+def fairdraw(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_shares_of_all_shipped_checks_are_the_whole_rate() -> None:
+    assert math.fsum(check.share for check in CHECKS) == pytest.approx(1)
+
+
+def test_codes_are_unique() -> None:
+    assert len(BY_CODE) == len(CHECKS)
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    assert {code for mutant in LAW_MUTANTS for code in mutant.caught_by} == set(BY_CODE)
+
+
+def test_every_table_is_judged_by_exactly_one_check() -> None:
+    sampler = right_sampler()
+    for subject in {check.subject for check in CHECKS}:
+        own = [check for check in CHECKS if check.subject == subject]
+        for name in own[0].course(sampler, SMOKE).tables:
+            assert sum(name.startswith(check.tables) for check in own) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("mutant", "code"),
+    [(mutant, code) for mutant in LAW_MUTANTS for code in mutant.caught_by],
+    ids=str,
+)
+def test_planted_law_is_caught(mutant: Mutant, code: str) -> None:
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(mutant.make(), profile=CI, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.code not in PRODUCTION], ids=str)
+def test_right_sampler_passes(check: LawCheck) -> None:
+    assert check.run(right_sampler(), profile=SMOKE, seed=DEFAULT_SEED) > 0
+
+
+def test_checks_of_one_subject_share_their_draws() -> None:
+    calls = []
+
+    def counting(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        calls.append(batch.batch_size)
+        return LawSampler().verify(batch, noise)
+
+    sampler = rejection_sampler(counting, closed={"explicit-noise": "draws its own numbers"})
+    BY_CODE["LAW101"].run(sampler, profile=SMOKE)
+    drawn = sum(calls)
+    BY_CODE["LAW102"].run(sampler, profile=SMOKE)
+    assert sum(calls) == drawn
+
+
+def test_sampler_without_seeds_is_given_numbers() -> None:
+    verify = adapters.load("torch", "cpu").verify
+    sampler = rejection_sampler(verify, closed={"seeded-noise": "takes numbers"})
+    assert BY_CODE["LAW101"].run(sampler, profile=SMOKE) > 0
+
+
+def test_sampler_without_any_noise_is_skipped() -> None:
+    sampler = right_sampler(**{Capability.SEEDED_NOISE.value: "none"})
+    with pytest.raises(CapabilityClosed, match="neither seeded nor explicit"):
+        BY_CODE["LAW101"].run(sampler)
+
+
+class ExactMatch(LawSampler):
+    """Draws from the target and keeps a draft that equals the draw: lossless, and another law of acceptance."""
+
+    def laws(self, batch, drafts):  # type: ignore[no-untyped-def]
+        return super().laws(batch.replace(draft_probs=None), drafts)
+
+
+def test_exact_match_verification_is_judged_by_what_it_emits() -> None:
+    declined = {"explicit-noise": "draws its own", "token-verification": "exact match"}
+    sampler = rejection_sampler(ExactMatch().verify, closed=declined)
+    records = [
+        run_check(check, sampler, Session(profile=SMOKE, crash_folder=None))
+        for check in CHECKS
+        if check.code not in PRODUCTION
+    ]
+    passed = {record.code for record in records if record.status == "passed"}
+    assert passed == {"LAW102", "LAW112", "LAW301", "LAW302", "LAW501", "LAW502", "LAW503", "LAW504"}
+    assert all(record.status in ("passed", "skipped") for record in records)
+
+
+# What a person sees.
+
+
+def test_alpha_is_smaller_with_the_seed_of_the_release() -> None:
+    assert false_fail_rate(DEFAULT_SEED) == 1e-6
+    assert false_fail_rate(DEFAULT_SEED + 1) == 1e-4
+
+
+def test_header_states_alpha_distance_and_power() -> None:
+    text = fairness(CHECKS, right_sampler(), CI, DEFAULT_SEED)
+    assert f"alpha 1e-06 over {len(CHECKS)} checks; sees TV >= " in text
+    assert "(rows)" in text
+    assert "with power 0.999" in text
+
+
+def test_slow_sampler_has_a_coarser_distance() -> None:
+    slow = rejection_sampler(LawSampler().verify, slow=True)
+    assert fairness(CHECKS, slow, CI, DEFAULT_SEED).endswith("a slow sampler: few draws, coarse TV")
+
+
+def test_failure_names_effect_evidence_and_command() -> None:
+    mutant = next(mutant for mutant in LAW_MUTANTS if mutant.caught_by[0] == "LAW203")
+    session = Session(spec="mine:make", profile=SMOKE, seed=7, crash_folder=None)
+
+    record = run_check(BY_CODE["LAW203"], mutant.make(), session)
+
+    assert record.status == "failed"
+    assert record.story is not None
+    assert record.story.effect.startswith("S3 rejected draft x recovered token at position 0: TV 0.")
+    assert "E = 10^" in record.story.evidence
+    assert "chi-square" in record.story.evidence
+    assert record.story.command == "fairdraw check mine:make -k LAW203 --profile smoke --seed 7"
+
+
+def test_time_budget_of_zero_is_never_green() -> None:
+    result = fairdraw("check", "torch", "-k", "LAW102", "--profile", "smoke", "--time-budget", "0")
+    assert result.exit_code == 1
+    assert "1 inconclusive" in result.output
+    assert "the time budget ended" in result.output
+    assert result.output.splitlines()[-1] == "RED: checks without a verdict: 1"
+
+
+def test_time_budget_makes_properties_inconclusive_too() -> None:
+    result = fairdraw("check", "torch", "-k", "REJ101", "--profile", "smoke", "--time-budget", "0")
+    assert result.exit_code == 1
+    assert "inconclusive REJ101" in result.output
+
+
+def test_control_line_counts_and_names_the_smallest_distance() -> None:
+    result = fairdraw("check", "torch", "-k", "LAW203", "--profile", "smoke")
+    assert result.exit_code == 0
+    assert re.search(r"controls: 1/1 planted faults caught in .* s, smallest TV caught 0\.", result.output)
+
+
+# Bad input.
+
+
+def edited(row: list[int]) -> RejectionSampler:
+    def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        output = LawSampler().verify(batch, noise)
+        output[0, :] = -1
+        output[0, : len(row)] = output.new_tensor(row)[: output.shape[1]]
+        return output
+
+    return rejection_sampler(verify, closed={"explicit-noise": "draws its own numbers"})
+
+
+@pytest.mark.parametrize("row", [[99], [-7], [], [0, -1, 0]], ids=["beyond", "below", "empty", "gap"])
+@pytest.mark.parametrize("code", ["LAW101", "LAW111", "LAW501"])
+def test_impossible_row_is_caught(row: list[int], code: str) -> None:
+    with pytest.raises(CheckFailure, match="observations of probability 0; one decides"):
+        BY_CODE[code].run(edited(row), profile=SMOKE)
+
+
+def test_too_few_rows_are_an_error_of_the_adapter() -> None:
+    sampler = rejection_sampler(lambda batch, noise: LawSampler().verify(batch, noise)[1:], name="short")
+    record = run_check(BY_CODE["LAW101"], sampler, Session(profile=SMOKE, crash_folder=None))
+    assert record.status == "error"
+    assert record.story is not None
+    assert record.story.title == "sampler returned something that is not an output"
+
+
+@pytest.mark.parametrize("draws", [0, 1, 50])
+def test_budget_that_shows_nothing_is_inconclusive(draws: int) -> None:
+    for code in ("LAW101", "LAW204", "LAW301"):
+        with pytest.raises(Inconclusive):
+            BY_CODE[code].run(right_sampler(), profile=Profile("tiny", 2, 2, draws, draws))
+
+
+def test_law_that_does_not_sum_is_refused() -> None:
+    laws = RequestLaws(np.zeros((2, 4), np.float32), np.full((1, 4), 0.5, np.float32))
+    with pytest.raises(ValueError, match="draft_probs has a row that sums to 2, but it must sum to 1"):
+        laws.exact_draft_probs()

@@ -1,0 +1,149 @@
+"""How many draws, and seconds, until the statistical lens sees each planted fault? The table behind `docs/power.md`.
+
+    python tools/measure_power.py                            # statistical/records/power.json and docs/power.md
+    python tools/measure_power.py --table-only               # docs/power.md from the record
+
+Every fault is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
+run's false-fail rate divided over all checks, a look after each thirty-second part of the budget. A fault that a check
+does not see within the budget is listed as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from provenance import ROOT, commit, machine
+
+from fairdraw.checks import PROFILES, Profile
+from fairdraw.failures import CheckFailure, Inconclusive
+from fairdraw.mutants.laws import LAW_MUTANTS
+from fairdraw.seeds import DEFAULT_SEED
+from fairdraw.statistical.design import SamplePlan
+from fairdraw.statistical.law_check import FALSE_PASS_RATE, LawCheck, false_fail_rate
+from fairdraw.statistical.lens import CHECKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw.mutants.rejection import Mutant
+
+Trial = dict[str, Any]  # Any: JSON
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Measure the power of the statistical lens.")
+    parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
+    parser.add_argument("--faults", nargs="*", help="names; all if not given")
+    parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "power.json")
+    parser.add_argument("--table", type=Path, default=ROOT / "docs" / "power.md")
+    parser.add_argument("--table-only", action="store_true", help="write the table from the record")
+    options = parser.parse_args(arguments)
+    if not options.table_only:
+        faults = [m for m in LAW_MUTANTS if not options.faults or m.name in options.faults]
+        record = measure(faults, [PROFILES[name] for name in options.profiles])
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    record = json.loads(options.out.read_text(encoding="utf-8"))
+    options.table.parent.mkdir(parents=True, exist_ok=True)
+    options.table.write_text(table(record), encoding="utf-8")
+    largest = max(record["profiles"], key=record["profiles"].__getitem__)
+    missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
+    print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} planted faults caught: {options.table}")
+    return 1 if missed else 0
+
+
+def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]:  # Any: JSON
+    """Every fault under every check that has to catch it, profile by profile."""
+    torch.set_num_threads(1)
+    made_by = {"machine": machine(), "commit": commit()}
+    checks = {check.code: check for check in CHECKS}
+    measured = []
+    for mutant in faults:
+        trials = [attempt(checks[code], mutant, profile) for profile in profiles for code in mutant.caught_by]
+        measured.append({"name": mutant.name, "story": mutant.story, "min_draws": mutant.min_draws, "trials": trials})
+        print(row(measured[-1], [profile.name for profile in profiles]), flush=True)
+    return {
+        "faults": measured,
+        "profiles": {profile.name: profile.draws for profile in profiles},
+        "seed": DEFAULT_SEED,
+        "false_fail_rate": false_fail_rate(DEFAULT_SEED),
+        "false_pass_rate": FALSE_PASS_RATE,
+        "checks": len(CHECKS),
+        **made_by,
+    }
+
+
+def attempt(check: LawCheck, mutant: Mutant, profile: Profile) -> Trial:
+    """One check on a fresh mutant. What is prepared once for all samplers is not on the clock."""
+    sampler = mutant.make()
+    course = check.course(sampler, profile)
+    plans = check.plans(sampler, profile, DEFAULT_SEED)
+    visible = [p.discrepancy * course.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)]
+    trial: Trial = {"profile": profile.name, "check": check.code, "budget": course.num_looks * course.draws_per_look}
+    started = time.process_time()
+    try:
+        trial |= {"caught": False, "draws": check.run(sampler, profile=profile, seed=DEFAULT_SEED)}
+    except CheckFailure as failure:
+        trial |= {"caught": True, "draws": getattr(failure, "tried"), "distance": failure.distance}  # noqa: B009
+    except Inconclusive as unsure:
+        trial |= {"caught": False, "draws": getattr(unsure, "tried"), "inconclusive": str(unsure)}  # noqa: B009
+    seconds = round(time.process_time() - started, 3)
+    return trial | {"seconds": seconds, "sees": max(visible, default=None)}
+
+
+def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
+    """Whether the check that names the fault best saw it."""
+    first = fault["trials"][0]["check"]
+    return any(t["caught"] for t in fault["trials"] if (t["profile"], t["check"]) == (profile, first))
+
+
+def table(record: dict[str, Any]) -> str:  # Any: JSON
+    """The page for people."""
+    profiles = list(record["profiles"])
+    draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
+    made = record["machine"]
+    head = f"""# What the statistical lens sees, and how soon
+
+Made by `python tools/measure_power.py` from `statistical/records/power.json`; do not edit.
+
+Each planted fault was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for
+the whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per law, less for
+production vocabularies (LAW4xx, where a draw is a drafted position) and decoded text (LAW5xx, a decoded token). A check
+looks 32 times; the first look is the earliest that it can fail, so that clear faults stand at a thirty-second of the
+budget. Seconds are of one processor core, drawing included. *Distance* is the total-variation distance that the check
+reported when it failed, over the cells of its worst table (large at few draws: noise adds to it).
+
+{made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
+commit `{record["commit"]}`.
+
+"""
+    columns = "".join(f" draws, `{name}` | seconds | distance |" for name in profiles)
+    lines = [
+        f"| planted fault | check |{columns} also seen by |",
+        "|---|---|" + "---:|---:|---:|" * len(profiles) + "---|",
+    ]
+    return head + "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])]) + "\n"
+
+
+def row(fault: dict[str, Any], profiles: list[str]) -> str:  # Any: JSON
+    """One fault: the check that names it best under each profile, and who else saw it."""
+    first = fault["trials"][0]["check"]
+    cells = []
+    for name in profiles:
+        trial = next(t for t in fault["trials"] if t["profile"] == name and t["check"] == first)
+        if trial["caught"]:
+            cells.append(f"{trial['draws']:,} | {trial['seconds']:.2f} | {trial['distance']:.3f}")
+        else:
+            cells.append(f"not in {trial['draws']:,} | {trial['seconds']:.2f} | ")
+    others = sorted({t["check"] for t in fault["trials"] if t["caught"]} - {first})
+    return f"| {fault['name']} | {first} | {' | '.join(cells)} | {', '.join(others)} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
