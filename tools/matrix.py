@@ -150,8 +150,8 @@ def check(release: str, folder: Path, profile: str) -> list[Record]:
         # There, because crash files of defects that are known here would only lie in the way.
         report = Path(scratch) / "report.json"
         # The lens whose verdict is one example: the table says what fails, not how much.
-        command = ["-m", "fairdraw", "check", "vllm", "--only", "properties", "--json", str(report), "--profile", profile]
-        finished = _run(command, JUDGE_SECONDS, cwd=scratch, env=env)
+        command = ["-m", "fairdraw", "check", "vllm", "--only", "properties", "--profile", profile]
+        finished = _run([*command, "--json", str(report)], JUDGE_SECONDS, cwd=scratch, env=env)
         if finished.returncode not in (0, 1) or not report.exists():
             raise NoVerdictError(f"not judged: {_last_line(finished)}")
         records: list[Record] = json.loads(report.read_text())["records"]
