@@ -220,6 +220,11 @@ class RejectionCase(Recipe):
         )
         return recipe.noise(self.batch(device), origin=f"{self!r}.noise({_argument(device)})")
 
+    def build(self) -> None:
+        """Make everything once: raises what a damaged recipe raises."""
+        self.batch()
+        self.noise()
+
     def replace(self, **changes: Any) -> RejectionCase:  # Any: one field each, checked by the constructor
         """A copy with some fields replaced."""
         return dataclasses.replace(self, **changes)

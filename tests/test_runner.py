@@ -181,7 +181,7 @@ class TestLoading:
 def test_check_sampler_returns_a_record_of_every_check_and_writes_nothing(
     stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fairdraw.runner.all_checks", lambda only=None: (IDS, DIFFERENTIAL))
+    monkeypatch.setattr("fairdraw.runner.all_checks", lambda only=None, contract=None: (IDS, DIFFERENTIAL))
     records = fairdraw.check_sampler(load_sampler("stranger:make_beyond"), profile="smoke")
     assert [(record.code, record.status) for record in records] == [
         ("REJ101", "failed"),

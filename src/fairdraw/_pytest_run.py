@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from fairdraw.checks import PROFILES, AnyCheck, Question
+from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.controls import Control, is_control, run_control
-from fairdraw.loading import DEFAULT_REFERENCE, CannotStart, all_checks, load_reference, load_sampler
+from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
 from fairdraw.report import (
     BROKEN,
     GREEN,
@@ -35,14 +36,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from fairdraw.mutants.rejection import Mutant
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.protocols import Subject
 
-__all__ = ["DEFAULT_SAMPLER", "RUN", "CheckUnderPytest", "PytestRun"]
+__all__ = ["RUN", "CheckUnderPytest", "PytestRun"]
 
 T = TypeVar("T")
 Fields = dict[str, Any]  # Any: strings and numbers, as JSON has them
-
-DEFAULT_SAMPLER = "torch"
 
 _RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
 
@@ -57,7 +56,7 @@ class CheckUnderPytest:
 
     check: AnyCheck
 
-    def __call__(self, sampler: RejectionSampler) -> None:
+    def __call__(self, sampler: Subject) -> None:
         __tracebackhide__ = True
         item = _current_item.get()
         if item is None:  # called outside a test
@@ -76,7 +75,8 @@ class PytestRun:
         self.header: list[str] = []
         self.header_was_shown = False
         self.has_checks = False
-        self._session: Session | None = None
+        self._sessions: dict[str, Session] = {}
+        self._samplers: dict[str, Subject] = {}
         budget = config.getoption("fairdraw_time_budget")
         self._ends_at = None if budget is None else time.time() + budget
 
@@ -88,18 +88,27 @@ class PytestRun:
     def _sampler_was_named(self) -> bool:
         return self.config.getoption("sampler") is not None
 
-    @property
-    def _spec(self) -> str:
-        return str(self.config.getoption("sampler") or DEFAULT_SAMPLER)
-
     @cached_property
-    def sampler(self) -> RejectionSampler:
-        """The sampler under test, loaded once and when it is needed."""
-        return load_sampler(self._spec)
+    def named(self) -> Subject:
+        """The sampler that `--sampler` names, or the default one of the rejection contract."""
+        return self._loaded(self._spec("rejection"))
+
+    def sampler_for(self, contract: str) -> Subject:
+        """The sampler under test for checks of `contract`: the named one, or the default of the contract."""
+        return self._loaded(self._spec(contract))
+
+    def _spec(self, contract: str) -> str:
+        return str(self.config.getoption("sampler") or CONTRACTS[contract].default)
+
+    def _loaded(self, spec: str) -> Subject:
+        """Loaded once and when it is needed."""
+        if spec not in self._samplers:
+            self._samplers[spec] = load_sampler(spec)
+        return self._samplers[spec]
 
     # -- running ------------------------------------------------------------------------------------------------
 
-    def conduct(self, check: AnyCheck, sampler: RejectionSampler, item: pytest.Item) -> None:
+    def conduct(self, check: AnyCheck, sampler: Subject, item: pytest.Item) -> None:
         """Run a check and end the test accordingly."""
         __tracebackhide__ = True
         record = run_check(check, sampler, self._session_for(sampler, check, item))
@@ -118,50 +127,60 @@ class PytestRun:
         __tracebackhide__ = True
         profile = PROFILES[self.config.option.fairdraw_profile]
         check = next(check for check in all_checks() if check.code == mutant.caught_by[0])
-        if not is_control(mutant, check, self.sampler, profile):
+        sampler = self.sampler_for(check.contract)
+        if not is_control(mutant, check, sampler, profile):
             pytest.skip("too small for the draws of this run, or its check is closed for this sampler")
-        control = run_control(mutant, self.sampler, profile)
+        control = run_control(mutant, sampler, profile)
         item.user_properties += _stored(_CONTROL, dataclasses.asdict(control))
         if not control.caught:
             pytest.fail(f"the planted fault {control.name!r} was not caught by {control.code}", pytrace=False)
 
-    def _session_for(self, sampler: RejectionSampler, check: AnyCheck, item: pytest.Item) -> Session:
+    def _session_for(self, sampler: Subject, check: AnyCheck, item: pytest.Item) -> Session:
         """The session as one test sees it: a sampler made by a test has no name on the command line."""
-        session = self._session or self._open([check])[0]
-        if sampler is self.__dict__.get("sampler"):
+        session = self._sessions.get(check.contract) or self._open([check])[0]
+        if any(sampler is loaded for loaded in self._samplers.values()):
             return session
         options = f"--fairdraw-profile {session.profile.name} --fairdraw-seed {session.seed}"
         return dataclasses.replace(session, spec=None, command=f'pytest "{item.nodeid}" {options}')
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
-        """The session that all tests share, and a word about its reference."""
-        option = self.config.option
+        """The session that all tests of one contract share, and a word about its reference."""
+        option, contract = self.config.option, checks[0].contract
         reference, about_reference = load_reference(option.fairdraw_reference, checks)
-        self._session = Session(
-            spec=self._spec,
+        self._sessions[contract] = Session(
+            spec=self._spec(contract),
             profile=PROFILES[option.fairdraw_profile],
             seed=option.fairdraw_seed,
             reference=reference,
-            reference_spec=option.fairdraw_reference or (DEFAULT_REFERENCE if reference else None),
+            reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
             ends_at=self._ends_at,
         )
-        return self._session, about_reference
+        return self._sessions[contract], about_reference
 
     # -- hooks --------------------------------------------------------------------------------------------------
 
     def pytest_sessionstart(self) -> None:
         """Refuse an unknown sampler before anything else happens, and before xdist starts workers."""
         if self._sampler_was_named and not self._is_worker and not self.config.option.collectonly:
-            _or_usage_error(lambda: self.sampler)
+            _or_usage_error(lambda: self.named)
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out the checks of other lenses."""
-        only = self.config.getoption("fairdraw_only")
-        others = [item for item in items if only and (lens := _lens_of(item)) and lens != only]
+        """Leave out the checks of other lenses, and of other contracts than the named sampler's."""
+        only, contract = self.config.getoption("fairdraw_only"), self._contract_asked()
+        asked = [(item, check) for item in items if (check := _about(item))]
+        others = [
+            item for item, check in asked if only not in (None, check.lens) or contract not in (None, check.contract)
+        ]
         if others:
             self.config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item not in others]
+
+    def _contract_asked(self) -> str | None:
+        """The contract of the named sampler; `None` if none is named, or nothing is to be run."""
+        if not self._sampler_was_named or self.config.option.collectonly:
+            return None
+        return contract_name(_or_usage_error(lambda: self.named))
 
     @pytest.hookimpl(tryfirst=True)  # before the terminal asks for the header
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -222,32 +241,46 @@ class PytestRun:
 
     def _worded_header(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
         checks = {check.id: check for _, check in asked}
-        session, about_reference = self._open(list(checks.values()))
-        samplers = {sampler.name: sampler for item, _ in asked if (sampler := _params(item).get("sampler"))}
-        if self._sampler_was_named:
-            samplers[self._spec] = self.sampler
-        elif any("sampler" not in _params(item) for item, _ in asked):
-            samplers[f"{self._spec} (the default; choose with --sampler)"] = self.sampler
+        contracts = {c: [k for k in checks.values() if k.contract == c] for c in CONTRACTS}
+        about = {c: self._open(listed)[1] for c, listed in contracts.items() if listed}
+        samplers = self._samplers_of(asked)
+        option = self.config.option
         return Header(
             sampler=", ".join(samplers),
             device=", ".join(sorted({sampler.device for sampler in samplers.values()})),
-            profile=session.profile.name,
-            seed=session.seed,
-            reference=about_reference,
+            profile=option.fairdraw_profile,
+            seed=option.fairdraw_seed,
+            reference=_joined(about, "none of these checks needs one"),
             checks=count_checks(checks.values()),
             fairness=self._fairness(checks.values(), list(samplers.values())),
         )
 
-    def _fairness(self, checks: Iterable[AnyCheck], samplers: Sequence[RejectionSampler]) -> str:
+    def _samplers_of(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, Subject]:
+        """Every sampler that is judged in this run, by the words of the header."""
+        samplers = {sampler.name: sampler for item, _ in asked if (sampler := _params(item).get("sampler"))}
+        if self._sampler_was_named:
+            return {**samplers, self._spec("rejection"): self.named}
+        unnamed = {check.contract for item, check in asked if "sampler" not in _params(item)}
+        for contract in sorted(unnamed):
+            samplers[f"{self._spec(contract)} (the default; choose with --sampler)"] = self.sampler_for(contract)
+        return samplers
+
+    def _fairness(self, checks: Iterable[AnyCheck], samplers: Sequence[Subject]) -> str:
         """What the run can see of each sampler; its name is said if there are several."""
         option = self.config.option
-        words = {
-            sampler.name: worded_fairness(checks, sampler, PROFILES[option.fairdraw_profile], option.fairdraw_seed)
-            for sampler in samplers
-        }
-        if len(set(words.values())) <= 1:
-            return next(iter(words.values()), NO_STATISTICS)
-        return "; ".join(f"{name}: {text}" for name, text in words.items())
+        profile = PROFILES[option.fairdraw_profile]
+        words = {}
+        for sampler in samplers:
+            own = [check for check in checks if check.contract == contract_name(sampler)]
+            words[sampler.name] = worded_fairness(own, sampler, profile, option.fairdraw_seed)
+        return _joined(words, NO_STATISTICS)
+
+
+def _joined(words: dict[str, str], nothing: str) -> str:
+    """One text if all say the same, else each with its name."""
+    if len(set(words.values())) <= 1:
+        return next(iter(words.values()), nothing)
+    return "; ".join(f"{name}: {text}" for name, text in words.items())
 
 
 RUN = pytest.StashKey[PytestRun]()
@@ -275,15 +308,15 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
     return None
 
 
-def _lens_of(item: pytest.Item) -> str | None:
-    """The lens that a test belongs to, as a check or as a planted fault that a check has to catch."""
+def _about(item: pytest.Item) -> AnyCheck | None:
+    """The check that a test is about: it puts it to a sampler, or to a planted fault that it has to catch."""
     check = _check_of(item)
     if check is not None:
-        return check.lens
+        return check
     if "fairdraw_control" not in getattr(item, "fixturenames", ()):
         return None
     codes = {value.caught_by[0] for value in _params(item).values() if hasattr(value, "caught_by")}
-    return next((check.lens for check in all_checks() if check.code in codes), None)
+    return next((check for check in all_checks() if check.code in codes), None)
 
 
 def _stored(prefix: str, fields: Fields) -> list[tuple[str, Any]]:  # Any: as in Fields

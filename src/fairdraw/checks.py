@@ -8,22 +8,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fairdraw.failures import CapabilityClosed, Inconclusive
-from fairdraw.protocols import Capabilities, Capability, RejectionSampler
+from fairdraw.protocols import Capabilities, Capability, Subject
 from fairdraw.seeds import derive_seed
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from fairdraw.strategies import RejectionCase
-
 __all__ = ["PROFILES", "AnyCheck", "Check", "OutOfTime", "Profile", "Question", "check", "differential"]
 
-Body = Callable[[RejectionSampler, "RejectionCase"], None]
-DifferentialBody = Callable[[RejectionSampler, "RejectionCase", RejectionSampler], None]
-Cases = Callable[[Capabilities], "st.SearchStrategy[RejectionCase]"]
+# Any: the sampler's and the case's types are those of the check's contract.
+Body = Callable[[Any, Any], None]
+DifferentialBody = Callable[[Any, Any, Any], None]
+Cases = Callable[[Capabilities], "st.SearchStrategy[Any]"]
 OutOfTime = Callable[[], bool]
 
 
@@ -87,19 +86,25 @@ class Question:
     def __str__(self) -> str:
         return self.id
 
-    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None:
+    # Any: a subclass for one contract asks for that contract's type.
+    def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be asked of `sampler`; `None` if it can."""
-        if self.differential and reference is None:
+        asked: Capabilities = sampler.capabilities
+        if not self.differential:
+            return asked.why_closed(self.needs)
+        if reference is None:
             return "there is no reference sampler to compare with (the header says why)"
-        if self.differential and reference is not None and reference.name == sampler.name:
+        if reference.name == sampler.name:
             return f"{sampler.name} is the reference itself"
-        if reference is not None and self.differential:
-            return sampler.capabilities.why_closed(self.needs) or reference.capabilities.why_closed(self.needs)
-        return sampler.capabilities.why_closed(self.needs)
+        compared: Capabilities = reference.capabilities
+        return asked.why_closed(self.needs) or compared.why_closed(self.needs)
 
 
 class AnyCheck(Protocol):
-    """A question with the means to ask it: tried on drawn cases (`Check`), or on drawn laws (`LawCheck`)."""
+    """A question with the means to ask it: tried on drawn cases (`Check`), or on drawn laws (`LawCheck`).
+
+    Samplers are `Any` here: each check knows the type that its contract asks for.
+    """
 
     @property
     def code(self) -> str: ...
@@ -118,17 +123,17 @@ class AnyCheck(Protocol):
     @property
     def id(self) -> str: ...
 
-    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None: ...
+    def why_not(self, sampler: Any, reference: Any | None = None) -> str | None: ...
     def run(
         self,
-        sampler: RejectionSampler,
+        sampler: Any,
         *,
         profile: Profile | None = None,
         seed: int = 0,
-        reference: RejectionSampler | None = None,
+        reference: Any | None = None,
         out_of_time: OutOfTime = ...,
     ) -> int: ...
-    def __call__(self, sampler: RejectionSampler) -> None: ...
+    def __call__(self, sampler: Any) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -145,22 +150,20 @@ class Check(Question):
     body: Body | DifferentialBody
     weight: float = 1.0
 
-    def on_case(
-        self, sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler | None = None
-    ) -> None:
+    def on_case(self, sampler: Subject, case: Any, reference: Subject | None = None) -> None:
         """Ask the question of one case; raises `CheckFailure` if the promise is broken."""
         if self.differential:
-            self.body(sampler, case, reference)  # type: ignore[call-arg,arg-type]  # why_not has seen a reference
+            self.body(sampler, case, reference)  # type: ignore[call-arg]  # why_not has seen a reference
         else:
             self.body(sampler, case)  # type: ignore[call-arg]  # a plain body
 
     def run(
         self,
-        sampler: RejectionSampler,
+        sampler: Subject,
         *,
         profile: Profile | None = None,
         seed: int = 0,
-        reference: RejectionSampler | None = None,
+        reference: Subject | None = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
         """Try the promise on drawn cases and shrink the first that breaks it.
@@ -190,7 +193,7 @@ class Check(Question):
         trial.search(self.cases(sampler.capabilities), examples, derive_seed("cases", seed, self.code))
         return trial.tried
 
-    def __call__(self, sampler: RejectionSampler) -> None:
+    def __call__(self, sampler: Subject) -> None:
         """Run with the `ci` profile and seed 0 (for `parametrize_with_checks`)."""
         self.run(sampler)
 
@@ -202,12 +205,12 @@ _SEEDS_ALONE = 32
 class _Trial:
     """One search; remembers the failing case, which is the smallest once Hypothesis has shrunk."""
 
-    def __init__(self, owner: Check, sampler: RejectionSampler, reference: RejectionSampler | None) -> None:
+    def __init__(self, owner: Check, sampler: Subject, reference: Subject | None) -> None:
         self.owner, self.sampler, self.reference = owner, sampler, reference
         self.tried = 0
-        self.failing: RejectionCase | None = None
+        self.failing: Any = None  # the case
 
-    def one(self, case: RejectionCase) -> None:
+    def one(self, case: Any) -> None:
         self.tried += 1
         try:
             self.owner.on_case(self.sampler, case, self.reference)
@@ -215,11 +218,11 @@ class _Trial:
             self.failing = case
             raise
 
-    def search(self, cases: st.SearchStrategy[RejectionCase], examples: int, seed: int) -> None:
+    def search(self, cases: st.SearchStrategy[Any], examples: int, seed: int) -> None:
         import hypothesis
         from hypothesis import HealthCheck, Phase, settings
 
-        def inner(case: RejectionCase) -> None:
+        def inner(case: Any) -> None:
             self.one(case)
 
         limits = settings(
@@ -251,7 +254,7 @@ class _Trial:
         the next. Each request is tried alone, with some seeds; the first that fails becomes the example.
         """
         found = self.failing
-        if found is None or len(found.requests) == 1:
+        if len(getattr(found, "requests", ())) <= 1:
             return None
         for request in found.requests:
             for seed in range(_SEEDS_ALONE):

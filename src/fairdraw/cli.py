@@ -16,12 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fairdraw import __version__
 from fairdraw.checks import PROFILES, AnyCheck, Check
+from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Control, controls_for, run_control
 from fairdraw.crash import Crash, CrashFileError, read_crash
 from fairdraw.loading import (
-    DEFAULT_REFERENCE,
     LENSES,
-    RAISED_CODE,
     CannotStart,
     all_checks,
     load_reference,
@@ -109,13 +108,14 @@ def check(
     and stored under .fairdraw/crashes. Planted faults are tried in the same run: it is green only if all are caught.
     """
     _require_writable(json_file)
-    checks = [check for check in all_checks(only) if _matches(check, keywords)]
-    if not checks:
-        click.echo(f"NOTHING MEASURED: no check has {' or '.join(map(repr, keywords))} in its code or title")
-        sys.exit(NOTHING_RUN)
     sampler = _or_refuse(lambda: load_sampler(spec))
+    contract = CONTRACTS[getattr(contract_of(sampler), "name", "")]
+    checks = [check for check in all_checks(only, contract.name) if _matches(check, keywords)]
+    if not checks:
+        click.echo(f"NOTHING MEASURED: {_why_nothing(only, contract.name, keywords)}")
+        sys.exit(NOTHING_RUN)
     compared, about_reference = _or_refuse(lambda: load_reference(reference, checks))
-    session = Session(spec, PROFILES[profile], seed, compared, reference or (DEFAULT_REFERENCE if compared else None))
+    session = Session(spec, PROFILES[profile], seed, compared, reference or (contract.reference if compared else None))
     if time_budget is not None:
         session = dataclasses.replace(session, ends_at=time.time() + time_budget)
     subject = spec if sampler.name == spec else f"{spec} ({sampler.name})"
@@ -146,8 +146,8 @@ def list_checks(only: str | None) -> None:
 @click.argument("code")
 def explain(code: str) -> None:
     """Say what the check CODE promises, and what it usually means when the promise is broken."""
-    if code.upper() == RAISED_CODE:
-        click.echo("\n\n".join(f"{RAISED_CODE} {title}\n{meaning}" for title, meaning in RAISED.items()))
+    if code.upper() in {contract.raised for contract in CONTRACTS.values()}:
+        click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in RAISED.items()))
         return
     found = _find(code)
     click.echo(f"{found.id}\n")
@@ -211,6 +211,13 @@ def _require_writable(path: Path | None) -> None:
     """Refuse before the run what would lose its result after it."""
     if path is not None and not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
         raise Refused(f"--json={path} cannot be written. Name a file in a folder that exists and may be written.")
+
+
+def _why_nothing(only: str | None, contract: str, keywords: Sequence[str]) -> str:
+    """Why no check is left."""
+    if keywords:
+        return f"no check has {' or '.join(map(repr, keywords))} in its code or title"
+    return f"the {contract} contract has no {only or ''} checks".replace("  ", " ")
 
 
 def _matches(one: AnyCheck, keywords: Sequence[str]) -> bool:

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.checks import AnyCheck, Check, Profile
+from fairdraw.contracts import CONTRACTS, contract_of, load_part
 from fairdraw.failures import AdapterError, CheckFailure
 from fairdraw.loading import all_checks
-from fairdraw.protocols import FunctionSampler, rejection_sampler
 from fairdraw.runner import DEFAULT_SEED, one_torch_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairdraw.mutants.rejection import Mutant
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.protocols import Capabilities, Subject
 
 __all__ = ["Control", "controls_for", "is_control", "run_control"]
 
@@ -42,21 +42,20 @@ class Control:
     distance: float | None = None
 
 
-def controls_for(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile) -> list[Mutant]:
+def controls_for(checks: Iterable[AnyCheck], sampler: Subject, profile: Profile) -> list[Mutant]:
     """The planted faults that one of `checks` has to catch in this run."""
-    from fairdraw.mutants.laws import LAW_MUTANTS
-    from fairdraw.mutants.rejection import MUTANTS
-
     named = {check.code: check for check in checks}
+    contract = contract_of(sampler)
+    planted = [mutant for path in (contract.mutants if contract else ()) for mutant in load_part(path)]
     return [
         mutant
-        for mutant in (*MUTANTS, *LAW_MUTANTS)
+        for mutant in planted
         for check in [named.get(mutant.caught_by[0])]
         if check is not None and is_control(mutant, check, sampler, profile)
     ]
 
 
-def is_control(mutant: Mutant, check: AnyCheck, sampler: RejectionSampler, profile: Profile) -> bool:
+def is_control(mutant: Mutant, check: AnyCheck, sampler: Subject, profile: Profile) -> bool:
     """Whether `check` has to catch `mutant` with as many draws as `sampler` is given.
 
     A fault too small for them is no control of this run; nor is one whose statistical check is closed.
@@ -67,7 +66,7 @@ def is_control(mutant: Mutant, check: AnyCheck, sampler: RejectionSampler, profi
     return check.why_not(sampler) is None and mutant.min_draws <= num_draws
 
 
-def run_control(mutant: Mutant, sampler: RejectionSampler, profile: Profile) -> Control:
+def run_control(mutant: Mutant, sampler: Subject, profile: Profile) -> Control:
     """Try one planted fault against the check that names it best.
 
     Args:
@@ -86,24 +85,30 @@ def run_control(mutant: Mutant, sampler: RejectionSampler, profile: Profile) -> 
     return Control(mutant.name, check.code, caught, round(time.perf_counter() - started, 3), distance)
 
 
-def _sees(check: AnyCheck, mutant: Mutant, sampler: RejectionSampler, profile: Profile) -> tuple[bool, float | None]:
+def _sees(check: AnyCheck, mutant: Mutant, sampler: Subject, profile: Profile) -> tuple[bool, float | None]:
     """Whether a statistical check fails the mutant at this run's budget, and the distance that it found."""
-    planted = mutant.make()
-    # Mutants are fast; beside a slow sampler they get no more draws than it gets.
-    paced = FunctionSampler(
-        planted.name,
-        planted.verify,
-        planted.device,
-        dataclasses.replace(planted.capabilities, slow=sampler.capabilities.slow),
-    )
     try:
         with one_torch_thread():
-            check.run(paced, profile=profile, seed=DEFAULT_SEED)
+            check.run(_Paced(mutant.make(), sampler.capabilities.slow), profile=profile, seed=DEFAULT_SEED)
     except CheckFailure as failure:
         return True, failure.distance
     except Exception:
         return False, None
     return False, None
+
+
+class _Paced:
+    """A mutant, no faster than the sampler beside it: it gets no more draws than that one."""
+
+    def __init__(self, planted: Subject, slow: bool) -> None:
+        self._planted, self._slow = planted, slow
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return dataclasses.replace(self._planted.capabilities, slow=self._slow)
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the mutant has
+        return getattr(self._planted, name)
 
 
 class _Caught(BaseException):
@@ -112,7 +117,6 @@ class _Caught(BaseException):
 
 def _catches(check: Check, mutant: Mutant) -> bool:
     """Whether `check` sees that a promise is broken, or that the answer is none; any other exception is no catch."""
-    from fairdraw.oracles.rejection import verify
 
     def body(*arguments: Any) -> None:  # Any: those of the check's own body
         try:
@@ -127,7 +131,7 @@ def _catches(check: Check, mutant: Mutant) -> bool:
                 profile=_PROFILE,
                 seed=DEFAULT_SEED,
                 # A differential compares with the specification here: no control depends on what is installed.
-                reference=rejection_sampler(verify, name="oracle"),
+                reference=load_part(CONTRACTS[check.contract].right)(),
             )
     except _Caught:
         return True

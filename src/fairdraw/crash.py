@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
+from fairdraw.contracts import CONTRACTS, load_part
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from fairdraw.strategies import RejectionCase
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "Crash", "CrashFileError", "read_crash", "write_crash"]
 
@@ -46,18 +45,17 @@ class Crash:
     effect: str
     suite_version: str = field(default=__version__)
 
-    def rebuild(self) -> RejectionCase:
-        """The case, after building its tensors once.
+    def rebuild(self) -> Any:  # Any: a case of the contract
+        """The case, after building what it describes once.
 
         Raises:
             CrashFileError: If the recipe is none of this release.
         """
-        from fairdraw.strategies import RejectionCase
-
+        if self.contract not in CONTRACTS:
+            raise CrashFileError(f"fairdraw {__version__} knows no contract {self.contract!r}")
         try:
-            case = RejectionCase.from_json(self.case)
-            case.batch()
-            case.noise()
+            case = load_part(CONTRACTS[self.contract].case).from_json(self.case)
+            case.build()
         except Exception as error:
             raise CrashFileError(
                 f"its case cannot be built ({type(error).__name__}: {error}); "

@@ -7,7 +7,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairdraw.protocols import RejectionSampler
+from fairdraw.contracts import CONTRACTS, contract_of, missing_parts
+from fairdraw.protocols import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,10 +16,8 @@ if TYPE_CHECKING:
     from fairdraw.checks import AnyCheck
 
 __all__ = [
-    "DEFAULT_REFERENCE",
     "LENSES",
     "NO_REFERENCE",
-    "RAISED_CODE",
     "CannotStart",
     "all_checks",
     "as_sampler",
@@ -37,12 +36,6 @@ LENSES: dict[str, tuple[str, ...]] = {
 NO_REFERENCE = "none"
 """The word that switches differential checks off."""
 
-DEFAULT_REFERENCE = "vllm"
-"""Whom differential checks compare with if nobody was named: the real vLLM, if there is one."""
-
-RAISED_CODE = "REJ100"
-"""Code of an exception where an answer was due."""
-
 _ADAPTERS = Path(__file__).parent / "adapters"
 
 
@@ -50,14 +43,14 @@ class CannotStart(Exception):
     """The run cannot start: an unknown sampler, a factory that raises, not a sampler. One sentence says why."""
 
 
-def all_checks(only: str | None = None) -> tuple[AnyCheck, ...]:
-    """The shipped checks, of one lens or of all, in the order of their codes."""
+def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:
+    """The shipped checks, of one lens and one contract or of all, in the order of their codes."""
     names = [module for lens, modules in LENSES.items() if only in (None, lens) for module in modules]
     checks: Iterable[AnyCheck] = (check for name in names for check in importlib.import_module(name).CHECKS)
-    return tuple(sorted(checks, key=lambda check: check.code))
+    return tuple(sorted((c for c in checks if contract in (None, c.contract)), key=lambda check: check.code))
 
 
-def load_sampler(spec: str) -> RejectionSampler:
+def load_sampler(spec: str) -> Subject:
     """The sampler called `spec`: a built-in or registered name, or `pkg.module:factory`.
 
     Raises:
@@ -74,39 +67,50 @@ def load_sampler(spec: str) -> RejectionSampler:
     return as_sampler(sampler)
 
 
-def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[RejectionSampler | None, str]:
+def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[Subject | None, str]:
     """The sampler that differential checks compare with, and a word about it for the header.
 
     Args:
         name: A sampler; `none` for no reference; `None` for the real vLLM if it can be loaded.
-        checks: Nothing is loaded unless one of them is a differential: importing vLLM takes seconds.
+        checks: Of one contract. Nothing is loaded unless one is a differential: importing vLLM takes seconds.
 
     Raises:
         CannotStart: If a sampler was named and cannot be loaded.
     """
     if name == NO_REFERENCE:
         return None, "none, as asked"
-    if not any(check.differential for check in checks):
+    asking = next((check for check in checks if check.differential), None)
+    if asking is None:
         return None, "not needed by these checks"
     try:
-        reference = load_sampler(name or DEFAULT_REFERENCE)
+        reference = load_sampler(name or CONTRACTS[asking.contract].reference)
     except CannotStart as error:
         if name is not None:
             raise
         return None, f"none ({error})"
+    _require_contract(reference, asking.contract)
     return reference, reference.name
 
 
-def as_sampler(value: object) -> RejectionSampler:
+def _require_contract(reference: Subject, asked: str) -> None:
+    found = contract_of(reference)
+    if found is None or found.name != asked:
+        raise CannotStart(
+            f"reference {reference.name}: contract={getattr(found, 'name', None)!r}, but these checks ask about "
+            f"{asked!r}. Name another reference, or none."
+        )
+
+
+def as_sampler(value: object) -> Subject:
     """`value`, if it has what a sampler has.
 
     Raises:
         CannotStart: If an attribute is missing, or a known defect belongs to no check.
     """
-    if not isinstance(value, RejectionSampler):
-        missing = [name for name in ("name", "device", "capabilities", "verify") if not hasattr(value, name)]
+    contract = contract_of(value)
+    if contract is None or not isinstance(value, Subject) or not hasattr(value, contract.method):
         raise CannotStart(
-            f"sampler={type(value).__name__} has no {', '.join(missing)}, but a sampler must have one. "
+            f"sampler={type(value).__name__} has no {missing_parts(value)}, but a sampler must have one. "
             "Wrap a function with fairdraw.rejection_sampler(function)."
         )
     unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})
@@ -117,7 +121,7 @@ def as_sampler(value: object) -> RejectionSampler:
     return value
 
 
-def known_defects(sampler: RejectionSampler) -> Mapping[str, str]:
+def known_defects(sampler: object) -> Mapping[str, str]:
     """Check code to the reason why the sampler is known to fail it; empty if it declares none."""
     declared: Mapping[str, str] = getattr(sampler, "known_defects", {})
     return declared

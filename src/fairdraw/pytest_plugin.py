@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw._pytest_run import DEFAULT_SAMPLER, RUN, CheckUnderPytest, PytestRun
-from fairdraw.checks import PROFILES, Check
+from fairdraw._pytest_run import RUN, CheckUnderPytest, PytestRun
+from fairdraw.checks import PROFILES, AnyCheck
+from fairdraw.contracts import contract_name
 from fairdraw.loading import LENSES, CannotStart, all_checks, as_sampler
 from fairdraw.runner import DEFAULT_SEED, parse_seed
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fairdraw.mutants.rejection import Mutant
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.protocols import Subject
 
 __all__ = ["parametrize_with_checks"]
 
@@ -34,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sampler",
         metavar="SPEC",
         help="sampler under test: oracle, torch, triton, vllm, a registered name or pkg.module:factory "
-        f"(default: {DEFAULT_SAMPLER})",
+        "(default: ours, one for each contract)",
     )
     group.addoption("--fairdraw-profile", choices=list(PROFILES), default="ci", help="how much is tried (default: ci)")
     group.addoption(
@@ -69,21 +70,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def sampler(request: pytest.FixtureRequest) -> RejectionSampler:
+def sampler(request: pytest.FixtureRequest) -> Subject:
     """The sampler under test, as `--sampler` names it."""
     try:
-        return request.config.stash[RUN].sampler
+        return request.config.stash[RUN].named
     except CannotStart as error:
         pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture
-def fairdraw_run(request: pytest.FixtureRequest, sampler: RejectionSampler) -> Callable[[Check], None]:
+def fairdraw_run(request: pytest.FixtureRequest) -> Callable[[AnyCheck], None]:
     """Run one check on the sampler under test: it passes, skips, xfails, or fails with the story of the failure."""
 
-    def run(check: Check) -> None:
+    def run(check: AnyCheck) -> None:
         __tracebackhide__ = True
-        request.config.stash[RUN].conduct(check, sampler, request.node)
+        here = request.config.stash[RUN]
+        try:
+            sampler = here.sampler_for(check.contract)
+        except CannotStart as error:
+            pytest.fail(str(error), pytrace=False)
+        here.conduct(check, sampler, request.node)
 
     return run
 
@@ -100,7 +106,7 @@ def fairdraw_control(request: pytest.FixtureRequest) -> Callable[[Mutant], None]
 
 
 def parametrize_with_checks(
-    samplers: Iterable[RejectionSampler], *, only: str | None = None
+    samplers: Iterable[Subject], *, only: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate `test(sampler, check)` so that it runs once per sampler and check; its body is `check(sampler)`.
 
@@ -118,6 +124,7 @@ def parametrize_with_checks(
         ...     check(sampler)
     """
     checks = [CheckUnderPytest(check) for check in all_checks(only)]
-    pairs = [(as_sampler(sampler), check) for sampler in samplers for check in checks]
+    known = [as_sampler(sampler) for sampler in samplers]
+    pairs = [(s, check) for s in known for check in checks if check.check.contract == contract_name(s)]
     cases = [pytest.param(sampler, check, id=f"{sampler.name}-{check.check.id}") for sampler, check in pairs]
     return pytest.mark.parametrize(("sampler", "check"), cases)

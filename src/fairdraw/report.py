@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from fairdraw.checks import AnyCheck, Profile
     from fairdraw.controls import Control
-    from fairdraw.protocols import RejectionSampler
 
 __all__ = [
     "BROKEN",
@@ -89,8 +88,11 @@ def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:
     return dict(sorted(Counter(check.lens for check in checks).items()))
 
 
-def worded_fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
-    """Alpha of the run, the TV that it can see and at what power; from the plans, before anything is drawn."""
+def worded_fairness(checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int) -> str:
+    """Alpha of the run, the TV that it can see and at what power; from the plans, before anything is drawn.
+
+    The sampler is `Any`: of the contract that the checks are about.
+    """
     if not any(check.lens == "statistical" for check in checks):
         return NO_STATISTICS
     from fairdraw.statistical.law_check import LawCheck, fairness

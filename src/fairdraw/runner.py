@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
+from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.crash import Crash, write_crash
 from fairdraw.failures import AdapterError, CapabilityClosed, CheckFailure, Inconclusive, Story
-from fairdraw.loading import LENSES, RAISED_CODE, all_checks, as_sampler, known_defects, last_line
+from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects, last_line
 from fairdraw.seeds import DEFAULT_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
 
-    from fairdraw.protocols import RejectionSampler
-    from fairdraw.strategies import RejectionCase
+    from fairdraw.protocols import Subject
 
 __all__ = [
     "CRASH_FOLDER",
@@ -57,7 +57,7 @@ RAISED = {
         "promise that one of them names. If there is none, it is a fault of fairdraw."
     ),
 }
-"""What ends a check without a broken promise, and what it means; all of it is told as `REJ100`."""
+"""What ends a check without a broken promise, and what it means; all of it is told as `REJ100` (or `SAM100` ...)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Session:
     spec: str | None = None
     profile: Profile = PROFILES["ci"]
     seed: int = DEFAULT_SEED
-    reference: RejectionSampler | None = None
+    reference: Subject | None = None
     reference_spec: str | None = None
     crash_folder: Path | None = CRASH_FOLDER
     command: str = ""
@@ -158,7 +158,7 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def run_check(check: AnyCheck, sampler: RejectionSampler, session: Session) -> CheckRecord:
+def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecord:
     """Try one promise on drawn cases; whatever happens becomes a record."""
     started = time.perf_counter()
     error: BaseException | None = None
@@ -177,7 +177,7 @@ def run_check(check: AnyCheck, sampler: RejectionSampler, session: Session) -> C
     return _judged(blank, check, sampler, session, error)
 
 
-def replay_case(check: Check, sampler: RejectionSampler, case: RejectionCase, session: Session) -> CheckRecord:
+def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> CheckRecord:
     """Ask for one promise on one case: no search."""
     started = time.perf_counter()
     error: BaseException | None = None
@@ -195,12 +195,12 @@ def replay_case(check: Check, sampler: RejectionSampler, case: RejectionCase, se
 
 
 def check_sampler(
-    sampler: RejectionSampler,
+    sampler: Subject,
     *,
     profile: str = "ci",
     seed: int = DEFAULT_SEED,
     only: str | None = None,
-    reference: RejectionSampler | None = None,
+    reference: Subject | None = None,
 ) -> list[CheckRecord]:
     """Run every check that `sampler` allows; nothing is printed and no file is written.
 
@@ -223,7 +223,7 @@ def check_sampler(
     _require_known("only", only, (None, *LENSES))
     session = Session(profile=PROFILES[profile], seed=seed, reference=reference, crash_folder=None)
     subject = as_sampler(sampler)
-    return [run_check(check, subject, session) for check in all_checks(only)]
+    return [run_check(check, subject, session) for check in all_checks(only, contract_name(subject))]
 
 
 def _require_known(name: str, value: str | None, known: Container[str | None]) -> None:
@@ -237,7 +237,7 @@ def _blank(check: AnyCheck, cases: int, seconds: float) -> CheckRecord:
 
 
 def _judged(
-    blank: CheckRecord, check: AnyCheck, sampler: RejectionSampler, session: Session, error: BaseException | None
+    blank: CheckRecord, check: AnyCheck, sampler: Subject, session: Session, error: BaseException | None
 ) -> CheckRecord:
     """`blank` with its status, and the story if there is one to tell."""
     defect = known_defects(sampler).get(check.code)
@@ -268,7 +268,7 @@ def _broken_promise(error: BaseException) -> CheckFailure | None:
 
 def _told(check: AnyCheck, session: Session, error: BaseException) -> Story:
     """The failure as a story; writes its crash file on the way."""
-    case: RejectionCase | None = getattr(error, "case", None)
+    case = getattr(error, "case", None)
     notes = ["tried again, the same example did not fail: the sampler keeps state between calls"]
     notes = notes if isinstance(error, ExceptionGroup) else []
     story = _about(check, error)
@@ -291,7 +291,8 @@ def _about(check: AnyCheck, error: BaseException) -> Story:
         evidence = broken.evidence or "one example decides"
         return Story(check.code, check.title, _first_paragraph(check.meaning), broken.effect, evidence)
     title = _raised_title(error)
-    return Story(RAISED_CODE, title, RAISED[title], last_line(error), notes=(f"seen while checking {check.id}",))
+    code = CONTRACTS[check.contract].raised
+    return Story(code, title, RAISED[title], last_line(error), notes=(f"seen while checking {check.id}",))
 
 
 def _raised_title(error: BaseException) -> str:
@@ -299,7 +300,8 @@ def _raised_title(error: BaseException) -> str:
     if isinstance(error, AdapterError):
         return "sampler returned something that is not an output"
     files = [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
-    in_sampler = "harness.py" in files[:-1] and "_validation.py" not in files
+    called = any("harness" in file for file in files[:-1])
+    in_sampler = called and not any("_validation" in file for file in files)
     return "sampler raised an exception" if in_sampler else "check raised an exception"
 
 
@@ -307,7 +309,7 @@ def _first_paragraph(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split())
 
 
-def _saved(check: AnyCheck, session: Session, case: RejectionCase, effect: str) -> tuple[str, tuple[str, ...]]:
+def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[str, tuple[str, ...]]:
     """Write a crash file: its path, and what prevented it. A folder that cannot be written never fails a run."""
     if session.crash_folder is None:
         return "", ()

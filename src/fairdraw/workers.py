@@ -8,6 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import TYPE_CHECKING
 
+from fairdraw.contracts import contract_name
 from fairdraw.loading import NO_REFERENCE, CannotStart, all_checks, load_reference, load_sampler
 from fairdraw.runner import CheckRecord, Session, run_check
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fairdraw.checks import AnyCheck
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.protocols import Subject
 
 __all__ = ["run_checks"]
 
 
 def run_checks(
-    checks: Sequence[AnyCheck], sampler: RejectionSampler, session: Session, workers: int = 1
+    checks: Sequence[AnyCheck], sampler: Subject, session: Session, workers: int = 1
 ) -> Iterator[CheckRecord]:
     """A record of every check, as soon as it is there.
 
@@ -45,7 +46,7 @@ def run_checks(
             raise CannotStart("a worker process died: out of memory, or a crash in native code. Try: -n 1") from None
 
 
-_here: list[tuple[RejectionSampler, Session]] = []
+_here: list[tuple[Subject, Session]] = []
 """The sampler and the session of this worker process."""
 
 
@@ -53,8 +54,9 @@ def _start(session: Session, has_reference: bool) -> None:
     if session.spec is None:
         raise ValueError("run_checks: spec=None, but workers load the sampler by name. Use workers=1.")
     name = session.reference_spec if has_reference else NO_REFERENCE
-    reference, _ = load_reference(name, all_checks())
-    _here.append((load_sampler(session.spec), dataclasses.replace(session, reference=reference)))
+    sampler = load_sampler(session.spec)
+    reference, _ = load_reference(name, all_checks(contract=contract_name(sampler)))
+    _here.append((sampler, dataclasses.replace(session, reference=reference)))
 
 
 def _run_one(code: str) -> CheckRecord:

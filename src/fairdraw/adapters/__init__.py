@@ -15,9 +15,10 @@ import importlib
 import os
 import sys
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
-from fairdraw.protocols import Capabilities, RejectionSampler
+from fairdraw.contracts import contract_of, missing_parts
+from fairdraw.protocols import Capabilities, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,7 +58,7 @@ def known_names() -> list[str]:
     return [*BUILT_IN, *sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)} - set(BUILT_IN))]
 
 
-def load(spec: str, device: str | None = None) -> RejectionSampler:
+def load(spec: str, device: str | None = None) -> Subject:
     """Make the sampler called `spec`.
 
     Args:
@@ -86,10 +87,10 @@ def load(spec: str, device: str | None = None) -> RejectionSampler:
     return sampler
 
 
-def _make_built_in(name: str, device: str | None) -> RejectionSampler:
+def _make_built_in(name: str, device: str | None) -> Subject:
     try:
         _prepare(device)
-        sampler: RejectionSampler = importlib.import_module(f"{__name__}.{name}").make(device)
+        sampler: Subject = importlib.import_module(f"{__name__}.{name}").make(device)
     except ModuleNotFoundError as error:
         command = "make vllm, or python tools/install_vllm.py" if name == "vllm" else f"pip install {error.name}"
         raise _refusal(name, f"it needs the package {error.name}, which is not installed", f"Run {command}") from error
@@ -145,7 +146,7 @@ def _registered(name: str) -> EntryPoint:
 
 def _made(spec: str, found: object) -> object:
     """The sampler itself: `found`, or what it returns when called."""
-    if isinstance(found, RejectionSampler) and not isinstance(found, type):
+    if _is_sampler(found) and not isinstance(found, type):
         return found
     if not callable(found):
         return found
@@ -155,16 +156,20 @@ def _made(spec: str, found: object) -> object:
         raise _refusal(spec, f"calling it raised {_brief(error)}", "It is called without arguments") from error
 
 
-def _checked(spec: str, sampler: object) -> RejectionSampler:
-    if isinstance(sampler, RejectionSampler):
+def _is_sampler(value: object) -> TypeGuard[Subject]:
+    """Whether it has what every sampler has, and the method of a contract."""
+    return isinstance(value, Subject) and (c := contract_of(value)) is not None and hasattr(value, c.method)
+
+
+def _checked(spec: str, sampler: object) -> Subject:
+    if _is_sampler(sampler):
         if not isinstance(sampler.capabilities, Capabilities):
             given = type(sampler.capabilities).__name__
             raise _refusal(spec, f"its capabilities are {given}, not Capabilities", "Use fairdraw.Capabilities()")
         return sampler
-    missing = [name for name in ("name", "device", "capabilities", "verify") if not hasattr(sampler, name)]
     raise _refusal(
         spec,
-        f"it gave {type(sampler).__name__}, which has no {', '.join(missing)}",
+        f"it gave {type(sampler).__name__}, which has no {missing_parts(sampler)}",
         "Return fairdraw.rejection_sampler(function)",
     )
 

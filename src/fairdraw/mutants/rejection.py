@@ -5,8 +5,10 @@ from __future__ import annotations
 from fairdraw.mutants import _acceptance, _layout, _noise, _recovery
 from fairdraw.mutants._odd import ODD_BUT_RIGHT
 from fairdraw.mutants._planted import Mutant
+from fairdraw.oracles.rejection import verify
+from fairdraw.protocols import FunctionSampler, rejection_sampler
 
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "Mutant"]
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "Mutant", "right"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     value
@@ -14,3 +16,8 @@ MUTANTS: tuple[Mutant, ...] = tuple(
     for value in vars(module).values()
     if isinstance(value, Mutant)
 )
+
+
+def right() -> FunctionSampler:
+    """The specification as a sampler: what every mutant would be without its fault."""
+    return rejection_sampler(verify, name="oracle")

@@ -1,15 +1,13 @@
-"""What fairdraw asks of a sampler: the batch, the noise, the capabilities, the protocol.
-
-Importing this module is free: torch is needed only once a batch exists.
-"""
+"""The rejection contract: the batch, the noise, the sampler."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from fairdraw.protocols._capabilities import Capabilities, Capability
 
 if TYPE_CHECKING:
     import torch
@@ -19,14 +17,13 @@ __all__ = [
     "GREEDY_TEMPERATURE",
     "MAX_SPEC_LEN",
     "PLACEHOLDER_TOKEN_ID",
-    "Capabilities",
-    "Capability",
     "ExplicitNoise",
     "FunctionSampler",
     "Noise",
     "RejectionSampler",
     "SeededNoise",
     "SpecDecodeBatch",
+    "VerifyFunction",
     "rejection_sampler",
 ]
 
@@ -38,80 +35,6 @@ GREEDY_TEMPERATURE = 0.0
 
 MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0."""
-
-
-class Capability(StrEnum):
-    """Something a sampler may decline. The value is the word used in adapters and reports."""
-
-    EXPLICIT_NOISE = "explicit-noise"
-    """Takes uniforms and exponentials from the caller (`ExplicitNoise`)."""
-    REFERENCE_RACE = "reference-race"
-    """With explicit noise, its tokens equal the oracle's bit for bit: same acceptance test, same exponential race."""
-    SEEDED_NOISE = "seeded-noise"
-    """Takes `SeededNoise`: the same seed gives the same tokens."""
-    REQUEST_SEEDS = "request-seeds"
-    """Honours a generator per request; such a request does not depend on its batch mates."""
-    UPSTREAM_STREAM = "upstream-stream"
-    """Draws in vLLM's order: with seeded noise, tokens and final generator states equal vLLM's."""
-    DENSE_DRAFTS = "dense-drafts"
-    """Takes `draft_probs`."""
-    ONE_HOT_DRAFTS = "one-hot-drafts"
-    """Takes `draft_probs=None` (n-gram drafts)."""
-    GREEDY = "greedy"
-    """Takes greedy requests, alone or mixed with random ones."""
-    RAGGED = "ragged"
-    """Takes batches whose requests have different numbers of drafts, including 0."""
-    PADDED_DRAFTS = "padded-drafts"
-    """Takes -1 in `draft_token_ids`."""
-    HALF_LOGITS = "half-logits"
-    """Takes bfloat16 and float16 target logits."""
-    STRIDED_INPUTS = "strided-inputs"
-    """Takes non-contiguous target logits, or refuses them by name."""
-    NAN_LOGITS = "nan-logits"
-    """Gives the documented result for a row with NaN."""
-    EMPTY_ROWS = "empty-rows"
-    """Gives the documented result for a row that is all -inf."""
-    SYNTHETIC_RATES = "synthetic-rates"
-    """Takes `synthetic_rates`: acceptance by given rates instead of probabilities."""
-    LARGE_VOCAB = "large-vocab"
-    """Takes vocabularies up to 151936 in reasonable time."""
-    TOKEN_VERIFICATION = "token-verification"
-    """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit."""
-    LONG_DRAFTS = "long-drafts"
-    """Takes up to `MAX_SPEC_LEN` drafts per request."""
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a sampler can be asked; everything is open unless declined with a reason.
-
-    Args:
-        closed: Capability to the reason why it is declined. Reasons are printed beside the skips.
-        slow: Each call costs milliseconds (an interpreter, a remote device). Profiles then draw fewer examples.
-    """
-
-    closed: Mapping[Capability, str] = field(default_factory=dict)
-    slow: bool = False
-
-    def __post_init__(self) -> None:
-        for name, reason in self.closed.items():
-            if name not in Capability.__members__.values():
-                known = ", ".join(sorted(Capability))
-                raise ValueError(f"Capabilities: closed={name!r}, but it must be a capability. Use one of: {known}.")
-            if not reason.strip():
-                raise ValueError(f"Capabilities: closed[{name!r}]={reason!r}, but it must say why. Give a reason.")
-        normal = {Capability(name): reason for name, reason in self.closed.items()}
-        object.__setattr__(self, "closed", normal)
-
-    def __contains__(self, capability: Capability) -> bool:
-        return capability not in self.closed
-
-    def why_closed(self, needed: Sequence[Capability]) -> str | None:
-        """The first declined capability among `needed`, with its reason; `None` if all are open."""
-        for capability in needed:
-            if capability in self.closed:
-                return f"{capability} is closed: {self.closed[capability]}"
-        return None
 
 
 @dataclass(frozen=True, eq=False)
