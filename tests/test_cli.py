@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,9 +15,6 @@ from fairdraw.cli import main
 from fairdraw.controls import Control
 from fairdraw.loading import LENSES, all_checks
 from fairdraw.runner import DEFAULT_SEED
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("stranger")
 
@@ -48,7 +45,7 @@ class TestCheck:
         assert result.output.splitlines()[-1] == "GREEN: every promise asked for was kept"
         assert "fairdraw 0.1.0: sampler stranger:make_right (right) on cpu" in result.output
         assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
-        assert "passed  REJ101 token ids lie in the vocabulary (20 cases" in result.output
+        assert "passed       REJ101 token ids lie in the vocabulary (20 cases" in result.output
 
     def test_broken_promise_is_told_in_order(self) -> None:
         result = check("make_beyond")
@@ -191,9 +188,17 @@ class TestReplay:
         assert "reproduce: fairdraw replay" in result.output
 
     def test_mended_sampler_is_fixed(self, stranger: Path) -> None:
-        result = fairdraw("replay", self.crash_file(stranger), "--sampler", "stranger:make_right")
+        path = Path(self.crash_file(stranger))
+        path.write_text(path.read_text().replace("make_beyond", "make_right"))  # as if its code had been mended
+        result = fairdraw("replay", str(path))
         assert result.exit_code == 0
         assert result.output.startswith("FIXED: REJ101")
+
+    def test_another_sampler_keeps_the_promise(self, stranger: Path) -> None:
+        result = fairdraw("replay", self.crash_file(stranger), "--sampler", "stranger:make_right")
+        assert result.exit_code == 0
+        assert result.output.startswith("KEPT: REJ101")
+        assert "by stranger:make_beyond" in result.output
 
     def test_replay_writes_no_file(self, stranger: Path) -> None:
         path = self.crash_file(stranger)

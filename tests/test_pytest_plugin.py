@@ -141,7 +141,7 @@ class TestVerdict:
         result = ask(pytester, "--sampler", "stranger:make_raising", option)
         result.stdout.fnmatch_lines(
             [
-                "*REJ100 sampler raised an exception",
+                "*REJ100 sampler raised an exception while asked REJ101",
                 "*Captured traceback call*",
                 "*stranger.py*in raising*",
                 "IndexError: lane out of range",

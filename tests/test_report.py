@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,17 @@ import pytest
 
 from fairdraw.controls import Control
 from fairdraw.failures import Story
-from fairdraw.report import BROKEN, GREEN, NOTHING_RUN, Header, Summary, failure_text, progress_line, run_as_json
+from fairdraw.report import (
+    BROKEN,
+    GREEN,
+    NOTHING_RUN,
+    Header,
+    Summary,
+    broken_texts,
+    failure_text,
+    progress_line,
+    run_as_json,
+)
 from fairdraw.runner import CheckRecord
 
 if TYPE_CHECKING:
@@ -87,8 +98,21 @@ def test_header_says_what_the_verdict_rests_on() -> None:
 
 
 def test_progress_line_tells_cases_or_the_reason_of_a_skip() -> None:
-    assert progress_line(record("passed")) == "passed  REJ101 ids lie in the vocabulary (10 cases, 0.5 s)"
-    assert progress_line(record("skipped", "why")) == "skipped REJ101 ids lie in the vocabulary (why)"
+    assert progress_line(record("passed")) == "passed       REJ101 ids lie in the vocabulary (10 cases, 0.5 s)"
+    assert progress_line(record("skipped", "why")) == "skipped      REJ101 ids lie in the vocabulary (why)"
+
+
+def test_exception_that_ends_many_checks_is_told_once() -> None:
+    story = Story("REJ100", "sampler raised an exception", "meaning", "IndexError: lane out of range")
+    records = [dataclasses.replace(record("error", code=code), story=story) for code in ("REJ101", "REJ102", "REJ103")]
+    (text,) = broken_texts(records)
+    assert text.endswith("note: the same in 2 more checks: REJ102, REJ103")
+
+
+def test_broken_promises_are_told_one_by_one() -> None:
+    story = Story("REJ101", "ids lie in the vocabulary", "meaning", "emitted 7")
+    records = [dataclasses.replace(record("failed", code=code), story=story) for code in ("REJ101", "REJ102")]
+    assert len(broken_texts([*records, record("passed")])) == 2
 
 
 def test_defect_that_is_gone_is_told_with_its_remedy() -> None:

@@ -60,8 +60,8 @@ class TestRecord:
         assert record.story is not None
         assert (stranger / record.story.crash_file).is_file()
         assert f"fairdraw replay {record.story.crash_file}" in record.story.command
-        assert "pytest --pyargs fairdraw --sampler stranger:make_beyond -k REJ101" in record.story.command
-        assert "--fairdraw-profile smoke --fairdraw-seed 5" in record.story.command
+        assert "fairdraw check stranger:make_beyond -k REJ101" in record.story.command
+        assert "--profile smoke --seed 5" in record.story.command
 
     def test_crash_folder_that_cannot_be_written_is_said_and_fails_nothing(self, stranger: Path) -> None:
         (stranger / "full").touch()
@@ -76,7 +76,7 @@ class TestRecord:
         record = run_on("make_raising")
         assert record.status == "error"
         assert record.story is not None
-        assert (record.story.code, record.story.title) == ("REJ100", "sampler raised an exception")
+        assert (record.story.code, record.story.title) == ("REJ100", "sampler raised an exception while asked REJ101")
         assert record.story.effect.startswith("IndexError: lane out of range (stranger.py:")
         assert "in raising)" in record.story.effect
         assert f"seen while checking {IDS.id}" in record.story.notes
@@ -86,7 +86,7 @@ class TestRecord:
         record = run_on("make_list")
         assert record.status == "error"
         assert record.story is not None
-        assert record.story.title == "sampler returned something that is not an output"
+        assert record.story.title == "sampler returned something that is not an output while asked REJ101"
         assert "returned list, but it must return a tensor" in record.story.effect
 
     def test_sampler_that_leaves_the_program_is_an_error(self) -> None:
@@ -102,7 +102,7 @@ class TestRecord:
         record = run_check(dataclasses.replace(IDS, body=body), load_sampler("stranger:make_right"), Session())
         assert record.status == "error"
         assert record.story is not None
-        assert (record.story.code, record.story.title) == ("REJ100", "check raised an exception")
+        assert (record.story.code, record.story.title) == ("REJ100", "check raised an exception while asked REJ101")
 
     def test_sampler_that_changes_its_mind_is_told_so(self) -> None:
         record = run_on("make_unsteady")

@@ -204,7 +204,7 @@ def test_too_few_rows_are_an_error_of_the_adapter() -> None:
     record = run_check(BY_CODE["LAW101"], sampler, Session(profile=SMOKE, crash_folder=None))
     assert record.status == "error"
     assert record.story is not None
-    assert record.story.title == "sampler returned something that is not an output"
+    assert record.story.title.startswith("sampler returned something that is not an output")
 
 
 @pytest.mark.parametrize("draws", [0, 1, 50])

@@ -154,6 +154,7 @@ class PytestRun:
             reference=reference,
             reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
             ends_at=self._ends_at,
+            under_pytest=True,
         )
         return self._sessions[contract], about_reference
 

@@ -32,8 +32,8 @@ from fairdraw.report import (
     NOTHING_RUN,
     Header,
     Summary,
+    broken_texts,
     count_checks,
-    failure_text,
     progress_line,
     run_as_json,
     worded_fairness,
@@ -140,6 +140,8 @@ def list_checks(only: str | None) -> None:
         for one in checks:
             needs = [*one.needs, *(["a reference sampler"] if one.differential else [])]
             click.echo(f"  {one.id}" + (f"  [needs {', '.join(needs)}]" if needs else ""))
+    raised = ", ".join(contract.raised for contract in CONTRACTS.values())
+    click.echo(f"exceptions where an answer was due: {raised}")
 
 
 @main.command()
@@ -164,7 +166,8 @@ def explain(code: str) -> None:
 def replay(file: Path, spec: str | None, reference: str | None) -> None:
     """Ask again for the promise that was broken, on the very case stored in the crash file FILE.
 
-    Says FIXED (exit code 0) or FAILED (1). An unreadable or foreign file is 2, a check that was not run 3.
+    Says FIXED (exit code 0; KEPT, if another sampler found it) or FAILED (1). An unreadable or foreign file is 2, a
+    check that was not run 3.
     """
     try:
         crash = read_crash(file)
@@ -192,8 +195,10 @@ def _tell_replay(record: CheckRecord, crash: Crash, name: str) -> int:
         click.echo(f"NOT RUN: {record.id}: {record.reason}")
         return NOTHING_RUN
     if record.story is None:
-        click.echo(f"FIXED: {record.id}\n{name} keeps this promise on the stored case now.")
-        click.echo(f"It was broken so: {crash.effect}")
+        same = crash.sampler in (None, name)
+        now = f"{name} keeps this promise on the stored case" + (" now." if same else ".")
+        click.echo(f"{'FIXED' if same else 'KEPT'}: {record.id}\n{now}")
+        click.echo(f"It was broken so{'' if same else f' by {crash.sampler}'}: {crash.effect}")
         return GREEN
     click.echo(f"FAILED: {name} still breaks this promise on the stored case.\n")
     click.echo("\n".join(record.story.lines()))
@@ -267,9 +272,8 @@ def _control_line(control: Control) -> str | None:
 
 def _conclude(header: Header, summary: Summary, json_file: Path | None) -> None:
     """Print stories and summary, write JSON, end the program."""
-    for record in summary.records:
-        if record.is_broken:
-            click.echo(f"\n{failure_text(record)}")
+    for text in broken_texts(summary.records):
+        click.echo(f"\n{text}")
     *lines, verdict = summary.lines()
     click.echo("\n" + "\n".join(lines))
     click.secho(verdict, fg="green" if summary.exit_code == GREEN else "red", bold=True)

@@ -47,12 +47,28 @@ def controls_for(checks: Iterable[AnyCheck], sampler: Subject, profile: Profile)
     named = {check.code: check for check in checks}
     contract = contract_of(sampler)
     planted = [mutant for path in (contract.mutants if contract else ()) for mutant in load_part(path)]
-    return [
+    best = [
         mutant
         for mutant in planted
         for check in [named.get(mutant.caught_by[0])]
         if check is not None and is_control(mutant, check, sampler, profile)
     ]
+    return best + [_second_best(check, planted) for check in _unseen(named, best) if _caught_by(check, planted)]
+
+
+def _unseen(named: dict[str, AnyCheck], best: list[Mutant]) -> list[AnyCheck]:
+    """Properties that no planted fault of the run names first: they borrow one, so that each is seen failing."""
+    seen = {mutant.caught_by[0] for mutant in best}
+    return [check for code, check in named.items() if code not in seen and isinstance(check, Check)]
+
+
+def _caught_by(check: AnyCheck, planted: list[Mutant]) -> list[Mutant]:
+    return [mutant for mutant in planted if check.code in mutant.caught_by]
+
+
+def _second_best(check: AnyCheck, planted: list[Mutant]) -> Mutant:
+    """A planted fault that `check` has to catch, too, put to it."""
+    return dataclasses.replace(_caught_by(check, planted)[0], caught_by=(check.code,))
 
 
 def is_control(mutant: Mutant, check: AnyCheck, sampler: Subject, profile: Profile) -> bool:

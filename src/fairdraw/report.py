@@ -25,6 +25,7 @@ __all__ = [
     "NO_STATISTICS",
     "Header",
     "Summary",
+    "broken_texts",
     "failure_text",
     "progress_line",
     "run_as_json",
@@ -192,7 +193,7 @@ def progress_line(record: CheckRecord) -> str:
     """One finished check as one line."""
     used = f"{record.cases} {'draws' if record.lens == 'statistical' else 'cases'}, {record.seconds:.1f} s"
     detail = record.reason if record.status in ("skipped", "inconclusive") else used
-    return f"{record.status + ' ':8}{record.id} ({detail})"
+    return f"{record.status:12} {record.id} ({detail})"
 
 
 def failure_text(record: CheckRecord) -> str:
@@ -207,6 +208,25 @@ def failure_text(record: CheckRecord) -> str:
         f"effect: expected to fail because: {record.reason}\n"
         f"reproduce: if it is fixed, remove {record.code} from the sampler's known_defects"
     )
+
+
+def broken_texts(records: Iterable[CheckRecord]) -> list[str]:
+    """How every broken record is told; an exception that ends many checks is told once, with the others' codes."""
+    texts: dict[str, str] = {}
+    others: dict[str, list[str]] = {}
+    for record in records:
+        if not record.is_broken:
+            continue
+        cause = record.story.effect if record.story is not None and record.status == "error" else record.id
+        if cause in texts:
+            others.setdefault(cause, []).append(record.code)
+        else:
+            texts[cause] = failure_text(record)
+    return [text + _also(others.get(cause, [])) for cause, text in texts.items()]
+
+
+def _also(codes: list[str]) -> str:
+    return f"\nnote: the same in {len(codes)} more checks: {', '.join(codes)}" if codes else ""
 
 
 def run_as_json(header: Header, summary: Summary) -> dict[str, Any]:  # Any: JSON

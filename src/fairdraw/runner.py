@@ -71,6 +71,7 @@ class Session:
         crash_folder: Where crash files go; `None` writes none.
         command: What repeats the search; made from `spec` if empty.
         ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
+        under_pytest: Commands that reproduce a failure are pytest's.
     """
 
     spec: str | None = None
@@ -81,6 +82,7 @@ class Session:
     crash_folder: Path | None = CRASH_FOLDER
     command: str = ""
     ends_at: float | None = None
+    under_pytest: bool = False
 
     def out_of_time(self) -> bool:
         """Whether the time budget has ended."""
@@ -266,11 +268,16 @@ def _broken_promise(error: BaseException) -> CheckFailure | None:
     return error if isinstance(error, CheckFailure) else None
 
 
+_UNSTEADY = (
+    "tried again, the same example did not fail: two equal calls got two answers. The sampler keeps state between "
+    "calls, or draws noise of its own; if it is meant to, decline explicit-noise and seeded-noise"
+)
+
+
 def _told(check: AnyCheck, session: Session, error: BaseException) -> Story:
     """The failure as a story; writes its crash file on the way."""
     case = getattr(error, "case", None)
-    notes = ["tried again, the same example did not fail: the sampler keeps state between calls"]
-    notes = notes if isinstance(error, ExceptionGroup) else []
+    notes = [_UNSTEADY] if isinstance(error, ExceptionGroup) else []
     story = _about(check, error)
     if case is None:
         return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
@@ -292,7 +299,7 @@ def _about(check: AnyCheck, error: BaseException) -> Story:
         return Story(check.code, check.title, _first_paragraph(check.meaning), broken.effect, evidence)
     title = _raised_title(error)
     code = CONTRACTS[check.contract].raised
-    return Story(code, title, RAISED[title], last_line(error), notes=(f"seen while checking {check.id}",))
+    return Story(code, f"{title} while asked {check.code}", RAISED[title], last_line(error), notes=(f"seen while checking {check.id}",))
 
 
 def _raised_title(error: BaseException) -> str:
@@ -330,18 +337,20 @@ def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[s
 
 def _command(check: AnyCheck, session: Session, crash_file: str) -> str:
     """What to type to see the failure again."""
-    search = session.command
-    if session.spec is not None and not search:
-        if check.lens == "statistical":
-            profile = f"--profile {session.profile.name} --seed {session.seed}"
-            return f"fairdraw check {session.spec} -k {check.code} {profile}"
-        search = (
-            f"pytest --pyargs fairdraw --sampler {session.spec} -k {check.code} "
-            f"--fairdraw-profile {session.profile.name} --fairdraw-seed {session.seed}"
-        )
-        if check.differential and session.reference_spec is not None:
-            search += f" --fairdraw-reference {session.reference_spec}"
+    search = session.command or (_search(check, session) if session.spec is not None else "")
     if not crash_file:
         return search
     replay = f"fairdraw replay {crash_file}" + ("" if session.spec else " --sampler SPEC")
     return f"{replay}  (or search again: {search})" if search else replay
+
+
+def _search(check: AnyCheck, session: Session) -> str:
+    """The search again, for this check alone, by the program that was started."""
+    profile, seed = session.profile.name, session.seed
+    compared = check.differential and session.reference_spec
+    if not session.under_pytest:
+        command = f"fairdraw check {session.spec} -k {check.code} --profile {profile} --seed {seed}"
+        return command + (f" --reference {session.reference_spec}" if compared else "")
+    command = f"pytest --pyargs fairdraw --sampler {session.spec} -k {check.code}"
+    command += f" --fairdraw-profile {profile} --fairdraw-seed {seed}"
+    return command + (f" --fairdraw-reference {session.reference_spec}" if compared else "")
