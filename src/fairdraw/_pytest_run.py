@@ -18,6 +18,7 @@ import pytest
 from fairdraw.checks import PROFILES, AnyCheck, Question
 from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.controls import Control, is_control, run_control
+from fairdraw.expected import read_expected
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
 from fairdraw.report import (
     BROKEN,
@@ -155,6 +156,7 @@ class PytestRun:
             reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
             ends_at=self._ends_at,
             under_pytest=True,
+            expected=_or_usage_error(lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline)),
         )
         return self._sessions[contract], about_reference
 

@@ -14,7 +14,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fairdraw import __version__
+from fairdraw import __version__, expected
 from fairdraw.checks import PROFILES, AnyCheck, Check
 from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Control, controls_for, run_control
@@ -91,6 +91,9 @@ def main() -> None:
     "--time-budget", type=click.FloatRange(0), metavar="SECONDS", help="What is not decided by then is inconclusive."
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run to a file.")
+@click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
+@click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 def check(
     spec: str,
     profile: str,
@@ -101,6 +104,9 @@ def check(
     workers: int,
     time_budget: float | None,
     json_file: Path | None,
+    xfails: Path | None,
+    baseline: Path | None,
+    write_baseline: Path | None,
 ) -> None:
     """Ask the sampler SPEC to keep its promises.
 
@@ -108,6 +114,7 @@ def check(
     and stored under .fairdraw/crashes. Planted faults are tried in the same run: it is green only if all are caught.
     """
     _require_writable(json_file)
+    _require_new(write_baseline)
     sampler = _or_refuse(lambda: load_sampler(spec))
     contract = CONTRACTS[getattr(contract_of(sampler), "name", "")]
     checks = [check for check in all_checks(only, contract.name) if _matches(check, keywords)]
@@ -115,7 +122,14 @@ def check(
         click.echo(f"NOTHING MEASURED: {_why_nothing(only, contract.name, keywords)}")
         sys.exit(NOTHING_RUN)
     compared, about_reference = _or_refuse(lambda: load_reference(reference, checks))
-    session = Session(spec, PROFILES[profile], seed, compared, reference or (contract.reference if compared else None))
+    session = Session(
+        spec,
+        PROFILES[profile],
+        seed,
+        compared,
+        reference or (contract.reference if compared else None),
+        expected=_or_refuse(lambda: expected.read_expected(xfails, baseline)),
+    )
     if time_budget is not None:
         session = dataclasses.replace(session, ends_at=time.time() + time_budget)
     subject = spec if sampler.name == spec else f"{spec} ({sampler.name})"
@@ -128,6 +142,9 @@ def check(
     mutants = controls_for(checks, sampler, session.profile)
     tried = (run_control(mutant, sampler, session.profile) for mutant in mutants)
     controls = _progress("controls", len(mutants), tried, _control_line)
+    if write_baseline is not None:
+        failed = [record.code for record in records if record.status in ("failed", "error")]
+        _or_refuse(lambda: expected.write_baseline(write_baseline, spec, failed))
     _conclude(header, Summary(records, controls), json_file)
 
 
@@ -210,6 +227,11 @@ def _or_refuse(action: Callable[[], T]) -> T:
         return action()
     except CannotStart as error:
         raise Refused(str(error)) from None
+
+
+def _require_new(path: Path | None) -> None:
+    if path is not None and path.exists():
+        raise Refused(f"--write-baseline={path} exists and is not overwritten. Remove it first, or name another.")
 
 
 def _require_writable(path: Path | None) -> None:

@@ -7,6 +7,7 @@ triton arrive with the first test that needs them. It says nothing unless one of
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,6 +54,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fairdraw-only", choices=list(LENSES), help="run the checks of one lens")
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
+    )
+    _add_expected(group)
+
+
+def _add_expected(group: pytest.OptionGroup) -> None:
+    """Files of failures that the user knows about."""
+    group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="TOML: code = reason; known failures, strict")
+    group.addoption(
+        "--fairdraw-baseline", type=Path, metavar="FILE", help="JSON: only failures that are not in it are red"
     )
 
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
-from fairdraw.runner import CheckRecord, Status
+from fairdraw.runner import STALE, CheckRecord, Status
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,9 +96,9 @@ def worded_fairness(checks: Iterable[AnyCheck], sampler: Any, profile: Profile, 
     """
     if not any(check.lens == "statistical" for check in checks):
         return NO_STATISTICS
-    from fairdraw.statistical.law_check import LawCheck, fairness
+    from fairdraw.statistical.law_check import fairness
 
-    return fairness([check for check in checks if isinstance(check, LawCheck)], sampler, profile, seed)
+    return fairness(checks, sampler, profile, seed)
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,7 @@ class Summary:
             *self._reasons("inconclusive"),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
+            *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
             self._controls_line(),
             *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",

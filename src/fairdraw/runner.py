@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.crash import Crash, write_crash
+from fairdraw.expected import Expected
 from fairdraw.failures import AdapterError, CapabilityClosed, CheckFailure, Inconclusive, Story
 from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects, last_line
 from fairdraw.seeds import DEFAULT_SEED
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 __all__ = [
     "CRASH_FOLDER",
     "DEFAULT_SEED",
+    "IN_BASELINE",
     "RAISED",
+    "STALE",
     "CheckRecord",
     "Session",
     "Status",
@@ -43,6 +46,9 @@ __all__ = [
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "skipped"]
 
 CRASH_FOLDER = Path(".fairdraw/crashes")
+
+IN_BASELINE = "in the baseline"
+STALE = "stale: in the baseline, and it passes"
 
 RAISED = {
     "sampler raised an exception": (
@@ -71,6 +77,7 @@ class Session:
         crash_folder: Where crash files go; `None` writes none.
         command: What repeats the search; made from `spec` if empty.
         ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
+        expected: Failures that the user knows about.
         under_pytest: Commands that reproduce a failure are pytest's.
     """
 
@@ -83,6 +90,7 @@ class Session:
     command: str = ""
     ends_at: float | None = None
     under_pytest: bool = False
+    expected: Expected = field(default_factory=Expected)
 
     def out_of_time(self) -> bool:
         """Whether the time budget has ended."""
@@ -242,13 +250,17 @@ def _judged(
     blank: CheckRecord, check: AnyCheck, sampler: Subject, session: Session, error: BaseException | None
 ) -> CheckRecord:
     """`blank` with its status, and the story if there is one to tell."""
-    defect = known_defects(sampler).get(check.code)
+    defect = session.expected.xfails.get(check.code) or known_defects(sampler).get(check.code)
+    frozen = check.code in session.expected.baseline
     if isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
     if isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
+    if error is None and defect is not None:
+        return dataclasses.replace(blank, status="xpassed", reason=defect)
     if error is None:
-        return blank if defect is None else dataclasses.replace(blank, status="xpassed", reason=defect)
+        return dataclasses.replace(blank, reason=STALE if frozen else "")
+    defect = defect or (IN_BASELINE if frozen else None)
     folder = session.crash_folder if defect is None else None
     story = _told(check, dataclasses.replace(session, crash_folder=folder), error)
     status: Status = "failed" if _broken_promise(error) else "error"
@@ -299,7 +311,13 @@ def _about(check: AnyCheck, error: BaseException) -> Story:
         return Story(check.code, check.title, _first_paragraph(check.meaning), broken.effect, evidence)
     title = _raised_title(error)
     code = CONTRACTS[check.contract].raised
-    return Story(code, f"{title} while asked {check.code}", RAISED[title], last_line(error), notes=(f"seen while checking {check.id}",))
+    return Story(
+        code,
+        f"{title} while asked {check.code}",
+        RAISED[title],
+        last_line(error),
+        notes=(f"seen while checking {check.id}",),
+    )
 
 
 def _raised_title(error: BaseException) -> str:
