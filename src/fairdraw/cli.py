@@ -19,6 +19,7 @@ from fairdraw.checks import PROFILES, AnyCheck, Check
 from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Control, controls_for, run_control
 from fairdraw.crash import Crash, CrashFileError, read_crash
+from fairdraw.html_report import page
 from fairdraw.loading import (
     LENSES,
     CannotStart,
@@ -91,6 +92,7 @@ def main() -> None:
     "--time-budget", type=click.FloatRange(0), metavar="SECONDS", help="What is not decided by then is inconclusive."
 )
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run to a file.")
+@click.option("--html", "html_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the run as a page.")
 @click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
@@ -104,6 +106,7 @@ def check(
     workers: int,
     time_budget: float | None,
     json_file: Path | None,
+    html_file: Path | None,
     xfails: Path | None,
     baseline: Path | None,
     write_baseline: Path | None,
@@ -113,7 +116,8 @@ def check(
     SPEC is oracle, torch, triton, vllm, a registered name, or pkg.module:factory. Cases that break a promise are shrunk
     and stored under .fairdraw/crashes. Planted faults are tried in the same run: it is green only if all are caught.
     """
-    _require_writable(json_file)
+    _require_writable("--json", json_file)
+    _require_writable("--html", html_file)
     _require_new(write_baseline)
     sampler = _or_refuse(lambda: load_sampler(spec))
     contract = CONTRACTS[getattr(contract_of(sampler), "name", "")]
@@ -145,6 +149,8 @@ def check(
     if write_baseline is not None:
         failed = [record.code for record in records if record.status in ("failed", "error")]
         _or_refuse(lambda: expected.write_baseline(write_baseline, spec, failed))
+    if html_file is not None:
+        html_file.write_text(page(header, Summary(records, controls)), encoding="utf-8")
     _conclude(header, Summary(records, controls), json_file)
 
 
@@ -234,10 +240,10 @@ def _require_new(path: Path | None) -> None:
         raise Refused(f"--write-baseline={path} exists and is not overwritten. Remove it first, or name another.")
 
 
-def _require_writable(path: Path | None) -> None:
+def _require_writable(option: str, path: Path | None) -> None:
     """Refuse before the run what would lose its result after it."""
     if path is not None and not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
-        raise Refused(f"--json={path} cannot be written. Name a file in a folder that exists and may be written.")
+        raise Refused(f"{option}={path} cannot be written. Name a file in a folder that exists and may be written.")
 
 
 def _why_nothing(only: str | None, contract: str, keywords: Sequence[str]) -> str:

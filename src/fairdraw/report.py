@@ -153,7 +153,7 @@ class Summary:
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
-            self._controls_line(),
+            self.controls_line(),
             *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             self.verdict,
@@ -170,7 +170,8 @@ class Summary:
         reasons = Counter(record.reason for record in self.records if record.status == status)
         return [f"  {status} {count}: {reason}" for reason, count in reasons.most_common()]
 
-    def _controls_line(self) -> str:
+    def controls_line(self) -> str:
+        """How many planted faults were caught."""
         if not self.controls:
             return "controls: none in this run"
         caught = len(self.controls) - len(self.missed)

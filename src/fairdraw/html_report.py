@@ -1,0 +1,81 @@
+"""The run as one HTML page that needs no network: verdict, failures as they are told, every check, pictures.
+
+The page is made from the same JSON that `--json` writes, so that it says nothing a machine could not read. Jinja2 fills
+the template and escapes every value; a sampler's name or message cannot become markup.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from fairdraw.report import run_as_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from fairdraw.report import Header, Summary
+
+__all__ = ["Shown", "page", "shown_from"]
+
+_WORD = {0: "green", 1: "red", 3: "grey"}
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A picture of the page.
+
+    Args:
+        title: Its caption.
+        png: The file's bytes.
+    """
+
+    title: str
+    png: bytes
+
+    @property
+    def source(self) -> str:
+        """The picture as the `src` of an image: the page stays one file."""
+        return f"data:image/png;base64,{base64.b64encode(self.png).decode('ascii')}"
+
+
+def shown_from(paths: Iterable[Path]) -> list[Shown]:
+    """PNG files, with their names as captions."""
+    return [Shown(path.stem.replace("_", " "), path.read_bytes()) for path in paths]
+
+
+def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> str:
+    """The whole page.
+
+    Raises:
+        ModuleNotFoundError: Without Jinja2, which torch brings along.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    text = resources.files("fairdraw").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(text).render(
+        run=run_as_json(header, summary),
+        colour=_WORD[summary.exit_code],
+        broken=[record.to_json() for record in summary.records if record.is_broken],
+        by_lens=_by_lens(summary),
+        controls_line=summary.controls_line(),
+        controls=summary.controls,
+        pictures=pictures,
+    )
+
+
+def _by_lens(summary: Summary) -> list[dict[str, Any]]:  # Any: values of a template
+    """Per lens: how many of each status, and the records in the order of their codes."""
+    lenses = sorted({record.lens for record in summary.records})
+    listed = {lens: [record for record in summary.records if record.lens == lens] for lens in lenses}
+    return [
+        {"lens": lens, "counts": dict(Counter(record.status for record in records)), "records": records}
+        for lens, records in listed.items()
+    ]
