@@ -78,7 +78,7 @@ class TestCheck:
         assert (result.exit_code, result.output.splitlines()[-1]) == (exit_code, last)
 
     def test_nothing_measured_is_not_green(self) -> None:
-        needs_noise = next(c for c in CHECKS if "explicit-noise" in c.needs and not c.differential)
+        needs_noise = next(c for c in CHECKS if c.lens == "properties" and "explicit-noise" in c.needs)
         result = fairdraw("check", "stranger:make_closed", "-k", needs_noise.code)
         assert result.exit_code == 3
         assert "skipped 1: explicit-noise is closed: the kernel draws inside" in result.output
@@ -222,7 +222,7 @@ class TestReplay:
         assert "'REJ999' is no check" in result.output
 
     def test_declined_capability_is_not_run(self, stranger: Path) -> None:
-        needs_noise = next(c for c in CHECKS if "explicit-noise" in c.needs and not c.differential)
+        needs_noise = next(c for c in CHECKS if c.lens == "properties" and "explicit-noise" in c.needs)
         content = json.loads((stranger / self.crash_file(stranger)).read_text())
         (stranger / "noise.json").write_text(json.dumps({**content, "check": needs_noise.code}))
         result = fairdraw("replay", "noise.json", "--sampler", "stranger:make_closed")
