@@ -40,6 +40,7 @@ from fairdraw.report import (
     worded_fairness,
 )
 from fairdraw.runner import DEFAULT_SEED, RAISED, CheckRecord, Session, parse_seed, replay_case
+from fairdraw.skeleton import write_skeleton
 from fairdraw.workers import run_checks
 
 if TYPE_CHECKING:
@@ -152,6 +153,19 @@ def check(
     if html_file is not None:
         html_file.write_text(page(header, Summary(records, controls)), encoding="utf-8")
     _conclude(header, Summary(records, controls), json_file)
+
+
+@main.command()
+@click.argument("spec")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write.")
+def init(spec: str, folder: Path) -> None:
+    """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable)."""
+    made = _or_refuse(lambda: write_skeleton(spec, folder))
+    for path in made.files:
+        click.echo(f"written: {path}")
+    if made.unknown:
+        click.echo(f"fill in, in {made.files[0]}: {', '.join(made.unknown)}")
+    click.echo(f"then: fairdraw check {made.module}:make --profile smoke")
 
 
 @main.command("list")
