@@ -18,7 +18,7 @@ from fairdraw.protocols import (
 )
 
 if TYPE_CHECKING:
-    from fairdraw.pytest_plugin import parametrize_with_checks
+    from fairdraw.pytest_plugin import SamplerTests, parametrize_with_checks
     from fairdraw.runner import check_sampler
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "ExplicitNoise",
     "Noise",
     "RejectionSampler",
+    "SamplerTests",
     "SeededNoise",
     "SpecDecodeBatch",
     "__version__",
@@ -38,7 +39,11 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LAZY = {"check_sampler": "fairdraw.runner", "parametrize_with_checks": "fairdraw.pytest_plugin"}
+_LAZY = {
+    "SamplerTests": "fairdraw.pytest_plugin",
+    "check_sampler": "fairdraw.runner",
+    "parametrize_with_checks": "fairdraw.pytest_plugin",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fairdraw.mutants.rejection import Mutant
     from fairdraw.protocols import Subject
 
-__all__ = ["parametrize_with_checks"]
+__all__ = ["SamplerTests", "parametrize_with_checks"]
 
 # A wheel lists its files, so pytest rewrites their asserts; an editable install lists none.
 pytest.register_assert_rewrite("fairdraw.properties", "fairdraw.statistical")
@@ -138,3 +138,32 @@ def parametrize_with_checks(
     pairs = [(s, check) for s in known for check in checks if check.check.contract == contract_name(s)]
     cases = [pytest.param(sampler, check, id=f"{sampler.name}-{check.check.id}") for sampler, check in pairs]
     return pytest.mark.parametrize(("sampler", "check"), cases)
+
+
+class SamplerTests:
+    """The checks as a class, for those who like classes; one test per check, with the ids of `parametrize_with_checks`.
+
+    Args:
+        sampler: The sampler under test.
+        only: One lens.
+
+    Raises:
+        CannotStart: When the class is made, if `sampler` is not a sampler.
+
+    Example:
+        >>> import fairdraw
+        >>> from fairdraw.oracles.rejection import verify
+        >>> class TestMine(fairdraw.SamplerTests):
+        ...     sampler = fairdraw.rejection_sampler(verify)
+    """
+
+    sampler: ClassVar[Subject]
+    only: ClassVar[str | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+
+        def test_promise(self: SamplerTests, sampler: Subject, check: CheckUnderPytest) -> None:
+            check(sampler)
+
+        cls.test_promise = parametrize_with_checks([cls.sampler], only=cls.only)(test_promise)  # type: ignore[attr-defined]

@@ -1,0 +1,23 @@
+"""`st.from_type(SpecDecodeBatch)` works wherever fairdraw is installed: Hypothesis loads this by its entry point.
+
+Nothing heavy is imported until such a strategy is drawn from.
+"""
+
+from __future__ import annotations
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Tell Hypothesis how our types are drawn."""
+    from hypothesis import strategies as st
+
+    from fairdraw.protocols import SpecDecodeBatch
+
+    st.register_type_strategy(SpecDecodeBatch, lambda _: _batches())
+
+
+def _batches() -> object:
+    from fairdraw.strategies import spec_decode_batches
+
+    return spec_decode_batches()
