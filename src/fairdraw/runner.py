@@ -9,6 +9,7 @@ import dataclasses
 import secrets
 import time
 import traceback
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,12 +169,20 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@contextmanager
+def quiet_interpreter() -> Iterator[None]:
+    """Triton's interpreter computes in NumPy, which warns where a GPU silently gives inf or NaN; verdicts see those."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
+        yield
+
+
 def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecord:
     """Try one promise on drawn cases; whatever happens becomes a record."""
     started = time.perf_counter()
     error: BaseException | None = None
     try:
-        with one_torch_thread():
+        with one_torch_thread(), quiet_interpreter():
             cases = check.run(
                 sampler,
                 profile=session.profile,
@@ -195,7 +204,7 @@ def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> 
         reason = check.why_not(sampler, session.reference)
         if reason is not None:
             raise CapabilityClosed(reason)
-        with one_torch_thread():
+        with one_torch_thread(), quiet_interpreter():
             check.on_case(sampler, case, session.reference)
     except (Exception, SystemExit) as caught:
         error = caught
