@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +34,7 @@ __all__ = [
     "Drafter",
     "RequestLaws",
     "draw_drafts",
+    "draw_one_law",
     "draw_tokens",
 ]
 
@@ -115,28 +117,86 @@ class Configuration:
         Randomness:
             Drafts from `drafter(laws, seed)`; bonus tokens from a stream of their own, hashed from `seed`.
         """
-        import torch
-
         num_cycles, rest = divmod(batch_size, len(self.requests))
         if num_cycles == 0 or rest:
             cycle = len(self.requests)
             raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
-        counts = [request.num_draft for request in self.requests] * num_cycles
-        draft_laws = np.concatenate([request.exact_draft_probs() for request in self.requests] * num_cycles)
-        bonus_laws = np.stack([request.exact_target_probs()[-1] for request in self.requests] * num_cycles)
-        draft_probs = np.concatenate([request.draft_probs for request in self.requests] * num_cycles)
-        target_logits = np.concatenate([request.target_logits[:-1] for request in self.requests] * num_cycles)
-        return SpecDecodeBatch(
-            draft_token_ids=torch.from_numpy((drafter or draw_drafts)(draft_laws, seed)),
-            num_draft_tokens=counts,
-            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
-            max_spec_len=self.max_spec_len,
-            draft_probs=None if self.requests[0].one_hot else torch.from_numpy(draft_probs),
-            target_logits=torch.from_numpy(target_logits),
-            bonus_token_ids=torch.from_numpy(draw_drafts(bonus_laws, derive_seed("bonus", seed))[:, None]),
-            temperature=torch.ones(batch_size),
-            origin=f"{self}.batch({batch_size}, seed={seed})",
-        ).to(device)
+        bonus_laws = np.stack([request.exact_target_probs()[-1] for request in self.requests])
+        return self._with_tokens(
+            _template(self, batch_size, device),
+            self._drafts(num_cycles, seed, drafter),
+            _draw_cycles(bonus_laws, num_cycles, derive_seed("bonus", seed)),
+            f"{self}.batch({batch_size}, seed={seed})",
+        )
+
+    def _drafts(self, num_cycles: int, seed: int, drafter: Drafter | None) -> NDArray[np.int32]:  # [num_tokens] int32
+        laws = np.concatenate([request.exact_draft_probs() for request in self.requests])
+        if drafter is None:
+            return _draw_cycles(laws, num_cycles, seed)
+        return drafter(np.tile(laws, (num_cycles, 1)), seed)
+
+    @staticmethod
+    def _with_tokens(
+        template: SpecDecodeBatch,
+        draft_token_ids: NDArray[np.int32],  # [num_tokens] int32
+        bonus_token_ids: NDArray[np.int32],  # [batch_size] int32
+        origin: str,
+    ) -> SpecDecodeBatch:
+        """A copy of the template, which a sampler may spoil, with the tokens of one call."""
+        import torch
+
+        return template.clone().replace(
+            draft_token_ids=torch.from_numpy(draft_token_ids).to(template.device),
+            bonus_token_ids=torch.from_numpy(bonus_token_ids[:, None]).to(template.device),
+            num_draft_tokens=list(template.num_draft_tokens),
+            origin=origin,
+        )
+
+
+@lru_cache(maxsize=16)
+def _template(configuration: Configuration, batch_size: int, device: str) -> SpecDecodeBatch:
+    """What all batches of a size have in common; its tokens are 0."""
+    import torch
+
+    requests, num_cycles = configuration.requests, batch_size // len(configuration.requests)
+    counts = [request.num_draft for request in requests] * num_cycles
+    draft_probs = np.concatenate([request.draft_probs for request in requests])
+    target_logits = np.concatenate([request.target_logits[:-1] for request in requests])
+    return SpecDecodeBatch(
+        draft_token_ids=torch.zeros(sum(counts), dtype=torch.int32),
+        num_draft_tokens=counts,
+        cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        max_spec_len=configuration.max_spec_len,
+        draft_probs=None if requests[0].one_hot else torch.from_numpy(np.tile(draft_probs, (num_cycles, 1))),
+        target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))),
+        bonus_token_ids=torch.zeros((batch_size, 1), dtype=torch.int32),
+        temperature=torch.ones(batch_size),
+    ).to(device)
+
+
+def _draw_cycles(
+    laws: NDArray[np.float64],  # [num_rows, vocab_size] float64
+    num_cycles: int,
+    seed: int,
+) -> NDArray[np.int32]:  # [num_cycles * num_rows] int32
+    """`draw_drafts` of the laws, repeated `num_cycles` times."""
+    uniforms = np.random.default_rng(derive_seed("draft", seed)).random((num_cycles, len(laws)))
+    drawn = [draw_one_law(law, column) for law, column in zip(laws, uniforms.T, strict=True)]
+    return np.stack(drawn, axis=1).ravel() if drawn else np.empty(0, dtype=np.int32)
+
+
+def draw_one_law(
+    probs: NDArray[np.float64],  # [vocab_size] float64
+    uniforms: NDArray[np.float64],  # [...] float64, in [0, 1)
+) -> NDArray[np.int32]:  # [...] int32
+    """A token of the same law for each uniform; the same tokens as `draw_tokens`, without a row for each."""
+    cumulative = np.cumsum(probs)
+    cumulative /= cumulative[-1]
+    # Laws are short: counting the steps that a uniform has passed is faster than a search.
+    drawn = np.zeros(uniforms.shape, dtype=np.int32)
+    for step in cumulative[:-1]:
+        drawn += uniforms >= step
+    return drawn
 
 
 def draw_tokens(

@@ -8,8 +8,8 @@ different times, as in an engine.
 What comes out must be what the target model alone would have written; `decode_laws` says so in numbers.
 
 Randomness:
-    Everything follows from one seed by hashing: drafts and bonus tokens from one NumPy generator, the sampler's noise
-    from a fresh seed per round. No global generator is read.
+    Everything follows from one seed by hashing: drafts and bonus tokens from one generator of the device (NumPy's on a
+    CPU), the sampler's noise from a fresh seed per round. No global generator is read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,13 @@ from fairdraw.protocols import (
 )
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical._checks import refuse
+from fairdraw.statistical.decode_models import DeviceStream, ModelsOnDevice, first_argmax, models_on
 from fairdraw.statistical.language_models import NGramModel, Vocabulary, read_text
-from fairdraw.statistical.laws import ROUNDING, softmax_probs
+from fairdraw.statistical.laws import ROUNDING
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 __all__ = ["DecodeSetup", "Decoding", "decode", "make_noise"]
 
@@ -127,44 +129,28 @@ class DecodeSetup:
         }
         return tuple(capability for capability, is_wanted in wanted.items() if is_wanted)
 
-    def temperature(
-        self,
-        requests: NDArray[np.int64],  # [batch_size] int64
-    ) -> NDArray[np.float32]:  # [batch_size] float32
-        return np.asarray(self.temperatures, dtype=np.float32)[requests % len(self.temperatures)]
-
     def target_logits(
         self,
-        prefixes: NDArray[np.int64],  # [batch_size, width] int64, -1 after the last token
-        requests: NDArray[np.int64],  # [batch_size] int64
-    ) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
-        """Processed logits of the next token: a function of prefix and request alone, computed from scratch."""
-        logits = self.target.next_logits(prefixes)
-        if self.has_penalties:
-            seen = _count_tokens(prefixes[:, self.prompt_size :], self.vocab_size)
-            penalty = self.frequency_penalty * seen + self.presence_penalty * (seen > 0)
-            logits = logits - penalty.astype(np.float32)
-        return np.asarray(logits / _divisor(self.temperature(requests))[:, None])
+        prefixes: NDArray[np.int64],  # [num_prefixes, width] int64, -1 after the last token
+        requests: NDArray[np.int64],  # [num_prefixes] int64
+    ) -> NDArray[np.float32]:  # [num_prefixes, vocab_size] float32
+        """As `ModelsOnDevice.target_logits`, for arrays."""
+        given = torch.from_numpy(np.ascontiguousarray(prefixes)), torch.from_numpy(requests)
+        return models_on(self, "cpu").target_logits(*given).numpy()
 
     def target_probs(
         self,
-        logits: NDArray[np.float32],  # [batch_size, vocab_size] float32
-        requests: NDArray[np.int64],  # [batch_size] int64
-    ) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
-        """The law that processed logits stand for: their softmax, or all mass on the argmax of a greedy request."""
-        probs = softmax_probs(logits)
-        greedy = np.flatnonzero(self.temperature(requests) == GREEDY_TEMPERATURE)
-        probs[greedy] = np.eye(self.vocab_size)[logits[greedy].argmax(axis=1)]
-        return probs
+        logits: NDArray[np.float32],  # [num_prefixes, vocab_size] float32
+        requests: NDArray[np.int64],  # [num_prefixes] int64
+    ) -> NDArray[np.float64]:  # [num_prefixes, vocab_size] float64
+        """As `ModelsOnDevice.target_probs`, for arrays."""
+        return models_on(self, "cpu").target_probs(torch.from_numpy(logits), torch.from_numpy(requests)).numpy()
 
-    def draft_probs(
+    def temperature(
         self,
-        prefixes: NDArray[np.int64],  # [batch_size, width] int64, -1 after the last token
-        requests: NDArray[np.int64],  # [batch_size] int64
-    ) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
-        """The law of the next draft token: the draft model at the request's temperature; it knows no penalties."""
-        logits = self.draft.next_logits(prefixes) / _divisor(self.temperature(requests))[:, None]
-        return softmax_probs(logits).astype(np.float32)
+        requests: NDArray[np.int64],  # [num_prefixes] int64
+    ) -> NDArray[np.float32]:  # [num_prefixes] float32
+        return np.asarray(self.temperatures, dtype=np.float32)[requests % len(self.temperatures)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,24 +161,27 @@ class Decoding:
         tokens: Prompt and decoded tokens; -1 from the place where the sampler's answer was malformed.
         acceptance_laws: Per request and round with drafts: the law of the number of accepted ones, given the drafts.
         num_accepted: The number that were; -1 if the answer was malformed.
+        models: That decoded.
     """
 
     seed: int
     tokens: NDArray[np.int64]  # [num_requests, prompt_size + num_tokens] int64
     acceptance_laws: NDArray[np.float64]  # [num_verified, max_spec_len + 1] float64
     num_accepted: NDArray[np.int64]  # [num_verified] int64
+    models: ModelsOnDevice
 
 
 @dataclass(frozen=True, eq=False)
 class _Drafts:
     """One round, before the sampler is asked. Places beyond a request's own drafts are filled but not shown to it."""
 
-    requests: NDArray[np.int64]  # [batch_size] int64
-    num_draft_tokens: NDArray[np.int64]  # [batch_size] int64
-    token_ids: NDArray[np.int64]  # [batch_size, max_spec_len] int64
-    draft_probs: NDArray[np.float32]  # [batch_size, max_spec_len, vocab_size] float32
-    target_logits: NDArray[np.float32]  # [batch_size, max_spec_len + 1, vocab_size] float32
-    target_probs: NDArray[np.float64]  # [batch_size, max_spec_len + 1, vocab_size] float64
+    requests: Tensor  # [batch_size] int64
+    num_draft_tokens: Tensor  # [batch_size] int64
+    token_ids: Tensor  # [batch_size, max_spec_len] int64
+    draft_probs: Tensor  # [batch_size, max_spec_len, vocab_size] float32
+    target_logits: Tensor  # [batch_size, max_spec_len + 1, vocab_size] float32
+    target_probs: Tensor  # [batch_size, max_spec_len + 1, vocab_size] float64
+    temperature: Tensor  # [batch_size] float32
 
 
 def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capability | None = None) -> Decoding:
@@ -209,24 +198,27 @@ def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capa
         CapabilityClosed: If the sampler declines what the setup needs.
     """
     kind = _noise_kind(sampler.capabilities, setup, noise)
-    rng = np.random.default_rng(derive_seed("decode", seed))
-    tokens, lengths = _start(setup)
-    laws = [np.empty((0, setup.max_spec_len + 1))]
-    accepted = [np.empty(0, dtype=np.int64)]
+    models, stream = models_on(setup, sampler.device), DeviceStream(derive_seed("decode", seed), sampler.device)
+    tokens, lengths = _start(setup, sampler.device)
+    laws = [torch.empty((0, setup.max_spec_len + 1), dtype=torch.float64, device=sampler.device)]
+    accepted = [torch.empty(0, dtype=torch.int64, device=sampler.device)]
     end = setup.prompt_size + setup.num_tokens
     for number in range(setup.num_tokens):  # each round adds a token to each request, or ends it
-        requests = np.flatnonzero((lengths > 0) & (lengths < end))
-        if requests.size == 0:
+        requests = ((lengths > 0) & (lengths < end)).nonzero()[:, 0]
+        if len(requests) == 0:
             break
-        drafts = _draft(setup, tokens[requests], requests, rng)
-        batch = _batch(setup, drafts, rng).to(sampler.device)
+        drafts = _draft(models, tokens[requests], requests, stream)
+        batch = _batch(setup, drafts, stream)
         output = emit(sampler, batch, make_noise(kind, batch, derive_seed("noise", seed, number))).tokens
-        num_emitted = _num_emitted(output, setup.vocab_size)
-        _append(tokens, lengths, requests, output, num_emitted)
+        emitted = torch.from_numpy(output).to(sampler.device)
+        num_emitted = _num_emitted(emitted, setup.vocab_size)
+        _append(tokens, lengths, requests, emitted, num_emitted)
         drafted = drafts.num_draft_tokens > 0
         laws.append(_acceptance_law(setup, drafts)[drafted])
         accepted.append(num_emitted[drafted] - 1)
-    return Decoding(seed, tokens[:, :end], np.concatenate(laws), np.concatenate(accepted))
+    return Decoding(
+        seed, tokens[:, :end].cpu().numpy(), torch.cat(laws).cpu().numpy(), torch.cat(accepted).cpu().numpy(), models
+    )
 
 
 def _noise_kind(capabilities: Capabilities, setup: DecodeSetup, noise: Capability | None) -> Capability:
@@ -238,53 +230,57 @@ def _noise_kind(capabilities: Capabilities, setup: DecodeSetup, noise: Capabilit
     return taken[0]
 
 
-def _start(setup: DecodeSetup) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _start(setup: DecodeSetup, device: str) -> tuple[Tensor, Tensor]:
     """Requests that hold their prompts, with room for what the last round may add too much; and their lengths."""
     width = setup.prompt_size + setup.num_tokens + setup.max_spec_len
-    tokens = np.full((setup.num_requests, width), PLACEHOLDER_TOKEN_ID, dtype=np.int64)
-    tokens[:, : setup.prompt_size] = np.resize(setup.prompts, (setup.num_requests, setup.prompt_size))
-    return tokens, np.full(setup.num_requests, setup.prompt_size)
+    tokens = torch.full((setup.num_requests, width), PLACEHOLDER_TOKEN_ID, dtype=torch.int64)
+    prompts = np.resize(setup.prompts, (setup.num_requests, setup.prompt_size))
+    tokens[:, : setup.prompt_size] = torch.from_numpy(prompts)
+    return tokens.to(device), torch.full((setup.num_requests,), setup.prompt_size, device=device)
 
 
 def _draft(
-    setup: DecodeSetup,
-    prefixes: NDArray[np.int64],  # [batch_size, width] int64, written
-    requests: NDArray[np.int64],  # [batch_size] int64
-    rng: np.random.Generator,
+    models: ModelsOnDevice,
+    prefixes: Tensor,  # [batch_size, width] int64, written
+    requests: Tensor,  # [batch_size] int64
+    stream: DeviceStream,
 ) -> _Drafts:
     """Ask the draft model for one token after another, and the target model at every place on the way."""
-    num_draft, shape = setup.max_spec_len, (requests.size, setup.max_spec_len + 1, setup.vocab_size)
-    lengths, rows = (prefixes >= 0).sum(axis=1), np.arange(requests.size)
-    token_ids = np.empty((requests.size, num_draft), dtype=np.int64)
-    draft_probs = np.empty((requests.size, num_draft, setup.vocab_size), dtype=np.float32)
-    target_logits, target_probs = np.empty(shape, dtype=np.float32), np.empty(shape)
-    for place in range(num_draft + 1):
-        target_logits[:, place] = setup.target_logits(prefixes, requests)
-        target_probs[:, place] = setup.target_probs(target_logits[:, place], requests)
-        if place < num_draft:
-            probs = setup.draft_probs(prefixes, requests)
-            draft_probs[:, place] = probs
-            token_ids[:, place] = _draw(probs, rng) if setup.dense_drafts else probs.argmax(axis=1)
-            prefixes[rows, lengths + place] = token_ids[:, place]
-    counts = rng.integers(0, num_draft + 1, requests.size) if setup.ragged else np.full(requests.size, num_draft)
-    return _Drafts(requests, counts, token_ids, draft_probs, target_logits, target_probs)
+    setup, batch_size, lengths = models.setup, len(requests), (prefixes >= 0).sum(dim=1)
+    token_ids, draft_probs, target_logits = [], [], []
+    for place in range(setup.max_spec_len + 1):
+        target_logits.append(models.target_logits(prefixes, requests))
+        if place < setup.max_spec_len:
+            probs = models.draft_probs(prefixes, requests)
+            draft_probs.append(probs)
+            token_ids.append(stream.draw(probs) if setup.dense_drafts else first_argmax(probs))
+            prefixes.scatter_(1, (lengths + place)[:, None], token_ids[-1][:, None])
+    if setup.ragged:
+        counts = stream.integers(setup.max_spec_len + 1, batch_size)
+    else:
+        counts = torch.full_like(requests, setup.max_spec_len)
+    target_probs = [models.target_probs(logits, requests) for logits in target_logits]
+    drawn, told, logits, probs = (
+        torch.stack(parts, dim=1) for parts in (token_ids, draft_probs, target_logits, target_probs)
+    )
+    return _Drafts(requests, counts, drawn, told, logits, probs, models.temperature(requests))
 
 
-def _batch(setup: DecodeSetup, drafts: _Drafts, rng: np.random.Generator) -> SpecDecodeBatch:
+def _batch(setup: DecodeSetup, drafts: _Drafts, stream: DeviceStream) -> SpecDecodeBatch:
     """The round as the sampler is given it; the bonus token is drawn from the target at the place after the drafts."""
-    counts = drafts.num_draft_tokens
-    drafted = np.arange(setup.max_spec_len) < counts[:, None]
-    bonus = _draw(drafts.target_probs[np.arange(counts.size), counts], rng)
+    counts, batch_size = drafts.num_draft_tokens, len(drafts.requests)
+    drafted = torch.arange(setup.max_spec_len, device=counts.device) < counts[:, None]
+    bonus = stream.draw(drafts.target_probs[torch.arange(batch_size, device=counts.device), counts])
     return SpecDecodeBatch(
-        draft_token_ids=torch.from_numpy(drafts.token_ids[drafted].astype(np.int32)),
+        draft_token_ids=drafts.token_ids[drafted].int(),
         num_draft_tokens=counts.tolist(),
-        cu_num_draft_tokens=torch.from_numpy(counts.cumsum().astype(np.int32)),
+        cu_num_draft_tokens=counts.cumsum(0, dtype=torch.int32),
         max_spec_len=setup.max_spec_len,
-        draft_probs=torch.from_numpy(drafts.draft_probs[drafted]) if setup.dense_drafts else None,
-        target_logits=torch.from_numpy(drafts.target_logits[:, :-1][drafted]),
-        bonus_token_ids=torch.from_numpy(bonus.astype(np.int32)[:, None]),
-        temperature=torch.from_numpy(setup.temperature(drafts.requests)),
-        origin=f"<round of {counts.size} requests by statistical.decode>",
+        draft_probs=drafts.draft_probs[drafted] if setup.dense_drafts else None,
+        target_logits=drafts.target_logits[:, :-1][drafted],
+        bonus_token_ids=bonus.int()[:, None],
+        temperature=drafts.temperature.clone(),
+        origin=f"<round of {batch_size} requests by statistical.decode>",
     )
 
 
@@ -302,70 +298,46 @@ def make_noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
 
 
 def _num_emitted(
-    output: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    output: Tensor,  # [batch_size, max_spec_len + 1] int32
     vocab_size: int,
-) -> NDArray[np.int64]:  # [batch_size] int64
+) -> Tensor:  # [batch_size] int64
     """Tokens per row; 0 for a malformed row."""
     is_token = (output >= 0) & (output < vocab_size)
-    counts = is_token.sum(axis=1)
-    is_prefix = is_token == (np.arange(output.shape[1]) < counts[:, None])
-    return np.where((is_prefix & (is_token | (output == PLACEHOLDER_TOKEN_ID))).all(axis=1), counts, 0)
+    counts = is_token.sum(dim=1)
+    is_prefix = is_token == (torch.arange(output.shape[1], device=output.device) < counts[:, None])
+    return counts * (is_prefix & (is_token | (output == PLACEHOLDER_TOKEN_ID))).all(dim=1)
 
 
 def _append(
-    tokens: NDArray[np.int64],  # [num_requests, width] int64, written
-    lengths: NDArray[np.int64],  # [num_requests] int64, written
-    requests: NDArray[np.int64],  # [batch_size] int64
-    output: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
-    num_emitted: NDArray[np.int64],  # [batch_size] int64
+    tokens: Tensor,  # [num_requests, width] int64, written
+    lengths: Tensor,  # [num_requests] int64, written
+    requests: Tensor,  # [batch_size] int64
+    output: Tensor,  # [batch_size, max_spec_len + 1] int32
+    num_emitted: Tensor,  # [batch_size] int64
 ) -> None:
     """Add what was emitted to each request; length 0 marks a request that ended with a malformed answer."""
     for place in range(output.shape[1]):
         growing = num_emitted > place
-        tokens[requests[growing], lengths[requests[growing]] + place] = output[growing, place]
-    lengths[requests] = np.where(num_emitted > 0, lengths[requests] + num_emitted, 0)
+        tokens[requests[growing], lengths[requests[growing]] + place] = output[growing, place].long()
+    lengths[requests] = torch.where(num_emitted > 0, lengths[requests] + num_emitted, 0)
 
 
-def _acceptance_law(setup: DecodeSetup, drafts: _Drafts) -> NDArray[np.float64]:  # [batch_size, max_spec_len + 1]
+def _acceptance_law(setup: DecodeSetup, drafts: _Drafts) -> Tensor:  # [batch_size, max_spec_len + 1] float64
     """`P(a drafts accepted | drafts)`: a chain of `min(1, target / draft)`, which ends where the drafts end."""
     chosen = drafts.token_ids[..., None]
-    acceptance = np.take_along_axis(drafts.target_probs[:, :-1], chosen, axis=2)[..., 0]
+    acceptance = drafts.target_probs[:, :-1].gather(2, chosen)[..., 0]
     if setup.dense_drafts:
-        told = np.take_along_axis(drafts.draft_probs, chosen, axis=2)[..., 0]
-        is_random = setup.temperature(drafts.requests)[:, None] != GREEDY_TEMPERATURE
-        acceptance = np.where(is_random, _at_most_certain(acceptance / told), acceptance)
-    acceptance[np.arange(setup.max_spec_len) >= drafts.num_draft_tokens[:, None]] = 0.0
-    reached = np.cumprod(np.column_stack([np.ones(len(acceptance)), acceptance]), axis=1)
-    return np.column_stack([reached[:, :-1] * (1 - acceptance), reached[:, -1]]).astype(np.float64)
+        told = drafts.draft_probs.gather(2, chosen)[..., 0]
+        is_random = drafts.temperature[:, None] != GREEDY_TEMPERATURE
+        acceptance = torch.where(is_random, _at_most_certain(acceptance / told), acceptance)
+    places = torch.arange(setup.max_spec_len, device=chosen.device)
+    acceptance = torch.where(places < drafts.num_draft_tokens[:, None], acceptance, 0.0)
+    reached = torch.cat([torch.ones_like(acceptance[:, :1]), acceptance.cumprod(dim=1)], dim=1)
+    return torch.cat([reached[:, :-1] * (1 - acceptance), reached[:, -1:]], dim=1)
 
 
 def _at_most_certain(
-    ratios: NDArray[np.floating],  # [batch_size, max_spec_len] float64
-) -> NDArray[np.float64]:  # [batch_size, max_spec_len] float64
+    ratios: Tensor,  # [batch_size, max_spec_len] float64
+) -> Tensor:  # [batch_size, max_spec_len] float64
     """`min(1, ratio)`; but a ratio so near 1 that float32 may see less leaves a rejection possible, if hardly so."""
-    return np.where(ratios > 1 + ROUNDING, 1.0, np.minimum(ratios, 1 - ROUNDING)).astype(np.float64)
-
-
-def _draw(
-    probs: NDArray[np.floating],  # [batch_size, vocab_size] float
-    rng: np.random.Generator,
-) -> NDArray[np.int64]:  # [batch_size] int64
-    """One token per row by inverse CDF; a token of probability 0 is never drawn."""
-    cdf = np.cumsum(probs, axis=1, dtype=np.float64)
-    return np.asarray((cdf <= rng.random((len(cdf), 1)) * cdf[:, -1:]).sum(axis=1))
-
-
-def _count_tokens(
-    tokens: NDArray[np.int64],  # [batch_size, width] int64, -1 is no token
-    vocab_size: int,
-) -> NDArray[np.int64]:  # [batch_size, vocab_size] int64
-    codes = np.where(tokens >= 0, tokens, vocab_size) + np.arange(len(tokens))[:, None] * (vocab_size + 1)
-    counts = np.bincount(codes.ravel(), minlength=len(tokens) * (vocab_size + 1))
-    return counts.reshape(-1, vocab_size + 1)[:, :-1]
-
-
-def _divisor(
-    temperature: NDArray[np.float32],  # [batch_size] float32
-) -> NDArray[np.float32]:  # [batch_size] float32
-    """Greedy requests are not scaled."""
-    return np.where(temperature == GREEDY_TEMPERATURE, np.float32(1), temperature)
+    return torch.where(ratios > 1 + ROUNDING, 1.0, ratios.clamp(max=1 - ROUNDING))

@@ -23,11 +23,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import torch
 
 from fairdraw.protocols import GREEDY_TEMPERATURE
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical._checks import refuse
-from fairdraw.statistical.pit import Order, PitCells, randomised_pit
+from fairdraw.statistical.pit import Order, PitCells, pit_of_tensors, randomised_pit
 from fairdraw.statistical.tables import count_codes, joint_codes
 
 if TYPE_CHECKING:
@@ -99,16 +100,17 @@ class NextTokens:
             One uniform per token, from the decoding's seed, used for both orders.
         """
         setup, rng = self._setup, np.random.default_rng(derive_seed("next tokens", decoding.seed))
-        requests = np.arange(setup.num_requests)
+        models = decoding.models
+        tokens = torch.from_numpy(decoding.tokens).to(models.device)
+        requests = torch.arange(setup.num_requests, device=models.device)
         counts = {name: np.zeros(law.probs.size + 1, dtype=np.int64) for name, law in self.laws.items()}
-        for end in range(setup.prompt_size, decoding.tokens.shape[1]):
+        for end in range(setup.prompt_size, tokens.shape[1]):
             # After a malformed answer prefix and token are -1; any prefix does, the token is impossible after each.
-            prefixes = np.maximum(decoding.tokens[:, :end], 0)
-            probs = setup.target_probs(setup.target_logits(prefixes, requests), requests)
-            uniforms = rng.random(setup.num_requests)
+            probs = models.target_probs(models.target_logits(tokens[:, :end].clamp(min=0), requests), requests)
+            uniforms = torch.from_numpy(rng.random(setup.num_requests)).to(models.device)
             for order in Order:
-                transform = randomised_pit(probs, decoding.tokens[:, end], uniforms, order)
-                counts[_next_token(order)] += self._cells.count(transform)
+                transform = pit_of_tensors(probs, tokens[:, end], uniforms, order)
+                counts[_next_token(order)] += self._cells.count(transform.cpu().numpy())
         return counts
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical._checks import refuse
-from fairdraw.statistical.configurations import Configuration, Drafter, RequestLaws, draw_tokens
+from fairdraw.statistical.configurations import Configuration, Drafter, RequestLaws, draw_one_law
 from fairdraw.statistical.decision import Decision, SequentialCheck
 from fairdraw.statistical.design import NoPower, SamplePlan, plan_samples
-from fairdraw.statistical.outcomes import Rows, Verification, enumerate_outcomes
+from fairdraw.statistical.outcomes import Rows, Verification, distinct_rows, enumerate_outcomes
 from fairdraw.statistical.rejection import (
     AcceptedCount,
     AcceptedDraft,
@@ -199,7 +199,13 @@ class Experiment:
     def count(self, sample: Sample) -> dict[str, NDArray[np.int64]]:
         """The count table of every statistic; counts of several samples add up."""
         rows = [sample.rows(self.configuration, kind) for kind in range(len(self.configuration.requests))]
-        return {table.name: count(table.statistic, rows[table.kind]) for table in self.tables}
+        distinct = [distinct_rows(same_kind) for same_kind in rows]
+        return {
+            table.name: count(table.statistic, rows[table.kind])
+            if table.law.rows_per_observation > 1
+            else count(table.statistic, *distinct[table.kind])
+            for table in self.tables
+        }
 
     def run(
         self,
@@ -229,11 +235,10 @@ class Experiment:
         return watch(check, count_look, num_looks=-(-num_pairs // per_look), out_of_time=out_of_time)
 
 
-def _fill_tokens(request: RequestLaws, uniforms: NDArray[np.float64]) -> NDArray[np.int32]:
+def _fill_tokens(
+    request: RequestLaws,
+    uniforms: NDArray[np.float64],  # [num_calls, num_rows, num_draft + 1] float64
+) -> NDArray[np.int32]:  # [num_calls, num_rows, num_draft + 1] int32
     """Draws from the target law of every position."""
     laws = request.exact_target_probs()
-    filled = [
-        draw_tokens(np.broadcast_to(law, (uniforms[..., i].size, law.size)), uniforms[..., i].ravel())
-        for i, law in enumerate(laws)
-    ]
-    return np.stack([tokens.reshape(uniforms.shape[:-1]) for tokens in filled], axis=-1)
+    return np.stack([draw_one_law(law, uniforms[..., i]) for i, law in enumerate(laws)], axis=-1)

@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fairdraw.statistical._checks import refuse
 from fairdraw.statistical.laws import softmax_probs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
 __all__ = ["NGramModel", "Vocabulary", "read_text"]
 
@@ -126,23 +128,29 @@ class NGramModel:
         self,
         prefixes: NDArray[np.int64],  # [batch_size, width] int64, -1 after the last token
     ) -> NDArray[np.int64]:  # [batch_size] int64
-        """The row of `logits` that each prefix leads to: its last tokens as digits in base `vocab_size`.
+        """The row of `logits` that each prefix leads to.
 
         Raises:
             ValueError: If a prefix is shorter than the context.
         """
-        lengths = (prefixes >= 0).sum(axis=1)
-        if lengths.min(initial=self.context_size) < self.context_size:
+        return self.contexts_of(torch.from_numpy(np.ascontiguousarray(prefixes))).numpy()
+
+    def contexts_of(
+        self,
+        prefixes: Tensor,  # [batch_size, width] int64, -1 after the last token
+    ) -> Tensor:  # [batch_size] int64
+        """The same for tensors: a prefix's last tokens as digits in base `vocab_size`."""
+        lengths = (prefixes >= 0).sum(dim=1)
+        if len(prefixes) and int(lengths.min()) < self.context_size:
             raise refuse(
                 "NGramModel.contexts",
-                f"a prefix has {lengths.min()} tokens",
+                f"a prefix has {int(lengths.min())} tokens",
                 f"it must have at least {self.context_size}",
                 "Begin with a prompt.",
             )
-        rows = np.arange(len(prefixes))
-        codes = np.zeros(len(prefixes), dtype=np.int64)
+        codes = torch.zeros_like(lengths)
         for back in range(self.context_size, 0, -1):
-            codes = codes * self.vocab_size + prefixes[rows, lengths - back]
+            codes = codes * self.vocab_size + prefixes.gather(1, (lengths - back)[:, None])[:, 0]
         return codes
 
     def context_tokens(self, context: int) -> NDArray[np.int64]:  # [context_size] int64

@@ -11,16 +11,18 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairdraw.checks import PROFILES, OutOfTime, Profile, Question
+from fairdraw.checks import PROFILES, AnyCheck, OutOfTime, Profile, Question
 from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
 from fairdraw.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical.decision import SequentialCheck, Verdict
 from fairdraw.statistical.design import SamplePlan
+from fairdraw.statistical.stratified_check import StratifiedCheck
 from fairdraw.statistical.subjects import Course, Subject, noise_kinds, shared_counts
+from fairdraw.statistical.tables import merge_counts
 from fairdraw.statistical.watching import watch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical.decision import Decision
@@ -111,22 +113,30 @@ class LawCheck(Question):
         if reason is not None:
             raise CapabilityClosed(reason)
         chosen = profile or PROFILES["ci"]
-        course = self.course(sampler, chosen)
-        plans = self.plans(sampler, chosen, seed)
+        course, plans = self.course(sampler, chosen), self.plans(sampler, chosen, seed)
         check = SequentialCheck(
             plans, self.share * false_fail_rate(seed), {name: course.tables[name].label for name in plans}
         )
-        subject_seed, num_looks = derive_seed("statistical", seed, self.subject.name), 0
+        num_looks = 0
 
         def count(look: int) -> Counts:
             nonlocal num_looks
             num_looks = look + 1
-            return shared_counts(sampler, course, subject_seed, look)
+            return shared_counts(sampler, course, self._subject_seed(seed), look)
 
         decision = watch(check, count, num_looks=course.num_looks, out_of_time=out_of_time)
         num_draws = num_looks * course.draws_per_look
         _raise_unless_passed(decision, num_draws, ended=out_of_time())
         return num_draws
+
+    def counts(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Counts:
+        """The sum of all looks of the run; what `run` has drawn in this process is not drawn again."""
+        course = self.course(sampler, profile)
+        looks = [shared_counts(sampler, course, self._subject_seed(seed), look) for look in range(course.num_looks)]
+        return {name: merge_counts(look[name] for look in looks) for name in course.tables} if looks else {}
+
+    def _subject_seed(self, seed: int) -> int:
+        return derive_seed("statistical", seed, self.subject.name)
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
@@ -165,11 +175,14 @@ def _failure(decision: Decision) -> CheckFailure:
     return CheckFailure(effect, evidence=evidence, distance=worst.tv_distance)
 
 
-def fairness(checks: Sequence[LawCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
-    """What the run can see, for the header: alpha, distances and power, from the plans."""
-    asked = [check for check in checks if check.why_not(sampler) is None]
+def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int) -> str:
+    """What the run can see, for the header: alpha, distances and power, from the plans; and strata."""
+    open_checks = [check for check in checks if check.why_not(sampler) is None]
+    asked = [check for check in open_checks if isinstance(check, LawCheck)]
+    strata = [check.num_strata(sampler, profile) for check in open_checks if isinstance(check, StratifiedCheck)]
+    exactly = f"stratified noise sees every probability off by {1 / max(*strata, 1):.2g}" if any(strata) else ""
     if not asked:
-        return "every statistical check is closed for this sampler"
+        return exactly or "every statistical check is closed for this sampler"
     worst: dict[str, float] = {}
     powerless = 0
     for check in asked:
@@ -186,4 +199,5 @@ def fairness(checks: Sequence[LawCheck], sampler: RejectionSampler, profile: Pro
         f"alpha {alpha:.0e} over {shipped} checks; sees TV >= {seen_text} with power {1 - FALSE_PASS_RATE:g}"
         + (f"; {powerless} tables have no power" if powerless else "")
         + ("; a slow sampler: few draws, coarse TV" if sampler.capabilities.slow else "")
+        + (f"; {exactly}" if exactly else "")
     )

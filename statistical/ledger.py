@@ -58,6 +58,7 @@ class LedgerEntry:
         counts: Sum over the nights with these cells.
         log_lifelong: Logarithm of the e-value of `counts`.
         p_values: Of the last nights, for the test of the suite itself: they must be uniform.
+        seeds: Of the last nights: the same draws are no new evidence.
     """
 
     fingerprint: str
@@ -67,18 +68,22 @@ class LedgerEntry:
     counts: tuple[int, ...] = ()
     log_lifelong: float = 0.0
     p_values: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
 
     def advance(
         self,
         counts: NDArray[np.int64],  # [num_pools] int64
         plan: SamplePlan,
         p_value: float,
+        seed: int | None = None,
     ) -> LedgerEntry:
         """The line after one more night with these pooled counts.
 
         Raises:
-            ValueError: If the counts have other cells than the plan.
+            ValueError: If the counts have other cells than the plan, or an earlier night had the same seed.
         """
+        if seed in self.seeds:
+            raise refuse("LedgerEntry.advance", f"seed={seed}", "nights must differ", "Draw a fresh seed.")
         probs, num_planned, tolerance = plan.pooling.probs, plan.num_samples, plan.tolerance
         night = float(log_e_value(counts, probs, num_planned, tolerance))
         cells = hashlib.blake2b(probs.tobytes() + f"{num_planned} {tolerance}".encode(), digest_size=8).hexdigest()
@@ -92,7 +97,13 @@ class LedgerEntry:
             counts=tuple(total.tolist()),
             log_lifelong=float(lifelong),
             p_values=(*self.p_values, p_value)[-_NUM_P_VALUES_KEPT:],
+            seeds=(*self.seeds, *(() if seed is None else (seed,)))[-_NUM_P_VALUES_KEPT:],
         )
+
+    @property
+    def log10_evidence(self) -> float:
+        """The larger of both looks at the line."""
+        return max(self.log_detector, self.log_lifelong) / math.log(10)
 
     def alarms(self, false_fail_rate: float) -> bool:
         """Whether the accumulated evidence has reached its threshold."""
@@ -116,13 +127,14 @@ class Ledger:
         counts: NDArray[np.int64],  # [num_pools] int64
         plan: SamplePlan,
         p_value: float,
+        seed: int | None = None,
     ) -> LedgerEntry:
         """Add one night to a line, which starts anew if the sampler is another than before."""
         key = f"{sampler} {table} {device}"
         entry = self.entries.get(key)
         if entry is None or entry.fingerprint != fingerprint:
             entry = LedgerEntry(fingerprint)
-        self.entries[key] = entry.advance(counts, plan, p_value)
+        self.entries[key] = entry.advance(counts, plan, p_value, seed)
         return self.entries[key]
 
     @classmethod
@@ -137,7 +149,7 @@ class Ledger:
         try:
             lines = json.loads(path.read_text())
             for line in lines.values():
-                line["counts"], line["p_values"] = tuple(line["counts"]), tuple(line["p_values"])
+                line |= {name: tuple(line[name]) for name in ("counts", "p_values", "seeds")}
             return cls({key: LedgerEntry(**line) for key, line in lines.items()})
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise refuse("Ledger.load", f"path={path}", f"it must be a ledger ({error})", "Move it away.") from error

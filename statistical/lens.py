@@ -8,9 +8,10 @@ import inspect
 from fairdraw.protocols import Capability
 from fairdraw.statistical.configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED
 from fairdraw.statistical.law_check import LawCheck
+from fairdraw.statistical.stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical.subjects import Subject, decoding, production, small_laws
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "LAW_CHECKS"]
 
 _DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
 _RAGGED, _GREEDY, _LARGE = Capability.RAGGED, Capability.GREEDY, Capability.LARGE_VOCAB
@@ -375,4 +376,8 @@ _LISTED = (
     ),
 )
 
-CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
+LAW_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
+"""Checks that draw; each has its share of the run's false-fail rate."""
+
+CHECKS: tuple[LawCheck | StratifiedCheck, ...] = (*LAW_CHECKS, *STRATIFIED_CHECKS)
+"""Every check of the lens; those with stratified noise (6xx) leave nothing to chance and have no share."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical.configurations import RequestLaws
 
-__all__ = ["Outcomes", "Rows", "Verification", "enumerate_outcomes"]
+__all__ = ["Outcomes", "Rows", "Verification", "distinct_rows", "enumerate_outcomes"]
 
 
 class Verification(StrEnum):
@@ -62,6 +62,30 @@ class Rows:
     def num_emitted(self) -> NDArray[np.int64]:  # [num_calls, num_rows] int64
         """Tokens per row: accepted drafts and one more."""
         return np.asarray((self.tokens != PLACEHOLDER_TOKEN_ID).sum(axis=-1), dtype=np.int64)
+
+
+def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:  # weights: [1, num_rows] int64
+    """The rows that differ, as one call, and how often each was seen: a few thousand instead of millions.
+
+    Statistics that look at one row at a time give the same counts. What is no token and no placeholder becomes
+    `vocab_size`, an id outside the vocabulary; fill tokens under emitted ones are dropped.
+    """
+    is_known = (rows.tokens >= PLACEHOLDER_TOKEN_ID) & (rows.tokens < rows.vocab_size)
+    tokens = np.where(is_known, rows.tokens, rows.vocab_size)
+    fill = np.where(tokens == PLACEHOLDER_TOKEN_ID, rows.fill_token_ids, 0)
+    columns = np.concatenate([tokens + 1, rows.draft_token_ids + 1, fill], axis=-1)
+    base = rows.vocab_size + 2
+    codes = columns @ base ** np.arange(columns.shape[-1], dtype=np.int64)
+    distinct, weights = np.unique(codes, return_counts=True)
+    digits = distinct[:, None] // base ** np.arange(columns.shape[-1], dtype=np.int64) % base
+    width, num_draft = tokens.shape[-1], rows.num_draft
+    seen = Rows(
+        (digits[None, :, :width] - 1).astype(np.int32),
+        (digits[None, :, width : width + num_draft] - 1).astype(np.int32),
+        digits[None, :, width + num_draft :].astype(np.int32),
+        rows.vocab_size,
+    )
+    return seen, weights[None]
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class Kind(StrEnum):
             >>> [str(Kind.of(n)) for n in ("S9 emitted token by rank", "S4 accepted count", "S1 output row")]
             ['mass', 'lengths', 'cells']
         """
-        if name.startswith("S9") or re.search(r"by (rank|id)$", name):
+        if re.search(r"\bS9\b|by (rank|id)$", name):
             return cls.MASS
         return cls.LENGTHS if re.search(r"accepted (count|drafts)", name) else cls.CELLS
 

@@ -27,8 +27,9 @@ from fairdraw.statistical.tables import NO_CELL, count_codes
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
 
-__all__ = ["IMPOSSIBLE", "Order", "PitCells", "randomised_pit", "starting_mass", "uniformity_p_value"]
+__all__ = ["IMPOSSIBLE", "Order", "PitCells", "pit_of_tensors", "randomised_pit", "starting_mass", "uniformity_p_value"]
 
 IMPOSSIBLE = -1.0
 """The transform of a token that its row cannot draw."""
@@ -68,13 +69,29 @@ def randomised_pit(
             "there must be as many of each",
             "One token and one uniform per row.",
         )
-    known = (token_ids >= 0) & (token_ids < rows.shape[1])
-    tokens = np.where(known, token_ids, 0)[:, None]
-    own = np.take_along_axis(rows, tokens, axis=1)
-    smaller_id = np.arange(rows.shape[1]) < tokens
-    before = (rows > own) | ((rows == own) & smaller_id) if order is Order.RANK else smaller_id
-    transform = np.where(before, rows, 0.0).sum(axis=1) + uniforms * own[:, 0]
-    return np.where(known & (own[:, 0] > 0), np.minimum(transform, np.nextafter(1.0, 0.0)), IMPOSSIBLE)
+    import torch
+
+    laws, tokens, chances = (torch.from_numpy(np.ascontiguousarray(array)) for array in (rows, token_ids, uniforms))
+    return pit_of_tensors(laws, tokens, chances, order).numpy()
+
+
+def pit_of_tensors(
+    probs: Tensor,  # [num_samples, vocab_size] float64
+    token_ids: Tensor,  # [num_samples] int64
+    uniforms: Tensor,  # [num_samples] float64, in [0, 1)
+    order: Order,
+) -> Tensor:  # [num_samples] float64
+    """The same where the laws are: nothing is checked."""
+    import torch
+
+    vocab_size = probs.shape[1]
+    known = (token_ids >= 0) & (token_ids < vocab_size)
+    tokens = torch.where(known, token_ids, 0).long()[:, None]
+    own = probs.gather(1, tokens)
+    smaller_id = torch.arange(vocab_size, device=probs.device) < tokens
+    before = (probs > own) | ((probs == own) & smaller_id) if order is Order.RANK else smaller_id
+    transform = (probs * before).sum(dim=1) + uniforms * own[:, 0]
+    return torch.where(known & (own[:, 0] > 0), transform.clamp(max=float(np.nextafter(1.0, 0.0))), IMPOSSIBLE)
 
 
 def starting_mass(

@@ -13,6 +13,7 @@ laws. Blind to: dependence between rows, calls, drafter and sampler, which leave
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from fairdraw.statistical.decision import Decision
     from fairdraw.statistical.design import NoPower, SamplePlan
@@ -114,6 +116,27 @@ class LawPool:
         )
 
 
+@lru_cache(maxsize=2)
+def _pool_on(pool: LawPool, device: str) -> tuple[Tensor, Tensor]:
+    """Target logits and draft probabilities of a pool, each `[num_laws, vocab_size] float32`."""
+    import torch
+
+    return torch.from_numpy(pool.target_logits).to(device), torch.from_numpy(pool.draft_probs).to(device)
+
+
+def _draw_from_pool(
+    cumulative: NDArray[np.float64],  # [num_laws, vocab_size] float64
+    law_ids: NDArray[np.int64],  # [num_tokens] int64
+    uniforms: NDArray[np.float64],  # [num_tokens] float64
+) -> NDArray[np.int32]:  # [num_tokens] int32
+    """A token of the law of each row: one search per law, because rows of a law share its sums."""
+    drawn = np.empty(law_ids.size, dtype=np.int32)
+    for law, sums in enumerate(cumulative):
+        own = law_ids == law
+        drawn[own] = np.searchsorted(sums, uniforms[own], "right")
+    return drawn
+
+
 @dataclass(frozen=True)
 class ProductionExperiment:
     """Calls at a production vocabulary, and the tables that they fill.
@@ -149,22 +172,24 @@ class ProductionExperiment:
         import torch
 
         rng = np.random.default_rng(derive_seed("drafts", seed))
-        uniforms = rng.random(law_ids.size)
-        drafts = [
-            np.searchsorted(self.pool.draft_cumulative[i], u, "right") for i, u in zip(law_ids, uniforms, strict=True)
-        ]
+        drafts = _draw_from_pool(self.pool.draft_cumulative, law_ids, rng.random(law_ids.size))
         counts, vocab_size = self.num_draft_tokens, self.pool.target_logits.shape[1]
+        # Rows are gathered where the sampler is: a call moves a gigabyte.
+        target_logits, draft_probs = _pool_on(self.pool, self.device)
+        rows = torch.from_numpy(law_ids).to(self.device)
         return SpecDecodeBatch(
-            draft_token_ids=torch.tensor(np.array(drafts), dtype=torch.int32),
+            draft_token_ids=torch.from_numpy(drafts).to(self.device),
             num_draft_tokens=counts,
-            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device),
             max_spec_len=max(counts),
-            draft_probs=torch.from_numpy(self.pool.draft_probs[law_ids]),
-            target_logits=torch.from_numpy(self.pool.target_logits[law_ids]),
-            bonus_token_ids=torch.tensor(rng.integers(0, vocab_size, (self.batch_size, 1)), dtype=torch.int32),
-            temperature=torch.ones(self.batch_size),
+            draft_probs=draft_probs[rows],
+            target_logits=target_logits[rows],
+            bonus_token_ids=torch.tensor(
+                rng.integers(0, vocab_size, (self.batch_size, 1)), dtype=torch.int32, device=self.device
+            ),
+            temperature=torch.ones(self.batch_size, device=self.device),
             origin=f"<production batch, vocab_size={vocab_size}, seed={seed}>",
-        ).to(self.device)
+        )
 
     def event_probs(self) -> dict[str, float]:
         """Per table, the probability that a drafted position is an observation (under token verification)."""

@@ -89,10 +89,14 @@ class Statistic(Protocol):
     def law(self, outcomes: Outcomes) -> TableLaw: ...
 
 
-def count(statistic: Statistic, rows: Rows) -> NDArray[np.int64]:  # [num_cells + 1] int64
-    """The count table of observed rows."""
+def count(
+    statistic: Statistic,
+    rows: Rows,
+    weights: NDArray[np.int64] | None = None,  # [num_calls, num_rows] int64
+) -> NDArray[np.int64]:  # [num_cells + 1] int64
+    """The count table of observed rows; with `weights`, of rows that were observed so often."""
     digits = statistic.digits(rows)
-    return count_codes(digits.codes(), digits.num_cells)
+    return count_codes(digits.codes(), digits.num_cells, None if weights is None else weights[digits.observed])
 
 
 def image_law(statistic: Statistic, outcomes: Outcomes) -> TableLaw:

@@ -10,7 +10,8 @@ There is one look, after all draws: the sample size is fixed, so the chi-square 
 under the null law, too.
 
 Limits:
-    Batches are made and counted on the CPU of each process; a sampler faster than 3 microseconds per row waits for it.
+    Rows are counted on the CPU of each process: 0.4 microseconds per row beside an H200, sampler included, with
+    `--batch-size 524288`. A faster sampler waits for it.
 """
 
 from __future__ import annotations

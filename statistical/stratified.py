@@ -48,7 +48,15 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical.configurations import RequestLaws
 
-__all__ = ["ImpliedLaw", "implied_law", "stratified_exponentials", "stratified_uniforms"]
+__all__ = [
+    "ImpliedLaw",
+    "Questions",
+    "implied_law",
+    "stratified_exponentials",
+    "stratified_uniforms",
+    "told_acceptance",
+    "told_residual",
+]
 
 _HOPELESS = 1e30
 """An exponential with which no token of the residual wins against one whose exponential is of order 1."""
@@ -136,20 +144,20 @@ def implied_law(sampler: RejectionSampler, request: RequestLaws, num_strata: int
         raise refuse(
             "implied_law", "request.num_draft=0", "it must be at least 1", "A bonus token is given, not drawn."
         )
-    questions = _Questions(sampler, request, num_strata)
+    questions = Questions(sampler, request, num_strata)
     target, draft = request.exact_target_probs(), request.exact_draft_probs()
     steps, error_bound, reach = [], 0.0, 1.0
     for position in range(request.num_draft):
         step, step_error = _implied_step(questions, position)
         steps.append(step)
         error_bound += reach * step_error
-        reach *= float(draft[position] @ _told_acceptance(request, position))
+        reach *= float(draft[position] @ told_acceptance(request, position))
     laws = list(target), list(draft)
     expected = exact_match_law(*laws) if request.one_hot else token_verification_law(*laws)
     return ImpliedLaw(chain_law(steps, target[-1]), expected, error_bound, questions.num_strange, questions.num_draws)
 
 
-def _implied_step(questions: _Questions, position: int) -> tuple[StepLaw, float]:
+def _implied_step(questions: Questions, position: int) -> tuple[StepLaw, float]:
     """One position as the sampler plays it, and how far from its law a right sampler's can be.
 
     The error is that of the acceptance, `0.5 / n`, and that of the recovery wherever a draft token is refused.
@@ -160,9 +168,9 @@ def _implied_step(questions: _Questions, position: int) -> tuple[StepLaw, float]
     recovery = np.zeros((request.vocab_size, request.vocab_size))
     step_error = edge
     for draft in np.flatnonzero(proposal):
-        right_acceptance = _told_acceptance(request, position)[draft]
+        right_acceptance = told_acceptance(request, position)[draft]
         acceptance[draft] = questions.accepted_share(position, int(draft))
-        weights = _told_residual(request, position, int(draft))
+        weights = told_residual(request, position, int(draft))
         if right_acceptance < 1 - ROUNDING:
             recovery[draft] = questions.recovery_probs(position, int(draft), weights)
             step_error += proposal[draft] * (1 - right_acceptance) * _recovery_error(weights, edge)
@@ -181,20 +189,20 @@ def _recovery_error(weights: NDArray[np.float64], edge: float) -> float:
     return float((np.count_nonzero(odds) - 1) * edge / (np.exp(-1) - edge) / odds.sum())
 
 
-def _told_acceptance(request: RequestLaws, position: int) -> NDArray[np.float64]:  # [vocab_size] float64
+def told_acceptance(request: RequestLaws, position: int) -> NDArray[np.float64]:  # [vocab_size] float64
     """The acceptance probability of each draft token, given what the sampler is told about drafts."""
     target, draft = request.exact_target_probs()[position], request.exact_draft_probs()[position]
     return target if request.one_hot else acceptance_probs(target, draft)
 
 
-def _told_residual(request: RequestLaws, position: int, draft_token_id: int) -> NDArray[np.float64]:
+def told_residual(request: RequestLaws, position: int, draft_token_id: int) -> NDArray[np.float64]:
     """The recovery law after this draft token, `[vocab_size]` float64; zeros if it is never refused."""
     target, draft = request.exact_target_probs()[position], request.exact_draft_probs()[position]
     told = one_hot_probs([draft_token_id], request.vocab_size)[0] if request.one_hot else draft
     return residual_probs(target, told)
 
 
-class _Questions:
+class Questions:
     """Calls of the sampler with stratified noise, and what they cost."""
 
     def __init__(self, sampler: RejectionSampler, request: RequestLaws, num_strata: int) -> None:
@@ -221,47 +229,58 @@ class _Questions:
         odds = np.zeros(weights.size)
         odds[favourite] = 1.0
         for opponent in np.flatnonzero(np.arange(weights.size) != favourite):
-            exponentials = np.full((self.num_strata, weights.size), _HOPELESS)
-            exponentials[:, favourite] = 1.0
-            exponentials[:, opponent] = stratified_exponentials(self.num_strata)
-            # Just below 1: refused wherever the acceptance probability is not 1.
-            uniforms = np.full(self.num_strata, np.nextafter(1.0, 0.0))
-            emitted = self._ask(position, draft_token_id, uniforms, exponentials)[:, position]
-            self.num_strange += int(np.sum((emitted != favourite) & (emitted != opponent)))
             # A share of 1 has infinite odds; half a stratum is what is known.
-            share = min(float(np.mean(emitted == opponent)), 1 - 0.5 / self.num_strata)
+            share = min(self.won_share(position, draft_token_id, favourite, int(opponent)), 1 - 0.5 / self.num_strata)
             odds[opponent] = -np.log1p(-share)
         return np.asarray(odds / odds.sum())
+
+    def won_share(
+        self, position: int, draft_token_id: int, favourite: int, opponent: int, num_best: int | None = None
+    ) -> float:
+        """The share of draws in which `opponent` recovers, in a race against `favourite` after this draft token.
+
+        Args:
+            num_best: Only so many strata, those of the opponent's best numbers; all if `None`.
+        """
+        numbers = stratified_exponentials(self.num_strata)[:num_best]
+        exponentials = np.full((numbers.size, self.request.vocab_size), _HOPELESS)
+        exponentials[:, favourite] = 1.0
+        exponentials[:, opponent] = numbers
+        # Just below 1: refused wherever the acceptance probability is not 1.
+        uniforms = np.full(numbers.size, np.nextafter(1.0, 0.0))
+        emitted = self._ask(position, draft_token_id, uniforms, exponentials)[:, position]
+        self.num_strange += int(np.sum((emitted != favourite) & (emitted != opponent)))
+        return float(np.mean(emitted == opponent))
 
     def _ask(
         self,
         position: int,
         draft_token_id: int,
-        uniforms: NDArray[np.float64],  # [num_strata] float64
-        exponentials: NDArray[np.float64],  # [num_strata, vocab_size] float64
-    ) -> NDArray[np.int32]:  # [num_strata, num_draft + 1] int32
+        uniforms: NDArray[np.float64],  # [num_samples] float64
+        exponentials: NDArray[np.float64],  # [num_samples, vocab_size] float64
+    ) -> NDArray[np.int32]:  # [num_samples, num_draft + 1] int32
         """One draw per stratum: uniforms of the other positions are 0, which accepts."""
         import torch
 
         from fairdraw.harness import emit
 
-        batch = self._batch(position, draft_token_id)
-        all_uniforms = np.zeros((self.num_strata, self.request.num_draft))
+        batch = self._batch(position, draft_token_id, uniforms.size)
+        all_uniforms = np.zeros((uniforms.size, self.request.num_draft))
         all_uniforms[:, position] = uniforms
         noise = ExplicitNoise(
             torch.from_numpy(all_uniforms.ravel()).to(batch.device),
             torch.from_numpy(exponentials.astype(np.float32)).to(batch.device),
         )
         tokens = emit(self.sampler, batch, noise).tokens
-        self.num_draws += self.num_strata
+        self.num_draws += uniforms.size
         self.num_strange += self._num_broken(tokens, batch)
         return tokens
 
-    def _batch(self, position: int, draft_token_id: int) -> SpecDecodeBatch:
-        """The same request `num_strata` times; bonus tokens differ from row to row."""
+    def _batch(self, position: int, draft_token_id: int, num_rows: int) -> SpecDecodeBatch:
+        """The same request `num_rows` times; bonus tokens differ from row to row."""
         import torch
 
-        request, num_rows = self.request, self.num_strata
+        request = self.request
         drafts = self._drafts.copy()
         drafts[position] = draft_token_id
         counts = [request.num_draft] * num_rows
@@ -280,7 +299,7 @@ class _Questions:
     def _num_broken(self, tokens: NDArray[np.int32], batch: SpecDecodeBatch) -> int:
         """Rows that are not accepted drafts, one more token (the bonus token if all are accepted), placeholders."""
         num_emitted = self._num_emitted(tokens)
-        drafts = batch.draft_token_ids.cpu().numpy().reshape(self.num_strata, -1)
+        drafts = batch.draft_token_ids.cpu().numpy().reshape(len(tokens), -1)
         after_last = np.arange(tokens.shape[1]) >= num_emitted[:, None]
         before_last = np.arange(drafts.shape[1]) < num_emitted[:, None] - 1
         broken = (num_emitted == 0) | (after_last & (tokens != PLACEHOLDER_TOKEN_ID)).any(axis=1)

@@ -41,6 +41,9 @@ Counts = Mapping[str, "NDArray[np.int64]"]
 _PRODUCTION_VOCAB_SIZE, _NUM_LAWS = 32768, 24
 """Large enough for several tiles of every kernel; the pool takes 90 MB."""
 
+_MOST_ROWS, _MOST_ROWS_CUDA = 14, 19
+"""Logarithms to base 2 of the rows per call: what a cache holds, and what keeps a GPU busy between calls."""
+
 
 @dataclass(frozen=True, eq=False)
 class WatchedTable:
@@ -179,7 +182,8 @@ def small_laws(configuration: Configuration, share: float) -> Subject:
 
     def prepare(num_draws: int, device: str) -> Course:
         # As large as leaves every look its pair of calls: rows far apart are compared, too.
-        batch_size = 1 << min(14, max(6, (num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
+        most = _MOST_ROWS_CUDA if device.startswith("cuda") else _MOST_ROWS
+        batch_size = 1 << min(most, max(6, (num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
         num_looks, num_pairs = _looks(num_draws, 2 * batch_size)
         experiment = Experiment(configuration, batch_size=batch_size, device=device)
         rows_per_look = 2 * num_pairs * batch_size
@@ -213,8 +217,9 @@ def production(share: float, slow_share: float) -> Subject:
     """S9 at a vocabulary of 32768 tokens."""
 
     def prepare(num_draws: int, device: str) -> Course:
+        batch_size = 1024 if device.startswith("cuda") else 64
         experiment = ProductionExperiment(
-            _production_laws(), batch_size=16 if num_draws < 8 * 1024 else 64, device=device
+            _production_laws(), batch_size=16 if num_draws < 8 * 1024 else batch_size, device=device
         )
         per_call = sum(experiment.num_draft_tokens)
         num_looks, num_calls = _looks(num_draws, per_call)
@@ -245,7 +250,8 @@ def decoding(scenario: str, share: float, slow_share: float) -> Subject:
 
     def prepare(num_draws: int, device: str) -> Course:
         # Four decodings at least, each of at least 32 requests of 12 tokens, or 96 sequences of 4.
-        num_requests = min(1024, max(32, num_draws // (4 * 12)))
+        most = 65536 if device.startswith("cuda") else 1024
+        num_requests = min(most, max(32, num_draws // (4 * 12)))
         found = decode_scenarios(num_requests, 3 * num_requests)[scenario]
         per_decoding = found.setup.num_requests * found.setup.num_tokens
         num_looks, num_decodings = _looks(num_draws, per_decoding)

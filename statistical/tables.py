@@ -26,8 +26,15 @@ NO_CELL = -1
 _MAX_CELLS = 2**26
 
 
-def count_codes(codes: NDArray[np.int64], num_cells: int) -> NDArray[np.int64]:  # [num_cells + 1] int64
+def count_codes(
+    codes: NDArray[np.int64],  # [num_samples] int64
+    num_cells: int,
+    weights: NDArray[np.int64] | None = None,  # [num_samples] int64
+) -> NDArray[np.int64]:  # [num_cells + 1] int64
     """How often each code occurs; codes outside `[0, num_cells)` are counted in the last entry.
+
+    Args:
+        weights: How often each sample stands for one; once if `None`.
 
     Raises:
         ValueError: If there is no cell, or more cells than memory is for.
@@ -35,7 +42,9 @@ def count_codes(codes: NDArray[np.int64], num_cells: int) -> NDArray[np.int64]: 
     if not 0 < num_cells <= _MAX_CELLS:
         raise refuse("count_codes", f"num_cells={num_cells}", f"it must lie in [1, {_MAX_CELLS}]", "Use fewer tokens.")
     outside = (codes < 0) | (codes >= num_cells)
-    return np.asarray(np.bincount(np.where(outside, num_cells, codes).ravel(), minlength=num_cells + 1), dtype=np.int64)
+    cells = np.where(outside, num_cells, codes).ravel()
+    # Weighted counts come as float64, which is exact below 2**53.
+    return np.asarray(np.bincount(cells, weights, minlength=num_cells + 1)).astype(np.int64)
 
 
 def merge_counts(tables: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:  # [num_cells + 1] int64

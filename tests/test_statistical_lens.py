@@ -20,7 +20,7 @@ from fairdraw.protocols import Capability, rejection_sampler
 from fairdraw.runner import DEFAULT_SEED, Session, run_check
 from fairdraw.statistical.configurations import RequestLaws
 from fairdraw.statistical.law_check import LawCheck, fairness, false_fail_rate
-from fairdraw.statistical.lens import CHECKS
+from fairdraw.statistical.lens import CHECKS, LAW_CHECKS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,7 +45,7 @@ def fairdraw(*arguments: str) -> Result:
 
 
 def test_shares_of_all_shipped_checks_are_the_whole_rate() -> None:
-    assert math.fsum(check.share for check in CHECKS) == pytest.approx(1)
+    assert math.fsum(check.share for check in LAW_CHECKS) == pytest.approx(1)
 
 
 def test_codes_are_unique() -> None:
@@ -58,8 +58,8 @@ def test_every_check_has_a_planted_fault() -> None:
 
 def test_every_table_is_judged_by_exactly_one_check() -> None:
     sampler = right_sampler()
-    for subject in {check.subject for check in CHECKS}:
-        own = [check for check in CHECKS if check.subject == subject]
+    for subject in {check.subject for check in LAW_CHECKS}:
+        own = [check for check in LAW_CHECKS if check.subject == subject]
         for name in own[0].course(sampler, SMOKE).tables:
             assert sum(name.startswith(check.tables) for check in own) == 1, name
 
@@ -74,7 +74,7 @@ def test_planted_law_is_caught(mutant: Mutant, code: str) -> None:
         BY_CODE[code].run(mutant.make(), profile=CI, seed=DEFAULT_SEED)
 
 
-@pytest.mark.parametrize("check", [check for check in CHECKS if check.code not in PRODUCTION], ids=str)
+@pytest.mark.parametrize("check", [check for check in LAW_CHECKS if check.code not in PRODUCTION], ids=str)
 def test_right_sampler_passes(check: LawCheck) -> None:
     assert check.run(right_sampler(), profile=SMOKE, seed=DEFAULT_SEED) > 0
 
@@ -105,26 +105,6 @@ def test_sampler_without_any_noise_is_skipped() -> None:
         BY_CODE["LAW101"].run(sampler)
 
 
-class ExactMatch(LawSampler):
-    """Draws from the target and keeps a draft that equals the draw: lossless, and another law of acceptance."""
-
-    def laws(self, batch, drafts):  # type: ignore[no-untyped-def]
-        return super().laws(batch.replace(draft_probs=None), drafts)
-
-
-def test_exact_match_verification_is_judged_by_what_it_emits() -> None:
-    declined = {"explicit-noise": "draws its own", "token-verification": "exact match"}
-    sampler = rejection_sampler(ExactMatch().verify, closed=declined)
-    records = [
-        run_check(check, sampler, Session(profile=SMOKE, crash_folder=None))
-        for check in CHECKS
-        if check.code not in PRODUCTION
-    ]
-    passed = {record.code for record in records if record.status == "passed"}
-    assert passed == {"LAW102", "LAW112", "LAW301", "LAW302", "LAW501", "LAW502", "LAW503", "LAW504"}
-    assert all(record.status in ("passed", "skipped") for record in records)
-
-
 # What a person sees.
 
 
@@ -135,14 +115,15 @@ def test_alpha_is_smaller_with_the_seed_of_the_release() -> None:
 
 def test_header_states_alpha_distance_and_power() -> None:
     text = fairness(CHECKS, right_sampler(), CI, DEFAULT_SEED)
-    assert f"alpha 1e-06 over {len(CHECKS)} checks; sees TV >= " in text
+    assert f"alpha 1e-06 over {len(LAW_CHECKS)} checks; sees TV >= " in text
     assert "(rows)" in text
     assert "with power 0.999" in text
 
 
 def test_slow_sampler_has_a_coarser_distance() -> None:
     slow = rejection_sampler(LawSampler().verify, slow=True)
-    assert fairness(CHECKS, slow, CI, DEFAULT_SEED).endswith("a slow sampler: few draws, coarse TV")
+    text = fairness(CHECKS, slow, CI, DEFAULT_SEED)
+    assert "a slow sampler: few draws, coarse TV; stratified noise sees every probability off by 0.016" in text
 
 
 def test_failure_names_effect_evidence_and_command() -> None:

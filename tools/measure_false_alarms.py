@@ -30,7 +30,7 @@ from fairdraw.checks import Profile
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical.decision import SequentialCheck, Verdict
 from fairdraw.statistical.law_check import LawCheck, false_fail_rate
-from fairdraw.statistical.lens import CHECKS
+from fairdraw.statistical.lens import LAW_CHECKS
 from fairdraw.statistical.pit import uniformity_p_value
 from fairdraw.statistical.subjects import shared_counts
 from fairdraw.statistical.watching import watch
@@ -110,9 +110,9 @@ def right_sampler() -> RejectionSampler:
 @cache
 def sized_checks() -> tuple[LawCheck, ...]:
     """The checks of the lens with production vocabularies at full size: at their usual share nothing would be seen."""
-    subjects = {check.subject for check in CHECKS}
+    subjects = {check.subject for check in LAW_CHECKS}
     sized = {s: dataclasses.replace(s, share=1.0) if s.name == "production" else s for s in subjects}
-    return tuple(dataclasses.replace(check, subject=sized[check.subject]) for check in CHECKS)
+    return tuple(dataclasses.replace(check, subject=sized[check.subject]) for check in LAW_CHECKS)
 
 
 def decide(check: LawCheck, sampler: RejectionSampler, draws: int, seed: int) -> Decision:
@@ -137,7 +137,7 @@ def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
     corrected = min(1.0, uniformity[worst] * len(uniformity))
     return {
         "runs": len(runs),
-        "checks": len(CHECKS),
+        "checks": len(LAW_CHECKS),
         "false_fail_rate_per_run": false_fail_rate(runs[0].seed),
         "alarms": sum(bool(run.alarms) for run in runs),
         "alarmed": [{"seed": run.seed, "checks": run.alarms} for run in runs if run.alarms],

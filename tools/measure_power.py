@@ -5,12 +5,14 @@
 
 Every fault is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
 run's false-fail rate divided over all checks, a look after each thirty-second part of the budget. A fault that a check
-does not see within the budget is listed as such.
+does not see within the budget is listed as such. Right samplers that look odd are judged by all checks; none may accuse
+them.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 import time
@@ -22,16 +24,22 @@ from provenance import ROOT, commit, machine
 
 from fairdraw.checks import PROFILES, Profile
 from fairdraw.failures import CheckFailure, Inconclusive
+from fairdraw.mutants._odd_laws import ODD_LAWS
+from fairdraw.mutants._stratified_laws import STRATIFIED_MUTANTS
 from fairdraw.mutants.laws import LAW_MUTANTS
+from fairdraw.protocols import FunctionSampler
+from fairdraw.runner import Session, run_check
 from fairdraw.seeds import DEFAULT_SEED
 from fairdraw.statistical.design import SamplePlan
 from fairdraw.statistical.law_check import FALSE_PASS_RATE, LawCheck, false_fail_rate
-from fairdraw.statistical.lens import CHECKS
+from fairdraw.statistical.lens import CHECKS, LAW_CHECKS
+from fairdraw.statistical.stratified_check import StratifiedCheck
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fairdraw.mutants.rejection import Mutant
+    from fairdraw.protocols import RejectionSampler
 
 Trial = dict[str, Any]  # Any: JSON
 
@@ -47,6 +55,10 @@ def main(arguments: list[str] | None = None) -> int:
     if not options.table_only:
         faults = [m for m in LAW_MUTANTS if not options.faults or m.name in options.faults]
         record = measure(faults, [PROFILES[name] for name in options.profiles])
+        largest_profile = max((PROFILES[name] for name in options.profiles), key=lambda profile: profile.draws)
+        record["odd"] = [in_peace(sampler, largest_profile) for sampler in ODD_LAWS]
+        record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
+        record["slow_draws"] = largest_profile.slow_draws
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     record = json.loads(options.out.read_text(encoding="utf-8"))
@@ -54,8 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
     options.table.write_text(table(record), encoding="utf-8")
     largest = max(record["profiles"], key=record["profiles"].__getitem__)
     missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
+    accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]
     print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} planted faults caught: {options.table}")
-    return 1 if missed else 0
+    print(f"{len(record['odd']) - len(accused)} of {len(record['odd'])} right samplers that look odd left in peace")
+    return 1 if missed or accused else 0
 
 
 def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]:  # Any: JSON
@@ -74,18 +88,47 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
         "seed": DEFAULT_SEED,
         "false_fail_rate": false_fail_rate(DEFAULT_SEED),
         "false_pass_rate": FALSE_PASS_RATE,
-        "checks": len(CHECKS),
+        "checks": len(LAW_CHECKS),
         **made_by,
     }
 
 
-def attempt(check: LawCheck, mutant: Mutant, profile: Profile) -> Trial:
+def in_peace(sampler: RejectionSampler, profile: Profile) -> dict[str, Any]:  # Any: JSON
+    """A right sampler under every check that it is open to."""
+    started = time.process_time()
+    records = [run_check(check, sampler, Session(profile=profile, crash_folder=None)) for check in CHECKS]
+    by_status = {
+        status: [record.code for record in records if record.status == status]
+        for status in ("passed", "skipped", "inconclusive")
+    }
+    alarms = [r.code for r in records if r.status not in by_status]
+    seconds = round(time.process_time() - started, 1)
+    found = {"name": sampler.name, "profile": profile.name, "alarms": alarms, "seconds": seconds, **by_status}
+    print(odd_row(found), flush=True)
+    return found
+
+
+def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: JSON
+    """Which checks see a small fault with the draws that an interpreter gets: by stratified noise, and by sampling."""
+    planted = mutant.make()
+    slow = dataclasses.replace(planted.capabilities, slow=True)
+    paced = FunctionSampler(planted.name, planted.verify, planted.device, slow)
+    records = [run_check(check, paced, Session(profile=profile, crash_folder=None)) for check in CHECKS]
+    strata = {check.code for check in CHECKS if isinstance(check, StratifiedCheck)}
+    failed = [record for record in records if record.status == "failed"]
+    return {
+        "name": mutant.name,
+        "by_strata": {record.code: record.cases for record in failed if record.code in strata},
+        "by_sampling": [record.code for record in failed if record.code not in strata],
+        "draws_by_strata": max(record.cases for record in records if record.code in strata),
+    }
+
+
+def attempt(check: LawCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Trial:
     """One check on a fresh mutant. What is prepared once for all samplers is not on the clock."""
     sampler = mutant.make()
-    course = check.course(sampler, profile)
-    plans = check.plans(sampler, profile, DEFAULT_SEED)
-    visible = [p.discrepancy * course.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)]
-    trial: Trial = {"profile": profile.name, "check": check.code, "budget": course.num_looks * course.draws_per_look}
+    visible = sees(check, sampler, profile)
+    trial: Trial = {"profile": profile.name, "check": check.code}
     started = time.process_time()
     try:
         trial |= {"caught": False, "draws": check.run(sampler, profile=profile, seed=DEFAULT_SEED)}
@@ -94,7 +137,16 @@ def attempt(check: LawCheck, mutant: Mutant, profile: Profile) -> Trial:
     except Inconclusive as unsure:
         trial |= {"caught": False, "draws": getattr(unsure, "tried"), "inconclusive": str(unsure)}  # noqa: B009
     seconds = round(time.process_time() - started, 3)
-    return trial | {"seconds": seconds, "sees": max(visible, default=None)}
+    return trial | {"seconds": seconds, "sees": visible}
+
+
+def sees(check: LawCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
+    """The distance that the check promises to see; courses are prepared on the way, off the clock."""
+    if isinstance(check, StratifiedCheck):
+        return 1 / check.num_strata(sampler, profile)
+    course, plans = check.course(sampler, profile), check.plans(sampler, profile, DEFAULT_SEED)
+    visible = [p.discrepancy * course.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)]
+    return max(visible, default=None)
 
 
 def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
@@ -116,8 +168,9 @@ Each planted fault was judged by the check that names it best, at a false-fail r
 the whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per law, less for
 production vocabularies (LAW4xx, where a draw is a drafted position) and decoded text (LAW5xx, a decoded token). A check
 looks 32 times; the first look is the earliest that it can fail, so that clear faults stand at a thirty-second of the
-budget. Seconds are of one processor core, drawing included. *Distance* is the total-variation distance that the check
-reported when it failed, over the cells of its worst table (large at few draws: noise adds to it).
+budget. LAW6xx ask with stratified noise: nothing is random there, so they have no rate and no looks. Seconds are of
+one processor core, drawing included. *Distance* is the total-variation distance that the check reported when it failed,
+over the cells of its worst table (large at few draws: noise adds to it).
 
 {made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
 commit `{record["commit"]}`.
@@ -128,7 +181,44 @@ commit `{record["commit"]}`.
         f"| planted fault | check |{columns} also seen by |",
         "|---|---|" + "---:|---:|---:|" * len(profiles) + "---|",
     ]
-    return head + "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])]) + "\n"
+    faults = "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])])
+    return f"{head}{faults}\n\n{odd_table(record)}\n{slow_table(record)}"
+
+
+def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
+    """Right samplers that no check may accuse."""
+    head = """## Right samplers that look odd
+
+Judged by the whole lens at the larger budget. *Skipped* are checks of the law of token verification, which a sampler of
+another verification declines; it is judged by what it emits.
+
+| sampler | checks passed | skipped | inconclusive | alarms | seconds |
+|---|---:|---:|---:|---:|---:|
+"""
+    return head + "\n".join(odd_row(odd) for odd in record["odd"]) + "\n"
+
+
+def odd_row(odd: dict[str, Any]) -> str:  # Any: JSON
+    counts = " | ".join(str(len(odd[status])) for status in ("passed", "skipped", "inconclusive", "alarms"))
+    return f"| {odd['name']} | {counts} | {odd['seconds']:.1f} |"
+
+
+def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
+    """What stratified noise is for."""
+    head = f"""## With the draws that an interpreter gets
+
+Small faults under all checks at {record["slow_draws"]:,} draws per law, as a slow sampler has them. Stratified noise
+takes fewer draws than that, and leaves no chance.
+
+| planted fault | seen by stratified noise (draws) | seen by sampling |
+|---|---|---|
+"""
+    rows = []
+    for fault in record["slow"]:
+        strata = ", ".join(f"{code} ({draws:,})" for code, draws in fault["by_strata"].items())
+        least = f"not in {fault['draws_by_strata']:,}"
+        rows.append(f"| {fault['name']} | {strata or least} | {', '.join(fault['by_sampling']) or 'nothing'} |")
+    return head + "\n".join(rows) + "\n"
 
 
 def row(fault: dict[str, Any], profiles: list[str]) -> str:  # Any: JSON

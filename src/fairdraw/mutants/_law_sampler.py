@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,17 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
 
-__all__ = ["Drawn", "Floats", "LawSampler", "Tokens", "by_inverse_cdf", "planted_law"]
+__all__ = [
+    "Drawn",
+    "Floats",
+    "LawSampler",
+    "Tokens",
+    "by_inverse_cdf",
+    "in_words",
+    "places",
+    "planted_law",
+    "right_law",
+]
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
@@ -34,34 +44,46 @@ Tokens = NDArray[np.int64]
 class Drawn:
     """The random numbers of one call."""
 
-    uniforms: Floats  # [num_tokens] float32
+    uniforms: NDArray[np.floating]  # [num_tokens] float32 | float64
     exponentials: Floats  # [batch_size, vocab_size] float32
     seed: int
 
 
 class LawSampler:
-    """Token verification on seeds; greedy requests keep the drafts that equal the argmax."""
+    """Token verification; greedy requests keep the drafts that equal the argmax."""
+
+    closed: ClassVar[dict[str, str]] = {Capability.EXPLICIT_NOISE: "draws its own numbers"}
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        assert isinstance(noise, SeededNoise), "explicit noise is declined"
-        drawn = self.draw(batch, noise.seed)
+        if isinstance(noise, SeededNoise):
+            drawn = self.draw(batch, noise.seed)
+        else:
+            drawn = Drawn(noise.uniforms.numpy(), noise.exponentials.numpy(), seed=0)
         drafts = batch.draft_token_ids.numpy().astype(np.int64)
         target, draft = self.laws(batch, drafts)
-        every = np.arange(batch.num_tokens)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            accepted = drawn.uniforms < self.acceptance(target[every, drafts], draft[every, drafts])
-        counts = np.array(batch.num_draft_tokens)
-        place = _places(batch)
-        kept = np.cumprod((place >= 0) & np.append(accepted, False)[place], axis=1).astype(bool)
-        num_accepted = kept.sum(axis=1)
+        place = places(batch)
+        num_accepted, scale = self.accept(batch, target, draft, drafts, drawn)
         last = self.bonus(batch, target, drafts, drawn)
-        rejecting = np.flatnonzero(num_accepted < counts)
+        rejecting = np.flatnonzero(num_accepted < np.array(batch.num_draft_tokens))
         rows = place[rejecting, num_accepted[rejecting]]
-        last[rejecting] = self.recover(target[self.offset(rows)], draft[rows], drawn, rejecting, rows)
+        scaled = scale[rejecting, None] * target[self.offset(rows)]
+        last[rejecting] = self.recover(scaled, draft[rows], drawn, rejecting, rows)
+        kept = np.arange(batch.max_spec_len) < num_accepted[:, None]
         tokens = np.full((batch.batch_size, batch.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32)
         tokens[:, :-1][kept] = drafts[place[kept]]
         tokens[np.arange(batch.batch_size), num_accepted] = last
         return torch.from_numpy(self.edit(tokens))
+
+    def accept(
+        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
+    ) -> tuple[Tokens, Floats]:  # each [batch_size]
+        """How many drafts each request keeps, and the factor of its target law in the residual (1: none)."""
+        every = np.arange(batch.num_tokens)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            accepted = drawn.uniforms < self.acceptance(target[every, drafts], draft[every, drafts])
+        place = places(batch)
+        kept = np.cumprod((place >= 0) & np.append(accepted, False)[place], axis=1)
+        return np.asarray(kept.sum(axis=1)), np.ones(batch.batch_size, dtype=np.float32)
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         rng = np.random.default_rng(seed)
@@ -88,7 +110,7 @@ class LawSampler:
     def draft(self, draft: Floats) -> Floats:
         return draft
 
-    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+    def acceptance(self, target: Floats, draft: Floats) -> NDArray[np.floating]:
         return np.asarray(target / draft)
 
     def offset(self, rows: Tokens) -> Tokens:
@@ -109,7 +131,7 @@ class LawSampler:
         return tokens
 
 
-def _places(batch: SpecDecodeBatch) -> Tokens:  # [batch_size, max_spec_len] int64
+def places(batch: SpecDecodeBatch) -> Tokens:  # [batch_size, max_spec_len] int64
     """The flattened row of each draft, -1 where a request has none."""
     place = np.full((batch.batch_size, batch.max_spec_len), -1)
     place[np.arange(batch.max_spec_len) < np.array(batch.num_draft_tokens)[:, None]] = np.arange(batch.num_tokens)
@@ -127,12 +149,18 @@ def planted_law(*caught_by: str, min_draws: int = 0) -> Callable[[type[LawSample
     """Make a mutant of a law sampler with one step overridden; class name and docstring are name and story."""
 
     def make_mutant(faulty: type[LawSampler]) -> Mutant:
-        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
-
-        def make() -> RejectionSampler:
-            closed = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
-            return rejection_sampler(faulty().verify, name=name, closed=closed)
-
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, make, min_draws)
+        return Mutant(
+            in_words(faulty), inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: right_law(faulty), min_draws
+        )
 
     return make_mutant
+
+
+def right_law(sampler: type[LawSampler]) -> RejectionSampler:
+    """A law sampler as a sampler, under the name of its class."""
+    return rejection_sampler(sampler().verify, name=in_words(sampler), closed=sampler.closed)
+
+
+def in_words(sampler: type[LawSampler]) -> str:
+    """The name of a class, as a sentence would have it."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", sampler.__name__).lower()

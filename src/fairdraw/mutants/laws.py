@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw.mutants._law_sampler import Drawn, Floats, LawSampler, Tokens, by_inverse_cdf, planted_law
+from fairdraw.mutants._odd_laws import BlockVerification
 from fairdraw.mutants._planted import Mutant
+from fairdraw.mutants._stratified_laws import STRATIFIED_MUTANTS
 from fairdraw.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -122,13 +124,15 @@ class ForgetsToNormalise(LawSampler):
         return np.asarray(np.minimum((uniforms >= cumulative).sum(axis=1), target.shape[1] - 1))
 
 
-@planted_law("LAW102", min_draws=4_000)
-class TakesTheResidualOfBlockVerification(LawSampler):
-    """Accepts token by token, and recovers from `max(probability of the prefix * target - draft, 0)`."""
+@planted_law("LAW102", min_draws=50_000)
+class WrongResidualInBlockVerification(BlockVerification):
+    """Accepts blocks, and recovers as if tokens had been accepted one by one."""
 
-    def residual(self, target: Floats, draft: Floats) -> Floats:
-        left = np.maximum(0.7 * target - draft, 0)
-        return np.where(left.sum(axis=1, keepdims=True) > 0, left, target)
+    def accept(
+        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
+    ) -> tuple[Tokens, Floats]:
+        num_accepted, ratio = super().accept(batch, target, draft, drafts, drawn)
+        return num_accepted, np.ones_like(ratio)
 
 
 @planted_law("LAW121", "LAW401", "LAW502")
@@ -150,12 +154,12 @@ class BonusFromThePositionBefore(LawSampler):
         return np.where(np.array(batch.num_draft_tokens) > 0, drawn_there, given)
 
 
-@planted_law("LAW112", "LAW101", min_draws=500_000)
-class TemperatureTenPercentOff(LawSampler):
-    """Temperature is applied in half precision, or twice to a request at 1.1."""
+@planted_law("LAW113", "LAW111", min_draws=500_000)
+class TemperatureTwoPercentOff(LawSampler):
+    """Temperature is applied in half precision, or twice to a request at 1.02."""
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
-        return np.asarray((batch.target_logits / 1.1).softmax(dim=-1).numpy())
+        return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
 @planted_law("LAW502", "LAW512", min_draws=500_000)
@@ -172,20 +176,20 @@ class AppliesTheTemperatureAgain(LawSampler):
 
 @planted_law("LAW401", min_draws=500_000)
 class LosesItsTail(LawSampler):
-    """Small probabilities are flushed to zero: some percent of the mass, more in wide laws."""
+    """Small probabilities are flushed to zero: 1 % of the mass, 2 % in wide laws."""
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
         probs = super().target(batch)
-        return np.where(probs < 1 / (2 * batch.vocab_size), np.float32(0), probs)
+        return np.where(probs < 1 / (8 * batch.vocab_size), np.float32(0), probs)
 
 
-@planted_law("LAW404", "LAW402", min_draws=4_000)
-class LosesAQuarterOfTheVocabulary(LawSampler):
-    """The last tile of 8192 takes no part in the race."""
+@planted_law("LAW404", "LAW402", min_draws=500_000)
+class LosesTheLastTile(LawSampler):
+    """The last 4096 of 32768 tokens take no part in the race."""
 
     def residual(self, target: Floats, draft: Floats) -> Floats:
         weights = super().residual(target, draft)
-        weights[:, weights.shape[1] * 3 // 4 :] = 0
+        weights[:, weights.shape[1] * 7 // 8 :] = 0
         return weights
 
 
@@ -268,4 +272,7 @@ class RecoversTheMostProbable(LawSampler):
         return np.asarray(np.argmax(self.residual(target, draft), axis=1))
 
 
-LAW_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+LAW_MUTANTS: tuple[Mutant, ...] = (
+    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
+    *STRATIFIED_MUTANTS,
+)

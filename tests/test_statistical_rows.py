@@ -1,0 +1,84 @@
+"""Short cuts of counting and drawing change no number; and rows that are none are never green."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fairdraw.cli import main
+from fairdraw.statistical.configurations import draw_one_law, draw_tokens
+from fairdraw.statistical.outcomes import Rows, distinct_rows
+from fairdraw.statistical.production import _draw_from_pool
+from fairdraw.statistical.rejection import (
+    AcceptedCount,
+    AcceptedDraft,
+    BonusByDraft,
+    CompletedRow,
+    EmittedByDraft,
+    OutputRow,
+    RecoveredByDraft,
+    Statistic,
+    count,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE_ROW = (
+    OutputRow(),
+    CompletedRow(),
+    AcceptedCount(),
+    BonusByDraft(),
+    RecoveredByDraft(1),
+    AcceptedDraft(0),
+    EmittedByDraft(1),
+)
+
+
+@pytest.mark.parametrize("statistic", ONE_ROW, ids=lambda statistic: statistic.title)
+def test_distinct_rows_give_the_counts_of_all_rows(statistic: Statistic) -> None:
+    """Tokens below, at and beyond the vocabulary among them."""
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(-3, 7, (4, 500, 3)).astype(np.int32)
+    drafts, fill = (rng.integers(0, 5, (4, 500, width)).astype(np.int32) for width in (2, 3))
+    rows = Rows(tokens, drafts, fill, 5)
+
+    seen, weights = distinct_rows(rows)
+
+    assert weights.sum() == 2000
+    np.testing.assert_array_equal(count(statistic, seen, weights), count(statistic, rows))
+
+
+def test_one_law_draws_what_rows_of_it_draw() -> None:
+    law, uniforms = np.array([0.0, 0.3, 0.0, 0.2, 0.5, 0.0]), np.random.default_rng(1).random(10_000)
+    edges = np.array([0.0, 0.3, np.nextafter(0.3, 0), 0.5, np.nextafter(1.0, 0)])
+    chosen = np.concatenate([uniforms, edges])
+    np.testing.assert_array_equal(draw_one_law(law, chosen), draw_tokens(np.tile(law, (chosen.size, 1)), chosen))
+
+
+def test_pool_draws_what_each_law_draws() -> None:
+    rng = np.random.default_rng(2)
+    cumulative = np.cumsum(rng.dirichlet(np.ones(9), size=4), axis=1)
+    law_ids, uniforms = rng.integers(0, 4, 300), rng.random(300) * 0.999
+    one_by_one = [np.searchsorted(cumulative[i], u, "right") for i, u in zip(law_ids, uniforms, strict=True)]
+    assert _draw_from_pool(cumulative, law_ids, uniforms).tolist() == one_by_one
+
+
+@pytest.mark.parametrize("fault", ["output[0, 0] = 10**6", "output = output[1:]", "output[:] = -1"])
+def test_rows_that_are_none_are_never_green(stranger: Path, fault: str) -> None:
+    (stranger / "malformed.py").write_text(
+        "from fairdraw import rejection_sampler\n"
+        "from fairdraw.mutants._law_sampler import LawSampler\n"
+        "def verify(batch, noise):\n"
+        "    output = LawSampler().verify(batch, noise)\n"
+        f"    {fault}\n"
+        "    return output\n"
+        "def make(): return rejection_sampler(verify, closed={'explicit-noise': 'draws its own'})\n"
+    )
+    result = CliRunner().invoke(main, ["check", "malformed:make", "--profile", "smoke", "-k", "LAW102", "-k", "LAW301"])
+
+    assert result.exit_code == 1, result.output
+    assert result.output.splitlines()[-1].startswith("RED")
