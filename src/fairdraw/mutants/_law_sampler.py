@@ -139,10 +139,11 @@ def places(batch: SpecDecodeBatch) -> Tokens:  # [batch_size, max_spec_len] int6
 
 
 def by_inverse_cdf(weights: Floats, uniforms: Floats) -> Tokens:
-    """One token per row from unnormalised weights."""
+    """One token per row from unnormalised weights; a uniform that rounds to 1 takes the last token with weight."""
     cumulative = np.cumsum(weights, axis=1)
     below = (uniforms[:, None] * cumulative[:, -1:] >= cumulative).sum(axis=1)
-    return np.asarray(np.minimum(below, weights.shape[1] - 1))
+    last = weights.shape[1] - 1 - (weights[:, ::-1] > 0).argmax(axis=1)
+    return np.asarray(np.minimum(below, last))
 
 
 def planted_law(*caught_by: str, min_draws: int = 0) -> Callable[[type[LawSampler]], Mutant]:
