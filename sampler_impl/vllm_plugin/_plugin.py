@@ -1,0 +1,125 @@
+"""Register with vLLM, install each piece once its modules are there, and take everything off again."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import _batches, _calls, _model_runner, _switches, _validated
+from ._hook import ImportHook
+from ._log import logger
+from ._memory import forget_all
+from ._patch import ForeignFunctionError, Patch, make_patch
+from ._pieces import PIECES, Piece
+from ._source import forget_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class _Registration:
+    """What is switched on in this process, and how far it has come."""
+
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.waiting = pieces
+        self.installed: list[Piece] = []
+        self.patches: dict[str, Patch] = {}
+        self._told_idle = False
+        names = {name for piece in pieces for name in piece.modules} | {_model_runner.MODULE}
+        self._missing = set(names)
+        self._hook = ImportHook(names, self._loaded)
+
+    def start(self) -> None:
+        if _model_runner.is_asked_for():
+            self._tell_idle()
+        self._hook.install()
+
+    def stop(self) -> None:
+        self._hook.remove()
+        for patch in self.patches.values():
+            patch.remove()
+        _batches.listeners.clear()
+        forget_all()
+
+    def _loaded(self, name: str) -> None:
+        self._missing.discard(name)
+        if name == _model_runner.MODULE and not _model_runner.is_declined():
+            self._tell_idle()
+        ready = [piece for piece in self.waiting if not piece.modules & self._missing]
+        self.waiting = [piece for piece in self.waiting if piece.modules & self._missing]
+        for piece in ready:
+            self._install(piece)
+        if not self.waiting:
+            forget_sources()
+
+    def _tell_idle(self) -> None:
+        if not self._told_idle:
+            _model_runner.tell_idle([piece.name for piece in (*self.installed, *self.waiting)])
+        self._told_idle = True
+
+    def _install(self, piece: Piece) -> None:
+        """All patches of `piece`, or none."""
+        vllm = sys.modules["vllm"]
+        release = str(vllm.__version__)
+        try:
+            _validated.check(release, Path(str(vllm.__file__)).parent, piece.name, piece.functions)
+            new = [make_patch(t, _load(f)) for t, f in piece.patched.items() if t not in self.patches]
+        except (_validated.NotValidatedError, ForeignFunctionError) as error:
+            logger.warning("fairdraw: %s stays off, vLLM's own code runs: %s", piece.name, error)
+            return
+        for patch in new:
+            patch.apply()
+            self.patches[patch.target] = patch
+        if piece.listener:
+            _batches.listeners.append(_load(piece.listener))
+        self.installed.append(piece)
+        logger.info(
+            "fairdraw: %s is on: vLLM %s, source of %d functions as validated, patched %s.",
+            piece.name,
+            release,
+            len(piece.functions),
+            ", ".join(target.partition(":")[2] for target in piece.patched),
+        )
+
+
+def _load(name: str) -> Callable[..., Any]:  # Any: as vLLM's function
+    """One of our functions, from `module:function` in this package; now its module may import torch."""
+    module, _, function = name.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f".{module}", __package__), function)
+    return found
+
+
+_current: list[_Registration] = []
+"""At most one: vLLM loads plugins once per process."""
+
+
+def register() -> None:
+    """vLLM's entry point: does nothing unless `FAIRDRAW_VLLM_PLUGIN=1`, and nothing when called again; never raises."""
+    if _current:
+        return
+    try:
+        if not _switches.is_on(_switches.PLUGIN, default=False):
+            return
+        pieces = [piece for piece in PIECES if _switches.is_on(piece.switch, default=True)]
+        if pieces:
+            _current.append(_Registration(pieces))
+            _current[0].start()
+    except Exception:
+        logger.exception("fairdraw: the plugin stays off, as it could not be registered.")
+        unpatch()
+
+
+def unpatch() -> None:
+    """Take everything off: vLLM's own functions stand where they stood. `register` may be called again."""
+    while _current:
+        registration = _current.pop()
+        registration.stop()
+        logger.info("fairdraw: taken off; vLLM's own code runs in %d places.", len(registration.patches))
+    _calls.reset()
+
+
+def installed() -> list[str]:
+    """Names of the pieces that are in place in this process."""
+    return [piece.name for piece in PIECES for registration in _current if piece in registration.installed]

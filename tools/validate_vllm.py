@@ -1,0 +1,172 @@
+"""Validate a vLLM release for the plugin: one command, some minutes, and an entry in `validated.json`.
+
+    python tools/validate_vllm.py 0.24.0
+
+It installs the release into a folder (`install_vllm.py`), lives a server's life with vLLM's own objects and again with
+the plugin in them (`vllm_soak.py`), asks the patched rejection sampler for every property of the suite, and writes
+hashes and evidence of the pieces that never differed. Review the entry and commit it: from then on the plugin serves
+this release. A piece that differed is left out, and its differences are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES, Piece
+from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source_hash
+from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
+
+sys.path.insert(0, str(Path(__file__).parent))
+from install_vllm import InstallError, install
+from provenance import ROOT, machine
+
+STEPS, SECONDS = 100, 3600
+SUITE = """
+import sys
+from pathlib import Path
+from fairdraw.sampler_impl import vllm_plugin
+from fairdraw.sampler_impl.vllm_plugin import _validated
+_validated.TABLE = Path(sys.argv[1])
+vllm_plugin.register()
+from fairdraw.cli import main
+try:
+    options = ["--only", "properties", "--reference", "none", "--json", sys.argv[2], "--profile", sys.argv[3]]
+    main(["check", "vllm", *options])
+finally:
+    assert "rejection" in vllm_plugin.installed(), "the rejection sampler was not patched"
+"""
+
+Json = dict[str, Any]  # Any: JSON
+
+
+class NotValidatedError(Exception):
+    """Nothing was learnt about the release; one sentence says why."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Validate a vLLM release for fairdraw's vLLM plugin.")
+    parser.add_argument("release", help="0.24.0, say")
+    parser.add_argument("--folder", type=Path, help="where it is or will be installed (default: .cache/vllm/RELEASE)")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of life (default: {STEPS})")
+    parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
+    parser.add_argument("--table", type=Path, default=TABLE, help="where the entry is written")
+    options = parser.parse_args(arguments)
+    folder = (options.folder or ROOT / ".cache" / "vllm" / options.release).resolve()
+    try:
+        install(options.release, folder)
+        entry, problems = validate(options.release, folder, options.steps, options.profile)
+    except (InstallError, NotValidatedError, subprocess.TimeoutExpired) as error:
+        print(f"vLLM {options.release}: {error}", file=sys.stderr)
+        return 1
+    write_entry(options.table, options.release, entry)
+    print(
+        f"vLLM {options.release}: validated {', '.join(entry['pieces']) or 'nothing'}; written to {options.table.name}"
+    )
+    for problem in problems:
+        print(f"  {problem}")
+    return int(bool(problems))
+
+
+def validate(release: str, folder: Path, steps: int, profile: str) -> tuple[Json, list[str]]:
+    """The entry of `release`, and why any piece is not in it."""
+    found, problems = hashed(folder / "vllm")
+    if not found:
+        raise NotValidatedError(f"no piece fits it: {'; '.join(problems)}")
+    with tempfile.TemporaryDirectory() as scratch:
+        table = Path(scratch) / "table.json"
+        pieces: Json = {piece.name: {} for piece in found}
+        functions = {target: source_hash(folder / "vllm", target) for piece in found for target in piece.functions}
+        table.write_text(json.dumps({release: {"pieces": pieces, "functions": functions}}))
+        soaked = json.loads(
+            run(folder, scratch, str(ROOT / "tools" / "vllm_soak.py"), f"--table={table}", f"--steps={steps}")
+        )
+        if soaked["vllm"] != release:
+            raise NotValidatedError(f"vLLM {soaked['vllm']} was imported from {folder}")
+        suite = run_suite(folder, scratch, table, profile)
+    entry, differences = judged(found, soaked, suite)
+    kept = {target for piece in found if piece.name in entry["pieces"] for target in piece.functions}
+    entry["functions"] = {target: functions[target] for target in sorted(kept)}
+    return entry, problems + differences
+
+
+def hashed(package: Path) -> tuple[list[Piece], list[str]]:
+    """Pieces whose functions this release has, and what the others miss."""
+    found, problems = [], []
+    for piece in PIECES:
+        try:
+            for target in piece.functions:
+                source_hash(package, target)
+            found.append(piece)
+        except UnknownSourceError as error:
+            problems.append(f"{piece.name}: {error}")
+    return found, problems
+
+
+def run(folder: Path, scratch: str, *arguments: str) -> str:
+    """What Python prints last, with the release in `folder` importable."""
+    path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "FAIRDRAW_VLLM_PLUGIN": "1",
+        "TRITON_INTERPRET": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=SECONDS, check=False, cwd=scratch, env=env
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode not in (0, 1) or not lines:
+        raise NotValidatedError(f"no verdict: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    return lines[-1]
+
+
+def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
+    """How many properties the patched rejection sampler kept, by status, and which it broke."""
+    report = Path(scratch) / "report.json"
+    run(folder, scratch, "-c", SUITE, str(table), str(report), profile)
+    records = json.loads(report.read_text())["records"]
+    return {
+        "profile": profile,
+        **Counter(record["status"] for record in records),
+        "broken": [record["code"] for record in records if record["status"] in ("failed", "error")],
+    }
+
+
+def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[str]]:
+    """The entry without its hashes; a piece that never served a call is not validated either."""
+    pieces: Json = {}
+    problems = [f"together: {text}" for text in soaked["pieces"]["all"]["differences"]]
+    for piece in found:
+        differences = list(soaked["pieces"][piece.name]["differences"])
+        calls = {who.removeprefix(f"{piece.name}, "): n for who, n in soaked["pieces"][piece.name]["calls"].items()}
+        if piece.name == "rejection" and suite["broken"]:
+            differences.append(f"broken properties: {' '.join(suite['broken'])}")
+        if not calls.get("ours"):
+            differences.append("it never served a call")
+        if not differences:
+            pieces[piece.name] = {"calls": calls}
+        problems += [f"{piece.name}: {text}" for text in differences]
+    if soaked["pieces"]["all"]["differences"]:
+        pieces = {}
+    evidence = {**machine(), **{name: soaked[name] for name in ("lives", "steps", "comparisons", "forced")}}
+    return {"pieces": pieces, "evidence": {**evidence, "properties of the rejection piece": suite}}, problems
+
+
+def write_entry(table: Path, release: str, entry: Json) -> None:
+    """Replace the entry of `release`; releases stay in order."""
+    entries = {**json.loads(table.read_text(encoding="utf-8")), release: entry}
+    in_order = sorted(entries, key=lambda name: [int(part) for part in name.split(".")])
+    table.write_text(json.dumps({name: entries[name] for name in in_order}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Live a vLLM server's life twice: with vLLM's own sampler objects alone, and with fairdraw's plugin in them.
+
+    python tools/vllm_soak.py --steps 100            # whatever vLLM is importable; prints JSON
+
+Both lives must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
+and in all random generators afterwards. What happens in a life is in `vllm_lives.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairdraw.adapters._runtime import quiet_floats
+from fairdraw.sampler_impl import vllm_plugin
+from fairdraw.sampler_impl.vllm_plugin import _validated
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+
+sys.path.insert(0, str(Path(__file__).parent))
+from vllm_lives import Life, Record, Server, vllm, without_pinned_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def first_difference(theirs: list[Record], ours: list[Record]) -> str:
+    """In words; empty if there is none."""
+    for their, our in zip(theirs, ours, strict=False):
+        if their != our:
+            return f"step {their[0]}: {their[1]} differ" if their[:2] == our[:2] else f"step {their[0]}: other events"
+    return "" if len(theirs) == len(ours) else "one life is longer"
+
+
+def some_lives(num_steps: int) -> list[Life]:
+    """Of all kinds, `num_steps` in all of each kind."""
+    kinds = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
+    return [Life(seed, num_steps // 4, *kind) for kind in kinds for seed in range(4)]
+
+
+class NotInstalledError(Exception):
+    """The plugin refused a piece."""
+
+
+@contextmanager
+def plugin(*pieces: str) -> Iterator[None]:
+    """The plugin with these pieces and no others; off if there are none."""
+    for piece in PIECES:
+        os.environ[piece.switch] = str(int(piece.name in pieces))
+    os.environ["FAIRDRAW_VLLM_PLUGIN"] = str(int(bool(pieces)))
+    vllm_plugin.register()
+    try:
+        missing = set(pieces) - set(vllm_plugin.installed())
+        if missing:
+            raise NotInstalledError(f"not installed: {', '.join(sorted(missing))}; the log says why")
+        with quiet_floats():
+            yield
+    finally:
+        vllm_plugin.unpatch()
+
+
+def live_with(life: Life, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
+    """Its records, who served the calls, and how many tokens were forced."""
+    with plugin(*pieces):
+        server = Server(life)
+        return server.live(), vllm_plugin.calls(), server.num_forced
+
+
+def soak(lives: list[Life], names: list[str]) -> dict[str, Any]:  # Any: JSON
+    """Each piece alone, and all together, against vLLM's own code."""
+    own = [live_with(life) for life in lives]
+    pieces = {}
+    for name in (*names, "all"):
+        differences, calls = [], Counter()
+        for life, (records, _, _) in zip(lives, own, strict=True):
+            ours, served, _ = live_with(life, *(names if name == "all" else [name]))
+            differences += [f"{life}: {text}" for text in [first_difference(records, ours)] if text]
+            for piece, counts in served.items():
+                calls.update({f"{piece}, {who}": count for who, count in counts.items()})
+        pieces[name] = {"differences": differences, "calls": dict(sorted(calls.items()))}
+    return {
+        "vllm": str(vllm.__version__),
+        "lives": len(lives),
+        "steps": sum(life.num_steps for life in lives),
+        "comparisons": sum(len(records) for records, _, _ in own),
+        "forced": sum(forced for _, _, forced in own),
+        "pieces": pieces,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Live a vLLM server's life with and without fairdraw's plugin.")
+    parser.add_argument("--steps", type=int, default=100, help="of each of eight kinds of life (default: 100)")
+    parser.add_argument("--table", type=Path, help="validated sources, if not those of the package")
+    options = parser.parse_args(arguments)
+    if options.table:
+        _validated.TABLE = options.table
+    without_pinned_memory()
+    known = json.loads(_validated.TABLE.read_text(encoding="utf-8"))[str(vllm.__version__)]["pieces"]
+    result = soak(some_lives(options.steps), list(known))
+    print(json.dumps(result))
+    return int(any(piece["differences"] for piece in result["pieces"].values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
