@@ -15,7 +15,6 @@ class Contract:
 
     Args:
         method: What an object under this contract has beside a name, a device and capabilities.
-        wrap: The function that makes such an object of a plain function; empty if there is none.
         case: The class of its cases, with `from_json`, `to_json` and `build`.
         mutants: Modules with `MUTANTS`, planted faults.
         right: A factory of the specification as a sampler: whom planted faults are compared with.
@@ -26,7 +25,6 @@ class Contract:
 
     name: str
     method: str
-    wrap: str
     case: str
     mutants: tuple[str, ...]
     right: str
@@ -41,13 +39,22 @@ CONTRACTS = {
         Contract(
             name="rejection",
             method="verify",
-            wrap="fairdraw.rejection_sampler",
             case="fairdraw.strategies:RejectionCase",
             mutants=("fairdraw.mutants.rejection:MUTANTS", "fairdraw.mutants.laws:LAW_MUTANTS"),
             right="fairdraw.mutants.rejection:right",
             default="torch",
             reference="vllm",
             raised="REJ100",
+        ),
+        Contract(
+            name="logits_plan",
+            method="open_plan",
+            case="fairdraw.strategies.logits_plan:LogitsCase",
+            mutants=("fairdraw.mutants.logits_plan:MUTANTS",),
+            right="fairdraw.mutants.logits_plan:right",
+            default="logits_plan",
+            reference="logits_plan_vllm",
+            raised="PLAN100",
         ),
     )
 }

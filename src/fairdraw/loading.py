@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 LENSES: dict[str, tuple[str, ...]] = {
-    "properties": ("fairdraw.properties.rejection",),
+    "properties": ("fairdraw.properties.rejection", "fairdraw.properties.logits_plan"),
     "statistical": ("fairdraw.statistical.lens",),
 }
 """Lens to the modules whose `CHECKS` it is made of."""

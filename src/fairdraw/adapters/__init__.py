@@ -1,6 +1,6 @@
 """Samplers by name: `load("triton")`, `load("mypkg.kernels:make_sampler")`.
 
-Four come with fairdraw. Others are found by entry point, or by the path of a factory:
+Those of `BUILT_IN` come with fairdraw. Others are found by entry point, or by the path of a factory:
 
     [project.entry-points."fairdraw.samplers"]
     mine = "mypkg.kernels:make_sampler"
@@ -36,8 +36,44 @@ __all__ = [
     "load",
 ]
 
-BUILT_IN = ("oracle", "torch", "triton", "vllm")
+BUILT_IN = (
+    "counter",
+    "counter_triton",
+    "logits_plan",
+    "logits_plan_vllm",
+    "mlx",
+    "oracle",
+    "padded_outputs",
+    "penalties",
+    "penalties_vllm",
+    "sampling",
+    "sampling_counter",
+    "sampling_exponential",
+    "sampling_mlx",
+    "sampling_multinomial",
+    "sampling_oracle",
+    "sampling_transformers",
+    "sampling_triton",
+    "sampling_vllm",
+    "sglang",
+    "sglang_block",
+    "thinking_budget",
+    "thinking_budget_vllm",
+    "torch",
+    "transformers",
+    "triton",
+    "vllm",
+    "vllm_v2",
+)
 """Names of the modules in this package that hold a `make(device)`."""
+
+_INSTALL = {
+    "vllm": "make vllm, or python tools/install_vllm.py",
+    "mlx": "pip install 'mlx-lm[cpu]'",
+    "mlx_lm": "pip install 'mlx-lm[cpu]'",
+    "sglang": "pip install --no-deps sglang",
+}
+"""How to get a package that `pip install` with its name would not get as it is needed here."""
 
 ENTRY_POINT_GROUP = "fairdraw.samplers"
 
@@ -92,7 +128,8 @@ def _make_built_in(name: str, device: str | None) -> Subject:
         _prepare(device)
         sampler: Subject = importlib.import_module(f"{__name__}.{name}").make(device)
     except ModuleNotFoundError as error:
-        command = "make vllm, or python tools/install_vllm.py" if name == "vllm" else f"pip install {error.name}"
+        missing = "vllm" if name.startswith("vllm") else str(error.name)
+        command = _INSTALL.get(missing.partition(".")[0], f"pip install {error.name}")
         raise _refusal(name, f"it needs the package {error.name}, which is not installed", f"Run {command}") from error
     except Exception as error:
         raise _refusal(name, f"making it raised {_brief(error)}", "The traceback above says where") from error

@@ -1,0 +1,221 @@
+"""11x to 16x: bit for bit the specification, step by step, and the real vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from fairdraw.checks import check, differential
+from fairdraw.properties._logits_asserts import (
+    answered,
+    as_float32,
+    expected,
+    follow,
+    same_logits,
+)
+from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols._logits_plan import BatchChange
+from fairdraw.strategies.logits_plan import PARAMETER_KINDS, logits_cases, sets_of_kinds
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+
+    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
+    from fairdraw.strategies.logits_plan import LogitsCase
+
+_HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
+_UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
+_SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
+_LAWLESS = ("empty", "nan")
+
+
+def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    for step, answer in enumerate(follow(planner, case)):
+        same_logits(expected(case, answer), answer, f"by the specification, in step {step}")
+
+
+@check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
+def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """One parameter per request, all of them in one batch: bitwise what the specification says.
+
+    The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN111", lambda can: sets_of_kinds(can, size=2), weight=0.1, contract="logits_plan")
+def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Two parameters per request, all pairs in one batch. Order shows: processors do not commute.
+
+    vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
+    min-p, custom for random requests, top-k, top-p.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN112", lambda can: logits_cases(can, max_kinds=8), contract="logits_plan")
+def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Up to eight parameters per request, each request its own: bitwise always-copy in vLLM's order.
+
+    Masks or numbers of one request on its neighbour's rows; greedy requests beside random ones.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN113", lambda can: logits_cases(can, greedy=True, min_kinds=1, max_kinds=4), contract="logits_plan")
+def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Temperature, min-p, top-k and top-p do not concern greedy requests, whose parameters may name them.
+
+    Dividing by a temperature of 0, or filtering a greedy row down to another token.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check(
+    "PLAN114",
+    lambda can: logits_cases(can, logits=_LAWLESS, max_kinds=3),
+    needs=(Capability.NAN_LOGITS, Capability.EMPTY_ROWS),
+    contract="logits_plan",
+)
+def rows_without_a_law_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Rows with NaN or of -inf only pass all processors and stay in their row.
+
+    NaN that reaches a neighbour comes from arithmetic over the whole batch, such as `0 * mask`.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HISTORY) -> st.SearchStrategy[LogitsCase]:
+    return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=kinds, idle=False)
+
+
+def _bonus_rows(batch: LogitsBatch) -> set[int]:
+    return {first + count for first, count in zip(batch.first_rows, batch.num_draft_tokens, strict=True)}
+
+
+@check("PLAN120", _drafted, contract="logits_plan")
+def draft_rows_see_the_output_and_the_drafts_before_them(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Row `j` of a request sees `output + drafts[:j]`: bad words, minima, penalties and budgets count accordingly.
+
+    All draft rows treated as if they came first, or as if all drafts had been accepted already.
+    """
+    for answer in follow(planner, case):
+        rows = set(range(len(answer.before))) - _bonus_rows(answer.batch)
+        same_logits(expected(case, answer), answer, "by the specification of draft rows", rows)
+
+
+@check("PLAN121", _drafted, contract="logits_plan")
+def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """It is used only if all drafts are accepted, so it sees `output + drafts`.
+
+    One draft too few (the row of the last draft taken for it), or none: vLLM's min tokens count the output alone.
+    """
+    for answer in follow(planner, case):
+        same_logits(expected(case, answer), answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
+
+
+@check(
+    "PLAN122",
+    lambda can: logits_cases(can, min_drafts=1, kinds=_UNTHINKING, placeholders=False),
+    weight=0.5,
+    contract="logits_plan",
+)
+def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Each row equals the only row of its request in a batch where the drafts before it are output already.
+
+    Asked of the implementation itself, so it needs no specification: speculation must not change the text. (A thinking
+    budget decides about all positions at once, as far as drafts can be accepted; the specification speaks of it.)
+    """
+    (answer,) = follow(planner, case)
+    for position in range(max(answer.batch.num_draft_tokens) + 1):
+        before = _as_output(answer.batch.replace(logits=answer.before), position)
+        plain = answered(planner, planner.open_plan(case.setup()), before)
+        wanted, given = as_float32(answer.processed).clone(), as_float32(plain.processed)
+        counts, firsts = answer.batch.num_draft_tokens, answer.batch.first_rows
+        reached = [i for i, count in enumerate(counts) if count >= position]
+        for i in reached:
+            wanted[firsts[i] + position] = given[i]
+        rows = {firsts[i] + position for i in reached}
+        same_logits(wanted, answer, f"as decoding without drafts gives after {position} of them", rows)
+
+
+def _as_output(batch: LogitsBatch, position: int) -> LogitsBatch:
+    """The step without drafts in which each request has emitted `position` of them, or all it has."""
+    requests = [_advanced(request, position) for request in batch.requests]
+    counts = [min(position, count) for count in batch.num_draft_tokens]
+    rows = [first + count for first, count in zip(batch.first_rows, counts, strict=True)]
+    added = [(i, r.params, r.prompt_token_ids, r.output_token_ids) for i, r in enumerate(requests)]
+    change = BatchChange(added=added, batch_size=len(requests))
+    return batch.replace(logits=batch.logits[rows], requests=tuple(requests), change=change)
+
+
+def _advanced(request: LogitsRequest, position: int) -> LogitsRequest:
+    output = [*request.output_token_ids, *request.draft_token_ids[:position]]
+    return dataclasses.replace(request, output_token_ids=output, draft_token_ids=[])
+
+
+# The real vLLM. Thinking budgets with drafts or over several steps are left to their own contract, which names where
+# vLLM is wrong; a minimum with drafts is compared where vLLM counts them (`PLAN121` says where it does not).
+
+
+@differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8), contract="logits_plan")
+def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+    """One step without drafts, any parameters: bitwise the logits that vLLM's `Sampler` draws from.
+
+    The specification equals vLLM 0.22.0 here, so a difference is this implementation's.
+    """
+    _equal_to(planner, case, reference)
+
+
+@differential(
+    "PLAN161",
+    lambda can: logits_cases(
+        can,
+        max_drafts=0,
+        max_kinds=4,
+        max_events=4,
+        kinds=_UNTHINKING,
+        idle=False,
+        events=("grow", "replace", "join", "leave", "swap"),
+    ),
+    contract="logits_plan",
+)
+def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+    """Several steps of a batch whose requests come, go and move: bitwise vLLM's logits in each.
+
+    State that went with the wrong row, or a plan made for an earlier batch.
+    """
+    _equal_to(planner, case, reference)
+
+
+@differential(
+    "PLAN162",
+    lambda can: logits_cases(
+        can, min_drafts=1, max_kinds=4, max_events=1, kinds=_SPECULATIVE, idle=False, events=("grow", "replace")
+    ),
+    contract="logits_plan",
+)
+def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+    """Steps with drafts: bitwise what vLLM's `RejectionSampler` verifies with, and what it draws bonus tokens from.
+
+    Parameters that vLLM drops or refuses with drafts are left out.
+    """
+    _equal_to(planner, case, reference)
+
+
+def _equal_to(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
+    theirs = reference.open_plan(case.setup())
+    for step, answer in enumerate(follow(planner, case)):
+        given = answer.batch.replace(logits=answer.before.to(reference.device))
+        rows = set(range(len(answer.before))) - _rows_of_pending_minima(answer.batch)
+        wanted = as_float32(theirs.process(given))
+        same_logits(wanted, answer, f"by {reference.name}, in step {step}", rows)
+
+
+def _rows_of_pending_minima(batch: LogitsBatch) -> set[int]:
+    """Bonus rows of requests that reach their minimum by their drafts."""
+    return {
+        first + len(request.draft_token_ids)
+        for request, first in zip(batch.requests, batch.first_rows, strict=True)
+        if request.draft_token_ids and len(request.output_token_ids) < request.params.min_tokens
+    }

@@ -1,0 +1,166 @@
+"""13x and 14x: a plan follows its batch, and nobody reaches into another's rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from fairdraw.checks import check
+from fairdraw.oracles.logits_plan import LogitsPlanOracle
+from fairdraw.properties._asserts import broken
+from fairdraw.properties._logits_asserts import (
+    answered,
+    as_float32,
+    expected,
+    follow,
+    same_logits,
+)
+from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols._logits_plan import BatchChange, LogitsParams, RowOfRequest
+from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, logits_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hypothesis import strategies as st
+    from torch import Tensor
+
+    from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsPlanner
+    from fairdraw.strategies.logits_plan import LogitsCase
+
+_NEVER_MIXED = tuple(kind for kind in PARAMETER_KINDS if kind not in ("top-k", "top-p", "custom-random"))
+
+
+_OF_TEXT = ("bad-words", "min-tokens", "penalties", "thinking")
+
+
+def _living(
+    can: Capabilities, *events: str, kinds: tuple[str, ...] | None = None, max_requests: int = 3
+) -> st.SearchStrategy[LogitsCase]:
+    return logits_cases(can, max_requests=max_requests, max_events=4, max_kinds=3, events=events, kinds=kinds)
+
+
+def _every_step_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    for step, answer in enumerate(follow(planner, case)):
+        same_logits(expected(case, answer), answer, f"by the specification, in step {step}")
+
+
+@check("PLAN130", lambda can: _living(can, "replace"), contract="logits_plan")
+def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """A row gets another request with other parameters: from that step on, its processors run and no others.
+
+    A plan kept because the batch has the same size, or because most of it is the same.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+@check("PLAN131", lambda can: _living(can, "swap", "leave", "join"), contract="logits_plan")
+def parameters_move_with_their_request(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Requests join, leave and move between rows: each keeps its parameters and its history.
+
+    Masks, biases and temperatures that stay behind in the old row.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+@check("PLAN132", lambda can: _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2), contract="logits_plan")
+def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
+
+    Decisions that held for an earlier output: minima reached once and never again asked, bad words of the last step.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+@check(
+    "PLAN140",
+    lambda can: logits_cases(can, min_requests=2, kinds=_NEVER_MIXED, max_kinds=4),
+    contract="logits_plan",
+)
+def rows_do_not_depend_on_batch_mates(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """A request alone gives the same rows as in its batch.
+
+    Left out are top-k and top-p: a mate's top-p excludes tokens of probability 0 in every row, as in vLLM. So are
+    custom processors for random requests: a greedy request passes them only beside a random one.
+    """
+    (together,) = follow(planner, case)
+    request = case.seed % len(case.requests)
+    batch = together.batch
+    first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
+    alone = _alone(batch.replace(logits=together.before), request)
+    wanted = as_float32(together.processed).clone()
+    wanted[first : first + count] = as_float32(answered(planner, planner.open_plan(case.setup()), alone).processed)
+    same_logits(wanted, together, f"as request {request} alone gives")
+
+
+def _alone(batch: LogitsBatch, request: int) -> LogitsBatch:
+    one = dataclasses.replace(batch.requests[request])
+    first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
+    added = [(0, one.params, one.prompt_token_ids, one.output_token_ids)]
+    change = BatchChange(added=added, batch_size=1)
+    return batch.replace(logits=batch.logits[first : first + count], requests=(one,), change=change)
+
+
+class _Recorder:
+    """A custom processor that writes down how it was called."""
+
+    def __init__(self, inner: CustomLogitsProcessor) -> None:
+        self.inner = inner
+        self.calls: list[list[RowOfRequest]] = []
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    def is_argmax_invariant(self) -> bool:
+        return self.inner.is_argmax_invariant()
+
+    def wants(self, params: LogitsParams) -> bool:
+        return self.inner.wants(params)
+
+    def apply(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+        rows: Sequence[RowOfRequest],
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        self.calls.append([RowOfRequest(*row) for row in rows])
+        return self.inner.apply(logits, rows)
+
+
+def _with_customs(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    has_drafts = Capability.DRAFT_PROCESSORS in can
+    kinds = ("custom", "custom-random", "bias", "temperature")
+    return logits_cases(can, kinds=kinds, max_kinds=3, max_drafts=3 if has_drafts else 0, max_events=2)
+
+
+@check("PLAN141", _with_customs, needs=(Capability.CUSTOM_PROCESSORS,), contract="logits_plan")
+def custom_processors_are_called_once_with_the_right_rows(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Once per step with every row that wants it, its request, and what the row sees; not at all if none does.
+
+    Called per request, for rows of others, or for a batch that is all greedy though it only changes odds.
+    """
+    recorders = [_Recorder(processor) for processor in CUSTOM_PROCESSORS]
+    for answer in follow(planner, case, case.setup(tuple(recorders))):
+        rows = LogitsPlanOracle().rows(answer.batch, case.setup())
+        for name, recorder in zip(("custom", "custom_for_random"), recorders, strict=True):
+            due = [seen for _, seen in LogitsPlanOracle().customs(name, rows, case.setup((recorder,)))]
+            if recorder.calls != due:
+                broken(f"the {recorder.name} processor was called with {recorder.calls}, expected {due}")
+            recorder.calls.clear()
+
+
+@check("PLAN150", lambda can: logits_cases(can, max_kinds=5, greedy=None), contract="logits_plan")
+def greedy_tokens_are_those_before_temperature_and_filters(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """The argmax of a greedy request's processed row is that of the row after the thinking budget.
+
+    So one pass serves greedy and random requests. Custom processors that keep the argmax are left to their makers.
+    """
+    decisive = LogitsPlanOracle.order[: LogitsPlanOracle.order.index("temperature")]
+    oracle = type("_Decisive", (LogitsPlanOracle,), {"order": decisive})()
+    for answer in follow(planner, case):
+        wanted = as_float32(oracle.process(answer.batch.replace(logits=answer.before.cpu()), case.setup()))
+        seen = as_float32(answer.processed)
+        for who in answer.batch.rows():
+            is_greedy = answer.batch.requests[who.request].params.temperature == 0
+            if is_greedy and int(seen[who.row].argmax()) != int(wanted[who.row].argmax()):
+                broken(f"row {who.row} is greedy: argmax {int(seen[who.row].argmax())}, due {wanted[who.row].argmax()}")

@@ -1,0 +1,116 @@
+"""10x: nothing is copied in vain, nothing given is written, and the answer has the documented form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairdraw.checks import check
+from fairdraw.properties._asserts import broken
+from fairdraw.properties._logits_asserts import as_float32, differing_rows, expected, follow
+from fairdraw.protocols import Capability
+from fairdraw.strategies.logits_plan import logits_cases
+
+if TYPE_CHECKING:
+    from fairdraw.protocols._logits_plan import LogitsPlanner
+    from fairdraw.strategies.logits_plan import LogitsCase
+
+
+@check("PLAN101", lambda can: logits_cases(can, max_kinds=0), needs=(Capability.COPY_FREE,), contract="logits_plan")
+def without_parameters_the_same_tensor_comes_back_without_any_operation(
+    planner: LogitsPlanner, case: LogitsCase
+) -> None:
+    """Default parameters, greedy or random: the very tensor that was given, and not one operation on a device.
+
+    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server.
+    """
+    _nothing_is_done(planner, case)
+
+
+@check(
+    "PLAN102",
+    lambda can: logits_cases(can, idle=True, min_kinds=1, max_drafts=0),
+    needs=(Capability.COPY_FREE,),
+    contract="logits_plan",
+)
+def parameters_without_work_leave_the_same_tensor(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Bad words that are not begun, minima that are reached, budgets that are not spent, top-k of everything.
+
+    Whoever decides by "is it set" instead of "has it work" copies for the rest of the request's life.
+    """
+    _nothing_is_done(planner, case)
+
+
+def _nothing_is_done(planner: LogitsPlanner, case: LogitsCase) -> None:
+    for answer in follow(planner, case):
+        if not answer.is_same:
+            broken("another tensor came back, though no processor had work")
+        if answer.operations:
+            broken(f"no processor had work, but operations ran: {', '.join(answer.operations)}")
+
+
+@check("PLAN103", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
+def logits_are_copied_exactly_once_where_a_processor_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """One copy, however many processors run and whatever the dtype is; none if the same tensor comes back.
+
+    Casting first and cloning then is two; so is a copy per processor.
+    """
+    for answer in follow(planner, case):
+        allowed = 0 if answer.is_same else 1
+        if answer.num_copies != allowed:
+            broken(f"{answer.num_copies} copies of the logits, {allowed} due")
+
+
+@check("PLAN104", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
+def the_same_tensor_comes_back_exactly_where_nothing_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """No work, no copy; and where a logit has to change, the change is there.
+
+    A processor that is thought idle and is not, or a decision that was taken for an earlier step.
+    """
+    for answer in follow(planner, case):
+        changed = differing_rows(as_float32(answer.before), expected(case, answer))
+        if answer.is_same and changed:
+            broken(f"the same tensor came back, but rows {changed} have to change")
+
+
+@check(
+    "PLAN105", lambda can: logits_cases(can, max_events=2), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
+)
+def the_logits_given_are_never_modified(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """They are the raw logits, from which log-probabilities are computed after sampling.
+
+    In-place processors on float32 logits: `to(float32)` is no copy there.
+    """
+    for answer in follow(planner, case):
+        changed = differing_rows(as_float32(answer.before), as_float32(answer.batch.logits))
+        if changed:
+            broken(f"rows {changed} of the given logits were written")
+
+
+@check(
+    "PLAN106", lambda can: logits_cases(can, max_events=1), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
+)
+def raw_logprobs_can_be_computed_after_processing(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Processed logits share no memory with the given ones: who samples in place does not spoil raw logits.
+
+    A view of the input, returned as if it were a copy.
+    """
+    for answer in follow(planner, case):
+        if answer.is_same:
+            continue
+        raw = as_float32(answer.before).log_softmax(-1)
+        answer.processed.fill_(7.0)
+        if differing_rows(raw, as_float32(answer.batch.logits).log_softmax(-1)):
+            broken("log-probabilities of the raw logits change when the processed logits are written")
+
+
+@check("PLAN107", lambda can: logits_cases(can, max_events=1, min_kinds=1), contract="logits_plan")
+def processed_logits_are_contiguous_float32(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Whatever the model's dtype and strides are: processors and samplers compute in float32.
+
+    In bfloat16 a penalty or a temperature moves the logits by up to 0.4 %.
+    """
+    for answer in follow(planner, case):
+        if not answer.is_same and (answer.processed.dtype != torch.float32 or not answer.processed.is_contiguous()):
+            broken(f"the answer is {answer.processed.dtype} with strides {answer.processed.stride()}")

@@ -1,0 +1,214 @@
+"""The penalties and thinking-budget contracts: scanners that follow the requests of a live batch.
+
+A scanner opens a *session*, which lives as long as a server's batch. At every step the session is told which rows
+changed, then sees the batch: per row the request's own output list, which the server changes in place.
+
+    penalties        session = scanner.open_penalties(vocab_size)
+                     session.sync(changes); session.penalise(logits, batch); session.penalise_drafts(logits, batch)
+    thinking budget  session = scanner.open_thinking(markers)
+                     session.sync(changes); session.forced(batch)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+from fairdraw.protocols._capabilities import Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = [
+    "AddedRow",
+    "LiveBatch",
+    "LiveRequest",
+    "Markers",
+    "Move",
+    "MovedRow",
+    "PenaltiesScanner",
+    "PenaltiesSession",
+    "RequestParams",
+    "RowChanges",
+    "ThinkingScanner",
+    "ThinkingSession",
+]
+
+
+@dataclass(frozen=True)
+class RequestParams:
+    """What a request asks for, in the words of vLLM's `SamplingParams`; these defaults ask for nothing.
+
+    Args:
+        thinking_token_budget: Thinking tokens until the end is forced; `None` for as many as it likes.
+    """
+
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    thinking_token_budget: int | None = None
+
+    @property
+    def penalised(self) -> bool:
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
+
+
+@dataclass(eq=False)
+class LiveRequest:
+    """One request of the batch.
+
+    Args:
+        req_id: Its name; it keeps it when it is preempted and comes back.
+        output_token_ids: The server's own sequence, the same object while the request is in the batch; -1 stands for a
+            token that is still on the device. It can be sliced, iterated and indexed; in a check that counts how much
+            is read it is no `list`.
+        draft_token_ids: Of this step; -1 for a draft that is not known yet.
+    """
+
+    req_id: str
+    params: RequestParams
+    prompt_token_ids: list[int]
+    output_token_ids: Sequence[int]
+    draft_token_ids: list[int] = field(default_factory=list)
+
+
+class Move(Enum):
+    """How a row moved."""
+
+    UNIDIRECTIONAL = 0
+    """Into a row whose request is gone, which `RowChanges.removed` need not name: that is how vLLM reports it."""
+    SWAP = 1
+    """Both requests changed places."""
+
+
+class AddedRow(NamedTuple):
+    """A request that entered the batch, new or again; it takes the place of whatever was in its row."""
+
+    row: int
+    params: RequestParams
+    prompt_token_ids: list[int]
+    output_token_ids: Sequence[int]
+
+
+class MovedRow(NamedTuple):
+    """A request, or two, in other rows than before."""
+
+    source: int
+    target: int
+    direction: Move
+
+
+@dataclass(frozen=True)
+class RowChanges:
+    """What happened to the rows since the last step, to be followed in the order of the fields.
+
+    It has the fields of vLLM's `BatchUpdate`, so code that takes one takes the other.
+    """
+
+    batch_size: int
+    removed: tuple[int, ...] = ()
+    added: tuple[AddedRow, ...] = ()
+    moved: tuple[MovedRow, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LiveBatch:
+    """The batch at one step: its requests in the order of their rows."""
+
+    requests: tuple[LiveRequest, ...]
+
+    @property
+    def output_token_ids(self) -> list[Sequence[int]]:
+        """The live lists, one per row."""
+        return [request.output_token_ids for request in self.requests]
+
+    @property
+    def draft_token_ids(self) -> list[list[int]]:
+        """The drafts of this step, one list per row."""
+        return [request.draft_token_ids for request in self.requests]
+
+    @property
+    def num_drafts(self) -> int:
+        return sum(map(len, self.draft_token_ids))
+
+    def factors(self, device: str = "cpu") -> tuple[Tensor, Tensor, Tensor]:  # each [batch_size] float32
+        """Presence, frequency and repetition penalties."""
+        import torch
+
+        names = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+        columns = [[getattr(r.params, name) for r in self.requests] for name in names]
+        presence, frequency, repetition = (torch.tensor(c, dtype=torch.float32, device=device) for c in columns)
+        return presence, frequency, repetition
+
+
+class Markers(NamedTuple):
+    """Token sequences that open and close a thinking section."""
+
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+
+
+class PenaltiesSession(Protocol):
+    """Penalties of one live batch. It must not modify token lists."""
+
+    def sync(self, changes: RowChanges) -> None:
+        """Rows changed. Called at most once per step, before the rest of it."""
+        ...
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        """One row per request, which sees the output and all drafts. In place, or a new tensor."""
+        ...
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        """One row per draft token, which sees the output and the drafts before it; after `penalise` in each step."""
+        ...
+
+
+class ThinkingSession(Protocol):
+    """Thinking budgets of one live batch. It must not modify token lists.
+
+    A session with a method `think_counts()`, row to thinking tokens in the open section (`None` outside of one), for
+    each request with a budget, is compared in that, too (capability `visible-state`).
+    """
+
+    def sync(self, changes: RowChanges) -> None:
+        """Rows changed. Called at most once per step, before the rest of it."""
+        ...
+
+    def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
+        """Row to what its next tokens must be: (position, token id), position 0 for the first draft, the number of
+        drafts for the bonus token. Nothing is forced after a draft that cannot be accepted."""
+        ...
+
+
+@runtime_checkable
+class PenaltiesScanner(Protocol):
+    """A scanner under the penalties contract. Any object with these attributes is one; do not subclass.
+
+    An attribute `divides = True` says that a positive logit is divided by the repetition penalty, as vLLM's CUDA kernel
+    does; without one it is multiplied by the reciprocal, as vLLM's torch code does.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def open_penalties(self, vocab_size: int) -> PenaltiesSession: ...
+
+
+@runtime_checkable
+class ThinkingScanner(Protocol):
+    """A scanner under the thinking-budget contract. Any object with these attributes is one; do not subclass."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def open_thinking(self, markers: Markers) -> ThinkingSession: ...

@@ -1,0 +1,255 @@
+"""The logits-plan contract: apply a batch's logits processors, and copy only where one of them has work."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+from fairdraw.protocols._capabilities import Capabilities, Capability
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "BatchChange",
+    "CustomLogitsProcessor",
+    "FunctionLogitsPlanner",
+    "LogitsBatch",
+    "LogitsParams",
+    "LogitsPlanner",
+    "LogitsRequest",
+    "LogitsSession",
+    "MoveDirection",
+    "PlanSetup",
+    "ProcessFunction",
+    "RowOfRequest",
+    "logits_planner",
+]
+
+
+@dataclass(frozen=True)
+class LogitsParams:
+    """Sampling parameters of one request, under the names of vLLM's `SamplingParams`; these defaults change nothing.
+
+    Args:
+        temperature: Below 1e-5 the request is greedy, and temperature and filters do not concern it.
+        top_k: 0 and -1 keep all tokens.
+        allowed_token_ids: All others are excluded. `None` allows all.
+        bad_words_token_ids: The last id of each is excluded where the ids before it end the output.
+        min_tokens: Stop tokens are excluded until the output has as many.
+        logit_bias: Token id to what is added to its logit.
+        thinking_token_budget: Thinking tokens until the end of the section is forced. `None`: no limit.
+        custom: Names of custom processors that the request wants.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    allowed_token_ids: list[int] | None = None
+    bad_words_token_ids: list[list[int]] | None = None
+    min_tokens: int = 0
+    all_stop_token_ids: frozenset[int] = frozenset()
+    logit_bias: Mapping[int, float] | None = None
+    thinking_token_budget: int | None = None
+    custom: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsRequest:
+    """One row of the batch.
+
+    Args:
+        output_token_ids: The live list: the same object as long as the request stays, changed in place between steps.
+        draft_token_ids: Of this step; -1 for one that is not known yet.
+    """
+
+    params: LogitsParams
+    prompt_token_ids: list[int]
+    output_token_ids: list[int]
+    draft_token_ids: list[int] = field(default_factory=list)
+
+
+class MoveDirection(enum.Enum):
+    """Members are named as those of vLLM's `MoveDirectionality`."""
+
+    UNIDIRECTIONAL = 0
+    SWAP = 1
+
+
+@dataclass(frozen=True)
+class BatchChange:
+    """What happened to the rows since the last step, to be followed in the order of these fields, as vLLM's."""
+
+    removed: Sequence[int] = ()
+    added: Sequence[tuple[int, LogitsParams, list[int] | None, list[int]]] = ()
+    moved: Sequence[tuple[int, int, MoveDirection]] = ()
+    batch_size: int = 0
+
+
+class RowOfRequest(NamedTuple):
+    """One row of logits, as a custom processor is told of it."""
+
+    row: int
+    request: int
+    token_ids: list[int]
+    """Output and drafts before this row."""
+
+
+class CustomLogitsProcessor(Protocol):
+    """A processor that the engine does not know. `apply` is called once per step, with all rows that want it."""
+
+    @property
+    def name(self) -> str: ...
+    def is_argmax_invariant(self) -> bool: ...
+    def wants(self, params: LogitsParams) -> bool: ...
+    def apply(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+        rows: Sequence[RowOfRequest],
+    ) -> Tensor: ...  # [num_rows, vocab_size] float32
+
+
+@dataclass(frozen=True, eq=False)
+class PlanSetup:
+    """What does not change while a batch lives.
+
+    Args:
+        start_token_ids, end_token_ids: Markers of a thinking section.
+        custom_processors: In the order in which they run.
+    """
+
+    vocab_size: int
+    start_token_ids: tuple[int, ...]
+    end_token_ids: tuple[int, ...]
+    custom_processors: tuple[CustomLogitsProcessor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsBatch:
+    """One step.
+
+    A request with `n` drafts owns `n + 1` consecutive rows: those that its drafts are verified with, then that of the
+    bonus token. Each row sees the output and the drafts before it.
+
+    Args:
+        logits: As the model gave them; never to be written.
+        change: What happened to the rows since the last step of the same session; everything is added in the first.
+        origin: Code that builds this batch; printed instead of the numbers.
+    """
+
+    logits: Tensor  # [num_rows, vocab_size] float32 | bfloat16 | float16
+    requests: tuple[LogitsRequest, ...]
+    change: BatchChange | None = None
+    origin: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.requests)
+
+    @property
+    def num_draft_tokens(self) -> list[int]:
+        return [len(request.draft_token_ids) for request in self.requests]
+
+    @property
+    def first_rows(self) -> list[int]:
+        """Per request."""
+        counts = self.num_draft_tokens
+        return [sum(counts[:i]) + i for i in range(len(counts))]
+
+    def rows(self) -> list[RowOfRequest]:
+        """All rows, and what each sees."""
+        return [
+            RowOfRequest(first + j, i, [*request.output_token_ids, *request.draft_token_ids[:j]])
+            for i, (request, first) in enumerate(zip(self.requests, self.first_rows, strict=True))
+            for j in range(len(request.draft_token_ids) + 1)
+        ]
+
+    def replace(self, **changes: Any) -> LogitsBatch:  # Any: one field each, checked by the constructor's users
+        """A copy with some fields replaced; its printed origin is dropped."""
+        return dataclasses.replace(self, **{"origin": None, **changes})
+
+    def __repr__(self) -> str:
+        if self.origin is not None:
+            return self.origin
+        return f"LogitsBatch(logits=<{self.logits.dtype} {list(self.logits.shape)}>, requests={self.requests!r})"
+
+
+@runtime_checkable
+class LogitsSession(Protocol):
+    """One live batch, followed step by step."""
+
+    def process(self, batch: LogitsBatch) -> Tensor:
+        """The processed logits, `[num_rows, vocab_size]`: `batch.logits` itself if no processor has work."""
+        ...
+
+
+@runtime_checkable
+class LogitsPlanner(Protocol):
+    """An implementation under the logits-plan contract. Any object with these attributes is one; do not subclass."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def open_plan(self, setup: PlanSetup) -> LogitsSession: ...
+
+
+ProcessFunction = Callable[[LogitsBatch, PlanSetup], "Tensor"]
+
+
+@dataclass(frozen=True)
+class _FunctionSession:
+    """A session that remembers nothing."""
+
+    function: ProcessFunction
+    setup: PlanSetup
+
+    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+        return self.function(batch, self.setup)
+
+
+@dataclass(frozen=True)
+class FunctionLogitsPlanner:
+    """A plain function as a `LogitsPlanner`; made by `logits_planner`."""
+
+    name: str
+    function: ProcessFunction
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    contract: Literal["logits_plan"] = "logits_plan"
+
+    def open_plan(self, setup: PlanSetup) -> LogitsSession:
+        return _FunctionSession(self.function, setup)
+
+
+def logits_planner(
+    function: ProcessFunction,
+    *,
+    name: str | None = None,
+    device: str = "cpu",
+    closed: Mapping[str, str] | None = None,
+    slow: bool = False,
+) -> FunctionLogitsPlanner:
+    """Wrap `function(batch, setup) -> processed_logits`, which keeps nothing between steps, for the suite.
+
+    Args:
+        name: Shown in reports; the function's name if `None`.
+        device: Where the logits are put before each call.
+        closed: Capability to the reason why it is declined.
+        slow: Draw fewer examples.
+
+    Raises:
+        ValueError: If `closed` names an unknown capability or gives no reason.
+    """
+    declined = {Capability(k) if k in set(Capability) else k: v for k, v in (closed or {}).items()}
+    capabilities = Capabilities(declined, slow)  # type: ignore[arg-type]  # unknown names are refused there
+    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities)

@@ -1,0 +1,246 @@
+"""The sampling contract: one token per request from its logits; a drafter also says the law that it drew from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._rejection import SeededNoise, _literal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = [
+    "GREEDY_BELOW",
+    "Drafted",
+    "FilterPolicy",
+    "FunctionTokenSampler",
+    "RaceNoise",
+    "SamplingBatch",
+    "SamplingNoise",
+    "TokenDrafter",
+    "TokenSampler",
+    "filter_policy",
+    "token_sampler",
+]
+
+GREEDY_BELOW = 1e-5
+"""A request of the sampling contract with a lower temperature is greedy, as in vLLM's `Sampler`."""
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingBatch:
+    """One decoding step: a row of logits per request, and what each request asks for.
+
+    Args:
+        logits: After penalties, biases and the like; temperature and filters are the sampler's work.
+        temperature: Divides the logits; below 1e-5 a request is greedy, and filters do not concern it.
+        top_k: Keep this many of the most probable tokens; `vocab_size` keeps all. `None`: no request filters.
+        top_p: Keep the most probable tokens with at least this mass; 1 keeps all.
+        min_p: Keep tokens with at least this fraction of the largest probability; 0 keeps all.
+        positions: Index of the token to be drawn in its request's text; a sampler with counters needs it.
+        origin: Code that builds this batch; printed instead of the numbers.
+    """
+
+    logits: Tensor  # [batch_size, vocab_size] float32 | bfloat16 | float16
+    temperature: Tensor  # [batch_size] float32
+    top_k: Tensor | None  # [batch_size] int32
+    top_p: Tensor | None  # [batch_size] float32
+    min_p: Tensor | None  # [batch_size] float32
+    positions: Tensor  # [batch_size] int64
+    origin: str | None = None
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.logits.shape[0])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.logits.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
+
+    @property
+    def is_greedy(self) -> Tensor:  # [batch_size] bool
+        return self.temperature < GREEDY_BELOW
+
+    def select(self, requests: Sequence[int]) -> SamplingBatch:
+        """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
+        import torch
+
+        index = torch.tensor(list(requests), dtype=torch.int64, device=self.device)
+        return self.replace(**{name: value[index] for name, value in self.tensors().items()})
+
+    def replace(self, **changes: Any) -> SamplingBatch:  # Any: one field each, checked by the constructor's users
+        """A copy with some fields replaced; its printed origin is dropped."""
+        return dataclasses.replace(self, **{"origin": None, **changes})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the batch by its name."""
+        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {name: value for name, value in values if hasattr(value, "is_contiguous")}
+
+    def clone(self) -> SamplingBatch:
+        """The same values in fresh memory; dense strides are kept."""
+        return self.replace(**{name: value.clone() for name, value in self.tensors().items()}, origin=self.origin)
+
+    def __repr__(self) -> str:
+        if self.origin is not None:
+            return self.origin
+        shown = ((f.name, _literal(getattr(self, f.name))) for f in dataclasses.fields(self) if f.name != "origin")
+        return f"SamplingBatch({', '.join(f'{name}={value}' for name, value in shown)})"
+
+
+@dataclass(frozen=True, eq=False)
+class RaceNoise:
+    """Explicit noise of the sampling contract: the token is the argmax of `prob / exponential`."""
+
+    exponentials: Tensor  # [batch_size, vocab_size] float32, > 0
+
+    def select(self, requests: Sequence[int]) -> RaceNoise:
+        """The noise of `batch.select(requests)`."""
+        import torch
+
+        index = torch.tensor(list(requests), dtype=torch.int64, device=self.exponentials.device)
+        return RaceNoise(self.exponentials[index])
+
+
+SamplingNoise = RaceNoise | SeededNoise
+
+
+@dataclass(frozen=True)
+class FilterPolicy:
+    """What engines may do differently and still be right; declared, so that the suite asks for nothing else.
+
+    Args:
+        order: The filters in the order of their application.
+        joint: Every filter looks at the unfiltered law, and the supports are intersected; otherwise each looks at what
+            the one before it left.
+        top_k_ties: `all` tokens tied with the k-th stay, or `some` of them.
+        top_p_ties: The same for tokens tied at the edge of top-p.
+
+    Raises:
+        ValueError: If a word is unknown or a filter is missing.
+    """
+
+    order: tuple[str, ...] = ("min_p", "top_k", "top_p")
+    joint: bool = False
+    top_k_ties: Literal["all", "some"] = "all"
+    top_p_ties: Literal["all", "some"] = "some"
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != ["min_p", "top_k", "top_p"]:
+            raise ValueError(
+                f"FilterPolicy: order={self.order}, but it must name min_p, top_k and top_p once each. Reorder them."
+            )
+        for name in ("top_k_ties", "top_p_ties"):
+            if getattr(self, name) not in ("all", "some"):
+                raise ValueError(
+                    f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be all or some. Correct the word."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Drafted:
+    """What a drafter returns: a token per request, and the law that it was drawn from."""
+
+    token_ids: Tensor  # [batch_size] int32 | int64
+    draft_probs: Tensor  # [batch_size, vocab_size] float32
+
+
+@runtime_checkable
+class TokenSampler(Protocol):
+    """A sampler under the sampling contract. Any object with these attributes is one; do not subclass.
+
+    `sample` returns one token id per request, `[batch_size]` int32 or int64. It must not modify the batch. An attribute
+    `filters` (a `FilterPolicy`) says how it filters; without one, as vLLM 0.22.0 does.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor: ...
+
+
+@runtime_checkable
+class TokenDrafter(TokenSampler, Protocol):
+    """A token sampler that can say the law that it drew from (capability `draft-law`)."""
+
+    def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted: ...
+
+
+def filter_policy(sampler: object) -> FilterPolicy:
+    """How `sampler` says that it filters."""
+    declared: FilterPolicy = getattr(sampler, "filters", FilterPolicy())
+    return declared
+
+
+SampleFunction = Callable[[SamplingBatch, SamplingNoise], "Tensor"]
+DraftFunction = Callable[[SamplingBatch, SamplingNoise], Drafted]
+
+
+@dataclass(frozen=True)
+class FunctionTokenSampler:
+    """A plain function as a `TokenSampler`; made by `token_sampler`."""
+
+    name: str
+    function: SampleFunction
+    drafting: DraftFunction | None = None
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    filters: FilterPolicy = field(default_factory=FilterPolicy)
+    contract: Literal["sampling"] = "sampling"
+
+    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32 | int64
+        return self.function(batch, noise)
+
+    def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+        """Tokens and laws.
+
+        Raises:
+            TypeError: If there is no drafting function.
+        """
+        if self.drafting is None:
+            raise TypeError(f"draft: drafting=None, but {self.name} must have one. Use token_sampler(drafting=...).")
+        return self.drafting(batch, noise)
+
+
+def token_sampler(
+    function: SampleFunction,
+    *,
+    drafting: DraftFunction | None = None,
+    name: str | None = None,
+    device: str = "cpu",
+    closed: Mapping[str, str] | None = None,
+    filters: FilterPolicy | None = None,
+    slow: bool = False,
+) -> FunctionTokenSampler:
+    """Wrap `function(batch, noise) -> token_ids` for the suite.
+
+    Args:
+        drafting: `function(batch, noise) -> Drafted`; without one the capability `draft-law` is closed.
+        name: Shown in reports; the function's name if `None`.
+        device: Where the batch's tensors are put before each call.
+        closed: Capability to the reason why the sampler declines it.
+        filters: How it filters; as vLLM 0.22.0 does if `None`.
+        slow: Draw fewer examples.
+
+    Raises:
+        ValueError: If `closed` names an unknown capability or gives no reason.
+    """
+    declined: dict[str, str] = {} if drafting else {Capability.DRAFT_LAW.value: "it returns tokens alone"}
+    declined |= closed or {}
+    known = {Capability(k) if k in set(Capability) else k: v for k, v in declined.items()}
+    capabilities = Capabilities(known, slow)  # type: ignore[arg-type]  # unknown names are refused there
+    return FunctionTokenSampler(
+        name or function.__name__, function, drafting, device, capabilities, filters or FilterPolicy()
+    )

@@ -1,0 +1,151 @@
+"""Strategies of the logits-plan contract: live batches with mixed sampling parameters, as recipes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from fairdraw.protocols import Capabilities, Capability
+from fairdraw.strategies._arguments import check_interval, check_kinds
+from fairdraw.strategies._cases import DTYPES
+from fairdraw.strategies._logits_cases import EVENT_KINDS, EventRecipe, LogitsCase
+from fairdraw.strategies._logits_requests import (
+    CUSTOM_PROCESSORS,
+    IDLE_KINDS,
+    MIN_VOCAB_SIZE,
+    PARAMETER_KINDS,
+    LogitsRequestRecipe,
+)
+from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "CUSTOM_PROCESSORS",
+    "EVENT_KINDS",
+    "IDLE_KINDS",
+    "MIN_VOCAB_SIZE",
+    "PARAMETER_KINDS",
+    "EventRecipe",
+    "LogitsCase",
+    "LogitsRequestRecipe",
+    "logits_cases",
+    "sets_of_kinds",
+]
+
+_CUSTOM = ("custom", "custom-random")
+_NOT_WITH_DRAFTS = ("bias", "min-p", *_CUSTOM)
+"""What implementations without `DRAFT_PROCESSORS` leave out in steps with drafts."""
+
+
+def _open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> list[str]:
+    closed: tuple[str, ...] = () if Capability.CUSTOM_PROCESSORS in can else _CUSTOM
+    if has_drafts and Capability.DRAFT_PROCESSORS not in can:
+        closed = (*closed, *_NOT_WITH_DRAFTS)
+    return [kind for kind in kinds if kind not in closed]
+
+
+@st.composite
+def logits_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    min_requests: int = 1,
+    max_requests: int = 3,
+    min_drafts: int = 0,
+    max_drafts: int = 3,
+    min_kinds: int = 0,
+    max_kinds: int = 4,
+    max_events: int = 0,
+    kinds: Sequence[str] | None = None,
+    idle: bool | None = None,
+    greedy: bool | None = None,
+    events: Sequence[str] | None = None,
+    logits: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    placeholders: bool = True,
+) -> LogitsCase:
+    """Live batches, as recipes: any mix of parameters, none at all included.
+
+    Draws only what `capabilities` leave open.
+
+    Args:
+        min_kinds, max_kinds: Parameters per request.
+        max_events: One step more than events; without events there is one step.
+        kinds: Parameters with work (`PARAMETER_KINDS`).
+        idle: `True`: only parameters without work (`IDLE_KINDS`); `False`: none of those.
+        greedy: All requests are greedy, or none; `None` leaves it to the draw.
+        events: Kinds of events (`EVENT_KINDS`).
+        logits: Kinds of rows (`TARGET_KINDS`; others only if named).
+        dtypes: Of the logits (`DTYPES`).
+        placeholders: The last draft may be -1.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is none; when the first case is drawn.
+
+    Example:
+        >>> from hypothesis import given
+        >>> @given(logits_cases(max_events=3))
+        ... def test_mine(case):
+        ...     for batch in case.batches():
+        ...         ...
+    """
+    function = "logits_cases"
+    check_interval(function, "min_requests", min_requests, "max_requests", max_requests, at_least=1)
+    check_interval(function, "min_drafts", min_drafts, "max_drafts", max_drafts)
+    check_interval(function, "min_kinds", min_kinds, "max_kinds", max_kinds)
+    working = check_kinds(function, "kinds", kinds, PARAMETER_KINDS)
+    rows = check_kinds(function, "logits", logits, tuple(TARGET_KINDS), also=("empty", "nan"))
+    happening = check_kinds(function, "events", events, EVENT_KINDS)
+    has_drafts = min_drafts > 0 or (max_drafts > 0 and draw(st.booleans()))
+    known = {True: IDLE_KINDS, False: working, None: (*working, *IDLE_KINDS)}[idle]
+    chosen = _open_kinds(known, capabilities, has_drafts)
+    request = st.builds(
+        LogitsRequestRecipe,
+        kinds=st.lists(st.sampled_from(chosen), min_size=min_kinds, max_size=max_kinds, unique=True).map(
+            lambda drawn: tuple(kind for kind in known if kind in drawn)
+        ),
+        greedy=st.booleans() if greedy is None else st.just(greedy),
+        num_output=st.integers(0, 4),
+        num_drafts=st.integers(min_drafts, max_drafts) if has_drafts else st.just(0),
+        logits=st.sampled_from(rows),
+        has_placeholders=st.booleans() if placeholders and Capability.PADDED_DRAFTS in capabilities else st.just(False),
+    )
+    event = st.builds(EventRecipe, kind=st.sampled_from(happening), row=st.integers(0, 3), request=request)
+    halves = DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]
+    return LogitsCase(
+        vocab_size=draw(st.sampled_from((MIN_VOCAB_SIZE, 33, 100))),
+        requests=tuple(draw(st.lists(request, min_size=min_requests, max_size=max_requests))),
+        events=tuple(draw(st.lists(event, min_size=min(1, max_events), max_size=max_events))),
+        dtype=draw(st.sampled_from(check_kinds(function, "dtypes", dtypes, DTYPES) if dtypes else halves)),
+        layout=draw(
+            st.sampled_from(("contiguous", "sliced") if Capability.STRIDED_INPUTS in capabilities else ("contiguous",))
+        ),
+        seed=draw(bulk_seeds()),
+    )
+
+
+@st.composite
+def sets_of_kinds(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    size: int = 2,
+    max_drafts: int = 2,
+) -> LogitsCase:
+    """One batch in which every set of `size` parameters has a request of its own, so none is left to chance.
+
+    Raises:
+        TypeError, ValueError: If a bound is none; when the first case is drawn.
+    """
+    check_interval("sets_of_kinds", "size", size, "number of kinds", len(PARAMETER_KINDS), at_least=1)
+    num_drafts = draw(st.integers(0, max_drafts))
+    kinds = _open_kinds(PARAMETER_KINDS, capabilities, num_drafts > 0)
+    rows = draw(st.sampled_from(("normal", "zipf", "tied")))
+    requests = [
+        LogitsRequestRecipe(kinds=chosen, num_drafts=num_drafts, logits=rows) for chosen in combinations(kinds, size)
+    ]
+    return LogitsCase(33, tuple(requests), seed=draw(bulk_seeds()))
