@@ -19,6 +19,13 @@ from fairdraw.strategies.rows import (
     probability_rows,
     target_row,
 )
+from fairdraw.strategies.sampling import (
+    SampledRequest,
+    SamplingCase,
+    sampled_requests,
+    sampling_batches,
+    sampling_cases,
+)
 from fairdraw.strategies.sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
 
 __all__ = [
@@ -36,6 +43,8 @@ __all__ = [
     "NoiseRecipe",
     "RejectionCase",
     "RequestRecipe",
+    "SampledRequest",
+    "SamplingCase",
     "draft_recipes",
     "draft_row",
     "explicit_noises",
@@ -45,6 +54,9 @@ __all__ = [
     "probability_rows",
     "rejection_cases",
     "request_recipes",
+    "sampled_requests",
+    "sampling_batches",
+    "sampling_cases",
     "seeded_noises",
     "spec_decode_batches",
     "target_row",

@@ -11,10 +11,14 @@ from fairdraw.protocols import (
     Capability,
     ExplicitNoise,
     Noise,
+    RaceNoise,
     RejectionSampler,
+    SamplingBatch,
     SeededNoise,
     SpecDecodeBatch,
+    TokenSampler,
     rejection_sampler,
+    token_sampler,
 )
 
 if TYPE_CHECKING:
@@ -27,14 +31,18 @@ __all__ = [
     "Capability",
     "ExplicitNoise",
     "Noise",
+    "RaceNoise",
     "RejectionSampler",
     "SamplerTests",
+    "SamplingBatch",
     "SeededNoise",
     "SpecDecodeBatch",
+    "TokenSampler",
     "__version__",
     "check_sampler",
     "parametrize_with_checks",
     "rejection_sampler",
+    "token_sampler",
 ]
 
 __version__ = "0.1.0"

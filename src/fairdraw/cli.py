@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairdraw import __version__, expected
+from fairdraw.bench_cli import bench_command
 from fairdraw.checks import PROFILES, AnyCheck, Check
 from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Control, controls_for, run_control
 from fairdraw.crash import Crash, CrashFileError, read_crash
-from fairdraw.html_report import page
+from fairdraw.html_report import page, shown_from
 from fairdraw.loading import (
     LENSES,
     CannotStart,
@@ -39,12 +40,23 @@ from fairdraw.report import (
     run_as_json,
     worded_fairness,
 )
-from fairdraw.runner import DEFAULT_SEED, RAISED, CheckRecord, Session, parse_seed, replay_case
+from fairdraw.runner import (
+    DEFAULT_SEED,
+    RAISED,
+    CheckRecord,
+    Session,
+    one_torch_thread,
+    parse_seed,
+    replay_case,
+    run_check,
+)
 from fairdraw.skeleton import write_skeleton
 from fairdraw.workers import run_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from fairdraw.protocols import Subject
 
 __all__ = ["main"]
 
@@ -79,6 +91,9 @@ def main() -> None:
     """Is a token sampler right, fair and fast?"""
 
 
+main.add_command(bench_command)
+
+
 @main.command(epilog=_EXIT_CODES)
 @click.argument("spec")
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", help="How much is tried; ci if omitted.")
@@ -97,6 +112,8 @@ def main() -> None:
 @click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
+@click.option("--pictures", type=click.Path(file_okay=False, path_type=Path), help="A picture per statistic, here.")
+@click.option("--ledger", type=click.Path(dir_okay=False, path_type=Path), help="Adds up nights; with --seed fresh.")
 def check(
     spec: str,
     profile: str,
@@ -111,6 +128,8 @@ def check(
     xfails: Path | None,
     baseline: Path | None,
     write_baseline: Path | None,
+    pictures: Path | None,
+    ledger: Path | None,
 ) -> None:
     """Ask the sampler SPEC to keep its promises.
 
@@ -127,6 +146,7 @@ def check(
         click.echo(f"NOTHING MEASURED: {_why_nothing(only, contract.name, keywords)}")
         sys.exit(NOTHING_RUN)
     compared, about_reference = _or_refuse(lambda: load_reference(reference, checks))
+    nights = None if ledger is None else _ledger_check(ledger, checks, seed)
     session = Session(
         spec,
         PROFILES[profile],
@@ -144,6 +164,9 @@ def check(
     running = run_checks(checks, sampler, session, workers)
     records = _or_refuse(lambda: _progress("checks", len(checks), running, progress_line))
     records.sort(key=lambda record: record.code)
+    if nights is not None:
+        records += _progress("ledger", 1, [run_check(nights, sampler, session)], progress_line)
+    shown = [] if pictures is None else shown_from(_draw_pictures(pictures, checks, sampler, session))
     mutants = controls_for(checks, sampler, session.profile)
     tried = (run_control(mutant, sampler, session.profile) for mutant in mutants)
     controls = _progress("controls", len(mutants), tried, _control_line)
@@ -151,7 +174,7 @@ def check(
         failed = [record.code for record in records if record.status in ("failed", "error")]
         _or_refuse(lambda: expected.write_baseline(write_baseline, spec, failed))
     if html_file is not None:
-        html_file.write_text(page(header, Summary(records, controls)), encoding="utf-8")
+        html_file.write_text(page(header, Summary(records, controls), shown), encoding="utf-8")
     _conclude(header, Summary(records, controls), json_file)
 
 
@@ -310,6 +333,27 @@ def _echoed(result: T, line: Callable[[T], str | None]) -> T:
 def _control_line(control: Control) -> str | None:
     """Faults that were caught are only counted."""
     return None if control.caught else f"missed   {control.name} (not caught by {control.code})"
+
+
+def _ledger_check(file: Path, checks: Sequence[AnyCheck], seed: int) -> AnyCheck:
+    from fairdraw.statistical.keeping import ledger_check
+
+    try:
+        return ledger_check(file, checks, seed)
+    except ValueError as error:
+        raise Refused(f"--ledger: {error}") from None
+
+
+def _draw_pictures(folder: Path, checks: Sequence[AnyCheck], sampler: Subject, session: Session) -> list[Path]:
+    from fairdraw.statistical.keeping import draw_pictures
+
+    try:
+        with one_torch_thread():
+            written = draw_pictures(folder, checks, sampler, session.profile, session.seed)
+    except ImportError as error:
+        raise Refused(str(error)) from None
+    click.echo(f"{len(written)} pictures in {folder}")
+    return written
 
 
 def _conclude(header: Header, summary: Summary, json_file: Path | None) -> None:

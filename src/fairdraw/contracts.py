@@ -47,6 +47,16 @@ CONTRACTS = {
             raised="REJ100",
         ),
         Contract(
+            name="sampling",
+            method="sample",
+            case="fairdraw.strategies.sampling:SamplingCase",
+            mutants=("fairdraw.mutants.sampling:MUTANTS", "fairdraw.mutants.sampling_laws:LAW_MUTANTS"),
+            right="fairdraw.mutants.sampling:right",
+            default="sampling",
+            reference="sampling_vllm",
+            raised="SAM100",
+        ),
+        Contract(
             name="logits_plan",
             method="open_plan",
             case="fairdraw.strategies.logits_plan:LogitsCase",

@@ -28,8 +28,12 @@ __all__ = [
 ]
 
 LENSES: dict[str, tuple[str, ...]] = {
-    "properties": ("fairdraw.properties.rejection", "fairdraw.properties.logits_plan"),
-    "statistical": ("fairdraw.statistical.lens",),
+    "properties": (
+        "fairdraw.properties.rejection",
+        "fairdraw.properties.sampling",
+        "fairdraw.properties.logits_plan",
+    ),
+    "statistical": ("fairdraw.statistical.lens", "fairdraw.statistical.sampling"),
 }
 """Lens to the modules whose `CHECKS` it is made of."""
 

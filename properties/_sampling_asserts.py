@@ -1,0 +1,177 @@
+"""What the sampling checks assert with: calling a sampler, and saying what was seen."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw import checks
+from fairdraw.oracles.sampling import Request, SamplingOracle, draft, sample
+from fairdraw.oracles.supports import Support, support_of
+from fairdraw.properties._asserts import broken
+from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
+from fairdraw.sampling_harness import Sampled, draft_tokens, sample_tokens
+from fairdraw.strategies.rows import bulk_rng
+from fairdraw.strategies.sampling import sampling_cases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any
+
+    from hypothesis import strategies as st
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenDrafter, TokenSampler
+    from fairdraw.strategies.sampling import SamplingCase
+
+__all__ = [
+    "EXPLICIT",
+    "ORACLE",
+    "POSITIVE",
+    "RACE",
+    "aimed_at",
+    "broken",
+    "call",
+    "call_draft",
+    "call_race",
+    "check",
+    "comparable_rows",
+    "differential",
+    "ordinary",
+    "pick",
+    "requests_of",
+    "same_tokens",
+    "selected_noise",
+    "settled_rows",
+    "supports_of",
+]
+
+check = partial(checks.check, contract="sampling")
+differential = partial(checks.differential, contract="sampling")
+
+ORACLE = token_sampler(sample, drafting=draft, name="oracle")
+
+EXPLICIT = (Capability.EXPLICIT_NOISE,)
+RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
+
+POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
+"""Rows with mass on every token."""
+
+_EXPONENTIALS = ("random", "equal", "coarse", "tiny", "huge", "twins")
+
+
+def ordinary(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases
+    """What an engine can meet: no exponentials that are denormal."""
+    return sampling_cases(can, **{"exponentials": _EXPONENTIALS, **narrow})
+
+
+def call(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch, SamplingNoise, Sampled]:
+    """Build the case on the sampler's device and sample once."""
+    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
+    return batch, noise, sample_tokens(sampler, batch, noise)
+
+
+def call_race(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch, RaceNoise, Sampled]:
+    """`call` for a case with explicit noise.
+
+    Raises:
+        TypeError: If the case has seeded noise (a fault of the check's strategy).
+    """
+    batch, noise, seen = call(sampler, case)
+    if not isinstance(noise, RaceNoise):
+        raise TypeError("case: explicit=False, but it must be True. Draw it with explicit=True.")
+    return batch, noise, seen
+
+
+def call_draft(
+    sampler: TokenDrafter, case: SamplingCase
+) -> tuple[SamplingBatch, Sampled, NDArray[np.float32]]:  # ..., [batch_size, vocab_size] float32
+    """Build the case and draft once: batch, answer, laws."""
+    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
+    seen = draft_tokens(sampler, batch, noise)
+    assert seen.draft_probs is not None  # draft_tokens checked the answer
+    return batch, seen, seen.draft_probs
+
+
+def requests_of(batch: SamplingBatch) -> list[Request]:
+    """Each request as the oracle sees it."""
+    return [Request(batch, i) for i in range(batch.batch_size)]
+
+
+def supports_of(sampler: object, batch: SamplingBatch) -> list[Support | None]:
+    """Bounds of each random request's support, by the sampler's own policy; `None` for greedy and lawless rows."""
+    policy = filter_policy(sampler)
+    return [None if r.is_greedy else support_of(r, policy) for r in requests_of(batch)]
+
+
+def comparable_rows(sampler: object, batch: SamplingBatch) -> list[int]:
+    """Rows whose support does not hang on rounding, on a choice among ties, or on the sampler's own policy."""
+    policy = filter_policy(sampler)
+
+    def is_comparable(request: Request) -> bool:
+        if request.is_greedy or (request.top_k, request.top_p, request.min_p) == (None, None, None):
+            return True
+        own, default = support_of(request, policy), support_of(request, FilterPolicy())
+        if own is None or default is None:
+            return False
+        return own.is_settled and default.is_settled and bool((own.required == default.required).all())
+
+    return [i for i, request in enumerate(requests_of(batch)) if is_comparable(request)]
+
+
+# Summing a row in another order moves its probabilities by less than 1e-6 relative; ten times that is clear.
+_SHIFT = 1e-5
+
+
+def settled_rows(sampler: object, batch: SamplingBatch, noise: RaceNoise) -> list[int]:
+    """Comparable rows that draw the same token if every probability moves by a factor of up to `1 ± 1e-5`."""
+    exponentials = noise.exponentials.double().cpu().numpy()
+    return [i for i in comparable_rows(sampler, batch) if _is_settled(Request(batch, i), exponentials[i])]
+
+
+def _is_settled(request: Request, exponentials: NDArray[np.float64]) -> bool:  # [vocab_size] float64
+    if request.is_greedy:
+        return int((request.logits == request.logits.max()).sum()) == 1
+    scores = SamplingOracle().law(request).astype(np.float64) / exponentials
+    if np.isnan(scores).any():
+        return False
+    winner = int(np.argmax(scores))
+    rivals = np.delete(scores, winner).max(initial=0.0)
+    return bool(scores[winner] * (1 - _SHIFT) > rivals * (1 + _SHIFT))
+
+
+def same_tokens(
+    expected: NDArray[np.int64],  # [batch_size] int64
+    seen: NDArray[np.int64],  # [batch_size] int64
+    why: str,
+    rows: Iterable[int] | None = None,
+) -> None:
+    """Two answers agree in these rows (in all of them if `None`)."""
+    wanted = range(len(expected)) if rows is None else rows
+    differing = [row for row in wanted if expected[row] != seen[row]]
+    if differing:
+        row = differing[0]
+        broken(f"{why}: request {row} got token {seen[row]} instead of {expected[row]} ({len(differing)} differ)")
+
+
+def pick(case: SamplingCase, choices: Sequence[int]) -> int:
+    """One of `choices`, by the case's seed."""
+    return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
+
+
+def selected_noise(noise: SamplingNoise, requests: Sequence[int]) -> SamplingNoise:
+    """The noise of `batch.select(requests)`."""
+    if isinstance(noise, RaceNoise):
+        return noise.select(requests)
+    seeds = {new: noise.request_seeds[old] for new, old in enumerate(requests) if old in noise.request_seeds}
+    return SeededNoise(noise.seed, seeds)
+
+
+def aimed_at(batch: SamplingBatch, tokens: Sequence[int]) -> RaceNoise:
+    """Noise under which each request draws its token, if its law gives the token any probability."""
+    exponentials = torch.ones(batch.batch_size, batch.vocab_size, dtype=torch.float32, device=batch.device)
+    exponentials[range(batch.batch_size), list(tokens)] = 2.0**-100
+    return RaceNoise(exponentials)

@@ -1,0 +1,161 @@
+"""Bit for bit: against the executable specification, and against a reference sampler (the real vLLM)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairdraw.properties._sampling_asserts import (
+    ORACLE,
+    RACE,
+    broken,
+    call,
+    check,
+    comparable_rows,
+    differential,
+    ordinary,
+    pick,
+    same_tokens,
+)
+from fairdraw.protocols import Capability, TokenSampler
+from fairdraw.sampling_harness import Sampled, sample_tokens
+from fairdraw.strategies import LARGE_VOCAB_SIZES
+from fairdraw.strategies.sampling import sampling_cases
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+
+    from fairdraw.protocols import Capabilities
+    from fairdraw.strategies.sampling import SamplingCase
+
+_STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
+
+
+def _equals_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
+    batch, _, seen = call(sampler, case)
+    expected = sample_tokens(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    same_tokens(expected.tokens, seen.tokens, "the oracle disagrees", comparable_rows(sampler, batch))
+
+
+@check("SAM141", lambda can: sampling_cases(can, explicit=True), needs=RACE)
+def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: SamplingCase) -> None:
+    """The executable specification and the sampler draw the same tokens from the same numbers.
+
+    The broadest check: whatever it finds, a check with a narrower title usually explains. Rows whose support hangs on
+    rounding are left out.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check(
+    "SAM142",
+    lambda can: sampling_cases(
+        can, explicit=True, greedy=False, filters=(), logits=("flat", "tied"), exponentials=("equal", "coarse", "twins")
+    ),
+    needs=RACE,
+)
+def race_ties_go_to_the_lowest_id(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Equal scores: the lowest id wins.
+
+    Real exponentials hardly ever tie, but a rule that depends on the tile size makes kernels disagree where they do.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+@check("SAM143", lambda can: ordinary(can, explicit=False), needs=_STREAM)
+def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Numbers are drawn from the generators in the documented order, so equal seeds give the oracle's tokens.
+
+    If explicit noise agrees and seeds do not, the order of draws differs, or a request takes another's numbers.
+    """
+    _equals_the_oracle(sampler, case)
+
+
+def _same_states(expected: Sampled, seen: Sampled, whose: str) -> None:
+    moved = [i for i, state in expected.generator_states.items() if seen.generator_states[i] != state]
+    if moved:
+        broken(f"the generators of requests {moved} are not in the state of {whose}")
+    if seen.default_state != expected.default_state:
+        broken(f"torch's default generator is not in the state of {whose}")
+
+
+@check("SAM144", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
+def generators_end_in_the_documented_state(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Each generator has drawn what the contract says: `batch_size * vocab_size` exponentials, and own rows.
+
+    The default generator draws nothing if every request has its own. Servers rewind generators by known amounts.
+    """
+    _, _, seen = call(sampler, case)
+    expected = sample_tokens(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    _same_states(expected, seen, "the oracle")
+
+
+@check("SAM145", lambda can: ordinary(can, explicit=False, greedy=True), needs=(*_STREAM, Capability.GREEDY))
+def greedy_batches_consume_no_randomness(sampler: TokenSampler, case: SamplingCase) -> None:
+    """If every request is greedy, no generator moves.
+
+    A greedy batch between two random ones must not change what the second draws.
+    """
+    _, _, seen = call(sampler, case)
+    expected = sample_tokens(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+    _same_states(expected, seen, "before the call")
+
+
+def _upstream(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return ordinary(can, explicit=False, filters=())
+
+
+def _equals_the_reference(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
+    batch, _, seen = call(sampler, case)
+    _, _, expected = call(reference, case)
+    same_tokens(expected.tokens, seen.tokens, f"{reference.name} disagrees", comparable_rows(sampler, batch))
+
+
+@differential("SAM151", _upstream, needs=_STREAM)
+def tokens_equal_upstream_without_filters(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
+    """Same seeds, no filters, greedy and random requests side by side: the tokens of the real vLLM.
+
+    The oracle is our reading of the contract; this asks the code that people run.
+    """
+    _equals_the_reference(sampler, case, reference)
+
+
+@differential("SAM152", lambda can: ordinary(can, explicit=False, min_vocab_size=2), needs=_STREAM)
+def tokens_equal_upstream_with_filters(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
+    """Same seeds, min-p, top-k and top-p of each request: the tokens of the real vLLM.
+
+    If the oracle agrees and this does not, upstream has changed its filters or their order.
+    """
+    _equals_the_reference(sampler, case, reference)
+
+
+@differential("SAM153", lambda can: sampling_cases(can, explicit=False, max_vocab_size=100), needs=_STREAM)
+def generators_end_where_upstream_leaves_them(
+    sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
+) -> None:
+    """The states of torch's default generator and of every request's own equal those that the real vLLM leaves.
+
+    Same tokens now and other states mean other tokens at the next step.
+    """
+    _, _, seen = call(sampler, case)
+    _, _, expected = call(reference, case)
+    _same_states(expected, seen, reference.name)
+
+
+def _with_a_large_vocabulary(case: SamplingCase) -> SamplingCase:
+    return case.replace(vocab_size=pick(case, LARGE_VOCAB_SIZES))
+
+
+@differential(
+    "SAM154",
+    lambda can: ordinary(can, explicit=False, max_requests=2).map(_with_a_large_vocabulary),
+    needs=(*_STREAM, Capability.LARGE_VOCAB),
+    weight=0.1,
+)
+def tokens_equal_upstream_on_large_vocabularies(
+    sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
+) -> None:
+    """Vocabularies up to 151936: the tokens of the real vLLM.
+
+    Sums over many tokens decide the edge of top-p; rows where rounding decides are left out.
+    """
+    _equals_the_reference(sampler, case, reference)

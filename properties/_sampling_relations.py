@@ -1,0 +1,314 @@
+"""Greedy requests, and two runs that must agree though neither is known to be right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw.properties._sampling_asserts import (
+    EXPLICIT,
+    POSITIVE,
+    RACE,
+    aimed_at,
+    broken,
+    call,
+    call_race,
+    check,
+    comparable_rows,
+    ordinary,
+    pick,
+    requests_of,
+    same_tokens,
+    selected_noise,
+    settled_rows,
+)
+from fairdraw.protocols import Capability, RaceNoise, TokenSampler
+from fairdraw.sampling_harness import sample_tokens
+from fairdraw.strategies.rows import bulk_rng
+from fairdraw.strategies.sampling import sampling_cases
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hypothesis import strategies as st
+
+    from fairdraw.protocols import Capabilities, SamplingBatch
+    from fairdraw.strategies.sampling import SamplingCase
+
+_GREEDY = (Capability.GREEDY,)
+
+
+@check("SAM121", lambda can: ordinary(can, min_vocab_size=2), needs=_GREEDY)
+def greedy_requests_take_the_largest_logit(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A request of temperature 0 gets the token with the largest logit, the lowest id on ties.
+
+    Ties are common in half precision. A tie that the tile size decides makes two devices disagree.
+    """
+    batch, _, seen = call(sampler, case)
+    for row, request in enumerate(requests_of(batch)):
+        best = int(np.argmax(request.logits))
+        if request.is_greedy and seen.tokens[row] != best:
+            broken(f"greedy request {row} got token {seen.tokens[row]} instead of {best}")
+
+
+@check("SAM122", lambda can: ordinary(can, explicit=True, greedy=True), needs=(*_GREEDY, *EXPLICIT))
+def greedy_requests_ignore_the_noise(sampler: TokenSampler, case: SamplingCase) -> None:
+    """With noise aimed at its least probable token a greedy request still gets the largest logit.
+
+    Greedy decoding divides by a temperature that is nearly 0 in some engines, and then draws.
+    """
+    batch, _, expected = call_race(sampler, case)
+    worst = [int(np.argmin(request.logits)) for request in requests_of(batch)]
+    seen = sample_tokens(sampler, batch, aimed_at(batch, worst))
+    same_tokens(expected.tokens, seen.tokens, "with other noise")
+
+
+@check("SAM123", lambda can: ordinary(can, greedy=True, logits=("flat", "tied", "twins", "normal")), needs=_GREEDY)
+def greedy_requests_ignore_the_filters(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A greedy request gets the same token with and without top-k, top-p and min-p.
+
+    Among equal logits a filter may keep others than the lowest id; an argmax behind the filters then answers another.
+    """
+    batch, noise, seen = call(sampler, case)
+    bare = batch.replace(top_k=None, top_p=None, min_p=None)
+    same_tokens(sample_tokens(sampler, bare, noise).tokens, seen.tokens, "with filters on a greedy request")
+
+
+@check(
+    "SAM124",
+    lambda can: ordinary(can, greedy=False, logits=("normal", "zipf", "peaked", "half"), filters=("top_p", "min_p")),
+    needs=(Capability.TOP_K,),
+)
+def top_k_of_one_is_greedy(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A random request with `top_k` of 1 gets its most probable token, if only one is.
+
+    An index that is off by one keeps two, or reads the smallest as the largest.
+    """
+    batch = case.batch(sampler.device)
+    ones = torch.ones(batch.batch_size, dtype=torch.int32, device=batch.device)
+    seen = sample_tokens(sampler, batch.replace(top_k=ones), case.noise(sampler.device))
+    for row, request in enumerate(requests_of(batch)):
+        scaled = request.logits / request.temperature
+        if int((scaled == scaled.max()).sum()) == 1 and seen.tokens[row] != int(np.argmax(scaled)):
+            broken(f"request {row} with top_k=1 got token {seen.tokens[row]} instead of {int(np.argmax(scaled))}")
+
+
+@check(
+    "SAM125", lambda can: ordinary(can, greedy=False, logits=("peaked", "one-hot"), temperatures=(0.01, 0.001, 2e-5))
+)
+def temperatures_near_zero_tend_to_greedy(sampler: TokenSampler, case: SamplingCase) -> None:
+    """At temperatures of 0.01 and less a peak of the logits is drawn, whatever the noise.
+
+    The peak stands some 8 above the rest, so another token has probability below e**-100. An overflow in
+    `logits / temperature`, or a temperature that is clamped from below, shows here.
+    """
+    batch, _, seen = call(sampler, case)
+    answers = [seen.tokens]
+    if sampler.capabilities.why_closed(RACE) is None:
+        runners_up = [int(np.argsort(request.logits)[-2:][0]) for request in requests_of(batch)]
+        answers.append(sample_tokens(sampler, batch, aimed_at(batch, runners_up)).tokens)
+    for row, request in enumerate(requests_of(batch)):
+        ranked = np.sort(request.logits)[::-1]
+        # The race has noise of its own: 1e-30 to 1e30, e**-138 in the ratio of two scores.
+        is_clear = ranked.size < 2 or (ranked[0] - ranked[1]) / request.temperature > 200
+        for tokens in answers:
+            if is_clear and tokens[row] != int(np.argmax(request.logits)):
+                broken(f"request {row} at temperature {request.temperature:g} got token {tokens[row]}")
+
+
+@check(
+    "SAM126", lambda can: ordinary(can, explicit=True, filters=(), logits=POSITIVE, temperatures=(2.0, 0.5)), needs=RACE
+)
+def the_temperature_divides_the_logits(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Sampling at temperature 2 or 1/2 is sampling halved or doubled logits at 1: exact in any float.
+
+    Multiplied instead of divided, applied twice, applied behind the filters, or another request's.
+    """
+    batch, noise, seen = call_race(sampler, case)
+    scale = torch.where(batch.is_greedy, 1.0, batch.temperature)
+    logits = (batch.logits.double() / scale.double()[:, None]).to(batch.logits.dtype)
+    ones = torch.where(batch.is_greedy, 0.0, torch.ones_like(batch.temperature))
+    other = sample_tokens(sampler, batch.replace(logits=logits, temperature=ones), noise)
+    same_tokens(other.tokens, seen.tokens, "against logits that were divided before")
+
+
+def _lively(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases
+    """Many tokens that compete, under noise that is not the same for all: a change of any parameter changes tokens."""
+    shared = {"explicit": True, "min_requests": 2, "exponentials": ("random", "coarse", "tiny", "huge")}
+    many = {"min_vocab_size": 31, "filters": (), "greedy": False, "logits": ("normal", "zipf", "half")}
+    return ordinary(can, **{**shared, **many, **narrow})
+
+
+def _several(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return _lively(can) | _lively(can, min_vocab_size=2, filters=None, greedy=None, logits=None)
+
+
+def _same_where_settled(
+    sampler: TokenSampler, batch: SamplingBatch, noise: RaceNoise, expected: object, seen: object, why: str
+) -> None:
+    assert isinstance(expected, np.ndarray)
+    assert isinstance(seen, np.ndarray)
+    same_tokens(expected, seen, why, settled_rows(sampler, batch, noise))
+
+
+@check("SAM131", _several, needs=EXPLICIT)
+def tokens_do_not_depend_on_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A request alone gets the same token as in its batch, with the same noise.
+
+    Otherwise text changes with the load of the server, and nobody can reproduce it.
+    """
+    batch, noise, together = call_race(sampler, case)
+    request = pick(case, range(batch.batch_size))
+    alone = sample_tokens(sampler, batch.select([request]), noise.select([request]))
+    rows = [0] if request in comparable_rows(sampler, batch) else []
+    same_tokens(alone.tokens, together.tokens[[request]], f"request {request} beside its mates", rows)
+
+
+@check("SAM132", _several, needs=EXPLICIT)
+def permuted_requests_get_permuted_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Requests in another order get the same tokens in that order.
+
+    A result that depends on the place in the batch comes from noise or parameters that are read by another row number.
+    """
+    batch, noise, seen = call_race(sampler, case)
+    order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
+    permuted = sample_tokens(sampler, batch.select(order), noise.select(order))
+    rows = [new for new, old in enumerate(order) if old in comparable_rows(sampler, batch)]
+    same_tokens(seen.tokens[order], permuted.tokens, f"in the order {order}", rows)
+
+
+@check("SAM133", _lively, needs=EXPLICIT)
+def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Other logits, filters, temperature and noise in the mates' rows: the same token in this row.
+
+    Typical: one value for the whole batch, or a filter that is skipped because the first request does not use it.
+    """
+    batch, _, seen = call(sampler, case)
+    request = pick(case, range(len(case.requests)))
+    can = sampler.capabilities
+    filters = {
+        name: value
+        for name, value, capability in (
+            ("top_k", 2, Capability.TOP_K),
+            ("top_p", 0.3, Capability.TOP_P),
+            ("min_p", 0.9, Capability.MIN_P),
+        )
+        if capability in can
+    }
+    mates = {"logits": "peaked", "temperature": 30.0, "exponentials": "equal", **filters}
+    changed = [r if i == request else dataclasses.replace(r, **mates) for i, r in enumerate(case.requests)]  # type: ignore[arg-type]  # one type each
+    _, _, beside_others = call(sampler, case.replace(requests=tuple(changed)))
+    rows = [request] if request in comparable_rows(sampler, batch) else []
+    same_tokens(seen.tokens, beside_others.tokens, f"request {request} beside other mates", rows)
+
+
+@check(
+    "SAM134",
+    lambda can: ordinary(can, explicit=True, filters=()),
+    needs=(*EXPLICIT, Capability.TOP_K, Capability.TOP_P, Capability.MIN_P),
+)
+def filters_that_keep_all_change_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
+    """`top_k=vocab_size`, `top_p=1` and `min_p=0` give the tokens of no filters.
+
+    That is what a server writes into the rows of requests that do not filter. A nucleus that loses its last token at
+    `top_p=1` loses it for all of them.
+    """
+    batch, noise, bare = call_race(sampler, case)
+    off = {
+        "top_k": torch.full_like(batch.temperature, batch.vocab_size, dtype=torch.int32),
+        "top_p": torch.ones_like(batch.temperature),
+        "min_p": torch.zeros_like(batch.temperature),
+    }
+    seen = sample_tokens(sampler, batch.replace(**off), noise)
+    same_tokens(bare.tokens, seen.tokens, "with filters that keep all")
+
+
+@check("SAM135", lambda can: ordinary(can, explicit=True, exponentials=("random", "tiny")), needs=RACE)
+def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Logits padded with -inf, and races with tiny exponentials behind them: nothing changes.
+
+    Servers pad vocabularies to multiples of 64. Padding wins where lanes are masked with 0 in log space.
+    """
+    batch, noise, seen = call_race(sampler, case)
+    extra = 1 + case.seed % 9
+    logits = torch.nn.functional.pad(batch.logits, (0, extra), value=-torch.inf)
+    exponentials = torch.nn.functional.pad(noise.exponentials, (0, extra), value=2.0**-100)
+    padded = sample_tokens(sampler, batch.replace(logits=logits), RaceNoise(exponentials))
+    _same_where_settled(sampler, batch, noise, seen.tokens, padded.tokens, f"with {extra} masked tokens more")
+
+
+@check("SAM136", lambda can: ordinary(can, explicit=True, exponentials=("random",)), needs=RACE)
+def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Token ids are names: permute them in logits and noise, and the tokens are permuted.
+
+    Ties aside, no id may be better than another. Biases towards low ids come from clamped sums.
+    """
+    batch, noise, seen = call_race(sampler, case)
+    new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
+    old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
+    relabelled = batch.replace(logits=batch.logits[:, old_id])
+    other = sample_tokens(sampler, relabelled, RaceNoise(noise.exponentials[:, old_id]))
+    known = np.clip(seen.tokens, 0, batch.vocab_size - 1)
+    _same_where_settled(sampler, batch, noise, new_id[known], other.tokens, "with relabelled ids")
+
+
+@check(
+    "SAM137",
+    lambda can: ordinary(
+        can,
+        explicit=True,
+        filters=(),
+        logits=("tied", "flat", "one-hot"),
+        temperatures=(1.0, 0.5, 2.0),
+        exponentials=("random",),
+        dtypes=("float32",),
+    ),
+    needs=EXPLICIT,
+)
+def a_constant_added_to_the_logits_changes_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
+    """softmax(logits + c) = softmax(logits); with small integers the sum is exact, so the tokens are the same.
+
+    A softmax that does not subtract the maximum overflows at large logits, and shows here before it does.
+    """
+    batch, noise, seen = call_race(sampler, case)
+    constant = (-64.0, 16.0, 96.0)[case.seed % 3]
+    shifted = sample_tokens(sampler, batch.replace(logits=batch.logits + constant), noise)
+    same_tokens(seen.tokens, shifted.tokens, f"with {constant} added to every logit")
+
+
+@check("SAM138", lambda can: ordinary(can, explicit=True), needs=EXPLICIT)
+def repeated_requests_with_the_same_noise_get_the_same_token(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A request that stands in the batch three times, each time with the same noise, gets one token.
+
+    Differences show what else enters: the row number, uninitialised memory, the neighbour's row.
+    """
+    batch, noise, _ = call_race(sampler, case)
+    request = pick(case, range(batch.batch_size))
+    order = [request, *range(batch.batch_size), request]
+    tokens = sample_tokens(sampler, batch.select(order), selected_noise(noise, order)).tokens
+    rows = [0] if request in comparable_rows(sampler, batch) else []
+    for place in (1 + request, -1):
+        same_tokens(tokens[:1], tokens[[place]], f"request {request} repeated", rows)
+
+
+@check(
+    "SAM139",
+    lambda can: sampling_cases(can, layouts=("transposed", "sliced", "huge-stride"), max_vocab_size=100),
+    needs=(*EXPLICIT, Capability.STRIDED_INPUTS),
+)
+def strides_change_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Logits that lie in memory column by column, or inside wider rows, give the tokens of contiguous ones.
+
+    Or they are refused by name: a `ValueError` that says `logits`.
+    """
+    _, _, expected = call(sampler, case.replace(layout="contiguous"))
+    try:
+        batch, _, seen = call(sampler, case)
+    except ValueError as error:
+        if "logits" not in str(error):
+            broken(f"strided logits are refused, but not by name: {error}")
+        return
+    same_tokens(expected.tokens, seen.tokens, f"with {case.layout} logits", comparable_rows(sampler, batch))

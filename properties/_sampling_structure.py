@@ -1,0 +1,201 @@
+"""What every draw is: a token of the vocabulary, inside the support, and of the documented kind if there is no law."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw.properties._sampling_asserts import (
+    RACE,
+    aimed_at,
+    broken,
+    call,
+    call_race,
+    check,
+    ordinary,
+    requests_of,
+    same_tokens,
+    supports_of,
+)
+from fairdraw.protocols import Capability, RaceNoise, TokenSampler
+from fairdraw.sampling_harness import sample_tokens
+from fairdraw.strategies.sampling import SampledRequest, sampling_cases
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.oracles.supports import Support
+    from fairdraw.strategies.sampling import SamplingCase
+
+_NAN, _EMPTY = (Capability.NAN_LOGITS,), (Capability.EMPTY_ROWS,)
+
+
+@check("SAM101", sampling_cases)
+def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Every token id is at least 0 and below `vocab_size`.
+
+    An id outside reads another request's embedding, or crashes the server: look at padded lanes of the last tile, and
+    at an inverse CDF that falls off its end.
+    """
+    batch, _, seen = call(sampler, case)
+    for request, token in enumerate(seen.tokens):
+        if not 0 <= token < batch.vocab_size:
+            broken(f"request {request} got token {token}, which leaves [0, {batch.vocab_size})")
+
+
+def _lie_in_their_support(sampler: TokenSampler, case: SamplingCase) -> None:
+    """The drawn tokens, and those that come when noise is aimed at the most probable token outside of each support."""
+    batch, _, seen = call(sampler, case)
+    supports = supports_of(sampler, batch)
+    _are_allowed(supports, seen.tokens)
+    if sampler.capabilities.why_closed(RACE) is None:
+        outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
+        _are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
+
+
+def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size] int64
+    for request, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
+        if support is not None and 0 <= token < support.probs.size and not support.allowed[token]:
+            least, kept = support.probs[support.allowed].min(), int(support.allowed.sum())
+            broken(
+                f"request {request} got token {token}, of probability {support.probs[token]:.3g}; its filters keep "
+                f"{kept} tokens, the least of probability {least:.3g}"
+            )
+
+
+@check("SAM102", lambda can: ordinary(can, greedy=False))
+def tokens_lie_in_the_support_of_all_filters(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Every token is one that min-p, top-k and top-p, in the declared order, may keep.
+
+    If the checks of single filters pass, look at the order, and at what the later filter is given.
+    """
+    _lie_in_their_support(sampler, case)
+
+
+@check("SAM103", lambda can: ordinary(can, greedy=False, filters=("top_k",)), needs=(Capability.TOP_K,))
+def tokens_lie_in_the_support_of_top_k(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Every token is among the `top_k` most probable, ties as declared.
+
+    Typical: one too many is kept (`<=` at the threshold's index), or the parameter of another row.
+    """
+    _lie_in_their_support(sampler, case)
+
+
+@check("SAM104", lambda can: ordinary(can, greedy=False, filters=("top_p",)), needs=(Capability.TOP_P,))
+def tokens_lie_in_the_support_of_top_p(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Every token is among the most probable ones that together first reach mass `top_p`.
+
+    Typical: one token too many, or the mass is added up from the wrong end.
+    """
+    _lie_in_their_support(sampler, case)
+
+
+@check("SAM105", lambda can: ordinary(can, greedy=False, filters=("min_p",)), needs=(Capability.MIN_P,))
+def tokens_lie_in_the_support_of_min_p(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Every token has at least `min_p` times the largest probability of its row.
+
+    Typical: the largest probability of another row, of the law before temperature, or no largest at all.
+    """
+    _lie_in_their_support(sampler, case)
+
+
+@check(
+    "SAM106", lambda can: ordinary(can, explicit=True, greedy=False, filters=(), logits=("half", "one-hot")), needs=RACE
+)
+def tokens_without_probability_are_never_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A token masked with -inf is not drawn even if its exponential is by far the smallest.
+
+    What a grammar or a ban excludes must not come out. Suspect a softmax with an epsilon, or a masked lane that wins.
+    """
+    batch = case.batch(sampler.device)
+    rows = [request.logits for request in requests_of(batch)]
+    dead = [int(np.argmin(row)) for row in rows]
+    seen = sample_tokens(sampler, batch, aimed_at(batch, dead))
+    for request, (row, token) in enumerate(zip(rows, seen.tokens, strict=True)):
+        if 0 <= token < row.size and row[token] == -np.inf:
+            broken(f"request {request} got token {token}, whose logit is -inf")
+
+
+@check("SAM107", sampling_cases)
+def inputs_are_not_modified(sampler: TokenSampler, case: SamplingCase) -> None:
+    """After the call, logits, parameters and noise are what they were, bit for bit.
+
+    vLLM's own sampler filters float32 logits where they lie; a caller that reads them afterwards, for log-probabilities
+    say, must have copied.
+    """
+    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
+    given = batch.tensors() | ({"exponentials": noise.exponentials} if isinstance(noise, RaceNoise) else {})
+    before = {name: tensor.clone() for name, tensor in given.items()}
+    sample_tokens(sampler, batch, noise)
+    for name, tensor in given.items():
+        if not (tensor.isnan() == before[name].isnan()).all() or not tensor.nan_to_num().equal(
+            before[name].nan_to_num()
+        ):
+            broken(f"{name} was modified")
+
+
+def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Lawless rows: token 0 if random, what argmax gives if greedy."""
+    batch, _, seen = call(sampler, case)
+    for request, given in enumerate(requests_of(batch)):
+        if np.isfinite(given.logits.max()):
+            continue
+        expected = int(np.argmax(given.logits)) if given.is_greedy else 0
+        if seen.tokens[request] != expected:
+            kind = "greedy" if given.is_greedy else "random"
+            broken(f"{kind} request {request} has no law and got token {seen.tokens[request]} instead of {expected}")
+
+
+@check("SAM108", lambda can: sampling_cases(can, logits=("nan",)), needs=_NAN)
+def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A random request whose logits hold a NaN gets token 0; a greedy one the first NaN, as `torch.argmax` has it.
+
+    Maxima of NaN differ between devices; a documented answer does not.
+    """
+    _documented(sampler, case)
+
+
+@check("SAM109", lambda can: sampling_cases(can, logits=("empty",)), needs=_EMPTY)
+def rows_without_any_token_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A request whose logits are all -inf gets token 0.
+
+    That is a grammar that has come to an end, or two bans that contradict each other.
+    """
+    _documented(sampler, case)
+
+
+@check("SAM110", lambda can: ordinary(can, explicit=True, max_requests=3, min_vocab_size=2), needs=(*RACE[:1], *_NAN))
+def rows_with_nan_do_not_disturb_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A request whose logits hold a NaN changes nothing for the requests behind it.
+
+    One poisoned sequence must not poison a batch: a maximum or a sum over all rows lets NaN through.
+    """
+    mates = SampledRequest(), SampledRequest(logits="nan")
+    healthy, poisoned = (case.replace(requests=(mate, *case.requests)) for mate in mates)
+    _, _, expected = call(sampler, healthy)
+    _, _, seen = call(sampler, poisoned)
+    same_tokens(expected.tokens[1:], seen.tokens[1:], "beside a request with NaN")
+
+
+@check("SAM111", lambda can: ordinary(can, explicit=True, greedy=False, logits=("normal", "zipf", "half")), needs=RACE)
+def every_token_of_the_support_can_be_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
+    """With noise aimed at it, the least probable token that the filters must keep is drawn.
+
+    It sees what was filtered away too much: top-p that stops one token early, min-p that compares with the wrong
+    maximum, top-k that drops ties.
+    """
+    batch, _, _ = call_race(sampler, case)
+    supports = supports_of(sampler, batch)
+    targets = [0 if s is None else int(np.argmin(np.where(s.required, s.probs, np.inf))) for s in supports]
+    seen = sample_tokens(sampler, batch, aimed_at(batch, targets))
+    for request, support in enumerate(supports):
+        target = targets[request]
+        # 2**-100 outweighs every other token if the target's probability is at least 2**-90.
+        if support is None or not support.required[target] or support.probs[target] < 2.0**-90:
+            continue
+        if seen.tokens[request] != target:
+            broken(
+                f"request {request} got token {seen.tokens[request]} with noise aimed at token {target}, which has "
+                f"probability {support.probs[target]:.3g} and must be kept"
+            )

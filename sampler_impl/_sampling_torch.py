@@ -1,0 +1,83 @@
+"""The plain sampler in vectorised PyTorch: the production path on a CPU, and wherever a whole law is wanted.
+
+Rows never look at each other: every operation below reduces along the vocabulary alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ._filters import apply_min_p, apply_top_k_top_p
+
+if TYPE_CHECKING:
+    from ._noise import Generators
+    from ._sampling_checks import SamplingParameters
+
+
+def filtered_logits(
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    parameters: SamplingParameters,
+) -> Tensor:  # [num_rows, vocab_size] float32
+    """Logits over temperature, then min-p, top-k and top-p, in float32; masked tokens have -inf. A copy.
+
+    Rows of greedy requests are divided by 1; what the filters make of them is not used.
+    """
+    temperature = parameters.temperature
+    if not parameters.all_random:
+        temperature = temperature.masked_fill(parameters.is_greedy, 1.0)
+    scaled = logits.float() / temperature[:, None]
+    if parameters.min_p is not None:
+        scaled = apply_min_p(scaled, parameters.min_p)
+    if parameters.top_k is not None or parameters.top_p is not None:
+        scaled = apply_top_k_top_p(scaled, parameters.top_k, parameters.top_p)
+    return scaled
+
+
+def generate_exponentials(
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    generators: Generators,
+) -> Tensor:  # [batch_size, vocab_size] float32
+    """What vLLM's `Sampler` draws, in its order.
+
+    Randomness:
+        One per request and token from the default generator, unless every request has a generator of its own; then
+        each own row from its generator, in dict order.
+    """
+    exponentials = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+    if len(generators) != logits.shape[0]:
+        exponentials.exponential_()
+    for req_idx, generator in generators.items():
+        exponentials[req_idx].exponential_(generator=generator)
+    return exponentials
+
+
+def race(
+    probs: Tensor,  # [num_rows, vocab_size] float32
+    exponentials: Tensor,  # [batch_size, vocab_size] float32
+) -> Tensor:  # [batch_size] int64
+    """Highest `prob / exponential`, lowest id on ties, among tokens of positive probability.
+
+    -1 stands for a token that does not take part. In a row without a law (NaN) none does, and the token is 0.
+    """
+    scores = probs / exponentials
+    scores.masked_fill_(~(probs > 0), -1.0)
+    return scores.argmax(-1)
+
+
+def invert_cdf(
+    probs: Tensor,  # [num_rows, vocab_size] float32
+    draws: Tensor,  # [batch_size] float64
+) -> Tensor:  # [batch_size] int64
+    """The first token whose cumulative probability exceeds the row's number in [0, 1); 0 in a row without a law.
+
+    float64 sums, and a goal below their total: the search cannot fall off the end, and a token without probability adds
+    nothing that could exceed the goal.
+    """
+    cumulative = probs.cumsum(-1, dtype=torch.float64)
+    total = cumulative[:, -1]
+    goal = torch.minimum(draws * total, torch.nextafter(total, torch.zeros_like(total)))
+    found = torch.searchsorted(cumulative, goal[:, None], right=True).squeeze(-1)
+    return found.masked_fill(~(total > 0), 0)

@@ -1,0 +1,44 @@
+"""How a faulty oracle of the sampling contract becomes a mutant."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+from fairdraw.mutants._planted import Mutant
+from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, token_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.oracles.sampling import SamplingOracle
+
+__all__ = ["GENERATORS", "as_sampler", "planted_sampler"]
+
+GENERATORS: dict[str, str] = {Capability.COUNTER_NOISE.value: "draws from torch generators, which advance"}
+
+
+def as_sampler(
+    oracle: SamplingOracle, name: str, closed: dict[str, str], filters: FilterPolicy | None = None
+) -> FunctionTokenSampler:
+    """An oracle, or one with a step overridden, as a sampler and drafter."""
+    return token_sampler(oracle.sample, drafting=oracle.draft, name=name, closed=closed, filters=filters)
+
+
+def planted_sampler(*caught_by: str, closed: dict[str, str] | None = None) -> Callable[[type[SamplingOracle]], Mutant]:
+    """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the story.
+
+    Args:
+        closed: What it declines; an oracle draws from torch generators.
+    """
+
+    def make_mutant(faulty: type[SamplingOracle]) -> Mutant:
+        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
+
+        def make() -> FunctionTokenSampler:
+            return as_sampler(faulty(), name, GENERATORS if closed is None else closed)
+
+        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, make)
+
+    return make_mutant

@@ -1,0 +1,279 @@
+"""What the statistical checks of the sampling contract draw from, and the tables that they fill.
+
+* Small laws: eight tokens, requests with parameters of their own side by side. Every support is settled: no right
+  sampler can disagree about it (`oracles.supports`), so the law is exact. Tokens are counted one by one, and in pairs.
+* Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
+* Drafts: the same under the law that the drafter *returned*, whatever mask it used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw.failures import CapabilityClosed
+from fairdraw.oracles.sampling import Request
+from fairdraw.oracles.supports import support_of
+from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.sampling_harness import draft_tokens, sample_tokens
+from fairdraw.seeds import derive_seed
+from fairdraw.statistical.pit import Order, PitCells, randomised_pit, starting_mass
+from fairdraw.statistical.production import PitLaws
+from fairdraw.statistical.subjects import Course, Subject, WatchedTable, noise_kinds
+from fairdraw.statistical.tables import count_codes, joint_codes
+from fairdraw.statistical.watching import NUM_LOOKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Counts = Mapping[str, NDArray[np.int64]]
+
+__all__ = ["KINDS", "STRIDES", "Kind", "drafts", "production", "small_laws"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The parameters of one kind of request."""
+
+    name: str
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+
+KINDS = (
+    Kind("plain"),
+    Kind("at temperature 0.7", temperature=0.7),
+    Kind("with top-k", top_k=4),
+    Kind("with top-p", top_p=0.65),
+    Kind("with min-p", min_p=0.25),
+    Kind("with all filters", temperature=1.3, top_k=6, top_p=0.9, min_p=0.1),
+    Kind("at temperature 2", temperature=2.0),
+    Kind("plain, once more"),
+)
+"""Requests of a batch take them in turn. There is a power of two of them: pairs of equal kind are one apart, too."""
+
+_PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
+"""Ids are not in order of probability; one token cannot come."""
+
+STRIDES = (1, 4, 32)
+"""Distances of pairs of rows, in cycles of kinds: 8, 32 and 256 rows; neighbours are the first and the last kind."""
+
+
+def _batch(kinds: list[Kind], logits: NDArray[np.float32], positions: NDArray[np.int64], device: str) -> SamplingBatch:
+    """A batch of these kinds of requests; a filter that one of them uses is off in the rows of the others."""
+    vocab_size = logits.shape[1]
+
+    def column(name: str, off: float, dtype: torch.dtype) -> torch.Tensor:  # [batch_size] any
+        given = (getattr(kind, name) for kind in kinds)
+        return torch.tensor([off if value is None else value for value in given], dtype=dtype, device=device)
+
+    return SamplingBatch(
+        logits=torch.from_numpy(logits).to(device),
+        temperature=column("temperature", 1.0, torch.float32),
+        top_k=column("top_k", vocab_size, torch.int32) if any(k.top_k for k in kinds) else None,
+        top_p=column("top_p", 1.0, torch.float32) if any(k.top_p for k in kinds) else None,
+        min_p=column("min_p", 0.0, torch.float32) if any(k.min_p for k in kinds) else None,
+        positions=torch.from_numpy(positions).to(device),
+        origin=f"<{len(kinds)} requests, vocab_size={vocab_size}>",
+    )
+
+
+def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, own_seeds: bool = False) -> SamplingNoise:
+    """Noise of a kind that the sampler takes: its own random numbers first."""
+    kinds = noise_kinds(sampler)
+    if not kinds:
+        raise CapabilityClosed("the sampler takes neither seeded nor explicit noise")
+    if kinds[0] is Capability.SEEDED_NOISE:
+        own = {i: derive_seed("own", seed, i) for i in range(batch.batch_size)} if own_seeds else {}
+        return SeededNoise(derive_seed("noise", seed), own)
+    rng = np.random.default_rng(derive_seed("noise", seed))
+    exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
+    tiny = np.finfo(np.float32).tiny
+    return RaceNoise(torch.from_numpy(np.maximum(exponentials, tiny)).to(batch.device))
+
+
+def _law(batch: SamplingBatch, row: int) -> NDArray[np.float64]:  # [vocab_size] float64
+    """The exact law of a settled row."""
+    support = support_of(Request(batch, row), FilterPolicy())
+    assert support is not None
+    return support.law()
+
+
+def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
+    """Number of looks and calls per look, so that no more than `num_draws` are drawn; an even number of calls."""
+    per_look = 2 * max(1, num_draws // (2 * per_call * NUM_LOOKS))
+    return max(1, num_draws // (per_call * per_look)), per_look
+
+
+def small_laws(share: float, slow_share: float, *, own_seeds: bool = False) -> Subject:
+    """Every kind of request at a vocabulary of eight tokens.
+
+    Args:
+        own_seeds: Every request of every call has a seed of its own.
+    """
+
+    def prepare(num_draws: int, device: str) -> Course:
+        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(KINDS))).bit_length() - 1))
+        kinds = list(KINDS) * cycles
+        logits = np.tile(_small_row(), (len(kinds), 1))
+        num_looks, num_calls = _looks(num_draws, len(kinds))
+        strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            drawn = []
+            for call in range(num_calls):
+                batch = _batch(kinds, logits, np.full(len(kinds), call, dtype=np.int64), device)
+                noise = _noise(sampler, batch, derive_seed("call", seed, call), own_seeds=own_seeds)
+                drawn.append(sample_tokens(sampler, batch, noise).tokens)
+            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(KINDS)), strides)
+
+        return Course(_small_tables(num_looks * num_calls, cycles, strides), count, num_looks, num_calls * len(kinds))
+
+    name = "sampling: requests with seeds" if own_seeds else "sampling: small laws"
+    return Subject(name, "tokens", share, slow_share, prepare)
+
+
+def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
+
+
+def _small_tables(num_calls: int, cycles: int, strides: list[int]) -> dict[str, WatchedTable]:
+    """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls."""
+    batch = _batch(list(KINDS), np.tile(_small_row(), (len(KINDS), 1)), np.zeros(len(KINDS), np.int64), "cpu")
+    laws, rows = [_law(batch, kind) for kind in range(len(KINDS))], num_calls * cycles
+    neighbours, same = (np.outer(law, laws[0]).ravel() for law in (laws[1], laws[0]))
+    tables = {f"T1 {kind.name}": WatchedTable(law, rows, law > 0) for kind, law in zip(KINDS, laws, strict=True)}
+    tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
+    for stride in strides:
+        tables[f"T2 rows {stride * len(KINDS)} apart"] = WatchedTable(same, rows // 2, same > 0)
+    tables["T3 consecutive calls"] = WatchedTable(same, rows // 2, same > 0)
+    return tables
+
+
+def _count_small(
+    tokens: NDArray[np.int64],  # [num_calls, cycles, kinds] int64
+    strides: list[int],
+) -> dict[str, NDArray[np.int64]]:
+    size = len(_PROBS)
+    known = np.where((tokens >= 0) & (tokens < size), tokens, -1)
+    counts = {f"T1 {kind.name}": count_codes(known[..., k], size) for k, kind in enumerate(KINDS)}
+    plain, next_to_it = known[..., 0], known[..., 1]
+
+    def pairs(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
+        return count_codes(joint_codes(left.ravel(), right.ravel(), sizes=(size, size)), size * size)
+
+    counts["T2 neighbours"] = pairs(next_to_it, plain)
+    for stride in strides:
+        left = np.flatnonzero(np.arange(plain.shape[1]) // stride % 2 == 0)
+        counts[f"T2 rows {stride * len(KINDS)} apart"] = pairs(plain[:, left], plain[:, left + stride])
+    counts["T3 consecutive calls"] = pairs(plain[0::2], plain[1::2])
+    return counts
+
+
+_VOCAB_SIZE, _NUM_LAWS = 32768, 16
+_PRODUCTION_KINDS = (
+    Kind("plain"),
+    Kind("cool", temperature=0.6),
+    Kind("warm", temperature=1.5, min_p=0.02),
+    Kind("as it is, once more"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Rows of logits, what their requests ask for, and their laws ready for look-up."""
+
+    logits: NDArray[np.float32]  # [num_laws, vocab_size] float32
+    kinds: tuple[Kind, ...]
+    laws: dict[Order, PitLaws]
+
+    def batch(self, law_ids: NDArray[np.int64], positions: NDArray[np.int64], device: str) -> SamplingBatch:
+        return _batch([self.kinds[i] for i in law_ids], self.logits[law_ids], positions, device)
+
+
+@lru_cache(maxsize=1)
+def _pool() -> _Pool:
+    """Normal logits at scales 1 to 6; every fourth law forbids half of the vocabulary."""
+    rng = np.random.default_rng(derive_seed("sampling pool", _VOCAB_SIZE, _NUM_LAWS))
+    logits = rng.normal(size=(_NUM_LAWS, _VOCAB_SIZE)) * np.geomspace(1, 6, _NUM_LAWS)[:, None]
+    logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
+    stored, kinds = logits.astype(np.float32), _PRODUCTION_KINDS * (_NUM_LAWS // len(_PRODUCTION_KINDS))
+    batch = _batch(list(kinds), stored, np.zeros(_NUM_LAWS, np.int64), "cpu")
+    supports = [support_of(Request(batch, i), FilterPolicy()) for i in range(_NUM_LAWS)]
+    # Where rounding decides about one of 32768 tokens, its probability is below 1e-6: both answers are the law.
+    probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
+    probs /= probs.sum(axis=1, keepdims=True)
+    return _Pool(stored, kinds, {order: PitLaws(probs, starting_mass(probs, order), probs > 0) for order in Order})
+
+
+def production(share: float, slow_share: float) -> Subject:
+    """Tokens at a vocabulary of 32768, by the probability integral transform."""
+
+    def prepare(num_draws: int, device: str) -> Course:
+        pool, cells, batch_size = _pool(), PitCells(), 16
+        num_looks, num_calls = _looks(num_draws, batch_size)
+        tables = {
+            f"T4 token by {order}": WatchedTable(cells.probs, num_looks * num_calls * batch_size, label=cells.label)
+            for order in Order
+        }
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            rng = np.random.default_rng(derive_seed("laws", seed))
+            values: dict[Order, list[NDArray[np.float64]]] = {order: [] for order in Order}
+            for call in range(num_calls):
+                law_ids = rng.integers(0, _NUM_LAWS, batch_size)
+                batch = pool.batch(law_ids, np.full(batch_size, call, dtype=np.int64), device)
+                tokens = sample_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call))).tokens
+                for order, laws in pool.laws.items():
+                    values[order].append(laws.transform(law_ids, tokens.astype(np.int32), rng.random(batch_size)))
+            return {f"T4 token by {order}": cells.count(np.concatenate(found)) for order, found in values.items()}
+
+        return Course(tables, count, num_looks, num_calls * batch_size)
+
+    return Subject("sampling: production", "production vocabulary", share, slow_share, prepare)
+
+
+_DRAFT_VOCAB_SIZE = 256
+_DRAFT_KINDS = (
+    Kind("plain"),
+    Kind("cool", temperature=0.6),
+    Kind("all filters", temperature=1.2, top_k=50, top_p=0.8, min_p=0.02),
+    Kind("top-p", top_p=0.9),
+)
+
+
+def drafts(share: float, slow_share: float) -> Subject:
+    """Drafted tokens under the laws that came with them: rows of normal logits, no two of them alike."""
+
+    def prepare(num_draws: int, device: str) -> Course:
+        cells, batch_size = PitCells(), min(1024, max(16, num_draws // (4 * NUM_LOOKS)))
+        num_looks, num_calls = _looks(num_draws, batch_size)
+        most = num_looks * num_calls * batch_size
+        tables = {f"T5 draft by {order}": WatchedTable(cells.probs, most, label=cells.label) for order in Order}
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            rng = np.random.default_rng(derive_seed("rows", seed))
+            counts = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in tables.items()}
+            for call in range(num_calls):
+                logits = (2 * rng.normal(size=(batch_size, _DRAFT_VOCAB_SIZE))).astype(np.float32)
+                kinds = [_DRAFT_KINDS[i % len(_DRAFT_KINDS)] for i in range(batch_size)]
+                batch = _batch(kinds, logits, np.full(batch_size, call, dtype=np.int64), device)
+                seen = draft_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call)))
+                assert seen.draft_probs is not None  # draft_tokens checked the answer
+                for order in Order:
+                    transform = randomised_pit(seen.draft_probs, seen.tokens, rng.random(batch_size), order)
+                    counts[f"T5 draft by {order}"] += cells.count(transform)
+            return counts
+
+        return Course(tables, count, num_looks, num_calls * batch_size)
+
+    return Subject("sampling: drafts", "drafts", share, slow_share, prepare)

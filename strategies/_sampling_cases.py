@@ -1,0 +1,179 @@
+"""Recipes of the sampling contract: plain data that builds a batch and its noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw.protocols import RaceNoise, SamplingBatch, SamplingNoise
+from fairdraw.seeds import derive_seed
+from fairdraw.strategies._arguments import one_of
+from fairdraw.strategies._cases import DTYPES, LAYOUTS, _argument, _laid_out
+from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, _exponentials, hashed_seeds
+from fairdraw.strategies.rows import LAWLESS_KINDS, TARGET_KINDS, bulk_rng, target_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["FILTERS", "SampledRequest", "SamplingCase"]
+
+FILTERS: tuple[str, ...] = ("top_k", "top_p", "min_p")
+"""Names of the filters; each is a field of `SampledRequest`."""
+
+
+@dataclass(frozen=True, repr=False)
+class SampledRequest(Recipe):
+    """One request: its row of logits and its parameters.
+
+    Args:
+        logits: Shape of the row (`TARGET_KINDS`, `LAWLESS_KINDS`).
+        temperature: 0 is greedy.
+        top_k: At most the vocabulary is meant by a larger number; `None` filters nothing, as do the others.
+        exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
+        own_seed: It has a generator of its own (seeded noise only).
+
+    Raises:
+        ValueError: If a kind is unknown or a parameter out of its range.
+    """
+
+    logits: str = "flat"
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    exponentials: str = "random"
+    own_seed: bool = False
+
+    def __post_init__(self) -> None:
+        one_of("SampledRequest", "logits", self.logits, {**TARGET_KINDS, **LAWLESS_KINDS})
+        one_of("SampledRequest", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
+        rules = {
+            "temperature": (self.temperature, self.temperature >= 0, "at least 0. Use 0 for greedy."),
+            "top_k": (self.top_k, self.top_k is None or self.top_k >= 1, "at least 1. Use None for no filter."),
+            "top_p": (self.top_p, self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]. Use None for no filter."),
+            "min_p": (self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]. Use None for no filter."),
+        }
+        for name, (value, is_right, rule) in rules.items():
+            if not is_right:
+                raise ValueError(f"SampledRequest: {name}={value}, but it must be {rule}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+class _DrawnSamplingBatch(PrintsAsCode, SamplingBatch):
+    """A batch that Hypothesis prints by its origin."""
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class _DrawnRace(PrintsAsCode, RaceNoise):
+    """Explicit noise that prints as the code that makes it."""
+
+    origin: str = ""
+
+    def __repr__(self) -> str:
+        return self.origin
+
+
+@dataclass(frozen=True, repr=False)
+class SamplingCase(Recipe):
+    """A batch of the sampling contract and its noise, as data.
+
+    Args:
+        explicit: Noise is handed in (`RaceNoise`); otherwise seeded (`SeededNoise`).
+        seed: For every bulk number.
+
+    Raises:
+        ValueError: If there is no request or no vocabulary, or a word is unknown.
+
+    Example:
+        >>> SamplingCase(vocab_size=3, requests=(SampledRequest(),)).batch().logits.tolist()
+        [[0.0, 0.0, 0.0]]
+    """
+
+    vocab_size: int
+    requests: tuple[SampledRequest, ...]
+    explicit: bool = True
+    dtype: str = "float32"
+    layout: str = "contiguous"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "seed"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
+        one_of("SamplingCase", "dtype", self.dtype, DTYPES)
+        one_of("SamplingCase", "layout", self.layout, LAYOUTS)
+        if self.vocab_size < 1:
+            raise ValueError(f"SamplingCase: vocab_size={self.vocab_size}, but it must be at least 1. Use 1.")
+        if not self.requests:
+            raise ValueError("SamplingCase: requests=(), but there must be one. Use (SampledRequest(),).")
+
+    def batch(self, device: str = "cpu") -> SamplingBatch:
+        """Build the tensors, in memory of their own."""
+        rows = [target_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.requests)]
+        logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
+        positions = bulk_rng("positions", self.seed).integers(4096, size=len(rows))
+        return _DrawnSamplingBatch(
+            logits=_laid_out(logits, self.layout).to(device),
+            temperature=torch.tensor([r.temperature for r in self.requests], dtype=torch.float32, device=device),
+            top_k=self._filter("top_k", self.vocab_size, torch.int32, device, lambda k: min(k, self.vocab_size)),
+            top_p=self._filter("top_p", 1.0, torch.float32, device),
+            min_p=self._filter("min_p", 0.0, torch.float32, device),
+            positions=torch.tensor(positions, dtype=torch.int64, device=device),
+            origin=f"{self!r}.batch({_argument(device)})",
+        )
+
+    def noise(self, device: str = "cpu") -> SamplingNoise:
+        """Build fresh noise: exponentials, or seeds with generators in their initial state."""
+        if not self.explicit:
+            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.own_seed))
+        rows = [
+            _exponentials(request.exponentials, self.vocab_size, bulk_rng("exponential", self.seed, i))
+            for i, request in enumerate(self.requests)
+        ]
+        origin = f"{self!r}.noise({_argument(device)})"
+        return _DrawnRace(torch.from_numpy(np.stack(rows)).to(device), origin)
+
+    def build(self) -> None:
+        """Build what the case describes, once: raises where it describes nothing."""
+        self.batch()
+        self.noise()
+
+    def replace(self, **changes: Any) -> SamplingCase:  # Any: one field each, checked by the constructor
+        """A copy with some fields replaced."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        """Plain data for a crash file."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> SamplingCase:  # Any: JSON
+        """The case that `to_json` described.
+
+        Raises:
+            TypeError: If a field is missing or unknown.
+            ValueError: If a value is none that a case could have.
+        """
+        return SamplingCase(**{**data, "requests": tuple(SampledRequest(**r) for r in data.get("requests", ()))})
+
+    def _filter(
+        self,
+        name: str,
+        off: float,
+        dtype: torch.dtype,
+        device: str,
+        change: Callable[[Any], Any] = lambda value: value,  # Any: an int or a float
+    ) -> torch.Tensor | None:  # [batch_size] any
+        """One parameter of all requests; `None` if no request uses it."""
+        given = [getattr(request, name) for request in self.requests]
+        if all(value is None for value in given):
+            return None
+        return torch.tensor([off if v is None else change(v) for v in given], dtype=dtype, device=device)

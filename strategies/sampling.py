@@ -1,0 +1,196 @@
+"""Strategies of the sampling contract: requests with parameters of their own, and whole decoding steps."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from fairdraw.protocols import Capabilities, Capability, SamplingBatch
+from fairdraw.strategies._arguments import check_kinds
+from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase
+from fairdraw.strategies._world import Narrowing
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS
+from fairdraw.strategies.rows import LAWLESS_KINDS, TARGET_KINDS, bulk_seeds
+from fairdraw.strategies.sizes import vocab_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["FILTERS", "SampledRequest", "SamplingCase", "sampled_requests", "sampling_batches", "sampling_cases"]
+
+TEMPERATURES: tuple[float, ...] = (1.0, 0.5, 2.0, 0.1, 0.7)
+"""Temperatures of random requests."""
+
+_TOP_KS = (1, 2, 3, 7, 40, 10**6)
+_TOP_PS = (0.5, 0.9, 0.1, 0.99, 1.0)
+_MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0)
+
+_FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+_LAWLESS_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
+
+
+@lru_cache(maxsize=256)
+def _requests(
+    logits: tuple[str, ...],
+    temperatures: tuple[float, ...],
+    filters: tuple[str, ...],
+    exponentials: tuple[str, ...],
+    own_seed: tuple[bool, ...],
+) -> st.SearchStrategy[SampledRequest]:
+    def values(name: str, given: tuple[float, ...]) -> st.SearchStrategy[float | None]:
+        return st.sampled_from((None, *given) if name in filters else (None,))
+
+    return st.builds(
+        SampledRequest,
+        logits=st.sampled_from(logits),
+        temperature=st.sampled_from(temperatures),
+        top_k=values("top_k", _TOP_KS),
+        top_p=values("top_p", _TOP_PS),
+        min_p=values("min_p", _MIN_PS),
+        exponentials=st.sampled_from(exponentials),
+        own_seed=st.sampled_from(own_seed),
+    )
+
+
+def _temperatures(greedy: tuple[bool, ...], given: Sequence[float]) -> tuple[float, ...]:
+    """One request in four is greedy if both kinds are open."""
+    random = tuple(given) if False in greedy else ()
+    return (*random, *((0.0,) * max(1, len(random) // 4) if True in greedy else ()))
+
+
+@st.composite
+def sampled_requests(
+    draw: st.DrawFn,
+    *,
+    logits: Sequence[str] | None = None,
+    temperatures: Sequence[float] = TEMPERATURES,
+    greedy: bool | None = None,
+    filters: Sequence[str] | None = None,
+    exponentials: Sequence[str] | None = None,
+    own_seed: bool | None = None,
+) -> SampledRequest:
+    """One request with its own parameters; `None` leaves a choice to the draw.
+
+    Args:
+        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
+        temperatures: Of random requests.
+        filters: Names of the filters that may be on (`FILTERS`).
+        exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
+        own_seed: It has a generator of its own.
+
+    Raises:
+        TypeError, ValueError: If a kind is unknown; when the first request is drawn.
+    """
+    kinds = check_kinds("sampled_requests", "logits", logits, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS))
+    return draw(
+        _requests(
+            kinds,
+            _temperatures((False, True) if greedy is None else (greedy,), temperatures),
+            _filters("sampled_requests", filters),
+            check_kinds("sampled_requests", "exponentials", exponentials, EXPONENTIAL_KINDS),
+            (False, True) if own_seed is None else (own_seed,),
+        )
+    )
+
+
+def _filters(function: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    """No filter is a choice, too."""
+    return () if given is not None and not given else check_kinds(function, "filters", given, FILTERS)
+
+
+@st.composite
+def sampling_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    min_vocab_size: int = 1,
+    max_vocab_size: int = 1025,
+    min_requests: int = 1,
+    max_requests: int = 4,
+    greedy: bool | None = None,
+    explicit: bool | None = None,
+    own_seed: bool | None = None,
+    logits: Sequence[str] | None = None,
+    temperatures: Sequence[float] = TEMPERATURES,
+    filters: Sequence[str] | None = None,
+    exponentials: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    layouts: Sequence[str] = ("contiguous",),
+) -> SamplingCase:
+    """Whole decoding steps, as recipes: requests with parameters of their own side by side, and their noise.
+
+    Draws only what `capabilities` leave open. Upper bounds, sequences of kinds and choices left to the draw (`None`)
+    are narrowed to it in silence; what cannot be narrowed is an error.
+
+    Args:
+        greedy: Temperature 0.
+        explicit: Exponentials handed in (also adversarial ones), or seeded noise.
+        own_seed: Requests have a generator of their own; `True` implies seeded noise.
+        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
+        temperatures: Of random requests.
+        filters: Names of the filters that may be on (`FILTERS`); `()` for none.
+        exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
+        dtypes: Of the logits (`DTYPES`).
+        layouts: Strides of the logits (`LAYOUTS`).
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is none, options contradict each other, or the capabilities close what
+            is asked for; when the first case is drawn.
+
+    Example:
+        >>> from hypothesis import given
+        >>> @given(sampling_cases(max_requests=2))
+        ... def test_mine(case):
+        ...     batch, noise = case.batch(), case.noise()
+    """
+    name, open_to = "sampling_cases", Narrowing("sampling_cases", capabilities)
+    kinds = check_kinds(name, "logits", logits, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS))
+    vocab_size = draw(vocab_sizes(*open_to.vocab_sizes(min_vocab_size, max_vocab_size)))
+    is_explicit = draw(st.sampled_from(open_to.explicit(explicit, own_seed)))
+    seeds = open_to.flags("own_seed", own_seed, true=Capability.REQUEST_SEEDS)
+    request = _requests(
+        tuple(kind for kind in kinds if _LAWLESS_NEEDS.get(kind) not in capabilities.closed),
+        _temperatures(open_to.flags("greedy", greedy, true=Capability.GREEDY), temperatures),
+        tuple(f for f in _filters(name, filters) if _FILTER_NEEDS[f] in capabilities),
+        check_kinds(name, "exponentials", exponentials, EXPONENTIAL_KINDS) if is_explicit else ("random",),
+        (False,) if is_explicit else seeds,
+    )
+    requests = st.lists(request, min_size=min_requests, max_size=open_to.num_requests(min_requests, max_requests)[1])
+    return SamplingCase(
+        vocab_size=vocab_size,
+        requests=tuple(draw(requests)),
+        explicit=is_explicit,
+        dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
+        layout=draw(st.sampled_from(open_to.layouts(layouts))),
+        seed=draw(bulk_seeds()),
+    )
+
+
+@st.composite
+def sampling_batches(
+    draw: st.DrawFn,
+    *,
+    max_vocab_size: int = 1025,
+    max_requests: int = 4,
+    greedy: bool | None = None,
+    logits: Sequence[str] | None = None,
+    filters: Sequence[str] | None = None,
+    device: str = "cpu",
+) -> SamplingBatch:
+    """Batches ready for a token sampler; each prints as the code that builds it. Arguments as for `sampling_cases`.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is none; when the first batch is drawn.
+    """
+    cases = sampling_cases(
+        max_vocab_size=max_vocab_size,
+        max_requests=max_requests,
+        greedy=greedy,
+        explicit=True,
+        logits=logits,
+        filters=filters,
+        exponentials=("random",),
+    )
+    return draw(cases).batch(device)
