@@ -10,7 +10,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test lint matrix vllm clean
+.PHONY: check test bench lint matrix vllm clean
 
 check: $(READY)
 	@status=0; for sampler in $(SAMPLER); do \
@@ -18,6 +18,10 @@ check: $(READY)
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Exact counts, instruction counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
+bench: $(READY)
+	$(BIN)/python -m pytest perf_regression -m "counts or timing"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,0 +1,89 @@
+"""Facts about compiled kernels on a machine without a GPU: the Triton wheel brings the whole compiler.
+
+The launches of a call are noted (`counts.counted`), and each is compiled for the given compute capability exactly as
+its launcher would: same types, same divisibility, same constants. Over a sweep of sizes the number of *different*
+compilations is the number of times that a server would stop to compile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import fairdraw
+from fairdraw.perf_regression.named import NoVerdictError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw.perf_regression.counts import Launch
+
+__all__ = ["CompiledKernel", "compile_launches"]
+
+SM90 = 90
+POINTER_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """One specialisation of one kernel.
+
+    Args:
+        key: What it was specialised on.
+        registers: Per thread.
+        spills: Bytes of stack per thread.
+    """
+
+    kernel: str
+    key: str
+    registers: int
+    spills: int
+
+
+def compile_launches(
+    launches: Iterable[Launch], *, capability: int = SM90, timeout: float = 300
+) -> list[CompiledKernel]:
+    """Compile every different specialisation among `launches` once.
+
+    Raises:
+        NoVerdictError: If a kernel does not compile, or the wheel's compiler is missing.
+    """
+    request = json.dumps({"capability": capability, "launches": [_as_json(launch) for launch in launches]})
+    leave = {"TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "fairdraw.perf_regression._compile_kernels"],
+        input=request,
+        env={**{k: v for k, v in os.environ.items() if k not in leave}, "PYTHONPATH": _import_path()},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    if ran.returncode:
+        raise NoVerdictError(f"kernels cannot be compiled for sm_{capability}: {ran.stderr.strip().splitlines()[-1]}")
+    return [CompiledKernel(**found) for found in json.loads(ran.stdout)]
+
+
+def _as_json(launch: Launch) -> dict[str, Any]:  # Any: JSON
+    options = {name: value for name, value in launch.options.items() if name in ("num_warps", "num_stages")}
+    arguments = {name: _argument(value) for name, value in launch.arguments.items()}
+    return {"module": launch.module, "kernel": launch.kernel, "arguments": arguments, "options": options}
+
+
+def _argument(value: object) -> list[object]:
+    if isinstance(value, torch.Tensor):
+        aligned = value.data_ptr() % POINTER_ALIGNMENT == 0
+        return ["tensor", str(value.dtype).removeprefix("torch."), aligned]
+    return ["value", value]
+
+
+def _import_path() -> str:
+    source = str(Path(fairdraw.__file__).absolute().parents[1])
+    return os.pathsep.join([source, *filter(None, sys.path)])

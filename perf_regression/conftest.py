@@ -1,0 +1,62 @@
+"""The marks of this folder, and its table of verdicts at the end of a run.
+
+`counts` is exact and runs with every test run. `timing` takes minutes and a machine of its own: it runs only if it is
+asked for, with `-m timing` or `make bench`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw.perf_regression.findings import Finding, table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MARKS = (
+    "counts: exact counts of what a sampler costs; no clock",
+    "timing: needs minutes and a clock; runs only if asked for with -m",
+)
+FOUND: pytest.StashKey[list[Finding]] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
+    config.stash[FOUND] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("timing")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("timing")]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    found = config.stash[FOUND]
+    if found:
+        terminalreporter.section("performance verdicts")
+        terminalreporter.write_line("\n".join(table(found)))
+
+
+@pytest.fixture
+def verdicts(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Callable[[Iterable[Finding]], None]:
+    """Note findings for the table and as JUnit properties, then let them decide the test."""
+    from fairdraw.perf_regression.benching import settle
+
+    def note(findings: Iterable[Finding]) -> None:
+        __tracebackhide__ = True
+        found = list(findings)
+        request.config.stash[FOUND] += found
+        for finding in found:
+            record_property("perf.verdict", f"{finding.case}: {finding.what}: {finding.verdict.value}")
+        settle(found)
+
+    return note

@@ -1,0 +1,143 @@
+"""From paired rounds to a verdict, by the exact sign test.
+
+A round measures all arms next to each other, so that what a busy neighbour does to a machine falls on all of them. Its
+log ratio is positive or negative about the median by a fair coin, whatever the shape of the noise. The j-th smallest of
+`n` log ratios is therefore above the median with probability `P(Binomial(n, 1/2) < j)`, exactly, and so is the j-th
+largest below it. No resampling, no seed, no normal approximation.
+
+    alpha per look 8.3e-5     rounds   20   40   80
+                              j         2    8   23
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Decision", "Gate", "Interval", "Verdict", "decide", "interval", "rank"]
+
+
+class Verdict(Enum):
+    """What is known at the end. Only PASS is evidence of a kept limit; only FAIL is evidence of a broken one."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NO_VERDICT = "NO VERDICT"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A limit on the ratio ours / reference.
+
+    Args:
+        floor: Seconds beyond the limit that are too few to fail for.
+        alpha: One-sided error of this gate, over all its looks.
+        looks: Numbers of rounds at which it may stop.
+        drop_fraction_max: More dropped rounds than this, and nothing is decided.
+
+    Error rates:
+        A sampler whose median ratio keeps the limit fails with probability at most `alpha`, and one that breaks it
+        passes with probability at most `alpha`: each look spends `alpha / len(looks)` on either side. With
+        `alpha = family_alpha / number of gates`, that holds for the whole run at once, at `family_alpha`.
+    """
+
+    limit: float
+    floor: float = 0.0
+    alpha: float = 0.01
+    looks: tuple[int, ...] = (20, 40, 80)
+    drop_fraction_max: float = 0.25
+
+    @property
+    def alpha_per_look(self) -> float:
+        return self.alpha / len(self.looks)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Median of the rounds' values, and bounds that hold at a one-sided alpha each."""
+
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict and its evidence. `ratio` is `None` if there is none."""
+
+    verdict: Verdict
+    reason: str
+    ratio: Interval | None = None
+    num_rounds: int = 0
+    num_dropped: int = 0
+
+
+def rank(num_rounds: int, alpha: float) -> int:
+    """The greatest `j` for which the j-th smallest round bounds the median at `alpha`; 0 if there is none.
+
+    Example:
+        >>> [rank(n, 0.01 / 40 / 3) for n in (15, 20, 40, 80)]
+        [1, 2, 8, 23]
+    """
+    tail, j = 0.0, 0
+    while j <= num_rounds:
+        tail += math.comb(num_rounds, j) * 0.5**num_rounds
+        if tail > alpha:
+            return j
+        j += 1
+    return 0
+
+
+def interval(values: Sequence[float], alpha: float) -> Interval | None:
+    """Median with sign-test bounds at one-sided `alpha`; `None` if there are too few values for any bound."""
+    j = rank(len(values), alpha)
+    if j == 0:
+        return None
+    ordered = sorted(values)
+    return Interval(_median(ordered), ordered[j - 1], ordered[-j])
+
+
+def decide(pairs: Sequence[tuple[float, float]], gate: Gate, *, num_dropped: int = 0) -> Decision:
+    """Judge valid rounds, each `(ours, reference)` in seconds.
+
+    FAIL needs two things: the whole interval beyond the limit, and an excess beyond `gate.floor` seconds, since a ratio
+    of two tiny times is of no concern to anybody.
+    """
+    total, counts = len(pairs) + num_dropped, (len(pairs), num_dropped)
+    if total and num_dropped > gate.drop_fraction_max * total:
+        return Decision(Verdict.NO_VERDICT, f"{num_dropped} of {total} rounds were disturbed", None, *counts)
+    if any(ours <= 0 or reference <= 0 for ours, reference in pairs):
+        return Decision(Verdict.NO_VERDICT, "a sample took no time: the clock is too coarse", None, *counts)
+    ratio = _ratio_interval(pairs, gate.alpha_per_look)
+    if ratio is None:
+        return Decision(Verdict.NO_VERDICT, f"{len(pairs)} rounds are too few for this alpha", None, *counts)
+    verdict, reason = _judge(pairs, gate, ratio)
+    return Decision(verdict, reason, ratio, *counts)
+
+
+def _ratio_interval(pairs: Sequence[tuple[float, float]], alpha: float) -> Interval | None:
+    found = interval([math.log(ours / reference) for ours, reference in pairs], alpha)
+    return found and Interval(*(math.exp(value) for value in (found.middle, found.low, found.high)))
+
+
+def _judge(pairs: Sequence[tuple[float, float]], gate: Gate, ratio: Interval) -> tuple[Verdict, str]:
+    if ratio.high <= gate.limit:
+        return Verdict.PASS, f"at most {ratio.high:.4g}, limit {gate.limit:.4g}"
+    if ratio.low <= gate.limit:
+        return Verdict.INCONCLUSIVE, f"limit {gate.limit:.4g} lies within [{ratio.low:.4g}, {ratio.high:.4g}]"
+    excess = _median(sorted(ours - gate.limit * reference for ours, reference in pairs))
+    if excess <= gate.floor:
+        reason = f"beyond the limit by {excess * 1e6:.1f} us only, floor {gate.floor * 1e6:.1f} us"
+        return Verdict.INCONCLUSIVE, reason
+    return Verdict.FAIL, f"at least {ratio.low:.4g}, limit {gate.limit:.4g}"
+
+
+def _median(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) & 1 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,0 +1,49 @@
+"""Exact counts of our kernels, in every test run, without a GPU and without a clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw.perf_regression.cases import Sizes, count_step
+from fairdraw.perf_regression.compiled import compile_launches
+from fairdraw.perf_regression.findings import compare_counts
+from fairdraw.perf_regression.limits import read_limits
+from fairdraw.perf_regression.named import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.protocols import RejectionSampler
+
+pytestmark = pytest.mark.counts
+KERNELS = ("triton", "counter_triton")
+SIZES = (Sizes(1, 1, 1000), Sizes(2, 3, 5001), Sizes(3, 7, 4096))
+SWEEP = (Sizes(1, 1, 32000), Sizes(2, 3, 50257), Sizes(5, 3, 128256), Sizes(17, 3, 32000))
+
+
+def sampler(name: str) -> RejectionSampler:
+    """On the CPU whatever the machine, as the meter is the interpreter's."""
+    made: RejectionSampler = load("fairdraw.adapters:load")(name, "cpu")
+    return made
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_step_moves_no_more_than_its_limits(name: str, sizes: Sizes, verdicts: Callable[..., None]) -> None:
+    row = count_step(sampler(name), sizes).as_row()
+    verdicts(compare_counts(row, read_limits().cases[f"rejection.{name}"], **sizes.as_formula()))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiled_kernels_keep_their_registers(name: str, verdicts: Callable[..., None]) -> None:
+    """Compiled for sm_90 by the wheel: nothing spills, over all sizes of a sweep."""
+    launches = [one for sizes in SWEEP for one in count_step(sampler(name), sizes, run_kernels=False).launches]
+    kernels = compile_launches(launches)
+    row = {
+        "registers": max(kernel.registers for kernel in kernels),
+        "spills": max(kernel.spills for kernel in kernels),
+        "recompiles": len(kernels),
+    }
+    verdicts(compare_counts(row, read_limits().cases[f"rejection.{name}"]))

@@ -1,0 +1,245 @@
+"""How verdicts become outcomes: of tests, of the command line, of a roofline; and when there is none."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw.cli import main
+from fairdraw.perf_regression import benching
+from fairdraw.perf_regression.benching import STRICT_VARIABLE, paired, settle, why_not_timed
+from fairdraw.perf_regression.cases import Sizes, rejection_batch, rejection_step
+from fairdraw.perf_regression.decision import Gate, Verdict
+from fairdraw.perf_regression.device import count_on_device
+from fairdraw.perf_regression.findings import Finding, exit_code, table
+from fairdraw.perf_regression.instructions import exponent, instructions_per_step
+from fairdraw.perf_regression.limits import CaseLimits, Reference, read_limits
+from fairdraw.perf_regression.named import NoVerdictError, load
+from fairdraw.perf_regression.roofline import decide_roofline, measure_roofline, why_warm
+from fairdraw.perf_regression.rounds import Rounds
+from fairdraw.protocols import SeededNoise, rejection_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PASSED = Finding("one", "time", Verdict.PASS, 0.5, 1.0)
+FAILED = Finding("two", "time", Verdict.FAIL, 1.5, 1.0, "too slow")
+UNSURE = Finding("three", "time", Verdict.INCONCLUSIVE, 1.0, 1.0, "within the interval")
+UNKNOWN = Finding("four", "time", Verdict.NO_VERDICT, reason="not measured")
+ENABLED = SimpleNamespace(disabled=False)
+CASE = CaseLimits("one", Reference("pytest", pytest.__version__), ratio_max=1.0)
+
+
+@pytest.fixture(autouse=True)
+def _not_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(STRICT_VARIABLE, raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
+def test_failure_fails_its_test() -> None:
+    with pytest.raises(AssertionError, match=r"FAIL: two: time=1\.5, limit 1\.0: too slow"):
+        settle([PASSED, FAILED, UNKNOWN])
+
+
+@pytest.mark.parametrize("findings", [[UNSURE], [UNKNOWN], [PASSED, UNKNOWN], []], ids=len)
+def test_what_is_not_known_is_a_skip_and_not_a_pass(findings: list[Finding]) -> None:
+    with pytest.raises(pytest.skip.Exception, match=r"INCONCLUSIVE|NO VERDICT"):
+        settle(findings)
+
+
+@pytest.mark.parametrize("finding", [UNSURE, UNKNOWN], ids=lambda one: one.verdict.value)
+def test_strict_run_fails_for_what_is_not_known(monkeypatch: pytest.MonkeyPatch, finding: Finding) -> None:
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
+    settle([PASSED])
+    with pytest.raises(AssertionError, match=finding.verdict.value):
+        settle([PASSED, finding])
+
+
+@pytest.mark.parametrize(
+    ("findings", "code", "strict_code"),
+    [([PASSED], 0, 0), ([PASSED, UNSURE], 0, 3), ([PASSED, FAILED], 1, 1), ([UNKNOWN], 3, 3), ([], 3, 3)],
+)
+def test_exit_codes_are_those_of_the_command(findings: list[Finding], code: int, strict_code: int) -> None:
+    assert exit_code(findings) == code
+    assert exit_code(findings, strict=True) == strict_code
+
+
+def test_table_shows_value_beside_limit() -> None:
+    head, *rows = table([PASSED, UNKNOWN])
+    assert head.split() == ["case", "what", "value", "limit", "verdict", "reason"]
+    assert rows[0].split() == ["one", "time", "0.5", "1", "PASS"]
+    assert rows[1].split(maxsplit=4)[2:] == ["-", "-", "NO VERDICT  not measured"]
+
+
+def test_time_is_not_taken_under_xdist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    assert "xdist" in why_not_timed(ENABLED, CASE)
+
+
+def test_time_is_not_taken_with_benchmarks_disabled() -> None:
+    assert "--benchmark-disable" in why_not_timed(SimpleNamespace(disabled=True), CASE)
+
+
+def test_time_is_not_compared_with_another_release() -> None:
+    other = CaseLimits("one", Reference("pytest", "0.1"), ratio_max=1.0)
+    assert why_not_timed(ENABLED, other) == f"limits were made for pytest==0.1, but installed is {pytest.__version__}"
+    assert why_not_timed(ENABLED, CASE) == ""
+
+
+class FakeBenchmark:
+    """pytest-benchmark's fixture, reduced to what is used."""
+
+    disabled = False
+
+    def __init__(self) -> None:
+        self.extra_info: dict[str, Any] = {}
+
+    def pedantic(self, target: Callable[[], object], rounds: int, iterations: int, warmup_rounds: int) -> None:
+        for _ in range(rounds):
+            target()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "num_rounds"),
+    [(0.5, Verdict.PASS, 20), (1.2, Verdict.FAIL, 20), (1.0, Verdict.PASS, 20)],
+    ids=["faster", "slower", "same"],
+)
+def test_gate_stops_at_the_first_look_that_decides(seconds: float, verdict: Verdict, num_rounds: int) -> None:
+    benchmark = FakeBenchmark()
+    cost = {"ours": seconds, "reference": 1.0}
+    rounds = Rounds({name: (lambda name=name: name) for name in cost}, clock=lambda step, inner: cost[str(step())])
+    decision = paired(benchmark, rounds, Gate(1.05), ("ours", "reference"))
+    assert (decision.verdict, decision.num_rounds) == (verdict, num_rounds)
+    assert benchmark.extra_info["pair"]["verdict"] == verdict.value
+    assert benchmark.extra_info["pair"]["ratio"]["middle"] == pytest.approx(seconds)
+
+
+def test_gate_looks_again_if_it_cannot_decide() -> None:
+    samples = iter([1.0, 1.2] * 1000)
+    rounds = Rounds({"ours": list, "reference": tuple}, clock=lambda step, inner: next(samples))
+    decision = paired(FakeBenchmark(), rounds, Gate(1.0), ("ours", "reference"))
+    assert (decision.verdict, decision.num_rounds) == (Verdict.INCONCLUSIVE, 80)
+
+
+@pytest.mark.parametrize(
+    ("step", "verdict"),
+    [(1.1, Verdict.PASS), (2.0, Verdict.FAIL), (0.5, Verdict.NO_VERDICT)],
+    ids=["near the roof", "far below", "above the roof: warm"],
+)
+def test_roofline_needs_a_fraction_of_the_copy_that_is_possible(step: float, verdict: Verdict) -> None:
+    assert decide_roofline([(1.0, step)] * 40, limit=0.85, alpha=0.001).verdict is verdict
+
+
+def test_roofline_with_a_missing_arm_has_no_verdict() -> None:
+    assert decide_roofline([], limit=0.85, alpha=0.001).verdict is Verdict.NO_VERDICT
+
+
+def test_warm_cache_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairdraw.perf_regression.roofline.copy_of", lambda num_bytes: list)
+    same = why_warm(lambda step, inner: 1e-5, lambda step, inner: 1e-5, 1 << 20)
+    assert same == "L2 was warm: a copy takes 10.0 us cold and 10.0 us warm"
+    assert why_warm(lambda step, inner: 2e-5, lambda step, inner: 1e-5, 1 << 20) == ""
+
+
+def test_device_without_a_gpu_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    for measure in (lambda: count_on_device(list), lambda: measure_roofline(list, 1 << 20, 0.5, 0.01)):
+        with pytest.raises(NoVerdictError, match="no GPU"):
+            measure()
+
+
+def test_wrong_sampler_is_not_timed() -> None:
+    """It accepts what the target forbids: fast, and wrong."""
+    batch = rejection_batch(Sizes(2, 3, 50))
+    wrong = rejection_sampler(lambda batch, noise: batch.draft_token_ids.view(2, 3).repeat(1, 2)[:, :4])
+    with pytest.raises(NoVerdictError, match="accepts draft tokens"):
+        rejection_step(wrong, batch, SeededNoise(1))
+
+
+@pytest.mark.parametrize("name", ["no.such.module:thing", "fairdraw:thing", "fairdraw"])
+def test_what_cannot_be_loaded_has_no_verdict(name: str) -> None:
+    with pytest.raises(NoVerdictError):
+        load(name)
+
+
+def test_missing_valgrind_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(NoVerdictError, match="valgrind is not installed"):
+        instructions_per_step("fairdraw.perf_regression._scanner_steps:penalties_program", length=10)
+
+
+def test_exponent_of_constant_cost_is_zero() -> None:
+    assert exponent({1000: 7.0, 2000: 7.0, 32000: 7.0}) == pytest.approx(0.0)
+
+
+def test_every_case_of_the_limits_is_measured() -> None:
+    """A limit that no test asks for would never be looked at."""
+    folder = Path(benching.__file__).parent
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
+    for name in read_limits().cases:
+        kind, _, rest = name.partition(".")
+        assert f"{kind}." in text or f'"{kind}"' in text, name
+        assert rest.split(".")[0] in text, name
+
+
+SLOW = """
+import time
+from fairdraw.oracles.rejection import verify
+import fairdraw
+
+def slow(batch, noise):
+    time.sleep(0.002)
+    return verify(batch, noise)
+
+def make(): return fairdraw.rejection_sampler(slow, name="slow")
+def make_right(): return fairdraw.rejection_sampler(verify, name="right")
+"""
+
+
+@pytest.fixture
+def stranger_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with two samplers, and small sizes."""
+    (tmp_path / "bench_stranger.py").write_text(SLOW, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("fairdraw.perf_regression.bench.CPU_SIZES", (Sizes(1, 1, 50),))
+    return tmp_path
+
+
+def test_command_fails_for_a_slower_sampler(stranger_bench: Path) -> None:
+    command = ["bench", "bench_stranger:make", "--against", "bench_stranger:make_right", "--json", "found.json"]
+    ran = CliRunner().invoke(main, command)
+    assert ran.exit_code == 1, ran.output
+    assert "time of slow / right" in ran.output
+    assert "FAIL" in ran.output
+    found = json.loads((stranger_bench / "found.json").read_text(encoding="utf-8"))
+    assert found["findings"][-1]["verdict"] == "FAIL"
+    assert found["seconds_per_call"][0]["ours"] > 0.002
+
+
+def test_command_passes_for_a_faster_sampler(stranger_bench: Path) -> None:
+    ran = CliRunner().invoke(main, ["bench", "bench_stranger:make_right", "--against", "bench_stranger:make"])
+    assert ran.exit_code == 0, ran.output
+
+
+def test_command_has_no_verdict_on_the_time_of_an_interpreter(stranger_bench: Path) -> None:
+    ran = CliRunner().invoke(main, ["bench", "triton", "--against", "bench_stranger:make_right", "--strict"])
+    assert ran.exit_code == 3, ran.output
+    assert "runs in an interpreter" in ran.output
+
+
+def test_command_draws_on_request(stranger_bench: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = ["bench", "bench_stranger:make_right", "--against", "bench_stranger:make", "--plots", "pictures"]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    assert (stranger_bench / "pictures" / "latency.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("spec", ["no_such_sampler", "bench_stranger:none"])
+def test_command_refuses_an_unknown_sampler(stranger_bench: Path, spec: str) -> None:
+    assert CliRunner().invoke(main, ["bench", spec]).exit_code == 2
