@@ -5,6 +5,13 @@ Nothing heavy is imported until such a strategy is drawn from.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+    from fairdraw.protocols import SpecDecodeBatch
+
 __all__ = ["register"]
 
 
@@ -17,7 +24,7 @@ def register() -> None:
     st.register_type_strategy(SpecDecodeBatch, lambda _: _batches())
 
 
-def _batches() -> object:
+def _batches() -> SearchStrategy[SpecDecodeBatch]:
     from fairdraw.strategies import spec_decode_batches
 
     return spec_decode_batches()

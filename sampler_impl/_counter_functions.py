@@ -1,0 +1,267 @@
+"""What the counter kernels compute with: masses that add up exactly, and one uniform per draw.
+
+A **mass** is the sum of `2**exponent` over some entries of a row, where `exponent = logit * log2(e) / temperature`. The
+mass of a tile is kept as one int64, `exponent << 32 | mantissa` (24 bits), so that masses of different scale can be
+compared as integers, and added as fixed-point numbers in any order with the same result.
+
+An inverse CDF is taken in two levels, and exactly: the uniform picks a tile by the tiles' masses (or an eighth of one),
+and what is left of it picks the entry. Integers have no rounding, so no level can miss.
+
+    row    [ tile 0 | tile 1 | tile 2 | ... ]          goal = uniform * total
+                        ^ goal falls here; uniform' = (goal - start) / mass
+    tile 1 [ entry 4096, entry 4097, ... ]
+                        ^ goal' = uniform' * mass falls here
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false
+# (All because a kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+TILE = tl.constexpr(4096)
+
+NO_ID = tl.constexpr(0x7FFFFFFF)
+NO_WINNER = tl.constexpr(-0x8000000000000000)
+
+FAR = tl.constexpr(1 << 30)
+"""Exponents beyond this are no numbers to compute with: a row that has one has no law."""
+NO_MASS = tl.constexpr(-(1 << 62))  # exponent -FAR, mantissa 0
+
+MAX_SCALE = tl.constexpr(65536.0)
+"""log2(e) over the lowest temperature, 2.2e-5, which is as good as greedy."""
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+EMPTY = tl.constexpr(8.673617379884035e-19)
+"""2**-60: a residual of less mass is rounding of equal laws."""
+
+STREAM = tl.constexpr(0x76657269)
+"""Third counter word of Philox, "veri": no other draw of the engine shares these numbers."""
+
+
+@triton.jit
+def exponent_scale(temperature):
+    """Logits times this are exponents of 2."""
+    return tl.minimum(tl.div_rn(LOG2_E, temperature), MAX_SCALE)
+
+
+@triton.jit
+def uniforms_at(seed, positions):
+    """Two float64 in [0, 1) for each position: one to accept with, one to draw with. One Philox block, 53 bits each."""
+    low = (positions & 0xFFFFFFFF).to(tl.uint32)
+    high = ((positions >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    a, b, c, d = tl.philox(seed, low, high, low * 0 + STREAM, low * 0)
+    accept = ((a >> 5).to(tl.float64) * 67108864.0 + (b >> 6).to(tl.float64)) * 1.1102230246251565e-16
+    draw = ((c >> 5).to(tl.float64) * 67108864.0 + (d >> 6).to(tl.float64)) * 1.1102230246251565e-16
+    return accept, draw
+
+
+@triton.jit
+def pick(
+    masses,  # [...] int64, not negative, not all 0
+    uniform,
+):
+    """The entry in which `uniform` falls, and how far into it, in [0, 1)."""
+    cumulative = tl.cumsum(masses)
+    total = tl.sum(masses)
+    goal = tl.minimum((uniform * total.to(tl.float64)).to(tl.int64), total - 1)
+    passed = cumulative <= goal
+    start = tl.max(tl.where(passed, cumulative, 0))
+    end = tl.min(tl.where(passed, 0x7FFFFFFFFFFFFFFF, cumulative))
+    return tl.sum(passed.to(tl.int32)), (goal - start).to(tl.float64) / (end - start).to(tl.float64)
+
+
+@triton.jit
+def pick_last(
+    masses,  # [...] int64, not negative, not all 0
+    uniform,
+):
+    """The entry in which `uniform` falls, where nothing is drawn within it."""
+    total = tl.sum(masses)
+    goal = tl.minimum((uniform * total.to(tl.float64)).to(tl.int64), total - 1)
+    return tl.sum((tl.cumsum(masses) <= goal).to(tl.int32))
+
+
+@triton.jit
+def fixed_point(
+    weights,  # [...] float32, not negative
+    total,
+):
+    """Integers in proportion, of 58 bits or so together. `total` is what the weights add up to, more than 2**-65."""
+    exponent = (total.to(tl.int32, bitcast=True) >> 23) - 127
+    return (weights * ((57 - exponent + 127) << 23).to(tl.float32, bitcast=True)).to(tl.int64)
+
+
+@triton.jit
+def load_logits(
+    row_ptr,  # [vocab_size] any
+    token_ids,  # [...] int32
+    vocab_size,
+):
+    return tl.load(row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def without(logits, token_ids, token_id):
+    return tl.where(token_ids == token_id, float("-inf"), logits)
+
+
+@triton.jit
+def _highest_exponent(
+    row_ptr,  # [vocab_size] any
+    removed_id,
+    tile,
+    scale,
+    vocab_size,
+    LANES: tl.constexpr,
+):
+    """Of one tile, rounded up; 0 if there is none to compute with."""
+    best = tl.full((LANES,), float("-inf"), tl.float32)
+    for first in range(0, TILE, LANES):
+        token_ids = tile * TILE + first + tl.arange(0, LANES)
+        logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
+        best = tl.where(logits > best, logits, best)
+    highest = tl.max(best) * scale
+    return tl.where(tl.abs(highest) < FAR, tl.ceil(highest), 0.0)
+
+
+@triton.jit
+def _sum_of_powers(
+    row_ptr,  # [vocab_size] any
+    removed_id,
+    tile,
+    scale,
+    reference,
+    vocab_size,
+    LANES: tl.constexpr,
+):
+    """Of one tile without the removed id, over `2**reference`."""
+    sums = tl.zeros((LANES,), tl.float32)
+    for first in range(0, TILE, LANES):
+        token_ids = tile * TILE + first + tl.arange(0, LANES)
+        logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
+        sums += tl.exp2(logits * scale - reference)
+    return tl.sum(sums)
+
+
+@triton.jit
+def tile_mass(
+    logits,  # [...] float32
+    row_ptr,  # [vocab_size] any
+    draft_token_id,
+    tile,
+    scale,
+    vocab_size,
+    EXCLUDE: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Mass of one tile, without the drafted id if `EXCLUDE`; NaN or an infinite logit give it the highest exponent.
+
+    Powers are taken over that of the drafted token, which one gather knows at once, instead of the tile's highest,
+    which a reduction would have to find first. Only where that fails is the tile read again. It is also read again
+    where the drafted id is in it: to compare every id with that one costs more than one tile in 32.
+    """
+    known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
+    reference = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
+    usable = known & (tl.abs(reference) < FAR)
+    reference = tl.where(usable, tl.ceil(reference), 0.0)
+    mass = tl.sum(tl.sum(tl.exp2(logits * scale - reference), axis=0))
+    removed_id = -1
+    if EXCLUDE:
+        removed_id = draft_token_id
+        if known & (draft_token_id // TILE == tile):
+            mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
+    if (not (mass < 1e30)) | ((not usable) & (mass < 1e-20)):
+        reference = _highest_exponent(row_ptr, removed_id, tile, scale, vocab_size, LANES)
+        mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
+    bits = mass.to(tl.int32, bitcast=True)
+    normal = (mass < 1e38) & (bits >= 0x800000)
+    exponent = tl.where(normal, (bits >> 23) - 127 + reference.to(tl.int32), tl.where(mass < 1e38, -FAR, FAR))
+    mantissa = tl.where(normal, (bits & 0x7FFFFF) | 0x800000, 0)
+    return (exponent.to(tl.int64) << 32) | mantissa.to(tl.int64)
+
+
+@triton.jit
+def tile_winner(
+    row_ptr,  # [vocab_size] any
+    tile,
+    vocab_size,
+    LANES: tl.constexpr,
+):
+    """Highest logit of one tile and its lowest token id, in one int64; NaN is highest, as in torch.argmax."""
+    winner = tl.full((), NO_WINNER, tl.int64)
+    for first in range(0, TILE, LANES):
+        token_ids = tile * TILE + first + tl.arange(0, LANES)
+        logits = load_logits(row_ptr, token_ids, vocab_size) + 0.0  # -0 becomes 0
+        bits = logits.to(tl.int32, bitcast=True)
+        keys = tl.where(logits == logits, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), 0x7FFFFFFF)
+        best = tl.max(keys)
+        lowest = tl.min(tl.where(keys == best, token_ids, NO_ID))
+        winner = tl.maximum(winner, (best.to(tl.int64) << 32) | (lowest ^ NO_ID))
+    return winner
+
+
+@triton.jit
+def load_masses(
+    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
+    rows,  # [...] int64
+    live,  # [...] bool
+    num_tiles,
+    TILES: tl.constexpr,
+):
+    """[rows, tiles] int64 as stored, exponents split off, and the highest exponent of each row."""
+    tiles = tl.arange(0, TILES)[None, :]
+    mask = live[:, None] & (tiles < num_tiles)
+    stats = tl.load(tile_stats_ptr + rows[:, None] * num_tiles + tiles, mask=mask, other=NO_MASS)
+    exponents = (stats >> 32).to(tl.int32)
+    return stats, exponents, tl.max(exponents, axis=1)
+
+
+@triton.jit
+def shares(stats, exponents, row_exponents):
+    """Masses of tiles over `2**row_exponent` as fixed-point numbers: 1 is 2**55, and 128 tiles add up."""
+    return ((stats & 0xFFFFFFFF) << 32) >> tl.minimum(row_exponents - exponents, 63)
+
+
+@triton.jit
+def row_laws(stats, exponents, row_exponents):
+    """The law of a row is `2**(logit * scale - top) / total`: its tops and totals, float32. No law: total 0."""
+    tops = row_exponents.to(tl.float32)
+    sums = tl.sum(shares(stats, exponents, row_exponents[:, None]), axis=1)
+    # Beyond 2**24 the float32 top is not the exponent itself.
+    rest = tl.exp2((row_exponents - tops.to(tl.int32)).to(tl.float32))
+    return tops, sums.to(tl.float32) * 2.7755575615628914e-17 * rest
+
+
+@triton.jit
+def inverse(totals):
+    """Reciprocals, 0 where there is no law."""
+    return tl.where(totals > 0, tl.div_rn(1.0, totals), 0.0)
+
+
+@triton.jit
+def pick_from_tiles(
+    stats,  # [...] int64
+    row_ptr,  # [vocab_size] any
+    removed_id,
+    uniform,
+    scale,
+    vocab_size,
+    TILES: tl.constexpr,
+):
+    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0."""
+    exponents = (stats >> 32).to(tl.int32)
+    masses = shares(stats, exponents, tl.max(exponents))
+    token_id = 0
+    if tl.max(masses) > 0:
+        tile, uniform = pick(masses, uniform)
+        top = tl.max(tl.where(tl.arange(0, TILES) == tile, exponents, -FAR)).to(tl.float32)
+        token_ids = tile * TILE + tl.arange(0, TILE)
+        logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
+        weights = tl.exp2(logits * scale - top)
+        token_id = tile * TILE + pick_last((weights * 281474976710656.0).to(tl.int64), uniform)
+    return token_id

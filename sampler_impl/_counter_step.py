@@ -1,0 +1,167 @@
+"""The border of `rejection_counter`: callers' arguments become a `CounterStep` whose promises both backends rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ._checks import FLOAT32, IDS, MAX_SPEC_LEN, check_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_VOCAB_SIZE = 1 << 19
+"""128 tiles of 4096 entries: as many tile masses add up in an int64 without overflow."""
+
+LOGITS = (torch.float32, torch.bfloat16, torch.float16)
+INT64 = (torch.int64,)
+
+
+@dataclass(frozen=True, eq=False)
+class CounterStep:
+    """Checked arguments of one call. Rows of logits are contiguous, everything else is so altogether."""
+
+    draft_token_ids: Tensor  # [num_tokens] int32
+    cu_num_draft_tokens: Tensor  # [batch_size] int32
+    max_spec_len: int
+    logits: Tensor  # [num_rows, vocab_size] float32
+    temperature: Tensor  # [batch_size] float32
+    seeds: Tensor  # [batch_size] int64
+    positions: Tensor  # [batch_size] int64
+    draft_probs: Tensor | None  # [num_tokens, vocab_size] float32
+    draft_logits: Tensor | None  # [num_tokens, vocab_size] float32
+    draft_logsumexp: Tensor | None  # [num_tokens] float32
+    bonus_token_ids: Tensor | None  # [batch_size, 1] int32; None: each request has a bonus row
+
+    @property
+    def batch_size(self) -> int:
+        return self.cu_num_draft_tokens.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.draft_token_ids.shape[0]
+
+    @property
+    def num_rows(self) -> int:
+        return self.logits.shape[0]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.logits.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
+
+
+def checked_step(function: str, step: CounterStep) -> CounterStep:
+    """Check everything that the host knows, and make rows contiguous.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If a shape, dtype, device or Python number is wrong.
+    """
+    num_tokens, batch_size = _sizes(function, step)
+    if not 0 <= step.max_spec_len <= MAX_SPEC_LEN:
+        raise ValueError(
+            f"{function}: max_spec_len={step.max_spec_len}, but it must be in [0, {MAX_SPEC_LEN}]. "
+            f"Use the most draft tokens of a request."
+        )
+    num_rows = num_tokens + (batch_size if step.bonus_token_ids is None else 0)
+    vocab_size, device = _vocab_size(function, step.logits, num_rows)
+    vocabulary, per_request, per_token = (num_tokens, vocab_size), (batch_size,), (num_tokens,)
+    for name, value, shape, dtypes in (
+        ("draft_token_ids", step.draft_token_ids, per_token, IDS),
+        ("cu_num_draft_tokens", step.cu_num_draft_tokens, per_request, IDS),
+        ("temperature", step.temperature, per_request, FLOAT32),
+        ("seeds", step.seeds, per_request, INT64),
+        ("positions", step.positions, per_request, INT64),
+        ("draft_probs", step.draft_probs, vocabulary, FLOAT32),
+        ("draft_logits", step.draft_logits, vocabulary, LOGITS),
+        ("draft_logsumexp", step.draft_logsumexp, per_token, FLOAT32),
+        ("bonus_token_ids", step.bonus_token_ids, (batch_size, 1), IDS),
+    ):
+        if value is not None or name in REQUIRED:
+            check_tensor(function, name, value, shape, dtypes, device)
+    _check_draft(function, step)
+    return CounterStep(**{name: _settled(name, value) for name, value in vars(step).items()})
+
+
+REQUIRED = {"draft_token_ids", "cu_num_draft_tokens", "temperature", "seeds", "positions"}
+
+
+def check_values(function: str, step: CounterStep) -> None:
+    """What only the device knows. Waits for the device.
+
+    Raises:
+        ValueError: At the first value that is out of its range.
+    """
+    counts = step.cu_num_draft_tokens.diff(prepend=step.cu_num_draft_tokens.new_zeros(1))
+    last = int(step.cu_num_draft_tokens[-1]) if step.batch_size else 0
+    rules: Mapping[str, tuple[bool, str]] = {
+        "cu_num_draft_tokens": (
+            bool(((counts >= 0) & (counts <= step.max_spec_len)).all()) and last == step.num_tokens,
+            f"an inclusive cumulative sum in steps of at most max_spec_len={step.max_spec_len} that ends in "
+            f"num_tokens={step.num_tokens}. Use num_draft_tokens.cumsum(0)",
+        ),
+        "temperature": (
+            bool((step.temperature >= 0).all()),
+            "at least 0. Use 0 for a greedy request",
+        ),
+        "draft_token_ids": (
+            bool(((step.draft_token_ids >= -1) & (step.draft_token_ids < step.vocab_size)).all()),
+            f"in [0, {step.vocab_size}), or -1. Use -1 to withdraw a draft token",
+        ),
+    }
+    for name, (holds, rule) in rules.items():
+        if not holds:
+            raise ValueError(f"{function}: {name}={getattr(step, name).tolist()}, but it must be {rule}.")
+
+
+def _sizes(function: str, step: CounterStep) -> tuple[int, int]:
+    """num_tokens and batch_size, which the other shapes are compared with."""
+    for name in ("draft_token_ids", "cu_num_draft_tokens", "logits"):
+        value = getattr(step, name)
+        if not isinstance(value, Tensor) or value.ndim != 1 + (name == "logits"):
+            shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
+            raise TypeError(
+                f"{function}: {name}={shown}, but it must be a tensor of {1 + (name == 'logits')} dimensions. Pass one."
+            )
+    return step.draft_token_ids.shape[0], step.cu_num_draft_tokens.shape[0]
+
+
+def _vocab_size(
+    function: str,
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    num_rows: int,
+) -> tuple[int, torch.device]:
+    vocab_size = logits.shape[1]
+    check_tensor(function, "logits", logits, (num_rows, vocab_size), LOGITS, logits.device)
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise ValueError(
+            f"{function}: vocab_size={vocab_size}, but it must be in [1, {MAX_VOCAB_SIZE}]. Check logits.shape[1]."
+        )
+    return vocab_size, logits.device
+
+
+def _check_draft(function: str, step: CounterStep) -> None:
+    if step.draft_probs is not None and step.draft_logits is not None:
+        raise ValueError(
+            f"{function}: draft_probs and draft_logits are both given, but the draft law must be one of them. Drop one."
+        )
+    if step.draft_logsumexp is not None and step.draft_logits is None:
+        raise ValueError(
+            f"{function}: draft_logsumexp is given, but it must come with draft_logits. Pass them, or drop it."
+        )
+
+
+def _settled(name: str, value: Any) -> Any:  # Any: the type of the field
+    """Contiguous; of rows of logits only each row, as a stride between rows costs nothing."""
+    if not isinstance(value, Tensor):
+        return value
+    if name in ("logits", "draft_logits", "draft_probs") and value.stride(-1) == 1:
+        return value
+    return value.contiguous()

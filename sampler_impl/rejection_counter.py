@@ -1,0 +1,136 @@
+"""The verification step with noise from counters: the fast path of `rejection`, from the model's own logits.
+
+`rejection` reproduces vLLM's random numbers and so has to be given, or to make, an exponential per vocabulary entry.
+Here a draw is a function of `(seed, position)` alone: Philox turns the two into two uniforms, one that decides about
+the draft token of that position and one that draws the token which replaces it. Therefore
+
+* a request's tokens do not depend on its batch mates, its place in the batch, or padding (batch invariance);
+* a step can be repeated: the same seeds and positions give the same tokens, and no generator has a state;
+* nothing random is stored, and probabilities are never written either: a row of target logits is read once, in its own
+  type and before temperature, and of a rejected row a second time with the draft's.
+
+Draws are by inverse CDF, which needs one uniform per token where an exponential race needs one per vocabulary entry. In
+the same kernels a race takes 65 us instead of 35 (one H200, 64 requests of 3 drafts, 128256 entries; the record is
+`perf_regression/records/rejection_h200.json`, and docs/performance.md has all figures).
+
+Exactly, at one position of a random request, with `target = softmax(logits / temperature)`:
+
+* A draft token is accepted if its id is in the vocabulary, `draft > 0`, `target > 0` and `target / draft >= uniform`:
+  a float32 quotient against a float64 uniform. A one-hot draft has `draft = 1`.
+* The recovered token is drawn from `max(target - draft, 0)`; if that is empty (sums to at most 2**-60), from `target`.
+  With a one-hot draft, from `target` without the drafted id.
+* The bonus token is given, or drawn from the request's bonus row.
+* A row with NaN or +inf, or with nothing but -inf, has no law: no draft token is accepted there, and the token is 0.
+  So it is in `rejection`. A draft law that is NaN accepts nothing and leaves nothing to its entries.
+* Greedy requests (temperature 0) accept the argmax, lowest id on ties, NaN highest, as `torch.argmax`.
+
+Example: three draft tokens of one request, drawn by an engine whose next position is 117.
+
+    rows of logits   0  1  2  [3]        [3]: the bonus row, if bonus tokens are to be drawn here
+    positions      117 118 119 120       uniforms = philox(seed, position)
+
+Reference:
+    Leviathan, Kalman, Matias (2022), arXiv:2211.17192, algorithm 1. Salmon, Moraes, Dror, Shaw (2011),
+    doi:10.1145/2063384.2063405 (Philox).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import _counter_step, _counter_torch
+from ._counter_step import MAX_VOCAB_SIZE, CounterStep
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .rejection import BackendName
+
+__all__ = ["MAX_VOCAB_SIZE", "rejection_sample"]
+
+
+def rejection_sample(
+    draft_token_ids: Tensor,  # [num_tokens] int32
+    cu_num_draft_tokens: Tensor,  # [batch_size] int32
+    max_spec_len: int,
+    logits: Tensor,  # [num_rows, vocab_size] float32 or bfloat16 or float16
+    temperature: Tensor,  # [batch_size] float32
+    seeds: Tensor,  # [batch_size] int64
+    positions: Tensor,  # [batch_size] int64
+    *,
+    draft_probs: Tensor | None = None,  # [num_tokens, vocab_size] float32
+    draft_logits: Tensor | None = None,  # [num_tokens, vocab_size] float32 or bfloat16 or float16
+    draft_logsumexp: Tensor | None = None,  # [num_tokens] float32
+    bonus_token_ids: Tensor | None = None,  # [batch_size, 1] int32
+    backend: BackendName | None = None,
+    validate: bool = False,
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Keep the longest acceptable prefix of each request's draft tokens, then add one token.
+
+    No argument is read on the host, so a captured CUDA graph can be replayed with other numbers of draft tokens: rows
+    behind the last request are padding.
+
+    Args:
+        draft_token_ids: Flattened over requests; -1 marks a withdrawn draft token, which is never accepted.
+        cu_num_draft_tokens: Inclusive cumulative sum of the draft tokens per request, no leading 0; 0 of them is legal.
+        max_spec_len: At least the most draft tokens of a request, at most 128.
+        logits: The target model's, with penalties and filters applied but *before* temperature. Rows in the order of
+            `draft_token_ids`; without `bonus_token_ids` each request's are followed by its bonus row, as vLLM's model
+            runner computes them. Rows may be strided.
+        temperature: Divides target and draft logits alike; 0 marks a greedy request; 2.2e-5 is the lowest other.
+        seeds: One per request, any int64.
+        positions: Of each request's first draft token in its sequence. The next step must start behind this step's.
+        draft_probs: The law that each draft token was drawn from.
+        draft_logits: Instead of `draft_probs`, before temperature. With neither, drafts are one-hot (n-gram).
+        draft_logsumexp: Of `draft_logits / temperature`, if the draft sampler kept it: saves reading them all.
+        bonus_token_ids: Used for requests whose drafts are all accepted. `None`: drawn from the bonus rows.
+        backend: `None` takes Triton on a GPU and PyTorch elsewhere.
+        validate: Also check values inside tensors. Waits for the device.
+
+    Returns:
+        Per request the accepted draft tokens, one recovered or bonus token, then -1.
+
+    Raises:
+        TypeError: If an argument is of the wrong kind.
+        ValueError: If arguments disagree, or with `validate=True` a value is out of its range.
+
+    Randomness:
+        Position `n` of a request takes block `(n, "veri")` of Philox 4x32-10 under the key `seed`, whatever the rest of
+        the batch is. Nothing else is drawn.
+
+    Limits:
+        Target probabilities are sums in float32 within tiles of 4096 entries and exact integers across them: relative
+        error some 2**-21. Logits times `log2(e) / temperature` must stay below 2**30 in magnitude, else the row has no
+        law. `vocab_size` is at most 2**19.
+
+    Traffic:
+        `logits` once; of one rejected row per request the target logits and the draft's row again. For 2-byte logits
+        and float32 draft probabilities `2 * num_rows * vocab_size + 6 * batch_size * vocab_size` bytes at most, and
+        with one-hot drafts a tile instead of the second term. Two or three launches.
+    """
+    name = "rejection_sample"
+    step = _counter_step.checked_step(
+        name,
+        CounterStep(
+            draft_token_ids,
+            cu_num_draft_tokens,
+            max_spec_len,
+            logits,
+            temperature,
+            seeds,
+            positions,
+            draft_probs,
+            draft_logits,
+            draft_logsumexp,
+            bonus_token_ids,
+        ),
+    )
+    if backend not in (None, "triton", "torch"):
+        raise ValueError(f"{name}: backend={backend!r}, but it must be 'triton' or 'torch'. Use None to choose.")
+    if validate:
+        _counter_step.check_values(name, step)
+    if backend == "torch" or (backend is None and step.device.type != "cuda"):
+        return _counter_torch.verify(step)
+    from . import _counter_triton
+
+    return _counter_triton.verify(step)

@@ -1,0 +1,349 @@
+"""Our rejection sampler with counter noise: both backends against each other, against float64, and what it promises."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+from fairdraw.sampler_impl import rejection_counter
+from fairdraw.sampler_impl._counter_torch import uniforms_at
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BACKENDS = ("torch", "triton")
+DRAFTS = ("probs", "logits", "logits+lse", "one-hot")
+MARGIN = 2.0**-18
+"""A uniform nearer than this, relative, to an edge between two outcomes may be decided either way."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of `rejection_sample`; `logits` have bonus rows if `bonus_token_ids` is None."""
+
+    draft_token_ids: Tensor  # [num_tokens] int32
+    cu_num_draft_tokens: Tensor  # [batch_size] int32
+    max_spec_len: int
+    logits: Tensor  # [num_rows, vocab_size] float32
+    temperature: Tensor  # [batch_size] float32
+    seeds: Tensor  # [batch_size] int64
+    positions: Tensor  # [batch_size] int64
+    draft_probs: Tensor | None = None  # [num_tokens, vocab_size] float32
+    draft_logits: Tensor | None = None  # [num_tokens, vocab_size] float32
+    draft_logsumexp: Tensor | None = None  # [num_tokens] float32
+    bonus_token_ids: Tensor | None = None  # [batch_size, 1] int32
+
+    def sample(self, backend: Any, validate: bool = True) -> list[list[int]]:  # Any: a word
+        moved: Any = {k: v.to(DEVICE) if isinstance(v, Tensor) else v for k, v in vars(self).items()}  # Any: arguments
+        return rejection_counter.rejection_sample(**moved, backend=backend, validate=validate).tolist()
+
+    def both(self) -> list[list[int]]:
+        """Output rows, after checking that the backends agree on them."""
+        rows = self.sample("torch")
+        assert rows == self.sample("triton")
+        return rows
+
+
+def make_call(
+    num_draft_tokens: list[int], vocab_size: int, seed: int = 0, *, draft: str = "probs", bonus_rows: bool = False
+) -> Call:
+    """A plausible batch: drafts are drawn from the draft law, which is near the target law."""
+    noise = torch.Generator().manual_seed(seed)
+    batch_size, num_tokens = len(num_draft_tokens), sum(num_draft_tokens)
+    counts = torch.tensor(num_draft_tokens)
+    temperature = 0.5 + torch.rand(batch_size, generator=noise)
+    per_token = temperature.repeat_interleave(counts)[:, None]
+    draft_logits = torch.randn(num_tokens, vocab_size, generator=noise)
+    probs = (draft_logits / per_token).softmax(-1)
+    ids = probs.multinomial(1, generator=noise)[:, 0] if num_tokens else torch.zeros(0)
+    rows = draft_logits + torch.randn(num_tokens, vocab_size, generator=noise)
+    bonus = torch.randn(batch_size, vocab_size, generator=noise)
+    if bonus_rows:
+        parts = zip(rows.split(num_draft_tokens), bonus[:, None], strict=True)
+        rows = torch.cat([part for pair in parts for part in pair])
+    return Call(
+        draft_token_ids=ids.int(),
+        cu_num_draft_tokens=counts.cumsum(0).int(),
+        max_spec_len=max(num_draft_tokens),
+        logits=rows,
+        temperature=temperature,
+        seeds=torch.randint(-(2**62), 2**62, (batch_size,), generator=noise),
+        positions=torch.randint(2**40, (batch_size,), generator=noise),
+        draft_probs=probs if draft == "probs" else None,
+        draft_logits=draft_logits if draft.startswith("logits") else None,
+        draft_logsumexp=(draft_logits / per_token).logsumexp(-1) if draft == "logits+lse" else None,
+        bonus_token_ids=None
+        if bonus_rows
+        else torch.randint(vocab_size, (batch_size, 1), generator=noise, dtype=torch.int32),
+    )
+
+
+def one_request(target: list[float], draft: list[float] | None, draft_token_ids: list[int], seed: int = 0) -> Call:
+    """One request, the same law at every position, bonus token the last id."""
+    count = len(draft_token_ids)
+    return Call(
+        draft_token_ids=torch.tensor(draft_token_ids, dtype=torch.int32),
+        cu_num_draft_tokens=torch.tensor([count], dtype=torch.int32),
+        max_spec_len=count,
+        logits=torch.tensor([target] * count).log(),
+        temperature=torch.ones(1),
+        seeds=torch.tensor([seed]),
+        positions=torch.zeros(1, dtype=torch.int64),
+        draft_probs=None if draft is None else torch.tensor([draft] * count),
+        bonus_token_ids=torch.tensor([[len(target) - 1]], dtype=torch.int32),
+    )
+
+
+def expected(call: Call) -> list[list[int] | None]:
+    """The definition in float64, request by request; `None` where a uniform is too near an edge to tell."""
+    rows = []
+    starts = [0, *call.cu_num_draft_tokens.tolist()]
+    for req_idx, (start, end) in enumerate(pairwise(starts)):
+        pos = torch.arange(call.max_spec_len + 1)
+        accept, draw = uniforms_at(call.seeds[req_idx], call.positions[req_idx] + pos)
+        rows.append(_expected_row(call, req_idx, start, end - start, accept.tolist(), draw.tolist()))
+    return rows
+
+
+def _expected_row(
+    call: Call, req_idx: int, start: int, count: int, accept: list[float], draw: list[float]
+) -> list[int] | None:
+    shift = req_idx if call.bonus_token_ids is None else 0
+    output: list[int] = []
+    for pos in range(count):
+        target = (call.logits[start + pos + shift].double() / call.temperature[req_idx].double()).softmax(-1)
+        token_id = int(call.draft_token_ids[start + pos])
+        draft = _draft_law(call, start + pos, req_idx, target)
+        ratio = float(target[token_id] / draft[token_id])
+        if abs(ratio / accept[pos] - 1) < MARGIN:
+            return None
+        if ratio < accept[pos]:
+            weights = (target - draft).clamp(min=0)
+            return _padded(call, output, _drawn(weights.numpy(), draw[pos]))
+        output.append(token_id)
+    if call.bonus_token_ids is not None:
+        return _padded(call, output, int(call.bonus_token_ids[req_idx, 0]))
+    target = (call.logits[start + count + shift].double() / call.temperature[req_idx].double()).softmax(-1)
+    return _padded(call, output, _drawn(target.numpy(), draw[count]))
+
+
+def _draft_law(
+    call: Call,
+    row: int,
+    req_idx: int,
+    target: Tensor,  # [vocab_size] float64
+) -> Tensor:  # [vocab_size] float64
+    if call.draft_probs is not None:
+        return call.draft_probs[row].double()
+    if call.draft_logits is not None:
+        return (call.draft_logits[row].double() / call.temperature[req_idx].double()).softmax(-1)
+    return torch.zeros_like(target).index_fill_(0, call.draft_token_ids[row].long(), 1.0)
+
+
+def _drawn(weights: np.ndarray[Any, Any], uniform: float) -> int | None:  # Any: float64 of any length
+    cumulative = weights.cumsum()
+    goal = uniform * cumulative[-1]
+    token_id = int(np.searchsorted(cumulative, goal, side="right"))
+    edges = cumulative[max(token_id - 1, 0) : token_id + 1]
+    return None if (abs(edges - goal) < MARGIN * cumulative[-1]).any() else token_id
+
+
+def _padded(call: Call, accepted: list[int], token_id: int | None) -> list[int] | None:
+    if token_id is None:
+        return None
+    return [*accepted, token_id] + [-1] * (call.max_spec_len - len(accepted))
+
+
+@pytest.mark.parametrize("bonus_rows", [False, True], ids=["bonus given", "bonus drawn"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_both_backends_follow_the_definition(draft: str, bonus_rows: bool) -> None:
+    call = make_call([2, 0, 3, 1, 3, 3], 37, seed=len(draft), draft=draft, bonus_rows=bonus_rows)
+    rows = call.both()
+    known = [(row, wanted) for row, wanted in zip(rows, expected(call), strict=True) if wanted is not None]
+    assert len(known) >= 5
+    assert [row for row, _ in known] == [wanted for _, wanted in known]
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_backends_agree_across_tiles(draft: str) -> None:
+    make_call([2, 1], 4097 + 4096, seed=3, draft=draft).both()
+    make_call([1, 2], 4096, seed=4, draft=draft, bonus_rows=True).both()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_half_precision_logits_equal_the_same_numbers_in_float32(dtype: torch.dtype) -> None:
+    call = make_call([2, 3], 300, seed=5, draft="logits")
+    assert call.draft_logits is not None
+    half = replace(call, logits=call.logits.to(dtype), draft_logits=call.draft_logits.to(dtype))
+    full = replace(call, logits=half.logits.float(), draft_logits=call.draft_logits.to(dtype).float())
+    assert half.both() == full.both()
+
+
+def test_rows_may_be_strided() -> None:
+    call = make_call([2, 3], 33, seed=6)
+    wide = torch.full((5, 50), float("nan"))
+    wide[:, :33] = call.logits
+    assert replace(call, logits=wide[:, :33]).both() == call.both()
+    assert replace(call, logits=call.logits.t().contiguous().t()).both() == call.both()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tokens_do_not_depend_on_batch_neighbours(backend: str) -> None:
+    call = make_call([2, 3, 0, 3], 41, seed=7)
+    together = call.sample(backend)
+    for req_idx, (start, end) in enumerate([(0, 2), (2, 5), (5, 5), (5, 8)]):
+        assert call.draft_probs is not None
+        assert call.bonus_token_ids is not None
+        alone = replace(
+            call,
+            draft_token_ids=call.draft_token_ids[start:end],
+            cu_num_draft_tokens=torch.tensor([end - start], dtype=torch.int32),
+            logits=call.logits[start:end],
+            draft_probs=call.draft_probs[start:end],
+            temperature=call.temperature[req_idx : req_idx + 1],
+            seeds=call.seeds[req_idx : req_idx + 1],
+            positions=call.positions[req_idx : req_idx + 1],
+            bonus_token_ids=call.bonus_token_ids[req_idx : req_idx + 1],
+        )
+        assert alone.sample(backend) == [together[req_idx]]
+
+
+def test_padding_behind_the_last_request_changes_nothing() -> None:
+    call = make_call([2, 3], 33, seed=8, draft="one-hot")
+    padded = replace(
+        call,
+        draft_token_ids=torch.cat([call.draft_token_ids, torch.zeros(3, dtype=torch.int32)]),
+        logits=torch.cat([call.logits, torch.zeros(3, 33)]),
+    )
+    assert padded.sample("triton", validate=False) == call.sample("triton")
+
+
+def test_greedy_requests_accept_the_argmax_and_ignore_their_seed() -> None:
+    call = make_call([2, 2, 2], 33, seed=9, bonus_rows=True)
+    best = call.logits.argmax(-1)
+    drafts = torch.tensor([best[0], best[1], best[3], 0, best[6] - 1, 0]).int()
+    greedy = replace(call, temperature=torch.zeros(3), draft_token_ids=drafts)
+    rows = greedy.both()
+    assert rows[0] == [*best[:3].tolist()]
+    assert rows[1][:2] == [int(best[3]), int(best[4])]
+    assert rows[2] == [int(best[6]), -1, -1]
+    assert replace(greedy, seeds=greedy.seeds + 1).both() == rows
+
+
+def test_greedy_takes_the_lowest_id_of_a_tie_and_nan_first() -> None:
+    logits = torch.tensor([[1.0, 5.0, 5.0, 0.0], [1.0, 5.0, float("nan"), float("nan")], [-0.0, 0.0, -1.0, -1.0]])
+    call = replace(one_request([0.25] * 4, None, [1, 2, 3]), logits=logits, temperature=torch.zeros(1))
+    assert call.both() == [[1, 2, 0, -1]]
+
+
+NO_LAW = {"NaN": float("nan"), "infinite": float("inf")}
+
+
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("bad", NO_LAW.values(), ids=NO_LAW.keys())
+def test_row_without_a_law_rejects_and_gives_token_0(bad: float, draft: str) -> None:
+    call = make_call([2], 33, seed=10, draft=draft)
+    logits = call.logits.clone()
+    logits[0, 7] = bad
+    for rows in (logits, torch.full_like(logits, float("-inf"))):
+        for seed in range(2):
+            assert replace(call, logits=rows, seeds=torch.tensor([seed])).both() == [[0, -1, -1]]
+
+
+def test_unknown_draft_law_accepts_nothing() -> None:
+    call = make_call([1, 1], 33, seed=11)
+    assert call.draft_probs is not None
+    rows = replace(call, draft_probs=torch.full_like(call.draft_probs, float("nan"))).both()
+    assert [row[1] for row in rows] == [-1, -1]
+
+
+@pytest.mark.parametrize("token_id", [-1, 4, 99], ids=["withdrawn", "just outside", "far outside"])
+@pytest.mark.parametrize("draft", [None, [0.25] * 4], ids=["one-hot", "dense"])
+def test_draft_id_outside_the_vocabulary_is_never_accepted(draft: list[float] | None, token_id: int) -> None:
+    call = one_request([0.1, 0.2, 0.3, 0.4], draft, [token_id])
+    rows = [replace(call, seeds=torch.tensor([seed])).sample("torch", validate=False)[0] for seed in range(8)]
+    assert rows == [replace(call, seeds=torch.tensor([s])).sample("triton", validate=False)[0] for s in range(8)]
+    assert all(0 <= row[0] < 4 and row[1] == -1 for row in rows)
+
+
+@pytest.mark.parametrize("vocab_size", [1, 2, 31, 513])
+@pytest.mark.parametrize("draft", ["probs", "one-hot"])
+def test_small_vocabularies_are_verified(vocab_size: int, draft: str) -> None:
+    rows = make_call([1, 2], vocab_size, seed=12, draft=draft, bonus_rows=True).both()
+    assert all(-1 <= token_id < vocab_size for row in rows for token_id in row)
+
+
+def test_empty_residual_draws_from_the_target() -> None:
+    law = [0.5, 0.5, 0.0, 0.0]
+    call = one_request(law, law, [2])
+    tokens = {tuple(replace(call, seeds=torch.tensor([seed])).both()[0]) for seed in range(8)}
+    assert tokens == {(0, -1), (1, -1)}
+
+
+@pytest.mark.parametrize("scale", [1e4, -1e4, 3e-39], ids=["high", "low", "tiny"])
+def test_level_of_the_logits_changes_nothing(scale: float) -> None:
+    call = make_call([2, 2], 33, seed=13, draft="one-hot", bonus_rows=True)
+    coarse = replace(call, logits=(call.logits * 4).round())
+    assert replace(coarse, logits=coarse.logits + scale).both() == coarse.both()
+
+
+def test_masked_logits_are_never_emitted() -> None:
+    call = make_call([3] * 4, 64, seed=14)
+    logits = call.logits.clone()
+    logits[:, 1::2] = torch.finfo(torch.float32).min
+    rows = replace(call, logits=logits, bonus_token_ids=torch.zeros(4, 1, dtype=torch.int32)).both()
+    assert all(token_id % 2 == 0 for row in rows for token_id in row if token_id >= 0)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 100.0])
+def test_temperature_is_folded_in(temperature: float) -> None:
+    call = replace(make_call([2, 3], 40, seed=15, draft="one-hot"), temperature=torch.full((2,), temperature))
+    processed = replace(call, logits=call.logits / temperature, temperature=torch.ones(2))
+    assert call.both() == processed.both()
+
+
+def test_uniforms_are_philox() -> None:
+    """Ten rounds in Python's integers; the keys are the seed's words, the counter is the position's and "veri"."""
+    seed, position = 0x0123456789ABCDEF, 0x00000011DEADBEEF
+    words = [position & 0xFFFFFFFF, position >> 32, 0x76657269, 0]
+    keys = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        first, third = words[0] * 0xD2511F53, words[2] * 0xCD9E8D57
+        words = [(third >> 32) ^ words[1] ^ keys[0], third & 0xFFFFFFFF, (first >> 32) ^ words[3] ^ keys[1]]
+        words.append(first & 0xFFFFFFFF)
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    wanted = [((words[i] >> 5) * 2**26 + (words[i + 1] >> 6)) / 2**53 for i in (0, 2)]
+    accept, draw = uniforms_at(torch.tensor(seed), torch.tensor(position))
+    assert [accept.item(), draw.item()] == wanted
+
+
+def test_first_token_follows_the_target() -> None:
+    """Chi-square of 40000 fixed draws: accept one draft token, or replace it."""
+    target = torch.tensor([0.05, 0.1, 0.15, 0.3, 0.4])
+    draft = torch.tensor([0.4, 0.3, 0.1, 0.1, 0.1])
+    size = 40_000
+    noise = torch.Generator().manual_seed(1)
+    call = Call(
+        draft_token_ids=draft.multinomial(size, replacement=True, generator=noise).int(),
+        cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
+        max_spec_len=1,
+        logits=target.log().expand(size, 5).contiguous(),
+        temperature=torch.ones(size),
+        seeds=torch.full((size,), 9),
+        positions=torch.arange(size) * 2,
+        draft_probs=draft.expand(size, 5).contiguous(),
+        bonus_token_ids=torch.zeros(size, 1, dtype=torch.int32),
+    )
+    first = torch.tensor(call.sample("torch"))[:, 0]
+    counts = torch.bincount(first, minlength=5)
+    statistic = float(((counts - size * target) ** 2 / (size * target)).sum())
+    assert statistic < 23.5  # exceeded once in 10000 seeds, with 4 degrees of freedom

@@ -1,0 +1,96 @@
+"""The border of our sampler with counter noise: what it launches, and what it says of mistakes."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+from fairdraw.sampler_impl import _counter_kernels as kernels
+from fairdraw.sampler_impl import rejection_counter
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def make_arguments(dense: bool = True, bonus_rows: bool = False) -> dict[str, Any]:
+    """Two requests with 2 drafts and 1, over 9 entries."""
+    num_rows = 3 + 2 * bonus_rows
+    arguments = {
+        "draft_token_ids": torch.tensor([3, 4, 5], dtype=torch.int32),
+        "cu_num_draft_tokens": torch.tensor([2, 3], dtype=torch.int32),
+        "max_spec_len": 2,
+        "logits": torch.arange(num_rows * 9.0).reshape(num_rows, 9).sin(),
+        "temperature": torch.ones(2),
+        "seeds": torch.tensor([1, 2]),
+        "positions": torch.tensor([10, 20]),
+        "draft_probs": torch.full((3, 9), 1 / 9) if dense else None,
+        "bonus_token_ids": None if bonus_rows else torch.zeros(2, 1, dtype=torch.int32),
+    }
+    return {name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value for name, value in arguments.items()}
+
+
+def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
+    names: list[str] = []
+    hooks = [
+        (kernel, lambda *args, name=name, **options: names.append(name))
+        for name, kernel in vars(kernels).items()
+        if name.endswith("_kernel")
+    ]
+    for kernel, hook in hooks:
+        kernel.add_pre_run_hook(hook)
+    try:
+        rejection_counter.rejection_sample(**make_arguments(dense=False), backend="triton")
+        assert names == ["tile_stats_kernel", "judge_kernel"]
+        names.clear()
+        rejection_counter.rejection_sample(**make_arguments(bonus_rows=True), backend="triton")
+        assert names == ["tile_stats_kernel", "judge_kernel", "residual_kernel"]
+    finally:
+        for kernel, hook in hooks:
+            kernel.pre_run_hooks.remove(hook)
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "both laws": ({"draft_logits": torch.zeros(3, 9)}, r"draft_probs and draft_logits are both given, but .*\. Drop"),
+    "sum alone": ({"draft_logsumexp": torch.zeros(3)}, r"draft_logsumexp is given, but it must come with draft_logits"),
+    "no bonus": ({"bonus_token_ids": None}, r"logits\.shape=\[3, 9\], but it must be \[5, 9\]"),
+    "float64": ({"logits": torch.zeros(3, 9, dtype=torch.float64)}, r"logits\.dtype=torch\.float64, but"),
+    "seeds": ({"seeds": torch.zeros(2)}, r"seeds\.dtype=torch\.float32, but it must be torch\.int64"),
+    "no vocabulary": ({"logits": torch.zeros(3, 0)}, r"vocab_size=0, but it must be in \[1, 524288\]"),
+    "too long": ({"max_spec_len": 129}, r"max_spec_len=129, but it must be in \[0, 128\]"),
+    "not a tensor": ({"temperature": 1.0}, r"temperature=1\.0, but it must be a tensor"),
+    "flat logits": ({"logits": torch.zeros(27)}, r"logits=\[27\], but it must be a tensor of 2 dimensions"),
+    "backend": ({"backend": "cuda"}, r"backend='cuda', but it must be 'triton' or 'torch'"),
+    "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens=\[3, 1\], but .*cumsum"),
+    "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature=\[1\.0, -1\.0\], but .* 0"),
+    "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*withdraw"),
+}
+
+
+@pytest.mark.parametrize(("changes", "complaint"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_mistake_is_told_by_name(changes: dict[str, Any], complaint: str) -> None:
+    moved = {name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value for name, value in changes.items()}
+    arguments: Any = {**make_arguments(), "validate": True, **moved}  # Any: keyword arguments
+    with pytest.raises((TypeError, ValueError), match=complaint):
+        rejection_counter.rejection_sample(**arguments)
+
+
+def test_empty_batch_gives_an_empty_result() -> None:
+    nothing = torch.zeros(0, dtype=torch.int64, device=DEVICE)
+    for backend in ("torch", "triton"):
+        output = rejection_counter.rejection_sample(
+            nothing,
+            nothing,
+            2,
+            torch.zeros(0, 9, device=DEVICE),
+            torch.zeros(0, device=DEVICE),
+            nothing,
+            nothing,
+            backend=backend,  # type: ignore[arg-type]
+        )
+        assert output.shape == (0, 3)

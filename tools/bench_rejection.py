@@ -1,0 +1,385 @@
+"""Time verification steps against each other on this GPU and keep the result as one JSON record.
+
+    python tools/bench_rejection.py --vllm-022 DIR --vllm-033 DIR --flashinfer DIR/include \
+        --commit $(git rev-parse HEAD) --out perf_regression/records/rejection_h200.json
+
+Every figure is the median, over rounds in one process, of one CUDA graph replay between two events, in microseconds.
+In each round every arm runs once, in an order drawn anew, each after 256 MiB were read to turn out the L2 cache. An
+empty replay is timed alike and not subtracted. Arms:
+
+========== ============================================================================================================
+ours       `rejection_counter` from bfloat16 logits; bonus tokens given
+ours+bonus the same with bonus rows, as vLLM 0.33.0 and FlashInfer have them
+vllm022    vLLM 0.22.0 `rejection_sample` from float32 logits, as its caller hands them; bonus tokens given
+vllm033    vLLM 0.33.0 V2 `rejection_sample` from bfloat16 target and draft logits, with bonus rows
+flashinfer softmax of target logits, bonus rows among them, and chain speculative sampling; `chain` is the second alone
+copy       a copy that moves as many bytes as ours must: half read, half written
+========== ============================================================================================================
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import _equality
+import _law
+import _upstream_arms as upstream
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fairdraw.sampler_impl import _counter_triton, rejection_counter
+
+BATCH_SIZES = (1, 8, 64, 256)
+VOCAB_SIZES = (32000, 128256, 151936, 202048)
+SPEC_LENS = (1, 3, 7)
+KINDS = ("probs", "logits+lse", "one-hot")
+FLUSH_BYTES = 256 << 20
+
+Arm = Callable[[], object]
+Json = dict[str, Any]  # Any: JSON
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def _copy_kernel(  # type: ignore[no-untyped-def]
+    to_ptr,
+    from_ptr,
+    size,
+    BLOCK: tl.constexpr,
+):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(to_ptr + at, tl.load(from_ptr + at, mask=at < size), mask=at < size)
+
+
+class Clock:
+    """Times graph replays with a cold L2."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.flush = torch.ones(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+        self.order = random.Random(0)
+
+    def measure(self, arms: dict[str, Arm]) -> dict[str, list[float]]:
+        """Sorted microseconds of every arm; rounds are interleaved."""
+        graphs = {name: capture(arm) for name, arm in arms.items()}
+        times: dict[str, list[float]] = {name: [] for name in arms}
+        for round_ in range(self.rounds + 2):
+            names = self.order.sample(sorted(graphs), len(graphs))
+            events = {name: [torch.cuda.Event(enable_timing=True) for _ in range(2)] for name in names}
+            for name in names:
+                self.flush.sum()
+                begin, end = events[name]
+                begin.record()
+                graphs[name].replay()
+                end.record()
+            torch.cuda.synchronize()
+            if round_ >= 2:  # the first ones warm clocks and caches
+                for name, (begin, end) in events.items():
+                    times[name].append(begin.elapsed_time(end) * 1e3)
+        return {name: sorted(values) for name, values in times.items()}
+
+
+def capture(arm: Arm) -> torch.cuda.CUDAGraph:
+    """The arm as a graph; what it compiles or loads is compiled and loaded before."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        arm()
+        arm()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        arm()
+    return graph
+
+
+def copy_arm(num_bytes: int) -> Arm:
+    """Moves `num_bytes` in all."""
+    source = torch.randint(1 << 30, (max(num_bytes // 8, 1),), dtype=torch.int32, device="cuda")
+    target = torch.empty_like(source)
+    grid = (triton.cdiv(len(source), 4096),)
+    return lambda: _copy_kernel[grid](target, source, len(source), BLOCK=4096)  # pyright: ignore[reportArgumentType]
+
+
+class Batch:
+    """Random requests: draft tokens are drawn from the draft law, a noisy cousin of the target law."""
+
+    def __init__(self, batch_size: int, max_spec_len: int, vocab_size: int, kind: str) -> None:
+        noise = torch.Generator("cuda").manual_seed(batch_size * 1000003 + max_spec_len * 1009 + vocab_size)
+        num_tokens = batch_size * max_spec_len
+        self.batch_size, self.max_spec_len, self.vocab_size, self.kind = batch_size, max_spec_len, vocab_size, kind
+        draft = torch.randn(num_tokens, vocab_size, device="cuda", generator=noise).mul_(2)
+        target = torch.randn(num_tokens, vocab_size, device="cuda", generator=noise).mul_(1.15).add_(draft)
+        self.draft_probs = draft.softmax(-1)
+        self.draft_token_ids = self.draft_probs.multinomial(1, generator=noise).flatten().int()
+        if kind == "one-hot":
+            self._lift_drafted(target, noise)
+        self.draft_logits = draft.bfloat16()
+        self.draft_logsumexp = self.draft_logits.float().logsumexp(-1)
+        self.logits = target.bfloat16()
+        with_bonus = torch.randn(batch_size, max_spec_len + 1, vocab_size, device="cuda", generator=noise).mul_(2)
+        with_bonus[:, :-1] = target.view(batch_size, max_spec_len, vocab_size)
+        self.logits_with_bonus = with_bonus.bfloat16().view(-1, vocab_size)
+        ends = torch.arange(1, batch_size + 1, dtype=torch.int32, device="cuda") * max_spec_len
+        self.cu_num_draft_tokens = ends
+        self.bonus_token_ids = torch.randint(
+            vocab_size, (batch_size, 1), dtype=torch.int32, device="cuda", generator=noise
+        )
+        self.temperature = torch.ones(batch_size, device="cuda")
+        self.seeds = torch.randint(1 << 62, (batch_size,), device="cuda", generator=noise)
+        self.positions = torch.randint(1 << 31, (batch_size,), device="cuda", generator=noise)
+
+    def _lift_drafted(
+        self,
+        target: Tensor,  # [num_tokens, vocab_size] float32, written
+        noise: torch.Generator,
+    ) -> None:
+        """Give the drafted ids a target probability of 0.15 to 0.95: an n-gram that is often right."""
+        ids = self.draft_token_ids.long()[:, None]
+        target.scatter_(1, ids, float("-inf"))
+        probability = torch.rand(len(ids), 1, device="cuda", generator=noise) * 0.8 + 0.15
+        rest = target.logsumexp(1, keepdim=True)
+        target.scatter_(1, ids, rest + torch.log(probability / (1 - probability)))
+
+    def draft(self) -> Json:
+        if self.kind == "probs":
+            return {"draft_probs": self.draft_probs}
+        if self.kind == "logits+lse":
+            return {"draft_logits": self.draft_logits, "draft_logsumexp": self.draft_logsumexp}
+        return {"draft_logits": self.draft_logits} if self.kind == "logits" else {}
+
+    def ours(self, bonus_rows: bool = False, **changes: Any) -> Tensor:  # Any: any argument
+        arguments = (self.temperature, self.seeds, self.positions)
+        rows = self.logits_with_bonus if bonus_rows else self.logits
+        bonus = {} if bonus_rows else {"bonus_token_ids": self.bonus_token_ids}
+        return rejection_counter.rejection_sample(
+            self.draft_token_ids, self.cu_num_draft_tokens, self.max_spec_len, rows, *arguments,
+            **{**self.draft(), **bonus, **changes},
+        )  # fmt: skip
+
+    def rejecting(self) -> int:
+        """Requests that recover a token."""
+        return int((self.ours()[:, -1] < 0).sum())
+
+    def bytes_to_move(self) -> int:
+        """Every target logit once; of a rejected row the target logits again and the draft's row (one-hot: a tile)."""
+        once = self.logits.numel() * 2
+        per_entry = {"probs": 6, "logits+lse": 4, "logits": 4, "one-hot": 0}[self.kind]
+        tile = 2 * 4096 if self.kind == "one-hot" else 0
+        own = self.draft_logits.numel() * 2 if self.kind == "logits" else 0
+        return once + own + self.rejecting() * (per_entry * self.vocab_size + tile)
+
+
+def arms_of(batch: Batch, tools: Json) -> dict[str, Arm]:
+    arms: dict[str, Arm] = {"ours": batch.ours, "ours+bonus": lambda: batch.ours(bonus_rows=True)}
+    arms["copy"] = copy_arm(batch.bytes_to_move())
+    dense = batch.kind != "one-hot"
+    if "vllm022" in tools:
+        logits = batch.logits.float()
+        counts = [batch.max_spec_len] * batch.batch_size
+        metadata = upstream.v1_metadata(batch.batch_size)
+        arms["vllm022"] = lambda: tools["vllm022"].rejection_sample(
+            batch.draft_token_ids, counts, batch.max_spec_len, batch.cu_num_draft_tokens,
+            batch.draft_probs if dense else None, logits, batch.bonus_token_ids, metadata,
+        )  # fmt: skip
+    if "vllm033" in tools:
+        rest = upstream.v2_arguments(
+            batch.draft_token_ids, batch.batch_size, batch.max_spec_len, batch.seeds, batch.positions
+        )
+        draft_logits = batch.draft_logits.view(batch.batch_size, batch.max_spec_len, -1) if dense else None
+        arms["vllm033"] = lambda: tools["vllm033"].rejection_sample(batch.logits_with_bonus, draft_logits, *rest)
+    if "flashinfer" in tools and batch.kind == "probs":
+        chain = tools["flashinfer"]
+        probs = batch.logits_with_bonus.softmax(-1, dtype=torch.float32)
+        arms["chain"] = lambda: chain(batch.draft_probs, batch.draft_token_ids, probs, batch.batch_size)
+        arms["flashinfer"] = lambda: chain(
+            batch.draft_probs, batch.draft_token_ids, batch.logits_with_bonus.softmax(-1, dtype=torch.float32),
+            batch.batch_size,
+        )  # fmt: skip
+    return arms
+
+
+def summary(times: list[float]) -> Json:
+    quarter = len(times) // 4
+    return {
+        "median": round(statistics.median(times), 2),
+        "low": round(times[quarter], 2),
+        "high": round(times[-1 - quarter], 2),
+    }
+
+
+def measure_case(clock: Clock, tools: Json, batch: Batch) -> Json:
+    times = {name: summary(values) for name, values in clock.measure(arms_of(batch, tools)).items()}
+    moved = batch.bytes_to_move()
+    median = {name: value["median"] for name, value in times.items()}
+    case: Json = {"kind": batch.kind, "B": batch.batch_size, "K": batch.max_spec_len, "V": batch.vocab_size}
+    case |= {"rejecting": batch.rejecting(), "bytes": moved, "us": times}
+    case["of_copy"] = round(median["copy"] / median["ours"], 3)
+    pairs = {"vllm022": "ours", "vllm033": "ours+bonus", "flashinfer": "ours+bonus"}
+    case["ratio"] = {name: round(median[own] / median[name], 3) for name, own in pairs.items() if name in median}
+    if "vllm033" in median:
+        case["ratio"]["vllm033, bonus given to ours"] = round(median["ours"] / median["vllm033"], 3)
+    print(batch.kind, batch.batch_size, batch.max_spec_len, batch.vocab_size, median, case["ratio"], flush=True)
+    return case
+
+
+def measure_copies(clock: Clock) -> list[Json]:
+    """What the card can do: by a kernel, and by the driver's copy, which in a graph is slower beyond 512 MiB."""
+    rows: list[Json] = []
+    for mebibytes in (50, 100, 350, 1024, 4096):
+        kernel = copy_arm(mebibytes << 20)
+        source = torch.zeros(mebibytes << 19, dtype=torch.uint8, device="cuda").random_()
+        target = torch.empty_like(source)
+        arms: dict[str, Arm] = {
+            "kernel": kernel,
+            "driver": partial(target.copy_, source),
+            "read": source.view(torch.int32).amax,
+        }
+        times = {name: statistics.median(values) for name, values in clock.measure(arms).items()}
+        moved = {"kernel": mebibytes << 20, "driver": mebibytes << 20, "read": mebibytes << 19}
+        rates = {name: round(moved[name] / value / 1e6, 3) for name, value in times.items()}
+        rows.append({"MiB": mebibytes, "us": {k: round(v, 1) for k, v in times.items()}, "TB/s": rates})
+        print("copy", rows[-1], flush=True)
+    return rows
+
+
+def measure_race(clock: Clock) -> list[Json]:
+    """The inverse CDF that is shipped against an exponential race in its place."""
+    from _race_arm import RaceKernel
+
+    def raced(batch: Batch) -> object:
+        shipped = _counter_triton.residual_kernel
+        _counter_triton.residual_kernel = RaceKernel()
+        try:
+            return batch.ours()
+        finally:
+            _counter_triton.residual_kernel = shipped
+
+    rows = []
+    for batch_size in (64, 256):
+        batch = Batch(batch_size, 3, 128256, "probs")
+        times = clock.measure({"inverse CDF": batch.ours, "race": partial(raced, batch)})
+        rows.append({"B": batch_size, "K": 3, "V": 128256, "us": {name: summary(t) for name, t in times.items()}})
+        print("race", rows[-1], flush=True)
+    return rows
+
+
+def measure_host(repeats: int = 400) -> Json:
+    """Microseconds of host time per call at B=1, median, with the device kept ahead."""
+    rows = {}
+    for kind in KINDS:
+        batch = Batch(1, 3, 32000, kind)
+        batch.ours()
+        times = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            batch.ours()
+            times.append((time.perf_counter() - begin) * 1e6)
+            torch.cuda.synchronize()
+        rows[kind] = round(statistics.median(times), 1)
+    print("host", rows, flush=True)
+    return rows
+
+
+def machine() -> Json:
+    properties = torch.cuda.get_device_properties(0)
+    fields = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw"
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "gpu": properties.name,
+        "multiprocessors": properties.multi_processor_count,
+        "L2_MiB": properties.L2_cache_size >> 20,
+        "nvidia-smi": dict(zip(fields.split(","), shown.split(", "), strict=False)),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": triton.__version__,
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def sources() -> dict[str, str]:
+    """SHA-256 of the files that were measured, which may be newer than the commit."""
+    folder = Path(rejection_counter.__file__).parent
+    files = sorted([*folder.glob("_counter_*.py"), *folder.glob("*rejection*.py")])
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def load_tools(options: argparse.Namespace) -> tuple[Json, Json]:
+    """What can be compared with here, and what is said of it in the record."""
+    tools: Json = {}
+    about: Json = {}
+    for name, folder, module in (
+        ("vllm022", options.vllm_022, upstream.V1),
+        ("vllm033", options.vllm_033, upstream.V2),
+    ):
+        if folder is not None:
+            tools[name], digest = upstream.load_vllm(folder, module)
+            about[name] = {"module": module, "sha256": digest}
+    if options.flashinfer is not None:
+        try:
+            tools["flashinfer"] = upstream.FlashInferChain(options.flashinfer, Path("/tmp/flashinfer-chain"))
+            about["flashinfer"] = {"built": "ChainSpeculativeSampling of include/flashinfer/sampling.cuh, by nvcc"}
+        except (RuntimeError, OSError) as error:
+            about["flashinfer"] = {"failed": str(error)}
+            print("flashinfer failed:", error, flush=True)
+    return tools, about
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Time verification steps and keep the record.")
+    parser.add_argument("--vllm-022", type=Path, help="folder that holds vllm/, release 0.22.0")
+    parser.add_argument("--vllm-033", type=Path, help="folder that holds vllm/, release 0.33.0")
+    parser.add_argument("--flashinfer", type=Path, help="FlashInfer's include folder")
+    parser.add_argument("--commit", required=True, help="of the tree that runs")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--quick", action="store_true", help="only V=128256, K=3, B=64 and 256")
+    options = parser.parse_args()
+    tools, about = load_tools(options)
+    clock = Clock(options.rounds)
+    grid = [(b, v, k, kind) for kind in KINDS for v in VOCAB_SIZES for k in SPEC_LENS for b in BATCH_SIZES]
+    if options.quick:
+        grid = [(b, 128256, 3, kind) for kind in (*KINDS, "logits") for b in (64, 256)]
+    record: Json = {
+        "commit": options.commit,
+        "sources": sources(),
+        "before": machine(),
+        "rounds": options.rounds,
+        "upstream": about,
+    }
+    empty = torch.zeros(1, device="cuda")
+    record["empty_replay_us"] = summary(clock.measure({"empty": lambda: empty.add_(1)})["empty"])
+    record["copies"] = measure_copies(clock)
+    record["cases"] = [measure_case(clock, tools, Batch(b, k, v, kind)) for b, v, k, kind in grid]
+    record["race"] = measure_race(clock)
+    record["host_us"] = measure_host()
+    if "vllm022" in tools:
+        record["compatible"] = _equality.measure(clock, tools["vllm022"])
+        record["equality"] = _equality.compare(tools["vllm022"], 200 if options.quick else 10_000)
+    record["law"] = _law.judge(2 if options.quick else 96)
+    record["after"] = machine()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(f"written: {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
