@@ -4,7 +4,7 @@
 # Both work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
-SAMPLER ?= triton torch
+SAMPLER ?= triton torch counter sampling logits_plan penalties thinking_budget
 PROFILE ?= ci
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -16,8 +16,10 @@ check: $(READY)
 	@status=0; for sampler in $(SAMPLER); do \
 	  $(BIN)/fairdraw check $$sampler --profile $(PROFILE) || status=1; done; exit $$status
 
+# The performance lens counts in a process of its own: beside another worker it gives no verdict.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest tests properties statistical -n 2 --dist loadfile
+	$(BIN)/python -m pytest perf_regression
 
 # Exact counts, instruction counts, and times against vLLM. Not in parallel with anything: see perf_regression/.
 bench: $(READY)

@@ -71,7 +71,11 @@ def larger_uniforms_never_accept_more(sampler: RejectionSampler, case: Rejection
             broken(f"with larger uniforms, {after}; before, {before.tokens}")
 
 
-@check("REJ323", lambda can: rejecting(can, explicit=True, greedy=False), needs=_EXPLICIT)
+@check(
+    "REJ323",
+    lambda can: rejecting(can, explicit=True, greedy=False),
+    needs=(*_EXPLICIT, Capability.TOKEN_VERIFICATION),
+)
 def uniforms_influence_nothing_but_acceptance(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Smaller uniforms where a draft was accepted, larger ones where it was rejected: the tokens stay.
 

@@ -186,7 +186,7 @@ def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, c
 @check(
     "REJ309",
     lambda can: ordinary(can, dense=True, greedy=False, min_drafts=1, min_vocab_size=2, drafts=("same",)),
-    needs=(Capability.DENSE_DRAFTS,),
+    needs=(Capability.DENSE_DRAFTS, Capability.TOKEN_VERIFICATION),
 )
 def drafts_from_the_target_law_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If draft and target law are the same, the ratio is 1 and every draft is accepted.
@@ -272,7 +272,7 @@ def a_constant_added_to_the_logits_changes_nothing(sampler: RejectionSampler, ca
 @check(
     "REJ314",
     lambda can: ordinary(can, explicit=True, min_drafts=2, min_vocab_size=2, max_vocab_size=8, targets=POSITIVE),
-    needs=(*_EXPLICIT, Capability.RAGGED),
+    needs=(*_EXPLICIT, Capability.RAGGED, Capability.TOKEN_VERIFICATION),
 )
 def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Without its last draft a request emits the same prefix, then its bonus token if nothing was rejected before.
@@ -302,7 +302,7 @@ def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, 
 @check(
     "REJ315",
     lambda can: ordinary(can, explicit=True, min_drafts=2, min_vocab_size=2, max_vocab_size=8, targets=POSITIVE),
-    needs=_EXPLICIT,
+    needs=(*_EXPLICIT, Capability.TOKEN_VERIFICATION),
 )
 def later_positions_do_not_influence_earlier_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Other logits, laws and uniforms at a request's last position leave the tokens before it as they are.

@@ -195,7 +195,7 @@ def drafts_without_target_probability_are_rejected_at_uniform_zero(
     lambda can: rejecting(
         can, dense=True, targets=("normal", "zipf"), drafts=("elsewhere",), tokens=("likely",), dtypes=("float32",)
     ),
-    needs=(Capability.DENSE_DRAFTS,),
+    needs=(Capability.DENSE_DRAFTS, Capability.TOKEN_VERIFICATION),
 )
 def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A draft with draft probability 0 is rejected; the quotient target / 0 is not a probability ratio.

@@ -108,7 +108,7 @@ REFUSALS = {
     ),
     "not a sampler": (
         "stranger:wrong",
-        r"it gave int, which has no name, device, capabilities, verify\. Return fairdraw\.",
+        r"it gave int, which has no name, device, capabilities, verify or .*\. Return fairdraw\.",
     ),
     "no capabilities": ("stranger:Unsure", r"its capabilities are dict, not Capabilities\."),
 }

@@ -66,6 +66,26 @@ CONTRACTS = {
             reference="logits_plan_vllm",
             raised="PLAN100",
         ),
+        Contract(
+            name="penalties",
+            method="open_penalties",
+            case="fairdraw.strategies.lifecycle:PenaltiesLife",
+            mutants=("fairdraw.mutants.penalties:MUTANTS",),
+            right="fairdraw.mutants.penalties:right",
+            default="penalties",
+            reference="penalties_vllm",
+            raised="PEN100",
+        ),
+        Contract(
+            name="thinking_budget",
+            method="open_thinking",
+            case="fairdraw.strategies.lifecycle:ThinkingLife",
+            mutants=("fairdraw.mutants.thinking_budget:MUTANTS",),
+            right="fairdraw.mutants.thinking_budget:right",
+            default="thinking_budget",
+            reference="thinking_budget_vllm",
+            raised="THK100",
+        ),
     )
 }
 """Every contract that has checks."""
@@ -88,7 +108,7 @@ def missing_parts(subject: object) -> str:
     """What `subject` lacks to be under any contract, as words."""
     missing = [name for name in ("name", "device", "capabilities") if not hasattr(subject, name)]
     if not any(hasattr(subject, contract.method) for contract in CONTRACTS.values()):
-        missing.append(" or ".join(dict.fromkeys(contract.method for contract in CONTRACTS.values())))
+        missing.append(" or ".join(contract.method for contract in CONTRACTS.values()))
     return ", ".join(missing)
 
 

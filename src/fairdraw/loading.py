@@ -32,6 +32,8 @@ LENSES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.rejection",
         "fairdraw.properties.sampling",
         "fairdraw.properties.logits_plan",
+        "fairdraw.properties.penalties",
+        "fairdraw.properties.thinking_budget",
     ),
     "statistical": ("fairdraw.statistical.lens", "fairdraw.statistical.sampling"),
 }

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from fairdraw.protocols._capabilities import Capabilities
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+    from fairdraw.protocols._capabilities import Capabilities
 
 __all__ = [
     "AddedRow",

@@ -1,0 +1,121 @@
+"""A check that lets a state machine live many lives with the scanner under test."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fairdraw.checks import PROFILES, Check, OutOfTime, Profile
+from fairdraw.failures import CapabilityClosed, Inconclusive
+from fairdraw.seeds import derive_seed
+from fairdraw.strategies.lifecycle import LifecycleMachine, Playing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.protocols import Capability
+    from fairdraw.strategies.lifecycle import Event, Life
+
+__all__ = ["LifecycleCheck", "lifecycle_check"]
+
+
+def _by_machine(_: object) -> NoReturn:
+    raise TypeError("cases: a LifecycleCheck draws its lives by a state machine, but Check.cases was asked. Use run.")
+
+
+@dataclass(frozen=True)
+class LifecycleCheck(Check):
+    """A question put after every event of a life.
+
+    Args:
+        body: `(playing, event)`: lets the event happen, and raises `CheckFailure` if the promise is broken then.
+        machine: Its `life` says what is watched.
+    """
+
+    machine: type[LifecycleMachine] = field(default=LifecycleMachine, kw_only=True)
+
+    def on_case(self, sampler: Any, case: Life, reference: Any = None) -> None:  # Any: scanners of the contract
+        """Live one life; raises `CheckFailure` if the promise is broken."""
+        playing = Playing(case, sampler, reference if self.differential else None)
+        for event in case.events:
+            self.body(playing, event)  # type: ignore[call-arg]  # a plain body
+
+    def run(
+        self,
+        sampler: Any,  # Any: a scanner of the contract
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: Any = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Let the machine live, and shrink the first life in which the promise is broken.
+
+        Returns:
+            The number of events.
+
+        Raises:
+            CapabilityClosed: If the scanner declines what the check needs.
+            Inconclusive: If time is out.
+            CheckFailure: If the promise is broken. The exception carries the smallest life as `case`.
+
+        Randomness:
+            Lives follow from (seed, code) alone.
+        """
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityClosed(reason)
+        if out_of_time():
+            raise Inconclusive("the time budget ended before this check began")
+        tried = 0
+
+        def seen(life: Life) -> None:
+            nonlocal tried
+            tried += len(life.events)
+
+        def happen(playing: Playing, event: Event) -> None:
+            self.body(playing, event)  # type: ignore[call-arg]  # a plain body
+
+        found = self.machine.search(
+            sampler,
+            reference=reference if self.differential else None,
+            examples=(profile or PROFILES["ci"]).examples_for(sampler.capabilities, self.weight),
+            seed=derive_seed("lives", seed, self.code),
+            seen=seen,
+            happen=staticmethod(happen),
+        )
+        if found is not None:
+            error = found.error
+            error.case, error.tried = found.lifecycle, tried  # type: ignore[attr-defined]  # read by the runner
+            raise error
+        return tried
+
+
+def lifecycle_check(
+    code: str,
+    machine: type[LifecycleMachine],
+    *,
+    contract: str,
+    needs: tuple[Capability, ...] = (),
+    weight: float = 1.0,
+    differential: bool = False,
+) -> Callable[[Callable[[Playing, Event], None]], LifecycleCheck]:
+    """Make a check of a function `(playing, event)`: its name becomes the title, its docstring the meaning."""
+
+    def make(body: Callable[[Playing, Event], None]) -> LifecycleCheck:
+        return LifecycleCheck(
+            code=code,
+            title=body.__name__.replace("_", " "),
+            meaning=inspect.cleandoc(body.__doc__ or ""),
+            contract=contract,
+            lens="properties",
+            needs=needs,
+            cases=_by_machine,
+            body=body,
+            weight=weight,
+            differential=differential,
+            machine=machine,
+        )
+
+    return make

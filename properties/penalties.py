@@ -1,0 +1,86 @@
+"""The promises of the penalties contract, each asked after every event in the life of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from fairdraw.properties._lifecycle_check import LifecycleCheck, lifecycle_check
+from fairdraw.protocols import Capability
+from fairdraw.strategies.lifecycle import Add, PenaltiesLife, PenaltiesMachine, Playing, Replace
+
+if TYPE_CHECKING:
+    from fairdraw.checks import Check
+    from fairdraw.strategies.lifecycle import Event
+
+__all__ = ["CHECKS"]
+
+
+class _ReadingMachine(PenaltiesMachine):
+    """Some requests bring long outputs."""
+
+    life = PenaltiesLife(watch="reading")
+
+    @rule(length=st.sampled_from((64, 200)), frequency=st.sampled_from((0.25, 0.0)))
+    @precondition(lambda self: self.num_requests < 4)
+    def add_long(self, length: int, frequency: float) -> None:
+        self.do(Add(output=tuple(i % 7 for i in range(length)), frequency=frequency))
+
+
+class _RewritingMachine(PenaltiesMachine):
+    """Lists are replaced without a word."""
+
+    @rule(row=st.integers(0, 3), output=st.lists(st.integers(0, 7), max_size=4))
+    @precondition(lambda self: self.num_requests > 0)
+    def replace(self, row: int, output: list[int]) -> None:
+        self.do(Replace(row, tuple(output)))
+
+
+@lifecycle_check("PEN101", PenaltiesMachine, contract="penalties", weight=1.5)
+def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
+    """Whatever happened to the batch, the logits are bit for bit those of a recount of every prompt and output.
+
+    The last event of the smallest life says what was missed. After `Decode` with several accepted drafts: only the last
+    token was appended. After `Repair`: a placeholder was counted, or its token was not. After `Cut`: lost tokens still
+    count. After `Swap`, `Finish` or `Preempt`: state stayed in a row when its request moved. After `Resume`: what was
+    said before counts twice. After `Draft`: a draft row must see the output and the drafts *before* it, the bonus row
+    all drafts, and rejected drafts must leave no trace. If a single `Add` is enough, it is the arithmetic: repetition
+    (prompt and output) first, then frequency times count, then presence (both output only), each rounded to float32.
+    """
+    playing.happen(event)
+
+
+@lifecycle_check("PEN103", _ReadingMachine, contract="penalties", needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
+def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
+    """What a step reads from the output lists is at most twice what is new, and a few tokens per row.
+
+    Reads are counted, not timed: the lists count every token that leaves them. A scanner that fails this rescans: its
+    step costs more with every token ever generated, which at long outputs is more than the sampling kernels take. If
+    it is meant to, decline `new-tokens-only`.
+    """
+    playing.happen(event)
+
+
+@lifecycle_check("PEN104", _RewritingMachine, contract="penalties", needs=(Capability.NOTICES_REWRITES,), weight=0.5)
+def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, event: Event) -> None:
+    """A row that holds another list than it was told of raises `ValueError`, or gets the logits of that list.
+
+    Engines patch batches in places that nobody remembers. Compare the row's list with the known one by identity, which
+    costs nothing; on a difference refuse, so that the engine's own code can do the step. Silently going on with the old
+    list penalises tokens of another request.
+    """
+    playing.happen(event)
+
+
+@lifecycle_check("PEN401", PenaltiesMachine, contract="penalties", weight=0.7, differential=True)
+def penalised_logits_equal_upstream_after_every_event(playing: Playing, event: Event) -> None:
+    """The logits are bit for bit those of the reference, by default the real vLLM with its own `InputBatch`.
+
+    If `PEN101` holds and this one does not, the reference and the specification disagree: look which release it is.
+    """
+    playing.happen(event)
+
+
+CHECKS: tuple[Check, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LifecycleCheck))

@@ -1,0 +1,82 @@
+"""The sampler of MLX-LM (PyPI `mlx-lm` with `mlx[cpu]`, tried: 0.32.2 with 0.32.4), on MLX's CPU backend.
+
+`mlx_lm.sample_utils.make_sampler` takes one value of each parameter for all rows, so one is made per request; it gets
+log-probabilities, as `generate_step` gives them. MLX-LM applies the temperature after its filters. The contract knows
+only filters after the temperature, so the logits are divided here and its own temperature is 1: its temperature is not
+under test, its filters and its draw are.
+
+Declined: explicit noise and generators per request, since MLX draws from a generator of its own, which seeded noise
+seeds; rows without a law, about which it says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairdraw.adapters._others import KnownTokenSampler, closed, defects_of
+from fairdraw.adapters._runtime import quiet_imports
+from fairdraw.protocols import Capability, FilterPolicy, RaceNoise
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw.protocols import SamplingBatch, SamplingNoise
+
+__all__ = ["make"]
+
+_CAPABILITIES = closed(
+    ("MLX draws from a generator of its own", (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)),
+    ("MLX draws from a generator of its own", (Capability.REQUEST_SEEDS, Capability.UPSTREAM_STREAM)),
+    ("MLX draws from a generator of its own", (Capability.COUNTER_NOISE,)),
+    ("it documents no result", (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)),
+    ("it returns tokens alone", (Capability.DRAFT_LAW,)),
+    slow=True,  # a call costs milliseconds: one request at a time
+)
+
+
+def make(device: str | None = None) -> KnownTokenSampler:
+    """The sampler of the installed MLX-LM; its name carries the release. It runs on the CPU.
+
+    Raises:
+        ModuleNotFoundError: If mlx or mlx-lm is missing.
+    """
+    with quiet_imports():
+        import mlx.core
+        import mlx_lm
+
+    mlx.core.set_default_device(mlx.core.Device(mlx.core.DeviceType.cpu, 0))
+    return KnownTokenSampler(
+        f"mlx-lm sampler {mlx_lm.__version__}",
+        _sample,
+        None,
+        "cpu",
+        _CAPABILITIES,
+        FilterPolicy(order=("top_p", "min_p", "top_k"), top_k_ties="some", top_p_ties="all"),
+        known_defects=defects_of("sampling_mlx"),
+    )
+
+
+def _sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    import mlx.core as mx
+
+    assert not isinstance(noise, RaceNoise)  # declined
+    mx.random.seed(noise.seed)
+    return torch.tensor([_token(batch.select([i])) for i in range(batch.batch_size)])
+
+
+def _token(request: SamplingBatch) -> int:
+    import mlx.core as mx
+    from mlx_lm.sample_utils import make_sampler
+
+    is_greedy = bool(request.is_greedy)
+    logits = mx.array((request.logits.float() / (1.0 if is_greedy else request.temperature[:, None])).numpy())
+    top_k = 0 if request.top_k is None else int(request.top_k)
+    sampler = make_sampler(
+        temp=0.0 if is_greedy else 1.0,
+        top_p=0.0 if request.top_p is None else float(request.top_p),
+        min_p=0.0 if request.min_p is None else float(request.min_p),
+        top_k=top_k if top_k < request.vocab_size else 0,  # it takes no others
+    )
+    return int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0])

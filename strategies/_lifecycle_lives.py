@@ -1,0 +1,125 @@
+"""Lives as data, and how one is lived."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fairdraw.protocols._lifecycle import Markers
+from fairdraw.strategies._lifecycle_events import Add, Event, Replace, Resume, event_from_json
+from fairdraw.strategies._lifecycle_judges import Judge, PenaltiesJudge, ReadingJudge, ThinkingJudge
+from fairdraw.strategies._lifecycle_world import World
+from fairdraw.strategies._recipe import Recipe
+
+__all__ = ["Life", "PenaltiesLife", "Playing", "ThinkingLife"]
+
+Watch = Literal["answer", "state", "reading"]
+
+
+@dataclass(frozen=True, repr=False)
+class Life(Recipe):
+    """A recipe: everything that happens to one batch.
+
+    Args:
+        watch: What is judged: the `answer`, the `state` that a session shows, or how many tokens it reads (`reading`).
+    """
+
+    events: tuple[Event, ...] = ()
+    vocab_size: int = field(default=8, kw_only=True)
+    watch: Watch = field(default="answer", kw_only=True)
+
+    def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: scanners of the life's contract
+        raise NotImplementedError
+
+    def build(self) -> tuple[Event, ...]:
+        """The events; a life has nothing else to build."""
+        return self.events
+
+    def play(self, scanner: Any, reference: Any = None) -> int:  # Any: as `judge`
+        """Live it once and compare after every event: the number of events.
+
+        Raises:
+            CheckFailure: At the first difference.
+        """
+        playing = Playing(self, scanner, reference)
+        for event in self.events:
+            playing.happen(event)
+        return len(self.events)
+
+    def replace(self, **changes: Any) -> Any:  # Any: fields of the life; the same life with them
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"life": type(self).__name__, **plain, "events": [event.to_json() for event in self.events]}
+
+    @staticmethod
+    def from_json(plain: dict[str, Any]) -> Life:  # Any: JSON
+        """The life that `to_json` wrote.
+
+        Raises:
+            ValueError: If its kind, or that of an event, is unknown.
+        """
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+        name = str(fields.pop("life", None))
+        kind: Any = {known.__name__: known for known in (PenaltiesLife, ThinkingLife)}.get(name)  # Any: its fields vary
+        if kind is None:
+            raise ValueError(f"Life.from_json: life={name!r}, but it must be one of PenaltiesLife, ThinkingLife.")
+        fields["events"] = tuple(map(event_from_json, plain["events"]))
+        life: Life = kind(**fields)
+        return life
+
+
+@dataclass(frozen=True, repr=False)
+class PenaltiesLife(Life):
+    """A life whose batch is penalised."""
+
+    def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: PenaltiesScanner
+        if self.watch == "reading":
+            return ReadingJudge(scanner.open_penalties(self.vocab_size), self.vocab_size)
+        return PenaltiesJudge(scanner, self.vocab_size, reference)
+
+
+@dataclass(frozen=True, repr=False)
+class ThinkingLife(Life):
+    """A life whose requests think: sections open after `start` and close after `end`."""
+
+    start: tuple[int, ...] = (1,)
+    end: tuple[int, ...] = (2,)
+
+    def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: ThinkingScanner
+        markers = Markers(self.start, self.end)
+        if self.watch == "reading":
+            return ReadingJudge(scanner.open_thinking(markers))
+        return ThinkingJudge(scanner, markers, reference, state=self.watch == "state")
+
+
+class Playing:
+    """A life that is being lived: the world, and the judge who looks at it."""
+
+    def __init__(self, life: Life, scanner: Any, reference: Any = None) -> None:  # Any: as `Life.judge`
+        self.world = World(life.vocab_size, counted=life.watch == "reading")
+        self.judge = life.judge(scanner, reference)
+        self.refused = False
+        self._replaced = False
+
+    def happen(self, event: Event) -> None:
+        """Let `event` happen, and compare."""
+        if self.refused:
+            return
+        if self.world.has_added and not isinstance(event, (Add, Resume)):
+            self._look()  # a server removes requests before it adds some
+        event.happen(self.world)
+        self._replaced = self._replaced or isinstance(event, Replace)
+        if not event.held:
+            self._look()
+
+    def _look(self) -> None:
+        num_new, self.world.num_new = self.world.num_new, 0
+        try:
+            self.judge.look(self.world.take_changes(), self.world.batch(), num_new)
+        except ValueError:
+            if not self._replaced:
+                raise
+            self.refused = True  # noticed what was done behind its back: the engine's own code takes over

@@ -1,0 +1,64 @@
+"""Make a failing life small: drop events, then simplify their fields, for as long as it fails in the same way.
+
+Events are plain data and any sequence of them is a life, so this needs to know nothing else. Hypothesis, which shrinks
+the choices that led to the events, takes a hundred times as many tries and leaves events that do nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairdraw.strategies._lifecycle_events import Event
+
+__all__ = ["shrunk"]
+
+Events = tuple["Event", ...]
+
+
+def shrunk(events: Events, fails: Callable[[Events], bool]) -> Events:
+    """The smallest of `events` that were found for which `fails` holds; no single step makes them smaller."""
+    while (smaller := next(filter(fails, _smaller(events)), None)) is not None:
+        events = smaller
+    return events
+
+
+def _smaller(events: Events) -> Iterator[Events]:
+    """Lives one step smaller, the largest steps first."""
+    size = len(events) // 2
+    while size:
+        for begin in range(len(events) - size, -1, -1):
+            yield events[:begin] + events[begin + size :]
+        size //= 2
+    for place, event in enumerate(events):
+        for simpler in _simpler_event(event):
+            yield (*events[:place], simpler, *events[place + 1 :])
+
+
+def _simpler_event(event: Event) -> Iterator[Event]:
+    for f in dataclasses.fields(event):
+        value = getattr(event, f.name)
+        for simpler in _simpler(value, f.default):
+            yield dataclasses.replace(event, **{f.name: simpler})
+
+
+def _simpler(value: Any, default: Any) -> Iterator[Any]:  # Any: a field's value
+    """The default, then shorter tuples and smaller numbers."""
+    if value == default:
+        return
+    yield default
+    if isinstance(value, tuple):
+        if any(value) and all(isinstance(element, int) for element in value):
+            yield (0,) * len(value)
+        size = len(value) // 2
+        while size:
+            yield from (value[:i] + value[i + size :] for i in range(len(value) - size, -1, -1))
+            size //= 2
+        for place, element in enumerate(value):
+            for simpler in _simpler(element, () if isinstance(element, tuple) else 0):
+                yield (*value[:place], simpler, *value[place + 1 :])
+    elif isinstance(value, int) and not isinstance(value, bool) and value > 1:
+        yield value - 1

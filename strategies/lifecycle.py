@@ -1,0 +1,330 @@
+"""Lives of a batch, for scanners that keep state: requests come, go and move, and their tokens come late or are lost.
+
+A *world* is the truth in plain Python; *events* change it; after each one a *judge* asks the scanner under test and
+compares. `PenaltiesMachine` and `ThinkingMachine` are Hypothesis state machines with a rule for every event. Plug in a
+scanner (`fairdraw.protocols._lifecycle` says what that is), and the machine finds a small life in which it errs:
+
+    >>> from fairdraw import Capabilities
+    >>> class Forgetful:
+    ...     name, device, capabilities, contract = "forgetful", "cpu", Capabilities(), "penalties"
+    ...     def open_penalties(self, vocab_size):
+    ...         return self
+    ...     def sync(self, changes):
+    ...         pass
+    ...     def penalise(self, logits, batch):
+    ...         return logits
+    ...     def penalise_drafts(self, logits, batch):
+    ...         return logits
+    >>> found = PenaltiesMachine.search(Forgetful(), examples=20)
+    >>> len(found.lifecycle.events)
+    1
+
+What was found is data. It prints as code that can be pasted into a test, and is played again without Hypothesis:
+
+    >>> PenaltiesLife(events=(Add(presence=0.5), Decode(tokens=(3,)))).play(Forgetful())  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fairdraw.failures.CheckFailure: bonus row 0, token 3: -0.0752097145, but the recount has -0.575209737 ...
+    >>> PenaltiesLife(events=(Add(), Decode(tokens=(3,)))).play(Forgetful())
+    2
+
+In a test module of your own:
+
+    class MyMachine(PenaltiesMachine):
+        scanner = my_scanner
+
+    TestMine = MyMachine.TestCase
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import hypothesis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+
+from fairdraw.strategies._lifecycle_events import (
+    Add,
+    CarryOn,
+    Cut,
+    Decode,
+    Draft,
+    Event,
+    Finish,
+    Preempt,
+    Repair,
+    Replace,
+    Resume,
+    Swap,
+)
+from fairdraw.strategies._lifecycle_lives import Life, PenaltiesLife, Playing, ThinkingLife
+from fairdraw.strategies._lifecycle_shrink import shrunk
+from fairdraw.strategies._lifecycle_world import MOST_REQUESTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = [
+    "MOST_DRAFTS",
+    "MOST_REQUESTS",
+    "Add",
+    "AnyLifeMachine",
+    "CarryOn",
+    "Cut",
+    "Decode",
+    "Draft",
+    "Event",
+    "Finish",
+    "Found",
+    "Life",
+    "LifecycleMachine",
+    "PenaltiesLife",
+    "PenaltiesMachine",
+    "Playing",
+    "Preempt",
+    "Repair",
+    "Replace",
+    "Resume",
+    "Swap",
+    "ThinkingLife",
+    "ThinkingMachine",
+]
+
+MOST_DRAFTS = 3
+STEPS = 30
+"""Events of one life."""
+
+
+class Found(NamedTuple):
+    """What a search found: the smallest life, and how it ended."""
+
+    lifecycle: Life
+    error: Exception
+
+
+class LifecycleMachine(RuleBasedStateMachine):
+    """Lives with a scanner; subclasses have the rules. Set `scanner` (and `reference`), or use `search`."""
+
+    life: ClassVar[Life]
+    scanner: ClassVar[Any]  # Any: a scanner of the life's contract
+    reference: ClassVar[Any] = None
+    seen: ClassVar[Any] = None  # Any: a static method, which mypy takes for a bound one
+    """Told of every life that ended, by error or not, in the order of trial."""
+    free: ClassVar[bool] = True
+    """Any sequence of events is a life of this machine; if not, Hypothesis shrinks what is drawn by its rules."""
+    happen: ClassVar[Callable[[Playing, Event], None]] = Playing.happen
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[Event] = []
+        self.begun: Any = self.life  # Any: the subclass knows which life
+
+    @property
+    def playing(self) -> Playing:
+        if not hasattr(self, "_playing"):
+            self._playing = Playing(self.begun, self.scanner, self.reference)
+        return self._playing
+
+    def do(self, event: Event) -> None:
+        self.events.append(event)
+        type(self).happen(self.playing, event)
+
+    def teardown(self) -> None:
+        if self.seen is not None:
+            self.seen(self.begun.replace(events=tuple(self.events)))
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.playing.world.requests)
+
+    def ids(self, drawn: Sequence[int]) -> tuple[int, ...]:
+        """Token ids of what a rule drew."""
+        return tuple(drawn)
+
+    @classmethod
+    def search(
+        cls,
+        scanner: Any,  # Any: a scanner of this machine's contract
+        *,
+        reference: Any = None,
+        examples: int = 100,
+        seed: int = 0,
+        seen: Callable[[Life], None] | None = None,
+        **members: Any,  # Any: of the subclass that is searched
+    ) -> Found | None:
+        """Try lives until one ends in an error, and shrink it; `None` if none did.
+
+        Args:
+            examples: Lives, of about 20 events each.
+            seen: Told of every life that was tried.
+
+        Randomness:
+            Lives follow from `seed` alone.
+        """
+        ended: list[Life] = []
+
+        def remember(life: Life) -> None:
+            ended[:] = [life]
+            if seen is not None:
+                seen(life)
+
+        members |= {"scanner": scanner, "reference": reference, "seen": staticmethod(remember)}
+        machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
+        try:
+            run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
+        except Exception as error:
+            return machine._smallest(ended[0], error) if cls.free else Found(ended[0], error)
+        return None
+
+    @classmethod
+    def _smallest(cls, life: Life, error: Exception) -> Found:
+        """The smallest life that ends in an error of the same class."""
+        last = error
+
+        def fails(events: tuple[Event, ...]) -> bool:
+            nonlocal last
+            try:
+                playing = Playing(life.replace(events=events), cls.scanner, cls.reference)
+                for event in events:
+                    cls.happen(playing, event)
+            except type(error) as again:
+                last = again
+                return True
+            except Exception:
+                return False
+            return False
+
+        if not fails(life.events):
+            return Found(life, error)
+        events = shrunk(life.events, fails)
+        return Found(life.replace(events=events), last)
+
+
+class AnyLifeMachine(LifecycleMachine):
+    """A rule for everything that can happen to any batch, but for `Add`, which depends on the contract."""
+
+    @rule(row=st.integers(0, MOST_REQUESTS - 1), held=st.booleans())
+    @precondition(lambda self: self.num_requests > 0)
+    def finish(self, row: int, held: bool) -> None:
+        self.do(Finish(row, held=held))
+
+    @rule(row=st.integers(0, MOST_REQUESTS - 1), held=st.booleans())
+    @precondition(lambda self: self.num_requests > 0)
+    def preempt(self, row: int, held: bool) -> None:
+        self.do(Preempt(row, held=held))
+
+    @rule(same_list=st.booleans())
+    @precondition(lambda self: bool(self.playing.world.waiting))
+    def resume(self, same_list: bool) -> None:
+        self.do(Resume(same_list=same_list))
+
+    @rule(row=st.integers(0, MOST_REQUESTS - 1))
+    @precondition(lambda self: self.num_requests > 0)
+    def carry_on(self, row: int) -> None:
+        self.do(CarryOn(row))
+
+    @rule(row=st.integers(0, MOST_REQUESTS - 1), other=st.integers(0, MOST_REQUESTS - 1))
+    @precondition(lambda self: self.num_requests > 1)
+    def swap(self, row: int, other: int) -> None:
+        self.do(Swap(row, other))
+
+    @rule(row=st.integers(0, MOST_REQUESTS - 1), count=st.integers(1, 4))
+    @precondition(lambda self: self.num_requests > 0)
+    def cut(self, row: int, count: int) -> None:
+        self.do(Cut(row, count))
+
+    @rule()
+    @precondition(lambda self: any(kept.late for kept in self.playing.world.requests))
+    def repair(self) -> None:
+        self.do(Repair())
+
+    @rule(drafts=st.lists(st.lists(st.integers(-1, 7), max_size=MOST_DRAFTS).map(tuple), max_size=MOST_REQUESTS))
+    @precondition(lambda self: self.num_requests > 0)
+    def draft(self, drafts: list[tuple[int, ...]]) -> None:
+        self.do(Draft(tuple(self.ids(own)[:MOST_DRAFTS] for own in drafts)))
+
+    @rule(tokens=st.lists(st.one_of(st.integers(0, 7), st.none()), max_size=MOST_REQUESTS), late=st.booleans())
+    @precondition(lambda self: self.num_requests > 0)
+    def decode(self, tokens: list[int | None], late: bool) -> None:
+        self.do(Decode(tuple(tokens), late=late))
+
+    @rule(
+        tokens=st.lists(st.integers(0, 7), max_size=MOST_REQUESTS),
+        accepted=st.lists(st.integers(0, MOST_DRAFTS), max_size=MOST_REQUESTS),
+        late=st.booleans(),
+    )
+    @precondition(lambda self: self.playing.world.batch().num_drafts > 0)
+    def verify(self, tokens: list[int], accepted: list[int], late: bool) -> None:
+        self.do(Decode(tuple(tokens), tuple(accepted), late=late))
+
+
+def _limits(examples: int, free: bool) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,) if free else (Phase.generate, Phase.shrink),  # `shrunk` does better
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=hypothesis.Verbosity.quiet,
+        suppress_health_check=(HealthCheck.data_too_large, HealthCheck.filter_too_much, HealthCheck.too_slow),
+    )
+
+
+_IDS = st.integers(0, 7)
+_OUTPUTS = st.lists(st.integers(-1, 7), max_size=6).map(tuple)
+_PROMPTS = st.lists(_IDS, max_size=5).map(tuple)
+
+
+class PenaltiesMachine(AnyLifeMachine):
+    """Requests with penalties of their own, and without."""
+
+    life = PenaltiesLife()
+
+    @initialize(vocab_size=st.sampled_from((8, 1, 3, 300)))
+    def begin(self, vocab_size: int) -> None:
+        self.begun = self.life.replace(vocab_size=vocab_size)
+
+    @rule(
+        prompt=_PROMPTS,
+        output=_OUTPUTS,
+        presence=st.sampled_from((0.0, 0.5, -1.25)),
+        frequency=st.sampled_from((0.0, 0.25, -0.5)),
+        repetition=st.sampled_from((1.0, 1.25, 0.75)),
+        held=st.booleans(),
+    )
+    @precondition(lambda self: self.num_requests < MOST_REQUESTS)
+    def add(self, **fields: Any) -> None:  # Any: those of Add
+        self.do(Add(**fields))
+
+
+class ThinkingMachine(AnyLifeMachine):
+    """Requests with budgets, 0 among them, prompts inside of a section, and markers of up to 3 tokens."""
+
+    life = ThinkingLife()
+
+    @initialize(
+        start=st.sampled_from(((1,), (1, 2), (1, 1, 2), (0, 1))),
+        end=st.sampled_from(((2,), (3,), (3, 4), (3, 3, 4), (2, 2))),
+    )
+    def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
+        self.begun = self.life.replace(start=start, end=end)
+
+    @rule(
+        prompt=_PROMPTS,
+        output=_OUTPUTS,
+        budget=st.one_of(st.integers(0, 6), st.none()),
+        held=st.booleans(),
+    )
+    @precondition(lambda self: self.num_requests < MOST_REQUESTS)
+    def add(self, prompt: tuple[int, ...], output: tuple[int, ...], **fields: Any) -> None:  # Any: others of Add
+        self.do(Add(self.ids(prompt), self.ids(output), **fields))
+
+    def ids(self, drawn: Sequence[int]) -> tuple[int, ...]:
+        """6 and 7 are drawn for whole markers, or these would be rare."""
+        life = self.begun
+        parts = (life.start if i == 6 else life.end if i == 7 else (i,) for i in drawn)
+        return tuple(chain.from_iterable(parts))

@@ -1,0 +1,238 @@
+"""Samplers that nobody here wrote: their adapters, their known defects, and the pages about what was found.
+
+A package that is missing skips its tests, with the command that installs it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fairdraw.adapters import SamplerNotFound, load
+from fairdraw.adapters._others import read_others_defects
+from fairdraw.adapters.transformers import _race, multinomial_noise
+from fairdraw.checks import PROFILES
+from fairdraw.loading import all_checks
+from fairdraw.properties import rejection, sampling
+from fairdraw.protocols import ExplicitNoise
+from fairdraw.runner import Session, run_check
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from fairdraw.checks import Check
+    from fairdraw.runner import CheckRecord
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
+
+PACKAGES = {
+    "vllm_v2": ("vllm", "python tools/install_vllm.py"),
+    "transformers": ("transformers", "pip install transformers"),
+    "mlx": ("mlx_lm", "pip install 'mlx-lm[cpu]'"),
+    "sglang": ("sglang", "pip install --no-deps sglang==0.5.23"),
+    "sglang_block": ("sglang", "pip install --no-deps sglang==0.5.23"),
+    "sampling_transformers": ("transformers", "pip install transformers"),
+    "sampling_mlx": ("mlx_lm", "pip install 'mlx-lm[cpu]'"),
+    "sampling_multinomial": ("torch", "pip install torch"),
+    "sampling_exponential": ("torch", "pip install torch"),
+}
+"""Adapter to the package that it wraps, and how to get it."""
+
+RARE = {"REJ113", "REJ323"}
+"""Known defects that five cases, as many as `smoke` tries, do not always meet; `ci` does."""
+
+
+def require(package: str, command: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: {command}")
+
+
+def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
+    require(*PACKAGES[name])
+    session = Session(profile=PROFILES["smoke"], crash_folder=None)
+    sampler = load(name, "cpu")
+    return [run_check(check, sampler, session) for check in checks]
+
+
+def broken(records: list[CheckRecord]) -> list[str]:
+    return [
+        f"{record.status} {record.id}: {record.story.effect if record.story else record.reason}"
+        for record in records
+        if record.is_broken and not (record.status == "xpassed" and record.code in RARE)
+    ]
+
+
+@pytest.mark.parametrize("name", ["transformers", "mlx"])
+def test_rejection_sampler_keeps_its_promises(name: str) -> None:
+    records = asked_at_smoke(name, rejection.CHECKS)
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 40
+
+
+@pytest.mark.parametrize("name", ["vllm_v2", "sglang", "sglang_block"])
+def test_rejection_kernel_keeps_its_promises(name: str) -> None:
+    """In Triton's interpreter: structure and greedy requests, which need few draws."""
+    checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
+
+    records = asked_at_smoke(name, checks)
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 11
+
+
+@pytest.mark.parametrize(
+    "name", ["sampling_multinomial", "sampling_exponential", "sampling_transformers", "sampling_mlx"]
+)
+def test_token_sampler_keeps_its_promises(name: str) -> None:
+    records = asked_at_smoke(name, sampling.CHECKS)
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 10
+
+
+def test_defects_name_adapters_and_checks_that_exist() -> None:
+    codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
+    for defect in read_others_defects():
+        assert defect["sampler"] in PACKAGES
+        assert set(defect["checks"]) <= codes
+        assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
+
+
+# multinomial, the race that it is
+
+
+def test_multinomial_of_torch_is_the_race_on_the_same_generator() -> None:
+    for seed in range(300):
+        torch.manual_seed(seed)
+        probs = torch.rand(1, 1 + seed % 97).softmax(-1)
+        torch.manual_seed(seed)
+        drawn = torch.multinomial(probs, 1)
+        torch.manual_seed(seed)
+        assert drawn.equal(_race(probs, 1))
+
+
+def test_multinomial_draws_by_explicit_exponentials() -> None:
+    noise = ExplicitNoise(torch.empty(0, dtype=torch.float64), torch.tensor([[1.0, 0.001, 1.0]]))
+
+    with multinomial_noise(noise):
+        assert torch.multinomial(torch.tensor([[0.4, 0.2, 0.4]]), 1).item() == 1
+
+
+def test_multinomial_without_a_law_raises_as_torch_does() -> None:
+    noise = ExplicitNoise(torch.empty(0, dtype=torch.float64), torch.ones(1, 2))
+
+    with multinomial_noise(noise), pytest.raises(RuntimeError, match="contains either"):
+        torch.multinomial(torch.tensor([[torch.nan, torch.nan]]), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "command"),
+    [
+        ("transformers", "transformers", "pip install transformers"),
+        ("mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
+        ("vllm_v2", "vllm", "make vllm, or python tools/install_vllm.py"),
+    ],
+)
+def test_missing_package_is_said_in_one_sentence(
+    name: str, package: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in [module for module in sys.modules if module.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(SamplerNotFound, match=f"sampler='{name}', but it needs the package {package}.*Run {command}"):
+        load(name, "cpu")
+
+
+def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_files(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("fairdraw.adapters.sglang.metadata.files", no_files)
+
+    with pytest.raises(SamplerNotFound, match=r"needs the package sglang.*Run pip install --no-deps sglang"):
+        load("sglang", "cpu")
+
+
+# Findings
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
+    text = page.read_text()
+    program, shown = ("".join(re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)) for kind in ("python", "text"))
+    name = {"transformers": "transformers", "sglang": "sglang", "mlx": "mlx"}[page.stem.partition("-")[0]]
+    require(*PACKAGES[name])
+
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+    assert done.stdout == shown, done.stderr
+
+
+# The table
+
+
+def table_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tools_samplers_table", ROOT / "tools" / "samplers_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(name: str, **changes: Any) -> dict[str, Any]:  # Any: JSON
+    told = {"code": "REJ113", "title": "a title", "status": "xfailed", "reason": "why (docs/findings/page-of.md)"}
+    plain: dict[str, Any] = {
+        "name": name,
+        "sampler": f"{name} 1.0",
+        "contract": "rejection",
+        "asked": ["REJ", "LAW102"],
+    }
+    plain |= {"counts": {"passed": 2, "xfailed": 1, "skipped": 3}, "told": [{**told, "effect": ""}]}
+    return {
+        **plain,
+        "declined": ["greedy is closed"],
+        "problem": "",
+        "seconds": 1,
+        "origin": {"date": "today"},
+        **changes,
+    }
+
+
+def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
+    script = table_script()
+    rows = {"mlx": row("mlx"), "vllm": row("vllm", problem="not installed", counts={}, told=[], declined=[])}
+
+    script.write(rows, tmp_path / "samplers.md", tmp_path / "samplers.json")
+
+    text = (tmp_path / "samplers.md").read_text()
+    assert "| `mlx` | [mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |" in text
+    assert "* xfailed REJ113 a title: why ([page](findings/page-of.md))." in text
+    assert "Of the laws only LAW102 were asked." in text
+    assert text.index("`vllm` | no answer") < text.index("`mlx`")
+    assert [one["name"] for one in json.loads((tmp_path / "samplers.json").read_text())] == ["vllm", "mlx"]
+    assert set(script.read(tmp_path / "samplers.json")) == {"vllm", "mlx"}
+
+
+def test_table_refuses_unknown_samplers(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        table_script().main(["nobody"])
+
+    assert "no such sampler: nobody; known: vllm," in capsys.readouterr().err

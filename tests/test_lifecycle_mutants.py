@@ -1,0 +1,55 @@
+"""Every planted fault of the stateful contracts is caught by the check that names it, and shrunk to a short life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw.checks import Profile
+from fairdraw.failures import CheckFailure
+from fairdraw.mutants import penalties as penalties_mutants
+from fairdraw.mutants import thinking_budget as thinking_mutants
+from fairdraw.properties import penalties, thinking_budget
+
+if TYPE_CHECKING:
+    from fairdraw.mutants._lifecycle_scanners import Scanner
+    from fairdraw.mutants._planted import Mutant
+
+CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
+MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
+ODD = (*penalties_mutants.ODD_BUT_RIGHT, *thinking_mutants.ODD_BUT_RIGHT)
+MOST_RULES = 8
+PROFILE = Profile("planted", 400, 400)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
+def test_planted_fault_is_caught(mutant: Mutant) -> None:
+    check = CHECKS[mutant.caught_by[0]]
+    with pytest.raises(CheckFailure) as caught:
+        check.run(mutant.make(), profile=PROFILE)
+    life = caught.value.case  # type: ignore[attr-defined]  # set by run
+    assert len(life.events) <= MOST_RULES, life
+    for code in mutant.caught_by[1:]:
+        with pytest.raises(CheckFailure):
+            CHECKS[code].run(mutant.make(), profile=PROFILE)
+
+
+def test_there_are_enough_faults() -> None:
+    assert len(MUTANTS) >= 17
+    assert {mutant.caught_by[0] for mutant in MUTANTS} == {code for code in CHECKS if code[3] == "1"}
+
+
+@pytest.mark.parametrize("scanner", ODD, ids=[f"{scanner.contract} {scanner.name}" for scanner in ODD])
+def test_odd_scanner_that_is_right_stays_green(scanner: Scanner) -> None:
+    for check in CHECKS.values():
+        if check.contract == scanner.contract and check.why_not(scanner) is None:
+            check.run(scanner, profile=Profile("odd", 15, 15))
+
+
+@pytest.mark.parametrize("make", [penalties_mutants.right, thinking_mutants.right], ids=["penalties", "thinking"])
+def test_scanner_without_a_fault_stays_green(make: type[Scanner]) -> None:
+    scanner = make()
+    for check in CHECKS.values():
+        if check.contract == scanner.contract and not check.differential:
+            assert check.run(scanner, profile=Profile("right", 40, 40)) > 100
