@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import shutil
@@ -23,6 +24,9 @@ def python_blocks(text: str) -> str:
 @pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p.read_text())], ids=lambda path: path.name)
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    if ">>>" in python_blocks(page.read_text()):
+        assert doctest.testfile(str(page), module_relative=False).failed == 0
+        return
     exec(compile(python_blocks(page.read_text()), str(page), "exec"), {"__name__": page.stem})
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fairdraw.runner import CheckRecord
 
-CHECKS = {check.code: check for check in all_checks()}
+CHECKS = {check.code: check for check in all_checks(contract="rejection")}
 IDS = CHECKS["REJ101"]
 DIFFERENTIAL = next(check for check in CHECKS.values() if check.differential)
 
@@ -112,7 +112,7 @@ class TestRecord:
         assert "keeps state between calls" in record.story.notes[0]
 
     def test_declined_capability_is_a_skip_with_its_reason(self) -> None:
-        check = next(c for c in CHECKS.values() if "explicit-noise" in c.needs and not c.differential)
+        check = next(c for c in CHECKS.values() if c.lens == "properties" and "explicit-noise" in c.needs)
         record = run_check(check, load_sampler("stranger:make_closed"), Session())
         assert (record.status, record.cases) == ("skipped", 0)
         assert record.reason == "explicit-noise is closed: the kernel draws inside"
