@@ -133,8 +133,9 @@ def check(
 ) -> None:
     """Ask the sampler SPEC to keep its promises.
 
-    SPEC is oracle, torch, triton, vllm, a registered name, or pkg.module:factory. Cases that break a promise are shrunk
-    and stored under .fairdraw/crashes. Planted faults are tried in the same run: it is green only if all are caught.
+    SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory; its method says
+    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Planted faults
+    are tried in the same run: it is green only if all are caught.
     """
     _require_writable("--json", json_file)
     _require_writable("--html", html_file)

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sampler",
         metavar="SPEC",
-        help="sampler under test: oracle, torch, triton, vllm, a registered name or pkg.module:factory "
+        help="sampler under test: a built-in name (triton, sampling ...), a registered one or pkg.module:factory "
         "(default: ours, one for each contract)",
     )
     group.addoption("--fairdraw-profile", choices=list(PROFILES), default="ci", help="how much is tried (default: ci)")

@@ -1,0 +1,22 @@
+"""The checks that compare with a reference scanner can fail, too: each catches a fault beside the specification."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from fairdraw.contracts import CONTRACTS, load_part
+from fairdraw.controls import run_control
+from fairdraw.loading import all_checks
+from fairdraw.runner import PROFILES
+
+
+@pytest.mark.parametrize(("contract", "code"), [("penalties", "PEN401"), ("thinking_budget", "THK401")])
+def test_fault_beside_the_reference_is_caught(contract: str, code: str) -> None:
+    assert code in {check.code for check in all_checks(contract=contract) if check.differential}
+    right = load_part(CONTRACTS[contract].right)()
+    planted = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)][:6]
+    asked = [dataclasses.replace(mutant, caught_by=(code,)) for mutant in planted]
+    caught = [mutant.name for mutant in asked if run_control(mutant, right, PROFILES["ci"]).caught]
+    assert caught
