@@ -43,7 +43,9 @@ def changed_counts(
     for history, ids in dropped:
         yield _flat_index(slots[history], np.array(ids, np.int64), vocab_size), -1
     if added:
-        yield _flat_index(np.repeat(slots, num_added), np.array(added, np.int64), vocab_size), 1
+        one_each = num_added.count(1) == len(num_added)
+        of_added = slots if one_each else np.repeat(slots, num_added)
+        yield _flat_index(of_added, np.array(added, np.int64), vocab_size), 1
 
 
 def _flat_index(

@@ -109,7 +109,8 @@ class Penalties:
         self._rows: list[int] = []
         self._histories: list[History] = []
         self._slots: Ids = np.empty(0, np.int64)  # [num_penalised] int64
-        self._token_state = torch.empty(0, vocab_size, dtype=torch.int32, device=self.device)  # [num_slots, vocab_size]
+        self._hold(torch.empty(0, vocab_size, dtype=torch.int32, device=self.device))
+        self._one = torch.ones(1, dtype=torch.int32, device=self.device)
         self._stale = False
 
     @property
@@ -155,16 +156,24 @@ class Penalties:
             )
         return _Request(History(output_token_ids), prompt)
 
+    def _hold(
+        self,
+        token_state: Tensor,  # [num_slots, vocab_size] int32
+    ) -> None:
+        """A step adds to the flattened view, which is made here once for all steps."""
+        self._token_state = token_state
+        self._flat_state = token_state.view(-1)
+
     def _place(self, new: list[_Request], taken: set[int]) -> None:
         """Give each new request a zeroed slot with its prompt in it, and make room for exactly as many as needed."""
         if not self._requests:
-            self._token_state = self._token_state.new_empty((0, self.vocab_size))
+            self._hold(self._token_state.new_empty((0, self.vocab_size)))
         num_slots = max(len(self._requests), len(self._token_state))
         free = (slot for slot in range(num_slots) if slot not in taken)
         if num_slots > len(self._token_state):
             grown = self._token_state.new_zeros((num_slots, self.vocab_size))
             grown[: len(self._token_state)] = self._token_state
-            self._token_state = grown
+            self._hold(grown)
         for request, slot in zip(new, free, strict=False):
             request.slot = slot
             state = self._token_state[slot].zero_()
@@ -188,7 +197,7 @@ class Penalties:
             self._forget()
         self._stale = True
         for index, times in changed_counts(self._histories, self._slots, self.vocab_size):
-            _penalties_torch.add(self._token_state, index, times * IN_OUTPUT)
+            _penalties_torch.add(self._flat_state, index, self._one, times * IN_OUTPUT)
         self._stale = False
 
     def audit(self) -> int:

@@ -144,6 +144,21 @@ def test_placeholder_between_tokens_is_repaired_whenever_it_happens() -> None:
         assert_counts_as_recounted(ours, output)
 
 
+@quick
+@given(steps=st.lists(st.tuples(st.lists(st.integers(-1, 4), max_size=2), st.integers(0, 2)), min_size=2))
+def test_placeholder_is_repaired_while_tokens_arrive(steps: list[tuple[list[int], int]]) -> None:
+    output: list[int] = []
+    ours = Penalties(5)
+    add(ours, output)
+    for new, nth in steps:
+        waiting = [position for position, token_id in enumerate(output) if token_id == -1]
+        if nth < len(waiting):
+            output[waiting[nth]] = 3
+        output += new
+        ours.update([output])
+        assert_counts_as_recounted(ours, output)
+
+
 def test_request_that_is_added_again_starts_anew() -> None:
     output, ours = [1, 1], Penalties(5)
     for prompt in ([2], []):
