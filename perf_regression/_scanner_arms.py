@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
     Step = Callable[[], object]
 
-__all__ = ["UPSTREAM", "arithmetic_arms", "penalties_arms", "require_upstream", "thinking_arms"]
+__all__ = [
+    "UPSTREAM",
+    "arithmetic_arms",
+    "our_penalties_step",
+    "our_thinking_step",
+    "penalties_arms",
+    "require_upstream",
+    "thinking_arms",
+    "upstream_thinking",
+]
 
 UPSTREAM = "0.22.0"
 PENALTIES = "fairdraw.sampler_impl.penalties:Penalties"
@@ -53,9 +62,9 @@ def penalties_arms(outputs: Outputs) -> Mapping[str, Step]:
         NoVerdictError: If the arms disagree about what they build.
     """
     upstream = load("vllm.v1.sample.ops.penalties:apply_all_penalties").__globals__
-    ours = _penalties(outputs)
+    ours = our_penalties_step(outputs)
     if outputs.num_drafts:
-        return {"ours": _ours_with_drafts(ours, outputs), "vllm": _padded_with_drafts(upstream, outputs)}
+        return {"ours": ours, "vllm": _padded_with_drafts(upstream, outputs)}
     build = _stage_one(outputs)
 
     def padded() -> Tensor:  # [num_rows, ...] int64
@@ -64,7 +73,15 @@ def penalties_arms(outputs: Outputs) -> Mapping[str, Step]:
 
     if not bool((padded() == build()).all()):
         raise NoVerdictError("stage 1 and vllm build different tensors: a wrong builder is fast. Run the tests.")
-    return {"ours": lambda: ours.update(outputs.lists), "vllm": padded, "stage 1": build}
+    return {"ours": ours, "vllm": padded, "stage 1": build}
+
+
+def our_penalties_step(outputs: Outputs) -> Step:
+    """Read the new tokens; with drafts also lay out their rows."""
+    ours = _penalties(outputs)
+    if outputs.num_drafts:
+        return _ours_with_drafts(ours, outputs)
+    return lambda: ours.update(outputs.lists)
 
 
 def _penalties(outputs: Outputs) -> Any:  # Any: loaded by name
@@ -116,25 +133,31 @@ def thinking_arms(outputs: Outputs) -> Mapping[str, Step]:
 
     vLLM copies lists with drafts before it reads them; that its rejection sampler copies them once more is not charged.
     """
-    added = outputs.added(thinking_token_budget=MANY_TOKENS)
-    ours = load(THINKING)([START_ID], [END_ID])
-    ours.sync_batch(added)
-    theirs = _upstream_thinking(outputs)
-    theirs.sync_batch(added)
+    theirs = upstream_thinking(outputs)
+    theirs.sync_batch(outputs.added(thinking_token_budget=MANY_TOKENS))
     combine = load("vllm.v1.sample.sampler:Sampler")._combine_outputs_with_spec_tokens
 
     def upstream() -> None:
         theirs.update_state(combine(outputs.lists, outputs.drafts), outputs.drafts)
 
+    upstream()  # finds the start marker, once for all steps
+    return {"ours": our_thinking_step(outputs), "vllm": upstream}
+
+
+def our_thinking_step(outputs: Outputs) -> Step:
+    """The whole of our `update_state`."""
+    ours = load(THINKING)([START_ID], [END_ID])
+    ours.sync_batch(outputs.added(thinking_token_budget=MANY_TOKENS))
+
     def update() -> None:
         ours.update_state(outputs.lists, outputs.drafts)
 
-    upstream()  # finds the start marker, once for all steps
     update()
-    return {"ours": update, "vllm": upstream}
+    return update
 
 
-def _upstream_thinking(outputs: Outputs) -> Any:  # Any: loaded by name
+def upstream_thinking(outputs: Outputs) -> Any:  # Any: loaded by name
+    """vLLM's holder, with no request yet."""
     from types import SimpleNamespace
 
     import torch

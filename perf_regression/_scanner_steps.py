@@ -32,8 +32,10 @@ class Outputs:
         max_length: Room in `token_ids_cpu`, the buffer that vLLM keeps beside its lists.
     """
 
-    def __init__(self, batch_size: int, num_drafts: int = 0, *, max_length: int = 0) -> None:
-        self.num_drafts = num_drafts
+    def __init__(
+        self, batch_size: int, num_drafts: int = 0, *, max_length: int = 0, vocab_size: int = VOCAB_SIZE
+    ) -> None:
+        self.num_drafts, self.vocab_size = num_drafts, vocab_size
         self.token_ids_cpu = np.zeros((batch_size, len(PROMPT) + max_length), np.int32)
         self.lists: list[list[int]] = [[START_ID] for _ in range(batch_size)]
         self.drafts: list[list[int]] = [[] for _ in range(batch_size)]
@@ -41,7 +43,9 @@ class Outputs:
         self._rng = np.random.default_rng(derive_seed("outputs", batch_size))
 
     def ids(self, num_rows: int, num_columns: int) -> list[list[int]]:
-        drawn: list[list[int]] = self._rng.integers(FIRST_ORDINARY_ID, VOCAB_SIZE, (num_rows, num_columns)).tolist()
+        drawn: list[list[int]] = self._rng.integers(
+            FIRST_ORDINARY_ID, self.vocab_size, (num_rows, num_columns)
+        ).tolist()
         return drawn
 
     def grow(self, num_tokens: int) -> None:

@@ -1,25 +1,51 @@
-"""One sampler against another: the exact counts of both, and the ratio of their times in paired rounds."""
+"""One sampler against another: the exact counts of both, and the ratio of their times in paired rounds.
+
+Verification steps (the rejection contract) are compared at several vocabularies, on a CPU or a GPU; the other contracts
+in the worlds of `worlds`, on a CPU. A ratio that fails is measured again in fresh processes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import chain
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairdraw.perf_regression.cases import Sizes, count_step, noise_for, rejection_batch, rejection_step
+from fairdraw.contracts import contract_name
+from fairdraw.perf_regression.cases import (
+    Sizes,
+    bytes_that_must_move,
+    count_step,
+    noise_for,
+    rejection_batch,
+    rejection_step,
+)
+from fairdraw.perf_regression.confirmation import Timed, confirmed
 from fairdraw.perf_regression.decision import Decision, Gate, Verdict, decide
 from fairdraw.perf_regression.findings import Finding, from_decision
-from fairdraw.perf_regression.named import NoVerdictError
+from fairdraw.perf_regression.named import NoVerdictError, load
 from fairdraw.perf_regression.rounds import Rounds, calibrate, cpu_clock
+from fairdraw.perf_regression.worlds import WORLDS, count_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from fairdraw.perf_regression.counts import Counts
     from fairdraw.perf_regression.rounds import Clock
-    from fairdraw.protocols import RejectionSampler
+    from fairdraw.perf_regression.validity import Watch
+    from fairdraw.protocols import RejectionSampler, Subject
 
-__all__ = ["CPU_SIZES", "FAMILY_ALPHA", "GPU_SIZES", "Bench", "bench", "bytes_that_must_move", "measure_pair"]
+__all__ = [
+    "CPU_SIZES",
+    "FAMILY_ALPHA",
+    "GPU_SIZES",
+    "Bench",
+    "Contender",
+    "bench",
+    "measured",
+    "rejection_rounds",
+    "roofline_of",
+]
 
 COUNTED = Sizes(2, 3, 5001)
 CPU_SIZES = tuple(Sizes(4, 3, vocab_size) for vocab_size in (8_000, 32_000, 128_256))
@@ -27,6 +53,17 @@ GPU_SIZES = tuple(Sizes(64, 3, vocab_size) for vocab_size in (32_000, 128_256, 1
 FAMILY_ALPHA = 0.01
 SHORTEST_SAMPLE = {"cpu": 5e-4, "cuda": 2e-4}
 FLOORS = {"cpu": 20e-6, "cuda": 3e-6}
+NOT_METERED = "{} works with something else than torch and Triton, which is not metered"
+NUM_PROCESSES = 3
+"""Fresh ones that must all repeat a FAIL."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A sampler, and the name under which a fresh process finds it."""
+
+    spec: str
+    sampler: Any  # Any: of some contract
 
 
 @dataclass(frozen=True)
@@ -38,14 +75,14 @@ class Bench:
 
 
 def bench(
-    ours: RejectionSampler,
-    reference: RejectionSampler,
+    ours: Contender,
+    reference: Contender,
     limit: float,
     tell: Callable[[str], None],
     *,
     roofline_min: float | None = None,
 ) -> Bench:
-    """Compare on the device of `ours`.
+    """Compare two samplers of one contract, on the device of `ours`.
 
     Args:
         limit: Most time of `ours`, as a part of the reference's; 1 for "not slower".
@@ -57,16 +94,50 @@ def bench(
         Counts have no error.
     """
     found = Bench([], [])
-    everything = chain(
-        _counts(ours, reference),
-        _device_counts(ours),
-        _times(ours, reference, limit, found),
-        _roofline(ours, roofline_min),
-    )
-    for finding in everything:
+    for finding in _everything(ours, reference, limit, roofline_min, found):
         found.findings.append(finding)
         tell(f"{finding.verdict.value:12} {finding.case}: {finding.what}: {finding.reason}")
     return found
+
+
+def _everything(
+    ours: Contender, reference: Contender, limit: float, roofline_min: float | None, found: Bench
+) -> Iterable[Finding]:
+    if contract_name(ours.sampler) != "rejection":
+        return _in_worlds(ours, reference, limit)
+    return chain(
+        _counts(ours.sampler, reference.sampler),
+        _device_counts(ours.sampler),
+        _times(ours, reference, limit, found),
+        _roofline(ours, roofline_min),
+    )
+
+
+def _in_worlds(ours: Contender, reference: Contender, limit: float) -> Iterator[Finding]:
+    """Counts and time of a contract's steps."""
+    worlds = [name for name in WORLDS if name.partition(".")[0] == contract_name(ours.sampler)]
+    if ours.sampler.device != "cpu" or reference.sampler.device != "cpu":
+        yield Finding(worlds[0], "time", Verdict.NO_VERDICT, reason="this contract is measured on a CPU only")
+        return
+    gate = Gate(limit, FLOORS["cpu"], FAMILY_ALPHA / len(worlds))
+    for world in worlds:
+        case = f"{world} {WORLDS[world][1]}"
+        try:
+            yield from _world_counts(world, case, ours.sampler, reference.sampler)
+            names = {"ours": ours.spec, "reference": reference.spec}
+            timed = Timed("fairdraw.perf_regression.timed:world_pair", {"world": world, **names})
+            decision, _ = measured(timed.rounds(), gate)
+        except NoVerdictError as error:
+            decision, timed = Decision(Verdict.NO_VERDICT, str(error)), None
+        if timed is not None:
+            decision = confirmed(decision, limit, timed.in_fresh_process, NUM_PROCESSES)
+        yield from_decision(case, decision, limit, f"time of {ours.sampler.name} / {reference.sampler.name}")
+
+
+def _world_counts(world: str, case: str, ours: Subject, reference: Subject) -> Iterator[Finding]:
+    make, sizes = WORLDS[world]
+    counts = [count_world(subject, make(sizes, "cpu")) for subject in (ours, reference)]
+    yield from _compared(case, (ours, reference), counts)
 
 
 def _counts(ours: RejectionSampler, reference: RejectionSampler) -> Iterator[Finding]:
@@ -77,15 +148,22 @@ def _counts(ours: RejectionSampler, reference: RejectionSampler) -> Iterator[Fin
         return
     counts = [count_step(sampler, COUNTED) for sampler in (ours, reference)]
     for sampler, counted in zip((ours, reference), counts, strict=True):
-        if counted.waits["numpy"] or not counted.bytes_read["target_logits"]:
-            reason = f"{sampler.name} works with something else than torch and Triton, which is not metered"
-            yield Finding("counts", "bytes", Verdict.NO_VERDICT, reason=reason)
+        if not counted.bytes_read["target_logits"]:
+            yield Finding("counts", "bytes", Verdict.NO_VERDICT, reason=NOT_METERED.format(sampler.name))
+            return
+    yield from _compared(f"counts {_worded(COUNTED)}", (ours, reference), counts)
+
+
+def _compared(case: str, subjects: tuple[Subject, Subject], counts: list[Counts]) -> Iterator[Finding]:
+    for subject, counted in zip(subjects, counts, strict=True):
+        if counted.waits["numpy"]:
+            yield Finding(case, "bytes", Verdict.NO_VERDICT, reason=NOT_METERED.format(subject.name))
             return
     rows = [counted.as_row() for counted in counts]
     for what in ("bytes", "copies"):
         value, limit = rows[0][what], rows[1][what]
         verdict = Verdict.PASS if value <= limit else Verdict.FAIL
-        yield Finding(f"counts {_worded(COUNTED)}", what, verdict, value, limit, f"{value}, {reference.name} {limit}")
+        yield Finding(case, what, verdict, value, limit, f"{value}, {subjects[1].name} {limit}")
 
 
 def _device_counts(ours: RejectionSampler) -> Iterator[Finding]:
@@ -102,7 +180,7 @@ def _device_counts(ours: RejectionSampler) -> Iterator[Finding]:
         yield Finding(f"device {_worded(GPU_SIZES[0])}", what, verdict, value, 0, reason or "captured")
 
 
-def _roofline(ours: RejectionSampler, limit: float | None) -> Iterator[Finding]:
+def _roofline(ours: Contender, limit: float | None) -> Iterator[Finding]:
     """Fraction of the copy bandwidth at every size; a warm cache has no verdict."""
     if limit is None:
         return
@@ -115,59 +193,75 @@ def _roofline(ours: RejectionSampler, limit: float | None) -> Iterator[Finding]:
             problem = why_warm(event_clock, warm_clock, SMALL_COPY)
             if problem:
                 raise NoVerdictError(problem)
-            batch = rejection_batch(sizes, ours.device)
-            step = rejection_step(ours, batch, noise_for(ours, batch))
-            must_move = bytes_that_must_move(sizes, batch.target_logits.element_size())
-            decision, _ = measure_roofline(step, must_move, limit, FAMILY_ALPHA / len(GPU_SIZES))
+            arguments = {"ours": ours.spec, "sizes": list(astuple(sizes))}
+            timed = Timed("fairdraw.perf_regression.bench:roofline_of", arguments)
+            decision = measure_roofline(timed.rounds(), limit, FAMILY_ALPHA / len(GPU_SIZES))
+            decision = confirmed(decision, limit, timed.in_fresh_process, NUM_PROCESSES, at_least=True)
             yield from_decision(case, decision, limit, what)
         except NoVerdictError as error:
             yield Finding(case, what, Verdict.NO_VERDICT, limit=limit, reason=str(error))
 
 
-def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
-    """Target logits once; of each request's rejected row the target logits again, and the draft's float32 row."""
-    rows = (sizes.max_spec_len + 1) * logit_bytes + 4
-    return rows * sizes.batch_size * sizes.vocab_size
+def roofline_of(ours: str, sizes: list[int]) -> Rounds:
+    """A sampler by its name, and a copy of the bytes that it must move: what a fresh process measures."""
+    from fairdraw.perf_regression.roofline import roofline_rounds
+
+    sampler, at = load("fairdraw.adapters:load")(ours), Sizes(*sizes)
+    batch = rejection_batch(at, sampler.device)
+    step = rejection_step(sampler, batch, noise_for(sampler, batch))
+    return roofline_rounds(step, bytes_that_must_move(at, batch.target_logits.element_size()))
 
 
-def _times(ours: RejectionSampler, reference: RejectionSampler, limit: float, found: Bench) -> Iterator[Finding]:
-    sweep = CPU_SIZES if ours.device == "cpu" else GPU_SIZES
-    gate = Gate(limit, FLOORS[ours.device], FAMILY_ALPHA / len(sweep))
+def _times(ours: Contender, reference: Contender, limit: float, found: Bench) -> Iterator[Finding]:
+    device = ours.sampler.device
+    sweep = CPU_SIZES if device == "cpu" else GPU_SIZES
+    gate = Gate(limit, FLOORS[device], FAMILY_ALPHA / len(sweep))
     for sizes in sweep:
         case = f"step {_worded(sizes)}"
         try:
-            decision, times = measure_pair(ours, reference, sizes, gate)
+            decision, times = measured(_pair(ours.sampler, reference.sampler, sizes), gate)
         except NoVerdictError as error:
             yield Finding(case, "time", Verdict.NO_VERDICT, limit=limit, reason=str(error))
             continue
         found.times.append((sizes, *times))
-        yield from_decision(case, decision, limit, f"time of {ours.name} / {reference.name}")
+        arguments = {"ours": ours.spec, "reference": reference.spec, "sizes": list(astuple(sizes))}
+        timed = Timed("fairdraw.perf_regression.bench:rejection_rounds", arguments)
+        decision = confirmed(decision, limit, timed.in_fresh_process, NUM_PROCESSES)
+        yield from_decision(case, decision, limit, f"time of {ours.sampler.name} / {reference.sampler.name}")
 
 
-def measure_pair(
-    ours: RejectionSampler, reference: RejectionSampler, sizes: Sizes, gate: Gate, clock: Clock | None = None
-) -> tuple[Decision, tuple[float, float]]:
-    """Judge one size: the decision, and median seconds of both.
+def measured(rounds: Rounds, gate: Gate) -> tuple[Decision, tuple[float, float]]:
+    """Judge the first arm against the second: the decision, and median seconds of both."""
+    rounds.warm_up()
+    decision = Decision(Verdict.NO_VERDICT, "nothing was measured")
+    for look in gate.looks:
+        rounds.run(look - len(rounds.found))
+        decision = decide(rounds.pairs(*rounds.steps), gate, num_dropped=rounds.num_dropped)
+        if decision.verdict in (Verdict.PASS, Verdict.FAIL):
+            break
+    pairs = rounds.pairs(*rounds.steps) or [rounds.found[-1].pair(*rounds.steps)]
+    return decision, (median(ours for ours, _ in pairs), median(other for _, other in pairs))
+
+
+def rejection_rounds(ours: str, reference: str, sizes: list[int]) -> Rounds:
+    """Verification steps of two samplers by their names: what a fresh process measures."""
+    load_sampler = load("fairdraw.adapters:load")
+    return _pair(load_sampler(ours), load_sampler(reference), Sizes(*sizes))
+
+
+def _pair(ours: RejectionSampler, reference: RejectionSampler, sizes: Sizes) -> Rounds:
+    """Arms `ours` and `reference`.
 
     Raises:
         NoVerdictError: If a time here would mean nothing.
     """
     _require_comparable(ours, reference)
     batch = rejection_batch(sizes, ours.device)
-    steps = {
-        "ours": rejection_step(ours, batch, noise_for(ours, batch)),
-        "reference": rejection_step(reference, batch, noise_for(reference, batch)),
-    }
-    clock = clock or _clock_of(ours.device)
-    rounds = Rounds(steps, inner=calibrate(steps, SHORTEST_SAMPLE[ours.device], clock), clock=clock)
-    decision = Decision(Verdict.NO_VERDICT, "nothing was measured")
-    for look in gate.looks:
-        rounds.run(look - len(rounds.found))
-        decision = decide(rounds.pairs("ours", "reference"), gate, num_dropped=rounds.num_dropped)
-        if decision.verdict in (Verdict.PASS, Verdict.FAIL):
-            break
-    pairs = rounds.pairs("ours", "reference") or [rounds.found[-1].pair("ours", "reference")]
-    return decision, (median(ours for ours, _ in pairs), median(other for _, other in pairs))
+    both = {"ours": ours, "reference": reference}
+    steps = {name: rejection_step(sampler, batch, noise_for(sampler, batch)) for name, sampler in both.items()}
+    clock, watches = _clock_of(ours.device)
+    inner = calibrate(steps, SHORTEST_SAMPLE[ours.device], clock)
+    return Rounds(steps, inner=inner, clock=clock, watches=watches)
 
 
 def _require_comparable(ours: RejectionSampler, reference: RejectionSampler) -> None:
@@ -178,12 +272,13 @@ def _require_comparable(ours: RejectionSampler, reference: RejectionSampler) -> 
             raise NoVerdictError(f"{sampler.name} runs in an interpreter, whose time says nothing: needs a GPU")
 
 
-def _clock_of(device: str) -> Clock:
+def _clock_of(device: str) -> tuple[Clock, list[Watch]]:
     if device == "cpu":
-        return cpu_clock
+        return cpu_clock, []
     from fairdraw.perf_regression.device import event_clock
+    from fairdraw.perf_regression.validity import gpu_watches
 
-    return event_clock
+    return event_clock, gpu_watches()
 
 
 def _worded(sizes: Sizes) -> str:

@@ -1,7 +1,8 @@
 """pytest-benchmark as the harness: it keeps the table and the JSON, the sign test decides.
 
-Only what nothing disturbs is timed. Under xdist, with `--benchmark-disable`, or against another release than the
-limits were made for, there is no verdict, and no verdict is never a pass.
+A FAIL is confirmed by fresh processes before it is told. Only what nothing disturbs is timed: under xdist, with
+`--benchmark-disable`, or against another release than the limits were made for, there is no verdict, and no verdict is
+never a pass.
 """
 
 from __future__ import annotations
@@ -12,22 +13,36 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairdraw.perf_regression.confirmation import confirmed
 from fairdraw.perf_regression.decision import Decision, Verdict, decide
+from fairdraw.perf_regression.findings import Finding, from_decision
+from fairdraw.perf_regression.limits import LimitsError, read_limits
+from fairdraw.perf_regression.named import NoVerdictError
+from fairdraw.perf_regression.scaling import decide_exponent, decide_fixed_share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from fairdraw.perf_regression.confirmation import Timed
     from fairdraw.perf_regression.decision import Gate
-    from fairdraw.perf_regression.findings import Finding
     from fairdraw.perf_regression.limits import CaseLimits
     from fairdraw.perf_regression.rounds import Rounds
 
-__all__ = ["STRICT_VARIABLE", "paired", "settle", "why_not_timed"]
+__all__ = [
+    "STRICT_VARIABLE",
+    "judge_fixed_share",
+    "judge_growth",
+    "judge_ratio",
+    "paired",
+    "settle",
+    "why_not_timed",
+]
+
+NUM_ROUNDS = 80
+"""Of sizes, which are compared at one look."""
 
 STRICT_VARIABLE = "FAIRDRAW_PERF_STRICT"
-"""Set to 1 on main and for releases: then only PASS is green."""
-
-WARM_UP_ROUNDS = 2
+"""Set to 1 (or by `--perf-strict`) on main and for releases: then only PASS is green."""
 
 
 def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-benchmark's fixture
@@ -39,14 +54,63 @@ def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-ben
     return limits.reference.problem() if limits.reference else ""
 
 
-def paired(benchmark: Any, rounds: Rounds, gate: Gate, arms: tuple[str, str]) -> Decision:  # Any: as above
-    """Measure up to each look of the gate, and stop at the first that decides.
+def judge_ratio(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
+    """The ratio of a case's two arms against its limit; a FAIL is confirmed in fresh processes.
 
-    The first look is run by pytest-benchmark, so that its table and JSON show the rounds; the verdict, its interval and
-    its evidence go to `extra_info`.
+    The verdict, its interval and its evidence go to `extra_info` of pytest-benchmark.
     """
-    rounds.run(WARM_UP_ROUNDS)
-    rounds.found.clear()
+    limits = read_limits()
+    case, gate = limits.cases[name], limits.gate(limits.cases[name], "cpu")
+    decision = Decision(Verdict.NO_VERDICT, why_not_timed(benchmark, case))
+    if decision.reason:
+        benchmark.pedantic(lambda: None)
+    else:
+        decision = _measured(benchmark, timed, gate)
+        decision = confirmed(decision, gate.limit, timed.in_fresh_process, limits.confirm_processes)
+    benchmark.extra_info["pair"] = {**asdict(decision), "verdict": decision.verdict.value, "limit": gate.limit}
+    return from_decision(name, decision, gate.limit)
+
+
+def judge_growth(name: str, axis: str, timed: Timed) -> Finding:
+    """Exponents of the rounds' sizes against the case's limit for this axis; a FAIL is confirmed in fresh processes."""
+    limits = read_limits()
+    limit, what = limits.cases[name].time_exponent_max[axis], f"time exponent in {axis}"
+    return _judged(name, what, timed, limit, lambda rounds: decide_exponent(rounds, limit, limits.alpha))
+
+
+def judge_fixed_share(name: str, timed: Timed) -> Finding:
+    """The part of the time that is the same for every vocabulary."""
+    limits = read_limits()
+    limit = limits.cases[name].fixed_share_max
+    if limit is None:
+        raise LimitsError(f"judge_fixed_share: case={name!r} has no fixed_share_max. Add it to the limits.")
+    return _judged(name, "fixed share", timed, limit, lambda rounds: decide_fixed_share(rounds, limit, limits.alpha))
+
+
+def _judged(name: str, what: str, timed: Timed, limit: float, decide: Callable[[Rounds], Decision]) -> Finding:
+    try:
+        rounds = timed.rounds()
+        rounds.warm_up()
+        rounds.run(NUM_ROUNDS)
+        decision = confirmed(decide(rounds), limit, timed.in_fresh_process, read_limits().confirm_processes)
+    except NoVerdictError as error:
+        decision = Decision(Verdict.NO_VERDICT, str(error))
+    return from_decision(name, decision, limit, what)
+
+
+def _measured(benchmark: Any, timed: Timed, gate: Gate) -> Decision:  # Any: as above
+    try:
+        return paired(benchmark, timed.rounds(), gate)
+    except NoVerdictError as error:
+        return Decision(Verdict.NO_VERDICT, str(error))
+
+
+def paired(benchmark: Any, rounds: Rounds, gate: Gate) -> Decision:  # Any: as above
+    """Measure the first arm and the second up to each look of the gate, and stop at the first that decides.
+
+    The first look is run by pytest-benchmark, so that its table and JSON show the rounds.
+    """
+    rounds.warm_up()
     decision = Decision(Verdict.NO_VERDICT, "nothing was measured")
     for look in gate.looks:
         more = look - len(rounds.found)
@@ -54,10 +118,9 @@ def paired(benchmark: Any, rounds: Rounds, gate: Gate, arms: tuple[str, str]) ->
             rounds.run(more)
         else:
             benchmark.pedantic(rounds.one, rounds=more, iterations=1, warmup_rounds=0)
-        decision = decide(rounds.pairs(*arms), gate, num_dropped=rounds.num_dropped)
+        decision = decide(rounds.pairs(*rounds.steps), gate, num_dropped=rounds.num_dropped)
         if decision.verdict in (Verdict.PASS, Verdict.FAIL):
             break
-    benchmark.extra_info["pair"] = {**asdict(decision), "verdict": decision.verdict.value, "limit": gate.limit}
     return decision
 
 

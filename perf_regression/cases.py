@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["Sizes", "count_step", "named_tensors", "noise_for", "rejection_batch", "rejection_step"]
+__all__ = [
+    "Sizes",
+    "bytes_that_must_move",
+    "count_step",
+    "named_tensors",
+    "noise_for",
+    "rejection_batch",
+    "rejection_step",
+]
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,12 @@ def rejection_batch(
         bonus_token_ids=torch.zeros(sizes.batch_size, 1, dtype=torch.int32, device=device),
         temperature=torch.ones(sizes.batch_size, device=device),
     )
+
+
+def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
+    """Target logits once; of each request's rejected row the target logits again, and the draft's float32 row."""
+    rows = (sizes.max_spec_len + 1) * logit_bytes + 4
+    return rows * sizes.batch_size * sizes.vocab_size
 
 
 def noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:

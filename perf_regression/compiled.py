@@ -12,13 +12,11 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-import fairdraw
-from fairdraw.perf_regression.named import NoVerdictError
+from fairdraw.perf_regression.named import NoVerdictError, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +58,7 @@ def compile_launches(
     ran = subprocess.run(
         [sys.executable, "-m", "fairdraw.perf_regression._compile_kernels"],
         input=request,
-        env={**{k: v for k, v in os.environ.items() if k not in leave}, "PYTHONPATH": _import_path()},
+        env={**{k: v for k, v in os.environ.items() if k not in leave}, "PYTHONPATH": import_path()},
         capture_output=True,
         text=True,
         check=False,
@@ -82,8 +80,3 @@ def _argument(value: object) -> list[object]:
         aligned = value.data_ptr() % POINTER_ALIGNMENT == 0
         return ["tensor", str(value.dtype).removeprefix("torch."), aligned]
     return ["value", value]
-
-
-def _import_path() -> str:
-    source = str(Path(fairdraw.__file__).absolute().parents[1])
-    return os.pathsep.join([source, *filter(None, sys.path)])

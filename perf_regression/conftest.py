@@ -1,4 +1,4 @@
-"""The marks of this folder, and its table of verdicts at the end of a run.
+"""The marks and options of this folder, and its table of verdicts at the end of a run.
 
 `counts` is exact and runs with every test run. `timing` takes minutes and a machine of its own: it runs only if it is
 asked for, with `-m timing` or `make bench`.
@@ -6,6 +6,8 @@ asked for, with `-m timing` or `make bench`.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +24,15 @@ MARKS = (
 FOUND: pytest.StashKey[list[Finding]] = pytest.StashKey()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fairdraw performance")
+    group.addoption("--perf-strict", action="store_true", help="only PASS is green: for main and for releases")
+    group.addoption("--perf-history", type=Path, metavar="FILE", help="append what was measured, as JSON lines")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--perf-strict", False):
+        os.environ["FAIRDRAW_PERF_STRICT"] = "1"
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
     config.stash[FOUND] = []
@@ -39,9 +49,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     found = config.stash[FOUND]
-    if found:
-        terminalreporter.section("performance verdicts")
-        terminalreporter.write_line("\n".join(table(found)))
+    if not found:
+        return
+    terminalreporter.section("performance verdicts")
+    terminalreporter.write_line("\n".join(table(found)))
+    history = config.getoption("--perf-history", None)
+    if history is not None:
+        from fairdraw.perf_regression.history import append_history
+
+        terminalreporter.write_line(f"{append_history(history, found)} lines appended to {history}")
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ class Counts:
         return {
             "bytes": self.bytes_moved,
             "launches": self.num_launches,
+            "operators": self.operators.total(),
             "copies": self.copies,
             "allocations": self.allocations,
             "syncs": self.syncs,

@@ -5,6 +5,7 @@ All but the clock are counts, and have no error rate.
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from fairdraw.perf_regression.named import NoVerdictError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DeviceCounts", "count_on_device", "event_clock", "graph_of", "require_gpu", "warm_clock"]
+__all__ = ["DeviceCounts", "count_nodes", "count_on_device", "event_clock", "graph_of", "require_gpu", "warm_clock"]
 
 WARM_UP = 3
 SPIN_CYCLES = 2_000_000
@@ -44,6 +45,7 @@ class DeviceCounts:
         allocator_calls: Requests that the caching allocator passed on to the driver.
         peak_bytes: Most memory above what was held before.
         is_capturable: Whether the call can be captured in a CUDA graph and replayed.
+        graph_nodes: Of that graph: kernels, fills and copies.
     """
 
     syncs: int
@@ -52,6 +54,7 @@ class DeviceCounts:
     peak_bytes: int
     is_capturable: bool
     why_not_capturable: str = ""
+    graph_nodes: int | None = None
 
     def as_row(self) -> dict[str, int]:
         return {
@@ -81,12 +84,25 @@ def count_on_device(step: Callable[[], object]) -> DeviceCounts:
     return DeviceCounts(len(waits), len(compiled), driver_calls, peak, *_capturable(step))
 
 
-def _capturable(step: Callable[[], object]) -> tuple[bool, str]:
+def _capturable(step: Callable[[], object]) -> tuple[bool, str, int | None]:
     try:
-        graph_of(step)
+        graph = graph_of(step, keep_graph=True)
     except RuntimeError as error:
-        return False, str(error).splitlines()[0]
-    return True, ""
+        return False, str(error).splitlines()[0], None
+    return True, "", count_nodes(graph.raw_cuda_graph(), ctypes.CDLL("libcuda.so.1"))
+
+
+def count_nodes(raw_graph: int, driver: Any) -> int:  # Any: CUDA's driver as a library of ctypes
+    """Nodes of a captured graph, as the driver counts them; a graph inside of it is one.
+
+    Raises:
+        RuntimeError: If the driver refuses.
+    """
+    num_nodes = ctypes.c_size_t()
+    error = driver.cuGraphGetNodes(ctypes.c_void_p(raw_graph), None, ctypes.byref(num_nodes))
+    if error:
+        raise RuntimeError(f"count_nodes: cuGraphGetNodes={error}, but it must be 0. Look the number up in cuda.h.")
+    return num_nodes.value
 
 
 def _segments() -> int:
@@ -127,8 +143,11 @@ def _compilations() -> Iterator[list[str]]:
         knobs.runtime.jit_post_compile_hook = before
 
 
-def graph_of(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+def graph_of(step: Callable[[], object], *, keep_graph: bool = False) -> torch.cuda.CUDAGraph:
     """Capture one call.
+
+    Args:
+        keep_graph: Also the graph that it was before it was made executable, to be looked at.
 
     Raises:
         RuntimeError: If it waits for the device or allocates in a way that cannot be captured.
@@ -139,7 +158,7 @@ def graph_of(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
         for _ in range(WARM_UP):
             step()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    graph = torch.cuda.CUDAGraph(keep_graph)
     with torch.cuda.graph(graph):
         step()
     torch.cuda.synchronize()

@@ -20,7 +20,7 @@ BROKEN, GREEN, NOTHING_DECIDED = 1, 0, 3
 
 @dataclass(frozen=True)
 class Finding:
-    """A measured number beside its limit."""
+    """A measured number beside its limit; with its interval if a clock measured it."""
 
     case: str
     what: str
@@ -28,14 +28,18 @@ class Finding:
     value: float | None = None
     limit: float | None = None
     reason: str = ""
+    low: float | None = None
+    high: float | None = None
 
     def cells(self) -> tuple[str, ...]:
         return self.case, self.what, _number(self.value), _number(self.limit), self.verdict.value, self.reason
 
 
 def from_decision(case: str, decision: Decision, limit: float, what: str = "time of ours / reference") -> Finding:
-    value = decision.ratio.middle if decision.ratio else None
-    return Finding(case, what, decision.verdict, value, limit, decision.reason)
+    if decision.ratio is None:
+        return Finding(case, what, decision.verdict, limit=limit, reason=decision.reason)
+    found = decision.ratio
+    return Finding(case, what, decision.verdict, found.middle, limit, decision.reason, found.low, found.high)
 
 
 def compare_counts(row: Mapping[str, float], limits: CaseLimits, **sizes: int) -> list[Finding]:

@@ -15,8 +15,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import fairdraw
-from fairdraw.perf_regression.named import NoVerdictError
+from fairdraw.perf_regression.named import NoVerdictError, import_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +54,7 @@ def _count(factory: str, arguments: dict[str, int], repeats: int, with_steps: st
     program = [sys.executable, "-m", "fairdraw.perf_regression._counted", factory, json.dumps(arguments)]
     ran = subprocess.run(
         [*tool, *program, str(repeats), with_steps],
-        env={**os.environ, "PYTHONPATH": _import_path(), **_SAME_EVERYWHERE},
+        env={**os.environ, "PYTHONPATH": import_path(), **_SAME_EVERYWHERE},
         capture_output=True,
         text=True,
         check=False,
@@ -65,12 +64,6 @@ def _count(factory: str, arguments: dict[str, int], repeats: int, with_steps: st
     if ran.returncode or found is None:
         raise NoVerdictError(f"{factory} failed under valgrind: {' '.join(ran.stderr.splitlines()[-3:])}")
     return int(found[1].replace(",", ""))
-
-
-def _import_path() -> str:
-    """This very suite, whether installed or not, and wherever the caller's own modules are."""
-    source = os.path.dirname(os.path.dirname(os.path.abspath(fairdraw.__file__)))
-    return os.pathsep.join([source, *filter(None, sys.path)])
 
 
 def exponent(costs: Mapping[int, float]) -> float:

@@ -23,6 +23,7 @@ __all__ = ["LIMITS_FILE", "CaseLimits", "Limits", "LimitsError", "Reference", "e
 
 LIMITS_FILE = Path(__file__).parent / "limits.toml"
 SCHEMA = 1
+AXES = {"B", "K", "L", "V"}
 
 
 class LimitsError(ValueError):
@@ -51,7 +52,7 @@ class Golden:
     by: str
     date: str
     commit: str = ""
-    values: Mapping[str, float] = field(default_factory=dict)
+    values: Mapping[str, float | Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,10 @@ class CaseLimits:
         recompiles_max: After warm-up, over all sizes of a sweep.
         registers_max: Of any kernel, compiled for sm_90.
         spills_max: Bytes of spilled registers.
-        instructions_exponent_max, time_exponent_max: Growth with the length of outputs.
+        operators_max: ATen operators per call.
+        graph_nodes_max: Nodes of the CUDA graph that captures a call.
+        instructions_exponent_max, time_exponent_max: Growth by axis: L is the length of outputs, and B, K, V are sizes.
+        fixed_share_max: Most of the time that does not depend on the vocabulary, as a part of the time at its largest.
     """
 
     name: str
@@ -85,32 +89,50 @@ class CaseLimits:
     recompiles_max: int | None = None
     registers_max: int | None = None
     spills_max: int | None = None
-    instructions_exponent_max: float | None = None
-    time_exponent_max: float | None = None
+    operators_max: int | None = None
+    graph_nodes_max: int | None = None
+    fixed_share_max: float | None = None
+    instructions_exponent_max: Mapping[str, float] = field(default_factory=dict)
+    time_exponent_max: Mapping[str, float] = field(default_factory=dict)
     golden: Golden = Golden("", "")
+
+    @property
+    def num_timed(self) -> int:
+        """How many limits are judged by a clock."""
+        once = (self.ratio_max, self.roofline_min, self.fixed_share_max)
+        return sum(limit is not None for limit in once) + len(self.time_exponent_max)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The file. `gate` divides the family's alpha among all timing limits in it, measured or not."""
+    """The file.
+
+    Args:
+        confirm_processes: Fresh processes that must all repeat a FAIL before it is one.
+    """
 
     family_alpha: float
     looks: tuple[int, ...]
     drop_fraction_max: float
+    confirm_processes: int
     floor_us: Mapping[str, float]
     cases: Mapping[str, CaseLimits]
 
-    def gate(self, case: CaseLimits, device: str) -> Gate:
-        """The gate of a case's ratio.
+    @property
+    def alpha(self) -> float:
+        """One-sided, of one timing limit.
 
         Error rates:
-            All gates of the file together fail a sampler that keeps its limits with probability at most `family_alpha`.
+            All timing limits of the file together, measured or not, fail a sampler that keeps them with probability at
+            most `family_alpha`.
         """
+        return self.family_alpha / max(1, sum(case.num_timed for case in self.cases.values()))
+
+    def gate(self, case: CaseLimits, device: str) -> Gate:
+        """The gate of a case's ratio."""
         if case.ratio_max is None:
             raise LimitsError(f"gate: case={case.name!r} has no ratio_max, but a gate needs one. Add it to the limits.")
-        timed = sum(other.ratio_max is not None for other in self.cases.values())
-        floor, alpha = self.floor_us[device] * 1e-6, self.family_alpha / timed
-        return Gate(case.ratio_max, floor, alpha, self.looks, self.drop_fraction_max)
+        return Gate(case.ratio_max, self.floor_us[device] * 1e-6, self.alpha, self.looks, self.drop_fraction_max)
 
 
 def read_limits(path: Path = LIMITS_FILE) -> Limits:
@@ -127,13 +149,14 @@ def read_limits(path: Path = LIMITS_FILE) -> Limits:
     if document["schema"] != SCHEMA:
         raise LimitsError(f"{path.name}: schema={document['schema']}, but it must be {SCHEMA}. Convert the file.")
     policy = document["policy"]
-    known = {"family_alpha", "looks", "drop_fraction_max"}
+    known = {"family_alpha", "looks", "drop_fraction_max", "confirm_processes"}
     _require_keys(f"{path.name}, policy", policy, known, known)
     _require_keys(f"{path.name}, floor_us", document["floor_us"], {"cpu", "gpu"}, {"cpu", "gpu"})
     return Limits(
         family_alpha=_number(policy, "family_alpha"),
         looks=tuple(policy["looks"]),
         drop_fraction_max=_number(policy, "drop_fraction_max"),
+        confirm_processes=int(_number(policy, "confirm_processes")),
         floor_us={device: _number(document["floor_us"], device) for device in ("cpu", "gpu")},
         cases={name: _case(name, values) for name, values in document.get("case", {}).items()},
     )
@@ -154,8 +177,15 @@ def _case(name: str, values: dict[str, Any]) -> CaseLimits:  # Any: TOML
 
 
 def _check_limit(case: str, key: str, value: object) -> None:
+    where = f"case {case!r}, {key}"
     if key == "bytes_max":
         evaluate(str(value), B=1, K=1, V=1)
+    elif key.endswith("_exponent_max"):
+        if not isinstance(value, dict):
+            raise LimitsError(f"{where}={value!r}, but it must be a table. Name the axis, as in {{ L = 0.1 }}.")
+        _require_keys(where, value, AXES, set())
+        for axis in value:
+            _number(value, axis)
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise LimitsError(f"case {case!r}: {key}={value!r}, but it must be a number. Correct the limits.")
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-__all__ = ["NoVerdictError", "is_installed", "load", "release"]
+import fairdraw
+
+__all__ = ["NoVerdictError", "import_path", "is_installed", "load", "release"]
 
 
 class NoVerdictError(Exception):
@@ -27,6 +32,12 @@ def load(name: str) -> Any:  # Any: whatever has that name
         return getattr(importlib.import_module(module), attribute)
     except (Exception, SystemExit) as error:
         raise NoVerdictError(f"{name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def import_path() -> str:
+    """`PYTHONPATH` of a fresh process: this very suite, installed or not, and wherever the caller's modules are."""
+    source = str(Path(fairdraw.__file__).absolute().parents[1])
+    return os.pathsep.join([source, *filter(None, sys.path)])
 
 
 def is_installed(package: str) -> bool:

@@ -16,15 +16,17 @@ import torch
 from fairdraw.perf_regression.decision import Decision, Interval, Verdict, interval
 from fairdraw.perf_regression.device import event_clock, require_gpu
 from fairdraw.perf_regression.rounds import Rounds
+from fairdraw.perf_regression.validity import gpu_watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fairdraw.perf_regression.rounds import Clock
 
-__all__ = ["SMALL_COPY", "copy_of", "decide_roofline", "measure_roofline", "why_warm"]
+__all__ = ["SMALL_COPY", "copy_of", "decide_roofline", "measure_roofline", "roofline_rounds", "why_warm"]
 
 NUM_ROUNDS = 40
+MOST_DROPPED = 0.25
 INNER = 5
 MOST_FRACTION = 1.05
 """A step cannot beat a copy of the bytes that it must move by more than what the copy itself loses on launching."""
@@ -41,32 +43,42 @@ def copy_of(num_bytes: int) -> Callable[[], object]:
     return lambda: target.copy_(source)
 
 
-def measure_roofline(
-    step: Callable[[], object], num_bytes: int, limit: float, alpha: float, clock: Clock = event_clock
-) -> tuple[Decision, Rounds]:
-    """Judge one step; also the rounds, with the arms `step` and `copy`.
+def measure_roofline(rounds: Rounds, limit: float, alpha: float) -> Decision:
+    """Measure what `roofline_rounds` made, and judge it.
+
+    Args:
+        limit: Least fraction of the copy's speed.
+    """
+    rounds.warm_up()
+    rounds.run(NUM_ROUNDS)
+    return decide_roofline(rounds.pairs("copy", "step"), limit, alpha, num_dropped=rounds.num_dropped)
+
+
+def roofline_rounds(step: Callable[[], object], num_bytes: int, clock: Clock = event_clock) -> Rounds:
+    """Not yet measured: the arms `copy` and `step`, whose ratio is the fraction.
 
     Args:
         num_bytes: That the step must read and write.
-        limit: Least fraction of the copy's speed.
 
     Raises:
         NoVerdictError: Without a GPU.
     """
     require_gpu()
-    rounds = Rounds({"step": step, "copy": copy_of(num_bytes)}, inner=INNER, clock=clock)
-    rounds.run(2)
-    rounds.found.clear()
-    rounds.run(NUM_ROUNDS)
-    return decide_roofline(rounds.pairs("copy", "step"), limit, alpha), rounds
+    arms = {"copy": copy_of(num_bytes), "step": step}
+    return Rounds(arms, inner=INNER, clock=clock, watches=gpu_watches())
 
 
-def decide_roofline(pairs: Sequence[tuple[float, float]], limit: float, alpha: float) -> Decision:
+def decide_roofline(
+    pairs: Sequence[tuple[float, float]], limit: float, alpha: float, *, num_dropped: int = 0
+) -> Decision:
     """Judge rounds of `(copy, step)` seconds: PASS if the lower bound of the fraction keeps the limit.
 
     Error rates:
         A step below the limit passes with probability at most `alpha`, one above it fails with at most `alpha`.
     """
+    total = len(pairs) + num_dropped
+    if num_dropped > MOST_DROPPED * total:
+        return Decision(Verdict.NO_VERDICT, f"{num_dropped} of {total} rounds were disturbed")
     logs = interval([math.log(copy / step) for copy, step in pairs], alpha)
     if logs is None:
         return Decision(Verdict.NO_VERDICT, f"{len(pairs)} rounds are too few for this alpha", num_rounds=len(pairs))

@@ -5,7 +5,7 @@ arm is always the one after a heavy neighbour.
 
     block of 2     A B | B A            block of 3     B C A | C A B | A B C
 
-A round is dropped whole, never one arm of it, or the balance would go. Garbage is collected between rounds only.
+Garbage is collected between rounds only. What spoils a round stands in `validity`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairdraw.perf_regression.validity import watch_garbage
 from fairdraw.seeds import derive_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from fairdraw.perf_regression.validity import Watch
 
     Clock = Callable[[Callable[[], object], int], float]
 
@@ -130,6 +133,7 @@ class Rounds:
         inner: Calls per sample.
         clock: Seconds per call of `inner` calls.
         drop_switched: Whether a context switch within a short sample spoils its round; not with `thread_clock`.
+        watches: What else spoils a round, beside garbage that is collected in it.
     """
 
     def __init__(
@@ -140,14 +144,22 @@ class Rounds:
         advance: Callable[[], object] | None = None,
         clock: Clock = cpu_clock,
         drop_switched: bool = True,
+        watches: Sequence[Watch] = (),
     ) -> None:
         self.steps = dict(steps)
+        self._watches = (watch_garbage, *watches)
         self._drop_switched = drop_switched
         self.inner = inner
         self.found: list[Round] = []
         self._advance = advance or (lambda: None)
         self._clock = clock
         self._orders = orders(sorted(self.steps), derive_seed("order of arms", *sorted(self.steps)))
+
+    def warm_up(self, num_rounds: int = 2) -> None:
+        """Rounds that nobody keeps."""
+        before = len(self.found)
+        self.run(num_rounds)
+        del self.found[before:]
 
     def run(self, num_rounds: int) -> list[Round]:
         """Measure so many rounds more; all rounds so far."""
@@ -160,14 +172,15 @@ class Rounds:
         """Measure one round."""
         self._advance()
         seconds: dict[str, float] = {}
-        problem = ""
+        problem, endings = "", [watch() for watch in self._watches]
         for name in next(self._orders):
             before = involuntary_switches()
             seconds[name] = self._clock(self.steps[name], self.inner)
             switched = involuntary_switches() - before
             if self._drop_switched and switched and seconds[name] * self.inner < SHORT_SAMPLE_SECONDS:
                 problem = f"{name}: {switched} context switches"
-        self.found.append(Round({name: seconds[name] for name in self.steps}, problem))
+        problems = [problem, *(ending() for ending in endings)]
+        self.found.append(Round({name: seconds[name] for name in self.steps}, next(filter(None, problems), "")))
         return self.found[-1]
 
     def pairs(self, ours: str, reference: str) -> list[tuple[float, float]]:

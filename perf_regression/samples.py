@@ -1,10 +1,11 @@
 """Record real rounds on a busy machine, for the tests of the decision.
 
     python -m fairdraw.perf_regression.samples --out perf_regression/records/samples_busy.json
+    python -m fairdraw.perf_regression.samples --processes --out perf_regression/records/samples_processes.json
 
 As many processes as there are cores spin meanwhile. Each series is one run of a gate: `aa` compares ten passes over an
 array with ten passes, `slower` eleven with ten. Each kind with both clocks: what passes on the wall, and what this
-thread is charged.
+thread is charged. With `--processes` it is one ratio for each of several fresh processes, by the thread's clock.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw.perf_regression.confirmation import Timed
 from fairdraw.perf_regression.records import provenance, write_record
 from fairdraw.perf_regression.rounds import Rounds, calibrate, cpu_clock, thread_clock
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from fairdraw.perf_regression.rounds import Clock
 
 PASSES, ENTRIES = 10, 100_000
-NUM_ROUNDS, NUM_SERIES = 80, 10
+KINDS = {"aa": PASSES, "slower": PASSES + 1}
+NUM_ROUNDS, NUM_SERIES, NUM_PROCESSES = 80, 10, 20
 SHORTEST_SAMPLE = 1e-3
 CLOCKS = {"wall": cpu_clock, "thread": thread_clock}
 
@@ -36,16 +39,36 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Record rounds with all cores busy.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", default="")
+    parser.add_argument("--processes", action="store_true", help="one ratio per fresh process")
     options = parser.parse_args(argv)
     with busy_neighbours(os.cpu_count() or 1):
-        kinds = {"aa": PASSES, "slower": PASSES + 1}
-        series = {
-            f"{kind} {name}": [_series(passes, clock) for _ in range(NUM_SERIES)]
-            for kind, passes in kinds.items()
-            for name, clock in CLOCKS.items()
-        }
-    what = "nanoseconds per call of ours and reference, round by round; dropped rounds are left out"
-    write_record(options.out, {"what": what, **provenance(options.commit), "series": series})
+        record = _of_processes() if options.processes else _of_rounds()
+    write_record(options.out, {**provenance(options.commit), **record})
+
+
+def _of_rounds() -> dict[str, object]:
+    series = {
+        f"{kind} {name}": [_series(passes, clock) for _ in range(NUM_SERIES)]
+        for kind, passes in KINDS.items()
+        for name, clock in CLOCKS.items()
+    }
+    return {"what": "nanoseconds per call of ours and reference, by round; no dropped rounds", "series": series}
+
+
+def _of_processes() -> dict[str, object]:
+    name = "fairdraw.perf_regression.samples:rounds_of_work"
+    ratios = {
+        kind: [round(Timed(name, {"passes": passes}).in_fresh_process(), 5) for _ in range(NUM_PROCESSES)]
+        for kind, passes in KINDS.items()
+    }
+    return {"what": "median ratio of each fresh process, by the thread's clock", "ratios": ratios}
+
+
+def rounds_of_work(passes: int) -> Rounds:
+    """So many passes, and `PASSES` of them; not yet measured."""
+    steps = {"ours": work(passes), "reference": work(PASSES)}
+    inner = calibrate(steps, SHORTEST_SAMPLE, thread_clock)
+    return Rounds(steps, inner=inner, clock=thread_clock, drop_switched=False)
 
 
 def work(passes: int) -> Callable[[], object]:

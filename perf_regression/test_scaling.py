@@ -1,4 +1,4 @@
-"""How time grows: not at all with the length of outputs, and with the vocabulary no faster than in proportion."""
+"""How time grows: not at all with the length of outputs, and with every other size no faster than in proportion."""
 
 from __future__ import annotations
 
@@ -6,62 +6,44 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.perf_regression import _scanner_arms as arms
-from fairdraw.perf_regression._scanner_steps import Outputs
-from fairdraw.perf_regression.cases import Sizes, noise_for, rejection_batch, rejection_step
-from fairdraw.perf_regression.findings import Finding, from_decision
-from fairdraw.perf_regression.limits import read_limits
-from fairdraw.perf_regression.named import load
-from fairdraw.perf_regression.rounds import Rounds, thread_clock
-from fairdraw.perf_regression.scaling import decide_exponent
+from fairdraw.perf_regression.benching import judge_fixed_share, judge_growth
+from fairdraw.perf_regression.confirmation import Timed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from fairdraw.perf_regression.findings import Finding
 
     Note = Callable[[list[Finding]], None]
-    Step = Callable[[], object]
 
 pytestmark = pytest.mark.timing
-NUM_ROUNDS = 40
-ALPHA = 0.01 / 3
-"""One-sided, for each of three exponents: 1 % for the run."""
-BATCH_SIZE = 64
-SHORT, LONG = 1_000, 16_000
-SMALL_VOCAB, LARGE_VOCAB = 8_000, 64_000
+EXPONENT = "fairdraw.perf_regression.scaling:largest_exponent"
+FIXED_SHARE = "fairdraw.perf_regression.scaling:fixed_share"
 
 
-def judged(name: str, what: str, steps: Mapping[int, Step], advance: Step | None = None) -> Finding:
-    """Exponent over two sizes, in rounds of both."""
-    limit = read_limits().cases[name].time_exponent_max
-    assert limit is not None
-    named = {str(size): step for size, step in steps.items()}
-    rounds = Rounds(named, clock=thread_clock, drop_switched=False, advance=advance)
-    rounds.run(NUM_ROUNDS)
-    decision = decide_exponent(rounds.found, min(steps), max(steps), limit, ALPHA)
-    return from_decision(name, decision, limit, what)
+def growth(factory: str, statistic: str = EXPONENT, **arguments: str) -> Timed:
+    return Timed(f"fairdraw.perf_regression.timed:{factory}", arguments, statistic)
 
 
+@pytest.mark.parametrize("axis", ["L", "B", "K"])
 @pytest.mark.parametrize("scanner", ["penalties", "thinking"])
-def test_time_of_a_step_does_not_grow_with_length(scanner: str, verdicts: Note) -> None:
-    arms.require_upstream()
-    make = {"penalties": arms.penalties_arms, "thinking": arms.thinking_arms}[scanner]
-    batches = {length: Outputs(BATCH_SIZE, max_length=2 * length) for length in (SHORT, LONG)}
-    for length, outputs in batches.items():
-        outputs.grow(length)
-    steps = {length: make(outputs)["ours"] for length, outputs in batches.items()}
-
-    def advance() -> None:
-        for outputs in batches.values():
-            outputs.advance()
-
-    verdicts([judged(f"{scanner}.step", "time exponent in length", steps, advance)])
+def test_time_of_a_step_does_not_grow_with_length_and_little_with_drafts(
+    scanner: str, axis: str, verdicts: Note
+) -> None:
+    verdicts([judge_growth(f"{scanner}.step", axis, growth("scanner_growth", scanner=scanner, axis=axis))])
 
 
-def test_time_grows_with_the_vocabulary_no_faster_than_in_proportion(verdicts: Note) -> None:
-    sampler = load("fairdraw.adapters:load")("torch", "cpu")
-    steps = {}
-    for vocab_size in (SMALL_VOCAB, LARGE_VOCAB):
-        batch = rejection_batch(Sizes(4, 3, vocab_size))
-        steps[vocab_size] = rejection_step(sampler, batch, noise_for(sampler, batch))
-    with load("fairdraw.runner:one_torch_thread")():
-        verdicts([judged("rejection.torch", "time exponent in vocabulary", steps)])
+@pytest.mark.parametrize("axis", ["B", "K", "V"])
+def test_time_grows_no_faster_than_in_proportion(axis: str, verdicts: Note) -> None:
+    verdicts([judge_growth("rejection.torch", axis, growth("rejection_growth", axis=axis))])
+
+
+@pytest.mark.parametrize("axis", ["B", "K"])
+def test_time_on_a_gpu_grows_no_faster_than_in_proportion(axis: str, verdicts: Note) -> None:
+    verdicts([judge_growth("rejection.counter_triton.growth", axis, growth("device_growth", axis=axis))])
+
+
+def test_launching_is_a_small_part_of_the_time_on_a_gpu(verdicts: Note) -> None:
+    """Time is affine in the vocabulary, of which one size is no multiple of any tile."""
+    timed = growth("device_growth", FIXED_SHARE, axis="V")
+    verdicts([judge_fixed_share("rejection.counter_triton.growth", timed)])

@@ -84,6 +84,7 @@ def test_views_are_free_and_copies_are_not() -> None:
     with counted({"x": x}) as counts:
         x.clone()
     assert (counts.copies, counts.allocations, counts.bytes_allocated) == (1, 1, 400)
+    assert counts.as_row()["operators"] == 1
     assert dict(counts.bytes_read) == {"x": 400}
     assert dict(counts.bytes_written) == {OTHER: 400}
 
@@ -118,4 +119,4 @@ def test_nothing_is_counted_after_the_end() -> None:
         pass
     torch.zeros(1).clone().item()
     add_kernel[(1,)](torch.zeros(8), torch.zeros(8), 8, BLOCK=8)
-    assert counts.as_row() == {"bytes": 0, "launches": 0, "copies": 0, "allocations": 0, "syncs": 0}
+    assert counts.as_row() == dict.fromkeys(("bytes", "launches", "operators", "copies", "allocations", "syncs"), 0)

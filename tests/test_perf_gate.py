@@ -12,19 +12,29 @@ from click.testing import CliRunner
 
 from fairdraw.cli import main
 from fairdraw.perf_regression import benching
-from fairdraw.perf_regression.benching import STRICT_VARIABLE, paired, settle, why_not_timed
+from fairdraw.perf_regression.benching import (
+    STRICT_VARIABLE,
+    judge_growth,
+    judge_ratio,
+    paired,
+    settle,
+    why_not_timed,
+)
 from fairdraw.perf_regression.cases import Sizes, rejection_batch, rejection_step
+from fairdraw.perf_regression.confirmation import Timed
 from fairdraw.perf_regression.decision import Gate, Verdict
-from fairdraw.perf_regression.device import count_on_device
-from fairdraw.perf_regression.findings import Finding, exit_code, table
+from fairdraw.perf_regression.device import count_nodes, count_on_device
+from fairdraw.perf_regression.findings import Finding, compare_counts, exit_code, table
 from fairdraw.perf_regression.instructions import exponent, instructions_per_step
 from fairdraw.perf_regression.limits import CaseLimits, Reference, read_limits
 from fairdraw.perf_regression.named import NoVerdictError, load
-from fairdraw.perf_regression.roofline import decide_roofline, measure_roofline, why_warm
+from fairdraw.perf_regression.roofline import decide_roofline, roofline_rounds, why_warm
 from fairdraw.perf_regression.rounds import Rounds
+from fairdraw.perf_regression.worlds import WORLDS, WorldSizes
 from fairdraw.protocols import SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Callable
 
 PASSED = Finding("one", "time", Verdict.PASS, 0.5, 1.0)
@@ -113,16 +123,54 @@ def test_gate_stops_at_the_first_look_that_decides(seconds: float, verdict: Verd
     benchmark = FakeBenchmark()
     cost = {"ours": seconds, "reference": 1.0}
     rounds = Rounds({name: (lambda name=name: name) for name in cost}, clock=lambda step, inner: cost[str(step())])
-    decision = paired(benchmark, rounds, Gate(1.05), ("ours", "reference"))
+    decision = paired(benchmark, rounds, Gate(1.05))
     assert (decision.verdict, decision.num_rounds) == (verdict, num_rounds)
-    assert benchmark.extra_info["pair"]["verdict"] == verdict.value
-    assert benchmark.extra_info["pair"]["ratio"]["middle"] == pytest.approx(seconds)
+    assert decision.ratio is not None
+    assert decision.ratio.middle == pytest.approx(seconds)
+
+
+def growing(power: float) -> Rounds:
+    """A step whose time grows with the size by this power."""
+    steps = {str(size): (lambda size=size: size) for size in (1000, 2000, 4000)}
+    return Rounds(steps, clock=lambda step, inner: float(str(step())) ** power)
+
+
+@pytest.mark.parametrize(("power", "verdict"), [(1.0, Verdict.FAIL), (0.0, Verdict.PASS)], ids=["linear", "flat"])
+def test_step_that_reads_the_whole_output_is_caught(
+    power: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Timed, "in_fresh_process", lambda self: power)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    found = judge_growth("penalties.step", "L", Timed(f"{Path(__file__).stem}:growing", {"power": power}))
+    assert (found.verdict, found.value) == (verdict, pytest.approx(power))
+
+
+def test_ratio_that_fails_is_confirmed_and_kept_by_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = {"ours": 9.0, "vllm": 1.0}
+    rounds = Rounds({name: (lambda name=name: name) for name in cost}, clock=lambda step, inner: cost[str(step())])
+    monkeypatch.setattr(Timed, "rounds", lambda self: rounds)
+    monkeypatch.setattr(Timed, "in_fresh_process", lambda self: 9.0)
+    monkeypatch.setattr(Reference, "problem", lambda self: "")
+    benchmark = FakeBenchmark()
+    found = judge_ratio(benchmark, "penalties.step", Timed("nobody:nothing"))
+    assert (found.verdict, found.value) == (Verdict.FAIL, pytest.approx(9.0))
+    assert found.reason.endswith("3 fresh processes: 9, 9, 9")
+    assert benchmark.extra_info["pair"]["verdict"] == "FAIL"
+
+
+def test_strict_option_asks_for_nothing_but_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STRICT_VARIABLE, "0")
+    options = {"--perf-strict": True}
+    config: Any = SimpleNamespace(stash={}, addinivalue_line=lambda *line: None, getoption=options.get)
+    load("fairdraw.perf_regression.conftest:pytest_configure")(config)
+    with pytest.raises(AssertionError, match="INCONCLUSIVE"):
+        settle([PASSED, UNSURE])
 
 
 def test_gate_looks_again_if_it_cannot_decide() -> None:
     samples = iter([1.0, 1.2] * 1000)
     rounds = Rounds({"ours": list, "reference": tuple}, clock=lambda step, inner: next(samples))
-    decision = paired(FakeBenchmark(), rounds, Gate(1.0), ("ours", "reference"))
+    decision = paired(FakeBenchmark(), rounds, Gate(1.0))
     assert (decision.verdict, decision.num_rounds) == (Verdict.INCONCLUSIVE, 80)
 
 
@@ -148,9 +196,37 @@ def test_warm_cache_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_device_without_a_gpu_has_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    for measure in (lambda: count_on_device(list), lambda: measure_roofline(list, 1 << 20, 0.5, 0.01)):
+    for measure in (lambda: count_on_device(list), lambda: roofline_rounds(list, 1 << 20)):
         with pytest.raises(NoVerdictError, match="no GPU"):
             measure()
+
+
+def test_roofline_of_disturbed_rounds_has_no_verdict() -> None:
+    decision = decide_roofline([(1.0, 1.1)] * 40, limit=0.85, alpha=0.001, num_dropped=20)
+    assert (decision.verdict, decision.reason) == (Verdict.NO_VERDICT, "20 of 60 rounds were disturbed")
+
+
+class FakeDriver:
+    """CUDA's driver with one graph of five nodes, at address 4096."""
+
+    def cuGraphGetNodes(self, graph: ctypes.c_void_p, nodes: None, num_nodes: Any) -> int:
+        if graph.value != 4096:
+            return 400
+        num_nodes._obj.value = 5
+        return 0
+
+
+def test_nodes_of_a_graph_are_counted_by_the_driver() -> None:
+    assert count_nodes(4096, FakeDriver()) == 5
+    with pytest.raises(RuntimeError, match="cuGraphGetNodes=400"):
+        count_nodes(1, FakeDriver())
+
+
+def test_graph_with_one_node_more_is_caught() -> None:
+    limits = read_limits().cases["rejection.counter_triton.B64"]
+    assert limits.graph_nodes_max is not None
+    for num_nodes, wanted in ((limits.graph_nodes_max, Verdict.PASS), (limits.graph_nodes_max + 1, Verdict.FAIL)):
+        assert [found.verdict for found in compare_counts({"graph_nodes": num_nodes}, limits)] == [wanted]
 
 
 def test_wrong_sampler_is_not_timed() -> None:
@@ -181,7 +257,7 @@ def test_every_case_of_the_limits_is_measured() -> None:
     """A limit that no test asks for would never be looked at."""
     folder = Path(benching.__file__).parent
     text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("test_*.py"))
-    for name in read_limits().cases:
+    for name in read_limits().cases.keys() - WORLDS.keys():
         kind, _, rest = name.partition(".")
         assert f"{kind}." in text or f'"{kind}"' in text, name
         assert rest.split(".")[0] in text, name
@@ -208,6 +284,7 @@ def stranger_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("fairdraw.perf_regression.bench.CPU_SIZES", (Sizes(1, 1, 50),))
+    monkeypatch.setattr("fairdraw.perf_regression.bench.NUM_PROCESSES", 1)
     return tmp_path
 
 
@@ -216,6 +293,7 @@ def test_command_fails_for_a_slower_sampler(stranger_bench: Path) -> None:
     ran = CliRunner().invoke(main, command)
     assert ran.exit_code == 1, ran.output
     assert "time of slow / right" in ran.output
+    assert "; 1 fresh processes: " in ran.output
     assert "FAIL" in ran.output
     found = json.loads((stranger_bench / "found.json").read_text(encoding="utf-8"))
     assert found["findings"][-1]["verdict"] == "FAIL"
@@ -225,6 +303,34 @@ def test_command_fails_for_a_slower_sampler(stranger_bench: Path) -> None:
 def test_command_passes_for_a_faster_sampler(stranger_bench: Path) -> None:
     ran = CliRunner().invoke(main, ["bench", "bench_stranger:make_right", "--against", "bench_stranger:make"])
     assert ran.exit_code == 0, ran.output
+
+
+def test_command_appends_to_a_history(stranger_bench: Path) -> None:
+    command = ["bench", "bench_stranger:make_right", "--against", "bench_stranger:make", "--history", "perf.jsonl"]
+    for _ in range(2):
+        assert CliRunner().invoke(main, command).exit_code == 0
+    lines = [json.loads(line) for line in (stranger_bench / "perf.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["what"] for line in lines] == ["time of right / slow"] * 2
+    assert all(line["low"] <= line["value"] <= line["high"] < 1 for line in lines)
+
+
+@pytest.mark.parametrize("contract", ["thinking_budget", "logits_plan"])
+def test_command_reaches_other_contracts(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the contract's vLLM, which nobody has to name."""
+    pytest.importorskip("vllm")
+    small = {name: (make, WorldSizes(4, 1_000, 2_000)) for name, (make, _) in WORLDS.items() if "busy" not in name}
+    monkeypatch.setattr("fairdraw.perf_regression.bench.WORLDS", small)
+    for name, world in small.items():
+        monkeypatch.setitem(WORLDS, name, world)
+    ran = CliRunner().invoke(main, ["bench", contract])
+    assert ran.exit_code == 0, ran.output
+    assert ran.output.count("PASS") == 2 * len(["bytes", "copies", "time"])  # each told, then in the table
+
+
+def test_command_refuses_samplers_of_two_contracts() -> None:
+    ran = CliRunner().invoke(main, ["bench", "sampling_counter", "--against", "thinking_budget"])
+    assert ran.exit_code == 2
+    assert "thinking_budget: contract='thinking_budget', but sampling_counter is under 'sampling'" in ran.output
 
 
 def test_command_has_no_verdict_on_the_time_of_an_interpreter(stranger_bench: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from fairdraw.perf_regression.decision import Gate, Verdict, decide
 from fairdraw.perf_regression.device import count_on_device, event_clock, graph_of, warm_clock
-from fairdraw.perf_regression.roofline import SMALL_COPY, copy_of, measure_roofline, why_warm
+from fairdraw.perf_regression.roofline import SMALL_COPY, copy_of, measure_roofline, roofline_rounds, why_warm
 from fairdraw.perf_regression.rounds import Rounds
 
 if TYPE_CHECKING:
@@ -27,6 +27,11 @@ def verdict(step: Callable[[], object]) -> Verdict:
     return decide(rounds.pairs("ours", "reference"), gate, num_dropped=rounds.num_dropped).verdict
 
 
+def roofline_verdict(step: Callable[[], object]) -> Verdict:
+    """As if the step had to move 1 GiB, at 0.9 of the copy bandwidth."""
+    return measure_roofline(roofline_rounds(step, LARGE_COPY), 0.9, 1e-4).verdict
+
+
 def test_same_work_does_not_fail() -> None:
     assert verdict(copy_of(LARGE_COPY)) is not Verdict.FAIL
 
@@ -42,8 +47,8 @@ def test_copy_reaches_its_own_roofline_and_a_step_of_two_copies_does_not() -> No
         copy()
         copy()
 
-    assert measure_roofline(copy, LARGE_COPY, 0.9, 1e-4)[0].verdict is Verdict.PASS
-    assert measure_roofline(twice, LARGE_COPY, 0.9, 1e-4)[0].verdict is Verdict.FAIL
+    assert roofline_verdict(copy) is Verdict.PASS
+    assert roofline_verdict(twice) is Verdict.FAIL
 
 
 def test_warm_cache_is_caught() -> None:
@@ -52,7 +57,7 @@ def test_warm_cache_is_caught() -> None:
 
 
 def test_bytes_that_were_not_moved_have_no_verdict() -> None:
-    assert measure_roofline(copy_of(1 << 20), LARGE_COPY, 0.9, 1e-4)[0].verdict is Verdict.NO_VERDICT
+    assert roofline_verdict(copy_of(1 << 20)) is Verdict.NO_VERDICT
 
 
 def test_planted_wait_is_caught() -> None:
@@ -60,7 +65,13 @@ def test_planted_wait_is_caught() -> None:
     right, wrong = count_on_device(lambda: x.add_(1)), count_on_device(lambda: x.sum().item())
     assert (right.syncs, right.is_capturable) == (0, True)
     assert wrong.syncs == 1
+    assert right.graph_nodes == 1
     assert not wrong.is_capturable
+
+
+def test_planted_launch_is_caught_in_the_graph() -> None:
+    x = torch.ones(8, device="cuda")
+    assert count_on_device(lambda: x.add_(1).mul_(2)).graph_nodes == 2
 
 
 def test_planted_allocation_is_caught() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ schema = 1
 family_alpha = 0.01
 looks = [20, 40, 80]
 drop_fraction_max = 0.25
+confirm_processes = 3
 [floor_us]
 cpu = 20.0
 gpu = 3.0
@@ -42,6 +44,13 @@ def test_case_is_read_with_its_gate(tmp_path: Path) -> None:
     gate = limits.gate(limits.cases["one"], "gpu")
     assert (gate.limit, gate.floor, gate.looks) == (0.5, 3e-6, (20, 40, 80))
     assert gate.alpha == 0.005  # two timing gates share 0.01
+    assert limits.confirm_processes == 3
+
+
+def test_every_timing_limit_has_its_share_of_alpha(tmp_path: Path) -> None:
+    axes = "time_exponent_max = { L = 0.1, B = 1.15 }\nroofline_min = 0.5\nfixed_share_max = 0.3\nlaunches_max = 3"
+    limits = read_limits(limits_file(tmp_path, f"{HEAD}{CASE}[case.two]\n{axes}\n{GOLDEN}"))
+    assert limits.alpha == 0.01 / 5
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,10 @@ def test_case_is_read_with_its_gate(tmp_path: Path) -> None:
         (HEAD + CASE.replace("vllm==0.22.0", "vllm"), "must be package==version"),
         (HEAD + CASE.replace('reference = "vllm==0.22.0"', ""), "ratio_max has no reference"),
         (HEAD + CASE.replace("0.5", "true"), "must be a number"),
+        (HEAD + f"[case.one]\ntime_exponent_max = 0.1\n{GOLDEN}", "must be a table"),
+        (HEAD + f"[case.one]\ntime_exponent_max = {{ X = 0.1 }}\n{GOLDEN}", "unknown key 'X'"),
+        (HEAD + f"[case.one]\ntime_exponent_max = {{ L = true }}\n{GOLDEN}", "L=True"),
+        (HEAD.replace("confirm_processes = 3", ""), "'confirm_processes' is missing"),
         (HEAD + f'[case.one]\nbytes_max = "B*X"\n{GOLDEN}', "'X' is not"),
         (HEAD + f'[case.one]\nbytes_max = "__import__(1)"\n{GOLDEN}', "is not"),
         (HEAD.replace("schema = 1", "schema = 2"), "schema=2"),
@@ -81,11 +94,16 @@ def test_shipped_limits_are_sound_and_leave_slack() -> None:
         for name, measured in case.golden.values.items():
             if name == "roofline":
                 assert case.roofline_min is not None
+                assert isinstance(measured, float)
                 assert measured >= 1.02 * case.roofline_min, case.name
                 continue
             limit = getattr(case, f"{name}_max")
-            exact = isinstance(limit, int)
-            assert measured <= limit if exact else measured <= 0.98 * limit, (case.name, name)
+            if not isinstance(measured, Mapping):
+                measured, limit = {"": measured}, {"": limit}
+            assert measured.keys() <= limit.keys(), (case.name, name)
+            for axis, value in measured.items():
+                exact = isinstance(limit[axis], int)
+                assert value <= limit[axis] if exact else value <= 0.98 * limit[axis], (case.name, name, axis)
 
 
 def test_reference_of_another_version_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from fairdraw.perf_regression import rounds as rounds_module
 from fairdraw.perf_regression.decision import Gate, Verdict, decide
+from fairdraw.perf_regression.named import NoVerdictError
 from fairdraw.perf_regression.rounds import Rounds, after_another_arm, after_own_step, calibrate, orders
 from fairdraw.perf_regression.samples import work
-from fairdraw.perf_regression.scaling import affine, decide_exponent
+from fairdraw.perf_regression.scaling import affine, decide_exponent, decide_fixed_share, fixed_share, largest_exponent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,15 +138,52 @@ def test_exponent_is_judged_by_its_interval(power: float, wanted: Verdict) -> No
 
         return run
 
-    rounds = Rounds({"1000": step(1000), "4000": step(4000)}, clock=clock)
+    rounds = Rounds({str(size): step(size) for size in (1000, 2000, 4000)}, clock=clock)
     rounds.run(40)
-    assert decide_exponent(rounds.found, 1000, 4000, 0.1, alpha=1e-3).verdict is wanted
+    assert decide_exponent(rounds, 0.1, alpha=1e-3).verdict is wanted
+
+
+def sized(cost: Callable[[int], float], *sizes: int) -> Rounds:
+    """Forty rounds in which `size` takes `cost(size)` seconds."""
+    clock = FakeClock()
+    rounds = Rounds({str(size): clock.step(cost(size)) for size in sizes}, clock=clock)
+    rounds.run(40)
+    return rounds
+
+
+def test_cost_that_sets_in_at_the_last_doubling_is_caught() -> None:
+    """Over all sizes the exponent is 0.33 only."""
+    rounds = sized(lambda size: 2.0 if size == 8000 else 1.0, 1000, 2000, 4000, 8000)
+    decision = decide_exponent(rounds, 0.5, alpha=1e-3)
+    assert decision.verdict is Verdict.FAIL
+    assert largest_exponent(rounds) == pytest.approx(1.0)
 
 
 def test_exponent_of_too_few_rounds_has_no_verdict() -> None:
     rounds = Rounds({"1000": nothing, "4000": nothing}, clock=lambda step, inner: 1.0)
     rounds.run(3)
-    assert decide_exponent(rounds.found, 1000, 4000, 0.1, alpha=1e-3).verdict is Verdict.NO_VERDICT
+    assert decide_exponent(rounds, 0.1, alpha=1e-3).verdict is Verdict.NO_VERDICT
+
+
+def test_exponent_of_disturbed_rounds_has_no_verdict() -> None:
+    rounds = Rounds({"1000": nothing, "4000": nothing}, clock=lambda step, inner: 1.0, watches=[lambda: lambda: "no"])
+    rounds.run(40)
+    assert "40 of 40" in decide_exponent(rounds, 0.1, alpha=1e-3).reason
+    with pytest.raises(NoVerdictError, match="disturbed"):
+        largest_exponent(rounds)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "wanted"),
+    [(10.0, Verdict.PASS), (90.0, Verdict.FAIL)],
+    ids=["launches cost little", "launches cost most"],
+)
+def test_fixed_share_is_judged_by_its_interval(fixed: float, wanted: Verdict) -> None:
+    """A power law would call the second one flat, and so good."""
+    rounds = sized(lambda size: fixed + size / 1000, 8_000, 32_000, 50_257, 64_000, 100_000)
+    decision = decide_fixed_share(rounds, 0.2, alpha=1e-3)
+    assert decision.verdict is wanted
+    assert fixed_share(rounds) == pytest.approx(fixed / (fixed + 100))
 
 
 def test_fixed_cost_and_slope_are_told_apart() -> None:

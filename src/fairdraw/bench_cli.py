@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairdraw.contracts import contract_name
+from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.loading import CannotStart, load_sampler
 
 if TYPE_CHECKING:
-    from fairdraw.perf_regression.bench import Bench
-    from fairdraw.protocols import RejectionSampler, Subject
+    from fairdraw.perf_regression.bench import Bench, Contender
 
 __all__ = ["bench_command"]
 
@@ -30,7 +29,7 @@ Exit codes:
 
 @click.command("bench", epilog=_EXIT_CODES)
 @click.argument("spec")
-@click.option("--against", metavar="SPEC", default="vllm", show_default=True, help="Whom to compare with.")
+@click.option("--against", metavar="SPEC", help="Whom to compare with.  [default: the contract's vLLM]")
 @click.option(
     "--limit",
     type=click.FloatRange(0, min_open=True),
@@ -41,45 +40,61 @@ Exit codes:
 @click.option("--roofline-min", type=click.FloatRange(0, 1), help="Least part of the copy bandwidth; needs a GPU.")
 @click.option("--strict", is_flag=True, help="Only PASS is green.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write findings and times.")
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append what was timed to this file, as JSON lines.",
+)
 @click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Write plots to this folder.")
 def bench_command(
     spec: str,
-    against: str,
+    against: str | None,
     limit: float,
     roofline_min: float | None,
     strict: bool,
     json_file: Path | None,
+    history: Path | None,
     plots: Path | None,
 ) -> None:
     """Measure the sampler SPEC next to another one, in one process.
 
     Exact counts first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
     """
-    ours, other = _loaded(spec), _loaded(against)
+    ours, other = _contenders(spec, against)
     from fairdraw.perf_regression.bench import FAMILY_ALPHA, bench
     from fairdraw.perf_regression.findings import exit_code, table
+    from fairdraw.perf_regression.history import append_history
 
-    click.echo(f"{ours.name} against {other.name} on {ours.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}")
+    names = ours.sampler.name, other.sampler.name
+    where = f"on {ours.sampler.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}"
+    click.echo(f"{names[0]} against {names[1]} {where}")
     found = bench(ours, other, limit, click.echo, roofline_min=roofline_min)
     click.echo("\n" + "\n".join(table(found.findings)))
     if json_file is not None:
         json_file.write_text(json.dumps(_as_json(found), indent=1) + "\n", encoding="utf-8")
+    if history is not None:
+        append_history(history, found.findings)
     if plots is not None:
-        _plot(found, (ours.name, other.name), plots)
+        _plot(found, names, plots)
     sys.exit(exit_code(found.findings, strict=strict))
 
 
-def _loaded(spec: str) -> RejectionSampler:
+def _contenders(spec: str, against: str | None) -> tuple[Contender, Contender]:
+    """Two samplers of one contract, by their names."""
+    from fairdraw.perf_regression.bench import Contender
+
     try:
-        subject: Subject = load_sampler(spec)
+        ours = load_sampler(spec)
+        contract = contract_name(ours)
+        against = against or CONTRACTS[str(contract)].reference
+        other = load_sampler(against)
     except CannotStart as error:
         raise click.UsageError(str(error)) from None
-    if contract_name(subject) != "rejection":
-        raise click.UsageError(f"{spec}: contract={contract_name(subject)!r}, but bench measures rejection samplers.")
-    from fairdraw.protocols import RejectionSampler
-
-    assert isinstance(subject, RejectionSampler)  # as its contract says
-    return subject
+    if contract_name(other) != contract:
+        raise click.UsageError(
+            f"{against}: contract={contract_name(other)!r}, but {spec} is under {contract!r}. Name another --against."
+        )
+    return Contender(spec, ours), Contender(against, other)
 
 
 def _as_json(found: Bench) -> dict[str, object]:
