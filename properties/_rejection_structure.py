@@ -143,7 +143,8 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
             )
             if target_prob == 0 or target_prob < draft_prob * (1 - _ROUNDING):
                 broken(
-                    f"{answer}: recovered {answer.tokens[-1]} has target {target_prob:.6g} below draft {draft_prob:.6g}"
+                    f"{answer}: the recovered token {answer.tokens[-1]} has target probability {target_prob:.6g}, "
+                    f"but its draft probability is {draft_prob:.6g}"
                 )
 
 
@@ -214,12 +215,13 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
     lambda can: rejecting(
         can,
         dense=True,
-        targets=("last-only", "one-hot", "half"),
+        targets=("half",),
         drafts=("dominating",),
         uniforms=("largest",),
         explicit=True,
     ),
     needs=(*_EXPLICIT, Capability.DENSE_DRAFTS),
+    weight=4.0,  # rounding leaves a residual in some rows: five cases show too little
 )
 def a_rejection_without_residual_still_recovers_a_possible_token(
     sampler: RejectionSampler, case: RejectionCase

@@ -22,6 +22,7 @@ MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0; also the width of the kernels' position vector."""
 
 GREEDY_TEMPERATURE = 0.0
+"""vLLM's mark of a greedy request: equal to it, not below it."""
 
 IDS = (torch.int32, torch.int64)
 LOGITS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)

@@ -94,6 +94,7 @@ class CounterNoise:
 
 
 SamplingNoise = UpstreamNoise | RaceNoise | CounterNoise
+"""Whose noise: drawn as vLLM draws it, handed over, or a function of counters."""
 
 
 def check_arguments(

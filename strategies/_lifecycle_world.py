@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_REQUESTS", "CountedTokens", "World"]
 
 MOST_REQUESTS = 4
+"""Requests of a batch at one time."""
 
 
 class CountedTokens(UserList[int]):

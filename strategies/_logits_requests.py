@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 MIN_VOCAB_SIZE = 12
+"""Below it, markers and ordinary tokens would not fit side by side."""
 START, END = (1,), (2, 3)
 """Markers of thinking sections; ordinary texts are made of the ids after them, without the last one."""
 

@@ -93,6 +93,7 @@ __all__ = [
 ]
 
 MOST_DRAFTS = 3
+"""Drafts of a request in one step."""
 STEPS = 30
 """Events of one life."""
 

@@ -24,7 +24,7 @@ CHECKS = all_checks()
 @pytest.fixture(autouse=True)
 def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Controls have tests of their own below and take seconds."""
-    monkeypatch.setattr("fairdraw.cli.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw.check_cli.controls_for", lambda *_: [])
 
 
 def fairdraw(*arguments: str) -> Result:
@@ -65,6 +65,12 @@ class TestCheck:
         assert "hypothesis.seed" not in result.output
         assert result.output.splitlines()[-1] == "RED: promises broken: 1"
 
+    def test_eleventh_story_is_named_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fairdraw.check_cli._MOST_STORIES", 1)
+        shown = check("make_beyond", "-k", "REJ103", "-k", "REJ106").output
+        assert shown.count("\nmeaning:") == 1
+        assert re.search(r"\nbroken, too .*:\n  REJ10\d [a-z ]+\n", shown)
+
     @pytest.mark.parametrize(
         ("factory", "exit_code", "last"),
         [
@@ -89,13 +95,9 @@ class TestCheck:
         assert result.exit_code == 3
         assert result.output == "NOTHING MEASURED: no check has 'zzz' or 'yyy' in its code or title\n"
 
-    def test_json_holds_header_records_and_summary(self, stranger: Path) -> None:
-        assert check("make_beyond", "--json", "run.json").exit_code == 1
-        run = json.loads((stranger / "run.json").read_text())
-        assert run["header"]["sampler"] == "stranger:make_beyond (beyond)"
-        assert [(r["code"], r["status"]) for r in run["records"]] == [("REJ101", "failed")]
-        assert run["records"][0]["story"]["crash_file"].startswith(".fairdraw")
-        assert run["summary"]["exit_code"] == 1
+    def test_reader_is_told_where_to_start(self) -> None:
+        lines = check("make_beyond", "-k", "REJ103").output.splitlines()
+        assert lines[-2] == "start with REJ101 token ids lie in the vocabulary: fairdraw explain REJ101"
 
     def test_fresh_seed_is_printed(self) -> None:
         seeds = [re.findall(r"seed (\d+)", check("make_right", "--seed", "fresh").output)[0] for _ in range(2)]
@@ -114,8 +116,8 @@ class TestCheck:
 class TestControls:
     def test_missed_control_is_not_green(self, monkeypatch: pytest.MonkeyPatch) -> None:
         missed = Control("drops the tail", "REJ101", caught=False)
-        monkeypatch.setattr("fairdraw.cli.controls_for", lambda *_: [missed])
-        monkeypatch.setattr("fairdraw.cli.run_control", lambda mutant, *_: mutant)
+        monkeypatch.setattr("fairdraw.check_cli.controls_for", lambda *_: [missed])
+        monkeypatch.setattr("fairdraw.check_cli.run_control", lambda mutant, *_: mutant)
         result = check("make_right")
         assert result.exit_code == 1
         assert "controls: 0/1 planted faults caught" in result.output
@@ -186,6 +188,7 @@ class TestReplay:
         assert result.output.startswith("FAILED: stranger:make_beyond still breaks this promise")
         assert "effect:" in result.output
         assert "reproduce: fairdraw replay" in result.output
+        assert "\nthe batch, in numbers:\n  draft_token_ids: " in result.output
 
     def test_mended_sampler_is_fixed(self, stranger: Path) -> None:
         path = Path(self.crash_file(stranger))

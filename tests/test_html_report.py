@@ -40,7 +40,8 @@ STORY = Story(
     "REJ109",
     "recovered tokens have residual mass",
     "A recovered token has target probability above its draft probability.",
-    "request 0 (drafts [2]) emitted [2]: recovered 2 has target 0.079 below draft 1",
+    "request 0 (drafts [2]) emitted [2]: the recovered token 2 has target probability 0.079, but its "
+    "draft probability is 1",
     example="RejectionCase(vocab_size=4, requests=(RequestRecipe(drafts=(DraftRecipe(token='unlikely'),)),))",
     command="fairdraw replay .fairdraw/crashes/REJ109-694df705.json",
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +18,6 @@ from fairdraw.report import (
     broken_texts,
     failure_text,
     progress_line,
-    run_as_json,
 )
 from fairdraw.runner import CheckRecord
 
@@ -122,14 +120,14 @@ def test_defect_that_is_gone_is_told_with_its_remedy() -> None:
     assert "remove REJ101 from the sampler's known_defects" in text
 
 
-def test_run_is_one_json_object() -> None:
-    story = Story("REJ101", "ids lie in the vocabulary", "meaning", "effect", notes=("note",))
-    broken = CheckRecord("REJ101", "ids lie", "properties", "rejection", "failed", story=story, trace="Traceback")
-    run = json.loads(json.dumps(run_as_json(HEADER, Summary([broken, record("passed")], [CAUGHT]))))
-    assert set(run) == {"header", "records", "summary"}
-    assert run["header"]["seed"] == 7
-    assert run["records"][0]["story"]["effect"] == "effect"
-    assert run["records"][1]["story"] is None
-    assert "trace" not in run["records"][0]
-    assert run["summary"]["failed"] == 1
-    assert run["summary"]["controls"] == {"planted": 1, "caught": 1}
+def test_story_that_one_example_decides_is_told_first() -> None:
+    story = Story("REJ101", "ids lie in the vocabulary", "meaning", "emitted 7")
+    law = dataclasses.replace(record("failed", code="LAW101"), lens="statistical", story=story)
+    example = dataclasses.replace(record("failed"), story=story)
+    summary = Summary([law, record("passed", code="REJ100"), example])
+    assert [found.code for found in summary.broken] == ["REJ101", "LAW101"]
+    assert summary.lines()[-2] == "start with REJ101 ids lie in the vocabulary: fairdraw explain REJ101"
+
+
+def test_green_run_has_nowhere_to_start() -> None:
+    assert not any(line.startswith("start with") for line in Summary([record("passed")]).lines())

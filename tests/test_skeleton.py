@@ -14,13 +14,15 @@ if TYPE_CHECKING:
 
 KERNEL = """
 from fairdraw import ExplicitNoise, SpecDecodeBatch
-from fairdraw.oracles.rejection import verify
+from fairdraw.oracles.rejection import verify as oracle
 
 def explicit(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
              bonus_token_ids, temperature, uniforms, exponentials, eps=0):
     batch = SpecDecodeBatch(draft_token_ids, num_draft_tokens, cu_num_draft_tokens, max_spec_len, draft_probs,
                             target_logits, bonus_token_ids, temperature)
-    return verify(batch, ExplicitNoise(uniforms, exponentials))
+    return oracle(batch, ExplicitNoise(uniforms, exponentials))
+
+verify = make = explicit
 
 def odd(draft_token_ids, workspace):
     return draft_token_ids
@@ -42,9 +44,12 @@ def init(function: str) -> Result:
     return CliRunner().invoke(main, ["init", f"kernels_of_init:{function}"])
 
 
-def test_written_adapter_is_judged_at_once(here: Path) -> None:
-    assert init("explicit").exit_code == 0
-    words = ["check", "fairdraw_explicit:make", "--profile", "smoke", "-k", "REJ101", "-k", "REJ401"]
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("function", ["explicit", "verify", "make"])
+def test_written_adapter_is_judged_at_once(function: str) -> None:
+    """Also if the function is called as one of the adapter is."""
+    assert init(function).exit_code == 0
+    words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", "-k", "REJ101", "-k", "REJ401"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.output
     assert "2 run: 2 passed" in result.output

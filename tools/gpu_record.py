@@ -44,8 +44,10 @@ def judge(sampler: str, profile: str, only: str | None) -> dict[str, Any]:  # An
         subprocess.run([*command, *(["--only", only] if only else [])], check=False)
         if not result.exists():
             raise SystemExit(f"gpu_record: {sampler} wrote no result. Read the lines above.")
-        run: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))  # Any: JSON
-        return run
+        lines = [json.loads(line) for line in result.read_text(encoding="utf-8").splitlines()]
+        kinds = [line.pop("kind") for line in lines]
+        checks = [line for kind, line in zip(kinds, lines, strict=True) if kind == "check"]
+        return {"header": lines[0], "records": checks, "summary": lines[-1]}
 
 
 def machine() -> dict[str, Any]:  # Any: JSON

@@ -154,8 +154,8 @@ def check(release: str, folder: Path, profile: str) -> list[Record]:
         finished = _run([*command, "--json", str(report)], JUDGE_SECONDS, cwd=scratch, env=env)
         if finished.returncode not in (0, 1) or not report.exists():
             raise NoVerdictError(f"not judged: {_last_line(finished)}")
-        records: list[Record] = json.loads(report.read_text())["records"]
-        return records
+        lines = [json.loads(line) for line in report.read_text().splitlines()]
+        return [line for line in lines if line.pop("kind") == "check"]
 
 
 def _run(

@@ -48,13 +48,16 @@ class Entry:
     asked: Sequence[str] = ("REJ", *_ALL_LAWS)
 
 
+_VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
+
 SAMPLERS = {
-    "vllm": Entry("python tools/install_vllm.py", "https://github.com/vllm-project/vllm", ("REJ", *_FEW_LAWS)),
-    "vllm_v2": Entry("python tools/install_vllm.py", "https://github.com/vllm-project/vllm", ("REJ", *_FEW_LAWS)),
+    "vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_LAWS)),
+    "vllm_v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_LAWS)),
     "transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
     "mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
     "sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_LAWS)),
     "sglang_block": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_LAWS)),
+    "sampling_vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "LAW")),
     "sampling_multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "LAW")),
     "sampling_exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "LAW")),
     "sampling_transformers": Entry(
@@ -62,6 +65,16 @@ SAMPLERS = {
     ),
     "sampling_mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "LAW")),
 }
+
+NOT_ASKED = """## Not in the table
+
+* FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
+  ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its laws.
+* vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
+  the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
+* vLLM's penalties, thinking budget and logits processing are no samplers. `fairdraw check` knows them as
+  `penalties_vllm`, `thinking_budget_vllm` and `logits_plan_vllm`: references for the checks of those contracts.
+"""
 
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
 
@@ -139,8 +152,10 @@ def check(name: str, profile: str) -> Row:
         if finished.returncode not in (0, 1) or not report.exists():
             lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
             raise NoVerdictError(lines[-1].strip())
-        written: Row = json.loads(report.read_text())
-        return written
+        lines = [json.loads(line) for line in report.read_text().splitlines()]
+        kinds = [line.pop("kind") for line in lines]
+        checks = [line for kind, line in zip(kinds, lines, strict=True) if kind == "check"]
+        return {"header": lines[0], "records": checks, "summary": lines[-1]}
 
 
 def describe_run(profile: str) -> dict[str, str]:
@@ -173,13 +188,25 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "Written by `tools/samplers_table.py` from what `fairdraw check NAME` answered. `xfailed`: a known defect, "
         "named below. `skipped`: the sampler's adapter declines what the check needs, and says why below.",
         "",
+        _summary(rows),
+        "",
         "| " + " | ".join(header) + " |",
         "| --- | --- | --- |" + " ---: |" * (len(header) - 3),
         *(_line(row, shown) for row in rows),
         "",
         *(line for row in rows for line in _section(row)),
+        NOT_ASKED,
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    answered = [row["name"] for row in rows if not row["problem"]]
+    projects = {SAMPLERS[name].page for name in answered}
+    return (
+        f"{len(answered)} samplers of {len(projects)} projects answered. `tests/test_adapters_others.py` asks them "
+        "again, on a CPU, in every run of the tests. Seconds are wall time on a machine that others used, too."
+    )
 
 
 def _line(row: Row, shown: Sequence[str]) -> str:

@@ -22,13 +22,16 @@ from fairdraw.protocols import (
 )
 
 if TYPE_CHECKING:
+    from fairdraw.loading import CannotStart, all_checks
     from fairdraw.pytest_plugin import SamplerTests, parametrize_with_checks
-    from fairdraw.runner import check_sampler
+    from fairdraw.runner import CheckRecord, check_sampler
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
+    "CannotStart",
     "Capabilities",
     "Capability",
+    "CheckRecord",
     "ExplicitNoise",
     "Noise",
     "RaceNoise",
@@ -39,6 +42,7 @@ __all__ = [
     "SpecDecodeBatch",
     "TokenSampler",
     "__version__",
+    "all_checks",
     "check_sampler",
     "parametrize_with_checks",
     "rejection_sampler",
@@ -46,9 +50,13 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+"""Version of the suite, by semantic versioning; every report and crash file carries it."""
 
 _LAZY = {
+    "CannotStart": "fairdraw.loading",
+    "CheckRecord": "fairdraw.runner",
     "SamplerTests": "fairdraw.pytest_plugin",
+    "all_checks": "fairdraw.loading",
     "check_sampler": "fairdraw.runner",
     "parametrize_with_checks": "fairdraw.pytest_plugin",
 }

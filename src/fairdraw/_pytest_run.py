@@ -1,7 +1,7 @@
 """What the pytest plugin knows of one run, and what it prints.
 
-Under pytest-xdist the checks run in workers and the controller prints. What became of a check travels home in the
-report's `user_properties` (which is also how it gets into JUnit files); the header travels in `workeroutput`.
+Under pytest-xdist the checks run in workers and the controller prints and writes files. What became of a check travels
+home as an attribute of the test's report, the header in `workeroutput`; `user_properties` are for JUnit files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import pytest
 
+from fairdraw import __version__
 from fairdraw.checks import PROFILES, AnyCheck, Question
 from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.controls import Control, is_control, run_control
@@ -31,10 +32,11 @@ from fairdraw.report import (
     failure_text,
     worded_fairness,
 )
+from fairdraw.run_files import RunFiles
 from fairdraw.runner import CheckRecord, Session, run_check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from fairdraw.mutants.rejection import Mutant
     from fairdraw.protocols import Subject
@@ -42,9 +44,12 @@ if TYPE_CHECKING:
 __all__ = ["RUN", "CheckUnderPytest", "PytestRun"]
 
 T = TypeVar("T")
-Fields = dict[str, Any]  # Any: strings and numbers, as JSON has them
+Fields = dict[str, Any]  # Any: JSON
 
 _RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
+
+_FOUND = pytest.StashKey[dict[str, list[Fields]]]()
+"""Of a test: its records and controls as plain data, by the names above."""
 
 _EXIT_CODES = {BROKEN: pytest.ExitCode.TESTS_FAILED, NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
 
@@ -73,11 +78,15 @@ class PytestRun:
         self.config = config
         self.records: list[CheckRecord] = []
         self.controls: list[Control] = []
-        self.header: list[str] = []
+        self.header: Header | None = None
         self.header_was_shown = False
+        self.trouble = ""
         self.has_checks = False
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, Subject] = {}
+        self._files = RunFiles(
+            config.getoption("fairdraw_json"), config.getoption("fairdraw_html"), option="--fairdraw-"
+        )
         budget = config.getoption("fairdraw_time_budget")
         self._ends_at = None if budget is None else time.time() + budget
 
@@ -113,7 +122,7 @@ class PytestRun:
         """Run a check and end the test accordingly."""
         __tracebackhide__ = True
         record = run_check(check, sampler, self._session_for(sampler, check, item))
-        item.user_properties += _stored(_RECORD, dataclasses.replace(record, story=None).to_json())
+        _keep(item, _RECORD, record.to_json())
         if record.status == "skipped":
             pytest.skip(record.reason)
         if record.status == "xfailed":
@@ -132,7 +141,7 @@ class PytestRun:
         if not is_control(mutant, check, sampler, profile):
             pytest.skip("too small for the draws of this run, or its check is closed for this sampler")
         control = run_control(mutant, sampler, profile)
-        item.user_properties += _stored(_CONTROL, dataclasses.asdict(control))
+        _keep(item, _CONTROL, dataclasses.asdict(control))
         if not control.caught:
             pytest.fail(f"the planted fault {control.name!r} was not caught by {control.code}", pytrace=False)
 
@@ -163,8 +172,11 @@ class PytestRun:
     # -- hooks --------------------------------------------------------------------------------------------------
 
     def pytest_sessionstart(self) -> None:
-        """Refuse an unknown sampler before anything else happens, and before xdist starts workers."""
-        if self._sampler_was_named and not self._is_worker and not self.config.option.collectonly:
+        """Refuse an unknown sampler, or files that cannot be written, before xdist starts workers."""
+        if self._is_worker or self.config.option.collectonly:
+            return
+        _or_usage_error(self._files.require_writable)
+        if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
 
     @pytest.hookimpl(trylast=True)
@@ -192,40 +204,60 @@ class PytestRun:
         if self.config.option.collectonly or not (asked or self._sampler_was_named):
             return
         self.has_checks = bool(asked)
-        self.header = _or_usage_error(lambda: self._worded_header(asked)).lines()
+        self.header = _or_usage_error(lambda: self._worded_header(asked))
         if self._is_worker:
-            self.config.workeroutput["fairdraw"] = (self.has_checks, self.header)  # type: ignore[attr-defined]  # xdist's
+            sent = (self.has_checks, dataclasses.asdict(self.header))
+            self.config.workeroutput["fairdraw"] = sent  # type: ignore[attr-defined]  # xdist's
 
     def pytest_report_collectionfinish(self) -> list[str]:
         self.header_was_shown = True
-        return self.header
+        return self._header_lines()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:  # Any: a class of xdist, which may be absent
         """A worker is done; one that collected checks has sent the header."""
-        has_checks, header = getattr(node, "workeroutput", {}).get("fairdraw", (False, []))
+        has_checks, header = getattr(node, "workeroutput", {}).get("fairdraw", (False, None))
         self.has_checks = self.has_checks or has_checks
-        self.header = self.header or list(header)
+        self.header = self.header or (header and Header(**header))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """Remember which test runs: a `CheckUnderPytest` is called with the sampler alone."""
         token = _current_item.set(item)
+        found: dict[str, list[Fields]] = {_RECORD: [], _CONTROL: []}
+        item.stash[_FOUND] = found
         try:
             return (yield)
         finally:
             _current_item.reset(token)
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Hand what was found to the report; xdist sends attributes of reports home."""
+        report = yield
+        found = item.stash.get(_FOUND, {})
+        if call.when == "call" and any(found.values()):
+            report.fairdraw = found  # type: ignore[attr-defined]  # reports take any attribute
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            self.records += [CheckRecord(**fields) for fields in _read(_RECORD, report.user_properties)]
-            self.controls += [Control(**fields) for fields in _read(_CONTROL, report.user_properties)]
+        found: dict[str, list[Fields]] = getattr(report, "fairdraw", {})
+        self.records += [CheckRecord.from_json(fields) for fields in found.get(_RECORD, ())]
+        self.controls += [Control(**fields) for fields in found.get(_CONTROL, ())]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Nothing measured is not green."""
-        code = Summary(self.records, self.controls).exit_code
-        if self.has_checks and not self._is_worker and session.exitstatus == pytest.ExitCode.OK and code != GREEN:
-            session.exitstatus = _EXIT_CODES[code]
+        """Nothing measured is not green. Files are written here, by the controller."""
+        if self._is_worker or self.header is None:
+            return
+        summary = Summary(self.records, self.controls)
+        if self.has_checks and session.exitstatus == pytest.ExitCode.OK and summary.exit_code != GREEN:
+            session.exitstatus = _EXIT_CODES[summary.exit_code]
+        try:
+            self._files.write(self.header, summary)
+        except CannotStart as error:
+            self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
         if not (self.has_checks or self.controls):
@@ -233,14 +265,19 @@ class PytestRun:
         terminalreporter.section("fairdraw")
         summary = Summary(self.records, self.controls)
         *lines, verdict = summary.lines()
-        for line in lines if self.header_was_shown else [*self.header, *lines]:
+        for line in lines if self.header_was_shown else [*self._header_lines(), *lines]:
             terminalreporter.line(line)
+        if self.trouble:
+            terminalreporter.line(self.trouble, red=True)
         if summary.exit_code == NOTHING_RUN and not self.has_checks:
             return  # controls alone: no sampler was judged
         ended_well = exitstatus == pytest.ExitCode.OK
         if summary.exit_code == GREEN and not ended_well:
             verdict = f"NOT GREEN: pytest ended with {pytest.ExitCode(exitstatus).name}, see above"
         terminalreporter.line(verdict, green=ended_well and summary.exit_code == GREEN, bold=True)
+
+    def _header_lines(self) -> list[str]:
+        return [] if self.header is None else self.header.lines()
 
     def _worded_header(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
         checks = {check.id: check for _, check in asked}
@@ -322,20 +359,10 @@ def _about(item: pytest.Item) -> AnyCheck | None:
     return next((check for check in all_checks() if check.code in codes), None)
 
 
-def _stored(prefix: str, fields: Fields) -> list[tuple[str, Any]]:  # Any: as in Fields
-    """Fields as properties of a report."""
-    return [(prefix + name, value) for name, value in fields.items() if value is not None]
-
-
-def _read(prefix: str, properties: Iterable[tuple[str, Any]]) -> Iterator[Fields]:  # Any: as in Fields
-    """Every group of fields stored under `prefix`; a test may have run several checks."""
-    fields: Fields = {}
-    for name, value in properties:
-        key = name.removeprefix(prefix)
-        if key in fields:
-            yield fields
-            fields = {}
-        if key != name:
-            fields[key] = value
-    if fields:
-        yield fields
+def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:
+    """Remember what a test found: whole for us, its plain fields as properties for JUnit files."""
+    item.stash[_FOUND][prefix].append(fields)
+    plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
+    item.user_properties += [(prefix + name, value) for name, value in plain.items()]
+    if ("fairdraw.suite_version", __version__) not in item.user_properties:
+        item.user_properties.append(("fairdraw.suite_version", __version__))

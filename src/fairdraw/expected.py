@@ -16,13 +16,14 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fairdraw import __version__
 from fairdraw.loading import CannotStart, all_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["Expected", "read_baseline", "read_expected", "read_xfails", "write_baseline"]
+__all__ = ["Expected", "read_baseline", "read_expected", "read_xfails", "require_new", "write_baseline"]
 
 _FORMAT = "fairdraw-baseline"
 
@@ -79,18 +80,33 @@ def read_baseline(path: Path) -> frozenset[str]:
     return frozenset(codes)
 
 
+def require_new(path: Path) -> None:
+    """Refuse to overwrite a baseline.
+
+    Raises:
+        CannotStart: If `path` exists.
+    """
+    if path.exists():
+        raise CannotStart(f"baseline {path} exists and is not overwritten. Remove it first, or name another.")
+
+
 def write_baseline(path: Path, sampler: str, failed: Iterable[str]) -> None:
     """Freeze what fails; an existing file is never overwritten.
 
     Raises:
         CannotStart: If it cannot be written.
     """
-    content: dict[str, Any] = {"format": _FORMAT, "sampler": sampler, "failed": sorted(failed)}  # Any: JSON
+    content: dict[str, Any] = {  # Any: JSON
+        "format": _FORMAT,
+        "suite_version": __version__,
+        "sampler": sampler,
+        "failed": sorted(failed),
+    }
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=1) + "\n")
     except FileExistsError:
-        raise CannotStart(f"baseline {path} exists and is not overwritten. Remove it first, or name another.") from None
+        require_new(path)
     except OSError as error:
         raise CannotStart(f"baseline {path} cannot be written: {error.strerror}.") from None
 

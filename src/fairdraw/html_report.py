@@ -1,18 +1,17 @@
 """The run as one HTML page that needs no network: verdict, failures as they are told, every check, pictures.
 
-The page is made from the same JSON that `--json` writes, so that it says nothing a machine could not read. Jinja2 fills
+The page is made from the same values as the JSON lines, so that it says nothing a machine could not read. Jinja2 fills
 the template and escapes every value; a sampler's name or message cannot become markup.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-
-from fairdraw.report import run_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,9 +60,9 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
     )
     text = resources.files("fairdraw").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(text).render(
-        run=run_as_json(header, summary),
+        run={"header": dataclasses.asdict(header), "summary": summary.to_json()},
         colour=_WORD[summary.exit_code],
-        broken=[record.to_json() for record in summary.records if record.is_broken],
+        broken=[record.to_json() for record in summary.broken],
         by_lens=_by_lens(summary),
         controls_line=summary.controls_line(),
         controls=summary.controls,

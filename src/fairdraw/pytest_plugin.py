@@ -55,14 +55,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
     )
-    _add_expected(group)
+    _add_files(group)
 
 
-def _add_expected(group: pytest.OptionGroup) -> None:
-    """Files of failures that the user knows about."""
+def _add_files(group: pytest.OptionGroup) -> None:
+    """Files of failures that the user knows about, and files that a run leaves."""
     group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="TOML: code = reason; known failures, strict")
     group.addoption(
         "--fairdraw-baseline", type=Path, metavar="FILE", help="JSON: only failures that are not in it are red"
+    )
+    group.addoption("--fairdraw-html", type=Path, metavar="FILE", help="write the run as a page")
+    group.addoption(
+        "--fairdraw-json", type=Path, metavar="FILE", help="write the run as JSON lines; see: fairdraw schema"
     )
 
 

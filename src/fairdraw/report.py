@@ -28,7 +28,6 @@ __all__ = [
     "broken_texts",
     "failure_text",
     "progress_line",
-    "run_as_json",
     "worded_fairness",
 ]
 
@@ -112,6 +111,12 @@ class Summary:
         return sum(record.status in statuses for record in self.records)
 
     @property
+    def broken(self) -> list[CheckRecord]:
+        """What makes the run red. Those that one small example decides come first: they are understood sooner."""
+        broken = (record for record in self.records if record.is_broken)
+        return sorted(broken, key=lambda record: (record.lens == "statistical", record.code))
+
+    @property
     def missed(self) -> list[Control]:
         return [control for control in self.controls if not control.caught]
 
@@ -156,8 +161,14 @@ class Summary:
             self.controls_line(),
             *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
+            *self._where_to_start(),
             self.verdict,
         ]
+
+    def _where_to_start(self) -> list[str]:
+        """One fault breaks many promises; the first story is the one to read."""
+        stories = [record.story for record in self.broken if record.story is not None]
+        return [f"start with {one.code} {one.title}: fairdraw explain {one.code}" for one in stories[:1]]
 
     def _used(self) -> str:
         """Cases tried and draws judged; statistical checks of one subject judge the same draws."""
@@ -229,12 +240,3 @@ def broken_texts(records: Iterable[CheckRecord]) -> list[str]:
 
 def _also(codes: list[str]) -> str:
     return f"\nnote: the same in {len(codes)} more checks: {', '.join(codes)}" if codes else ""
-
-
-def run_as_json(header: Header, summary: Summary) -> dict[str, Any]:  # Any: JSON
-    """The whole run as one object."""
-    return {
-        "header": dataclasses.asdict(header),
-        "records": [record.to_json() for record in summary.records],
-        "summary": summary.to_json(),
-    }

@@ -24,7 +24,7 @@ from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects, last
 from fairdraw.seeds import DEFAULT_SEED
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterator, Mapping
 
     from fairdraw.protocols import Subject
 
@@ -136,6 +136,12 @@ class CheckRecord:
         plain = dataclasses.asdict(self)
         del plain["trace"]
         return {**plain, "seconds": round(self.seconds, 3)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> CheckRecord:  # Any: JSON
+        """The record that `to_json` wrote, without its traceback."""
+        story = plain["story"]
+        return cls(**{**plain, "story": story and Story(**{**story, "notes": tuple(story["notes"])})})
 
 
 def parse_seed(text: str) -> int:
@@ -324,7 +330,7 @@ def _about(check: AnyCheck, error: BaseException) -> Story:
         code,
         f"{title} while asked {check.code}",
         RAISED[title],
-        last_line(error),
+        str(error) if isinstance(error, AdapterError) else last_line(error),
         notes=(f"seen while checking {check.id}",),
     )
 

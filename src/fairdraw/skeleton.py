@@ -48,7 +48,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import fairdraw
-from {package} import {function}
+import {package}
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Accepted drafts, then one recovered or bonus token, then -1. The batch must not be modified."""
-    return {function}(
+    return {package}.{function}(
 {arguments}    )
 
 

@@ -202,6 +202,7 @@ class SeededNoise:
 
 
 Noise = ExplicitNoise | SeededNoise
+"""What a rejection sampler draws from: numbers to be used as they are, or seeds."""
 
 
 @runtime_checkable
@@ -222,6 +223,7 @@ class RejectionSampler(Protocol):
 
 
 VerifyFunction = Callable[[SpecDecodeBatch, Noise], "Tensor"]
+"""A rejection sampler as a function: it returns output tokens, `[batch_size, max_spec_len + 1] int32`."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,62 @@
+"""What the commands share: refusing a caller's mistake, and showing progress."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fairdraw.loading import CannotStart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["EXIT_CODES", "Refused", "or_refuse", "with_progress"]
+
+T = TypeVar("T")
+
+EXIT_CODES = """\b
+Exit codes:
+  0  green: every promise asked for was kept (or is a known defect)
+  1  a promise is broken, the sampler raised, a known defect is gone, a planted fault was missed,
+     or a check could not be decided
+  2  usage: unknown sampler, check or option; a file that cannot be read, is something else, or cannot be written
+  3  nothing was measured
+"""
+
+
+class Refused(click.ClickException):
+    """A caller's mistake: one sentence, exit code 2."""
+
+    exit_code = 2
+
+
+def or_refuse(action: Callable[[], T]) -> T:
+    """What `action` gives; its refusal ends the program."""
+    try:
+        return action()
+    except CannotStart as error:
+        raise Refused(str(error)) from None
+
+
+def with_progress(what: str, total: int, results: Iterable[T], line: Callable[[T], str | None]) -> list[T]:
+    """Collect `results`: under a bar on a terminal, a line each elsewhere."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not console.is_terminal:
+        return [_echoed(result, line) for result in results]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task, done = bar.add_task(what, total=total), []
+        for result in results:
+            bar.advance(task)
+            done.append(result)
+    return done
+
+
+def _echoed(result: T, line: Callable[[T], str | None]) -> T:
+    text = line(result)
+    if text is not None:
+        click.echo(text)
+    return result

@@ -1,0 +1,111 @@
+"""A run as files: JSON lines for machines, a page for people. The command line and the pytest plugin write the same.
+
+    {"kind": "header", "format": "fairdraw-run", "format_version": 1, "sampler": ..., "suite_version": ...}
+    {"kind": "check", "code": "REJ101", "status": "passed", ...}        one for each check
+    {"kind": "control", "name": ..., "caught": true, ...}               one for each planted fault
+    {"kind": "summary", "exit_code": 0, "verdict": "GREEN: ..."}        the last line: without it the file is not whole
+
+`fairdraw schema` prints the JSON Schema of a line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from fairdraw.html_report import page
+from fairdraw.loading import CannotStart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from fairdraw.html_report import Shown
+    from fairdraw.report import Header, Summary
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "RunFiles", "require_writable", "run_lines", "schema_text"]
+
+FORMAT = "fairdraw-run"
+FORMAT_VERSION = 1
+"""Raised when a reader of the old number would misread a line; a new field does not raise it."""
+
+Line = dict[str, Any]  # Any: JSON
+
+
+def run_lines(header: Header, summary: Summary) -> Iterator[Line]:
+    """The whole run, a JSON object at a time."""
+    yield {"kind": "header", "format": FORMAT, "format_version": FORMAT_VERSION, **dataclasses.asdict(header)}
+    yield from ({"kind": "check", **record.to_json()} for record in summary.records)
+    yield from ({"kind": "control", **dataclasses.asdict(control)} for control in summary.controls)
+    yield {"kind": "summary", **summary.to_json()}
+
+
+def schema_text() -> str:
+    """The JSON Schema (draft 2020-12) that every line of such a file obeys."""
+    return resources.files("fairdraw").joinpath("run-line.schema.json").read_text(encoding="utf-8")
+
+
+def require_writable(option: str, path: Path | None) -> None:
+    """Refuse before a run what would lose its result after it. Nothing is left behind, and no file is changed.
+
+    Raises:
+        CannotStart: If `path` can be neither written nor made.
+    """
+    if path is None:
+        return
+    try:
+        if path.exists() and not path.is_dir():
+            path.open("ab").close()  # to append nothing: asking for permission is not enough for root
+        else:
+            tempfile.TemporaryFile(dir=next(p for p in (path, *path.absolute().parents) if p.exists())).close()
+    except OSError as error:
+        raise CannotStart(
+            f"{option}={path} cannot be written: {error.strerror}. Name one in a folder that may be written."
+        ) from None
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where a run is written; `None`: nowhere.
+
+    Args:
+        lines: JSON lines.
+        page: HTML.
+        option: What the names of the options begin with.
+    """
+
+    lines: Path | None = None
+    page: Path | None = None
+    option: str = "--"
+
+    def require_writable(self) -> None:
+        """Refuse before the run.
+
+        Raises:
+            CannotStart: If one of the files cannot be written.
+        """
+        for name, path in ((f"{self.option}json", self.lines), (f"{self.option}html", self.page)):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
+            require_writable(name, path)
+
+    def write(self, header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> None:
+        """Write what was asked for.
+
+        Raises:
+            CannotStart: If that fails now; the disk may be full.
+        """
+        texts = {}
+        if self.lines is not None:
+            texts[self.lines] = "".join(json.dumps(line) + "\n" for line in run_lines(header, summary))
+        if self.page is not None:
+            texts[self.page] = page(header, summary, pictures)
+        for path, text in texts.items():
+            try:
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise CannotStart(f"{path} cannot be written: {error.strerror}. The run itself is done.") from None
