@@ -106,6 +106,18 @@ def load_logits(
 
 
 @triton.jit
+def load_tile(
+    row_ptr,  # [vocab_size] any
+    tile,
+    vocab_size,
+    LANES: tl.constexpr,
+):
+    """[TILE // LANES, LANES] in the row's own type; -inf behind its end."""
+    token_ids = tile * TILE + tl.arange(0, TILE // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    return tl.load(row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf"))
+
+
+@triton.jit
 def without(logits, token_ids, token_id):
     return tl.where(token_ids == token_id, float("-inf"), logits)
 
@@ -149,31 +161,46 @@ def _sum_of_powers(
 
 
 @triton.jit
+def reference_exponent(
+    row_ptr,  # [vocab_size] any
+    draft_token_id,
+    scale,
+    vocab_size,
+):
+    """What powers of a row are taken over: that of the drafted token, which one gather knows at once.
+
+    A tile's highest would be as good, but a reduction would have to find it first. The second value says whether there
+    was a drafted token with a number to compute with; if not, the reference is 0, and has to prove itself.
+    """
+    known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
+    reference = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
+    usable = known & (tl.abs(reference) < FAR)
+    return tl.where(usable, tl.ceil(reference), 0.0), usable
+
+
+@triton.jit
 def tile_mass(
-    logits,  # [...] float32
+    logits,  # [...] any
     row_ptr,  # [vocab_size] any
     draft_token_id,
     tile,
     scale,
+    reference,
+    usable,
     vocab_size,
     EXCLUDE: tl.constexpr,
     LANES: tl.constexpr,
 ):
     """Mass of one tile, without the drafted id if `EXCLUDE`; NaN or an infinite logit give it the highest exponent.
 
-    Powers are taken over that of the drafted token, which one gather knows at once, instead of the tile's highest,
-    which a reduction would have to find first. Only where that fails is the tile read again. It is also read again
-    where the drafted id is in it: to compare every id with that one costs more than one tile in 32.
+    Where the row's reference fails, the tile is read again with its own. It is also read again where the drafted id is
+    in it: to compare every id with that one costs more than one tile in 32.
     """
-    known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
-    reference = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
-    usable = known & (tl.abs(reference) < FAR)
-    reference = tl.where(usable, tl.ceil(reference), 0.0)
-    mass = tl.sum(tl.sum(tl.exp2(logits * scale - reference), axis=0))
+    mass = tl.sum(tl.sum(tl.exp2(logits.to(tl.float32) * scale - reference), axis=0))
     removed_id = -1
     if EXCLUDE:
         removed_id = draft_token_id
-        if known & (draft_token_id // TILE == tile):
+        if (draft_token_id >= 0) & (draft_token_id // TILE == tile):
             mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
     if (not (mass < 1e30)) | ((not usable) & (mass < 1e-20)):
         reference = _highest_exponent(row_ptr, removed_id, tile, scale, vocab_size, LANES)
@@ -216,7 +243,9 @@ def load_masses(
     """[rows, tiles] int64 as stored, exponents split off, and the highest exponent of each row."""
     tiles = tl.arange(0, TILES)[None, :]
     mask = live[:, None] & (tiles < num_tiles)
-    stats = tl.load(tile_stats_ptr + rows[:, None] * num_tiles + tiles, mask=mask, other=NO_MASS)
+    # Past the L1 cache, as they may have been written by other multiprocessors while this kernel ran.
+    at = rows[:, None] * num_tiles + tiles
+    stats = tl.load(tile_stats_ptr + at, mask=mask, other=NO_MASS, cache_modifier=".cg")
     exponents = (stats >> 32).to(tl.int32)
     return stats, exponents, tl.max(exponents, axis=1)
 

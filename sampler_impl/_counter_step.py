@@ -17,7 +17,10 @@ MAX_VOCAB_SIZE = 1 << 19
 """128 tiles of 4096 entries: as many tile masses add up in an int64 without overflow."""
 
 LOGITS = (torch.float32, torch.bfloat16, torch.float16)
+INT32 = (torch.int32,)
 INT64 = (torch.int64,)
+
+WORKSPACE_WORDS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,7 @@ class CounterStep:
     draft_logits: Tensor | None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None  # [num_tokens] float32
     bonus_token_ids: Tensor | None  # [batch_size, 1] int32; None: each request has a bonus row
+    workspace: Tensor | None = None  # [at least batch_size, 4] int32, zeros; None: kernels wait for each other
 
     @property
     def batch_size(self) -> int:
@@ -87,6 +91,7 @@ def checked_step(function: str, step: CounterStep) -> CounterStep:
         if value is not None or name in REQUIRED:
             check_tensor(function, name, value, shape, dtypes, device)
     _check_draft(function, step)
+    _check_workspace(function, step)
     return CounterStep(**{name: _settled(name, value) for name, value in vars(step).items()})
 
 
@@ -155,6 +160,18 @@ def _check_draft(function: str, step: CounterStep) -> None:
     if step.draft_logsumexp is not None and step.draft_logits is None:
         raise ValueError(
             f"{function}: draft_logsumexp is given, but it must come with draft_logits. Pass them, or drop it."
+        )
+
+
+def _check_workspace(function: str, step: CounterStep) -> None:
+    space = step.workspace
+    if space is None:
+        return
+    shape = (max(space.shape[0], step.batch_size) if space.ndim else step.batch_size, WORKSPACE_WORDS)
+    check_tensor(function, "workspace", space, shape, INT32, step.device)
+    if not space.is_contiguous():
+        raise ValueError(
+            f"{function}: workspace.stride()={list(space.stride())}, but it must be contiguous. Use make_workspace."
         )
 
 

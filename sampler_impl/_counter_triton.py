@@ -12,15 +12,25 @@ import triton
 from torch import Tensor
 
 from ._counter_functions import TILE
-from ._counter_kernels import LOGITS, ONE_HOT, PARTS, PROBS, judge_kernel, residual_kernel, tile_stats_kernel
+from ._counter_handover import LOGITS, ONE_HOT, PROBS, PROGRESS
+from ._counter_kernels import judge_kernel, tile_stats_kernel
+from ._counter_residual import PARTS, residual_kernel
 from ._rejection_kernels import INTERPRETED, _silent
 
 if TYPE_CHECKING:
     from ._counter_step import CounterStep
 
-STATS_LANES = 512
-"""Entries of a tile that are added side by side, 8 per thread of 2 warps. On an H200, 256 requests of 3 drafts took
-101.1 us in all, with 4 warps 102.1, with 8 warps 120."""
+WARPS = 4
+LANES = 256 * WARPS
+"""Entries of a tile that are added side by side: 8 per thread, which is one load of 128 bits."""
+
+STATS_STRIP = (3, 1024)
+RESIDUAL_STRIP = (2, 512)
+"""Tiles per program, and how many programs there must still be; else each takes one tile. Tuned on an H200: with 3 and
+2 tiles 64 requests of 3 drafts take 32 us, with one tile each 35, with 4 and 2 or 3 and 4 tiles 33."""
+
+RESIDUAL_REGISTERS = 64
+"""At most, so that 8 programs fit a multiprocessor: up to 1 us less."""
 
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -32,7 +42,7 @@ def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
             if len(launches.tile_stats) > 0:
                 launches.tile_masses()
             launches.judge()
-            if launches.draft is not None and step.num_tokens > 0:
+            if launches.recovers:
                 launches.residual()
     return output_token_ids
 
@@ -54,16 +64,25 @@ class _Launches:
         self.num_tiles = triton.cdiv(step.vocab_size, TILE.value)
         self.padded_tiles = triton.next_power_of_2(self.num_tiles)
         self.overlap = _launches_overlap(step.device)
-        self.later = {"num_warps": 4, "launch_pdl": True} if self.overlap else {"num_warps": 4}
+        self.later = {"num_warps": WARPS, "launch_pdl": True} if self.overlap else {"num_warps": WARPS}
+        self.last = {**self.later, "maxnreg": RESIDUAL_REGISTERS} if self.overlap else self.later
         num_rows = step.num_rows + (step.num_tokens if self.needs_draft_laws else 0)
         self.tile_stats = torch.empty((num_rows, self.num_tiles), dtype=torch.int64, device=step.device)
         self.verdicts = torch.empty((step.batch_size, 3), dtype=torch.int64, device=step.device)
-        self.num_arrived = torch.empty(step.batch_size, dtype=torch.int32, device=step.device)
+        self.stats_strip = _strip(self.tile_stats.numel(), *STATS_STRIP)
+        self.stats_strips = triton.cdiv(self.num_tiles, self.stats_strip)
+        self.recovers = self.draft is not None and step.num_tokens > 0
+        # A batch that fits the card at once, or has nothing to recover, leaves nothing to overlap with.
+        self.eager = step.workspace is not None and self.recovers and self.stats_strip > 1
+        shape = (step.batch_size, PROGRESS.value)
+        own = torch.empty(shape, dtype=torch.int32, device=step.device)
+        self.progress = step.workspace if self.eager and step.workspace is not None else own
 
     def tile_masses(self) -> None:
         step = self.step
-        tile_stats_kernel[(self.tile_stats.numel(),)](
+        tile_stats_kernel[(len(self.tile_stats) * self.stats_strips,)](
             self.tile_stats,
+            self.progress if self.eager else None,
             step.logits,
             step.draft_logits if self.needs_draft_laws else None,
             step.draft_token_ids,
@@ -75,12 +94,14 @@ class _Launches:
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
+            self.stats_strips,
             step.max_spec_len,
             EXCLUDE=self.kind == ONE_HOT.value,
             BONUS=self.has_bonus_rows,
             OVERLAP=self.overlap,
-            LANES=STATS_LANES,
-            num_warps=2,
+            STRIP=self.stats_strip,
+            LANES=LANES,
+            num_warps=WARPS,
         )
 
     def judge(self) -> None:
@@ -88,7 +109,7 @@ class _Launches:
         judge_kernel[(step.batch_size,)](
             self.output_token_ids,
             self.verdicts,
-            self.num_arrived,
+            self.progress,
             self.tile_stats,
             step.draft_token_ids,
             step.cu_num_draft_tokens,
@@ -104,8 +125,10 @@ class _Launches:
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
+            self.stats_strips,
             step.max_spec_len,
             DRAFT=self.kind,
+            EAGER=self.eager,
             OVERLAP=self.overlap,
             POSITIONS=triton.next_power_of_2(step.max_spec_len + 1),
             TILES=self.padded_tiles,
@@ -116,10 +139,12 @@ class _Launches:
         step = self.step
         shape = (step.batch_size, self.num_tiles, PARTS.value)
         part_masses = torch.empty(shape, dtype=torch.float32, device=step.device)
-        residual_kernel[(step.batch_size * self.num_tiles,)](
+        strip = _strip(step.batch_size * self.num_tiles, *RESIDUAL_STRIP)
+        num_strips = triton.cdiv(self.num_tiles, strip)
+        residual_kernel[(step.batch_size * num_strips,)](
             self.output_token_ids,
             part_masses,
-            self.num_arrived,
+            self.progress,
             self.verdicts,
             step.cu_num_draft_tokens,
             self.draft,
@@ -131,13 +156,21 @@ class _Launches:
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
+            num_strips,
             step.max_spec_len,
             DRAFT=self.kind,
             BONUS=self.has_bonus_rows,
+            EAGER=self.eager,
             OVERLAP=self.overlap,
+            STRIP=strip,
             TILES=self.padded_tiles,
-            **self.later,
+            **self.last,
         )
+
+
+def _strip(num_tiles: int, most: int, busy: int) -> int:
+    """How many tiles a program takes: as many as leave programs enough to keep the card busy, else one."""
+    return most if num_tiles >= most * busy else 1
 
 
 def _launches_overlap(device: torch.device) -> bool:

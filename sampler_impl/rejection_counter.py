@@ -38,6 +38,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from . import _counter_step, _counter_torch
 from ._counter_step import MAX_VOCAB_SIZE, CounterStep
 
@@ -46,7 +48,16 @@ if TYPE_CHECKING:
 
     from .rejection import BackendName
 
-__all__ = ["MAX_VOCAB_SIZE", "rejection_sample"]
+__all__ = ["MAX_VOCAB_SIZE", "make_workspace", "rejection_sample"]
+
+
+def make_workspace(max_batch_size: int, device: torch.device | str) -> Tensor:  # [max_batch_size, 4] int32
+    """Zeros to count in, for one stream of steps; every step leaves zeros behind.
+
+    A CUDA graph keeps the workspace that it was captured with. After a step that contradicted itself, as one whose
+    `cu_num_draft_tokens` is no cumulative sum, call `zero_()`.
+    """
+    return torch.zeros((max_batch_size, _counter_step.WORKSPACE_WORDS), dtype=torch.int32, device=device)
 
 
 def rejection_sample(
@@ -62,6 +73,7 @@ def rejection_sample(
     draft_logits: Tensor | None = None,  # [num_tokens, vocab_size] float32 or bfloat16 or float16
     draft_logsumexp: Tensor | None = None,  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None,  # [batch_size, 1] int32
+    workspace: Tensor | None = None,  # [at least batch_size, 4] int32
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -84,6 +96,8 @@ def rejection_sample(
         draft_logits: Instead of `draft_probs`, before temperature. With neither, drafts are one-hot (n-gram).
         draft_logsumexp: Of `draft_logits / temperature`, if the draft sampler kept it: saves reading them all.
         bonus_token_ids: Used for requests whose drafts are all accepted. `None`: drawn from the bonus rows.
+        workspace: From `make_workspace`. With it the kernels of a step do not wait for one another but for single
+            requests, so that rows are recovered while others are still read. Steps that share one must not overlap.
         backend: `None` takes Triton on a GPU and PyTorch elsewhere.
         validate: Also check values inside tensors. Waits for the device.
 
@@ -123,6 +137,7 @@ def rejection_sample(
             draft_logits,
             draft_logsumexp,
             bonus_token_ids,
+            workspace,
         ),
     )
     if backend not in (None, "triton", "torch"):

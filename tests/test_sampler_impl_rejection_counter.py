@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from fairdraw.sampler_impl import rejection_counter
+from fairdraw.sampler_impl import _counter_handover, _counter_triton, rejection_counter
 from fairdraw.sampler_impl._counter_torch import uniforms_at
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,6 +41,7 @@ class Call:
     draft_logits: Tensor | None = None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None = None  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None  # [batch_size, 1] int32
+    workspace: Tensor | None = None  # [batch_size, 4] int32
 
     def sample(self, backend: Any, validate: bool = True) -> list[list[int]]:  # Any: a word
         moved: Any = {k: v.to(DEVICE) if isinstance(v, Tensor) else v for k, v in vars(self).items()}  # Any: arguments
@@ -177,6 +178,37 @@ def test_both_backends_follow_the_definition(draft: str, bonus_rows: bool) -> No
 def test_backends_agree_across_tiles(draft: str) -> None:
     make_call([2, 1], 4097 + 4096, seed=3, draft=draft).both()
     make_call([1, 2], 4096, seed=4, draft=draft, bonus_rows=True).both()
+
+
+@pytest.fixture
+def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have batches of any size treated as those that more than fill a card."""
+    monkeypatch.setattr(_counter_triton, "STATS_STRIP", (3, 0))
+    monkeypatch.setattr(_counter_triton, "RESIDUAL_STRIP", (2, 0))
+
+
+@pytest.mark.usefixtures("large_batch")
+@pytest.mark.parametrize("bonus_rows", [False, True], ids=["bonus given", "bonus drawn"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) -> None:
+    workspace = rejection_counter.make_workspace(7, DEVICE)
+    for num_draft_tokens, vocab_size in (([2, 0, 3, 1, 3, 3], 37), ([3, 1], 4096 * 4 + 5)):
+        call = make_call(num_draft_tokens, vocab_size, seed=8, draft=draft, bonus_rows=bonus_rows)
+        call = replace(call, temperature=call.temperature.index_fill(0, torch.tensor([1]), 0.0))
+        wanted = call.sample("torch")
+        assert call.sample("triton") == wanted
+        assert replace(call, workspace=workspace).sample("triton") == wanted
+        assert not workspace.any()
+
+
+@pytest.mark.usefixtures("large_batch")
+def test_step_that_contradicts_itself_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests wait for rows that nobody measures, until their patience ends."""
+    call = make_call([1, 1, 1], 9, seed=2)
+    call = replace(call, cu_num_draft_tokens=torch.tensor([3, 1, 3], dtype=torch.int32), max_spec_len=3)
+    monkeypatch.setattr(_counter_handover, "PATIENCE", type(_counter_handover.PATIENCE)(3))
+    workspace = rejection_counter.make_workspace(3, DEVICE)
+    assert len(replace(call, workspace=workspace).sample("triton", validate=False)) == 3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])

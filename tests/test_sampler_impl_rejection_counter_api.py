@@ -12,8 +12,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from fairdraw.sampler_impl import _counter_kernels as kernels
-from fairdraw.sampler_impl import rejection_counter
+from fairdraw.sampler_impl import _counter_kernels, _counter_residual, rejection_counter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -39,7 +38,7 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
     names: list[str] = []
     hooks = [
         (kernel, lambda *args, name=name, **options: names.append(name))
-        for name, kernel in vars(kernels).items()
+        for name, kernel in {**vars(_counter_kernels), **vars(_counter_residual)}.items()
         if name.endswith("_kernel")
     ]
     for kernel, hook in hooks:
@@ -68,6 +67,19 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "backend": ({"backend": "cuda"}, r"backend='cuda', but it must be 'triton' or 'torch'"),
     "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens=\[3, 1\], but .*cumsum"),
     "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature=\[1\.0, -1\.0\], but .* 0"),
+    "small workspace": (
+        {"workspace": torch.zeros(1, 4, dtype=torch.int32)},
+        r"workspace\.shape=\[1, 4\], but it must be \[2, 4\]",
+    ),
+    "flat workspace": (
+        {"workspace": torch.zeros(8, dtype=torch.int32)},
+        r"workspace\.shape=\[8\], but it must be \[8, 4\]",
+    ),
+    "workspace of int64": ({"workspace": torch.zeros(2, 4, dtype=torch.int64)}, r"workspace\.dtype=torch\.int64, but"),
+    "strided workspace": (
+        {"workspace": torch.zeros(4, 2, dtype=torch.int32).t()[:, :4].expand(2, 4)},
+        r"workspace\.stride\(\)=\[1, 2\], but it must be contiguous\. Use make_workspace",
+    ),
     "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*withdraw"),
 }
 

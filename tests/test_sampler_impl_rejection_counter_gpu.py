@@ -53,6 +53,19 @@ def test_kernels_draw_what_pytorch_draws(draft: str, bonus: bool) -> None:
         assert torch.equal(*outputs)
 
 
+@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("bonus", [False, True], ids=["bonus given", "bonus drawn"])
+def test_workspace_changes_no_token_and_is_left_empty(draft: str, bonus: bool) -> None:
+    """Large enough that kernels overlap; many times, as an order that goes wrong would go wrong rarely."""
+    workspace = rejection_counter.make_workspace(64, "cuda")
+    arguments = make_arguments(64, 3, 128256, draft, bonus)
+    for _ in range(100):
+        arguments["seeds"].add_(1)
+        alone = rejection_counter.rejection_sample(**arguments)
+        assert torch.equal(rejection_counter.rejection_sample(**arguments, workspace=workspace), alone)
+        assert not workspace.any()
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_call_does_not_wait_for_the_device(draft: str) -> None:
@@ -67,10 +80,14 @@ def test_call_does_not_wait_for_the_device(draft: str) -> None:
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_new_sizes_of_a_bucket_compile_nothing(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bucket: positions and tiles up to the same powers of two, vocabularies that are multiples of 16 or not."""
+    """A bucket: positions and tiles up to the same powers of two, vocabularies that are multiples of 16 or not.
+
+    Batches that more than fill the card have kernels of their own: a small and a large one compile all there are.
+    """
     names: list[str] = []
     monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **about: names.append(about["repr"]))
-    rejection_counter.rejection_sample(**make_arguments(4, 4, 151936, draft))
+    for batch_size in (4, 64):
+        rejection_counter.rejection_sample(**make_arguments(batch_size, 4, 151936, draft))
     names.clear()
     for batch_size, max_spec_len, vocab_size in ((1, 4, 151936), (16, 7, 202048), (33, 5, 139264)):
         rejection_counter.rejection_sample(**make_arguments(batch_size, max_spec_len, vocab_size, draft))

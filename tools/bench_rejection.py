@@ -10,6 +10,7 @@ empty replay is timed alike and not subtracted. Arms:
 ========== ============================================================================================================
 ours       `rejection_counter` from bfloat16 logits; bonus tokens given
 ours+bonus the same with bonus rows, as vLLM 0.33.0 and FlashInfer have them
+ours-alone ours without a workspace: its kernels wait for each other (K=3, V=128256)
 vllm022    vLLM 0.22.0 `rejection_sample` from float32 logits, as its caller hands them; bonus tokens given
 vllm033    vLLM 0.33.0 V2 `rejection_sample` from bfloat16 target and draft logits, with bonus rows
 flashinfer softmax of target logits, bonus rows among them, and chain speculative sampling; `chain` is the second alone
@@ -142,6 +143,7 @@ class Batch:
         self.temperature = torch.ones(batch_size, device="cuda")
         self.seeds = torch.randint(1 << 62, (batch_size,), device="cuda", generator=noise)
         self.positions = torch.randint(1 << 31, (batch_size,), device="cuda", generator=noise)
+        self.workspace = rejection_counter.make_workspace(batch_size, "cuda")
 
     def _lift_drafted(
         self,
@@ -166,6 +168,7 @@ class Batch:
         arguments = (self.temperature, self.seeds, self.positions)
         rows = self.logits_with_bonus if bonus_rows else self.logits
         bonus = {} if bonus_rows else {"bonus_token_ids": self.bonus_token_ids}
+        changes = {"workspace": self.workspace, **changes}
         return rejection_counter.rejection_sample(
             self.draft_token_ids, self.cu_num_draft_tokens, self.max_spec_len, rows, *arguments,
             **{**self.draft(), **bonus, **changes},
@@ -186,6 +189,8 @@ class Batch:
 
 def arms_of(batch: Batch, tools: Json) -> dict[str, Arm]:
     arms: dict[str, Arm] = {"ours": batch.ours, "ours+bonus": lambda: batch.ours(bonus_rows=True)}
+    if batch.vocab_size == 128256 and batch.max_spec_len == 3:
+        arms["ours-alone"] = lambda: batch.ours(workspace=None)
     arms["copy"] = copy_arm(batch.bytes_to_move())
     dense = batch.kind != "one-hot"
     if "vllm022" in tools:
@@ -265,14 +270,14 @@ def measure_race(clock: Clock) -> list[Json]:
         shipped = _counter_triton.residual_kernel
         _counter_triton.residual_kernel = RaceKernel()
         try:
-            return batch.ours()
+            return batch.ours(workspace=None)
         finally:
             _counter_triton.residual_kernel = shipped
 
     rows = []
     for batch_size in (64, 256):
         batch = Batch(batch_size, 3, 128256, "probs")
-        times = clock.measure({"inverse CDF": batch.ours, "race": partial(raced, batch)})
+        times = clock.measure({"inverse CDF": partial(batch.ours, workspace=None), "race": partial(raced, batch)})
         rows.append({"B": batch_size, "K": 3, "V": 128256, "us": {name: summary(t) for name, t in times.items()}})
         print("race", rows[-1], flush=True)
     return rows
@@ -367,15 +372,15 @@ def main() -> int:
     empty = torch.zeros(1, device="cuda")
     record["empty_replay_us"] = summary(clock.measure({"empty": lambda: empty.add_(1)})["empty"])
     record["copies"] = measure_copies(clock)
-    record["cases"] = [measure_case(clock, tools, Batch(b, k, v, kind)) for b, v, k, kind in grid]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     record["race"] = measure_race(clock)
     record["host_us"] = measure_host()
     if "vllm022" in tools:
         record["compatible"] = _equality.measure(clock, tools["vllm022"])
         record["equality"] = _equality.compare(tools["vllm022"], 200 if options.quick else 10_000)
     record["law"] = _law.judge(2 if options.quick else 96)
+    record["cases"] = [measure_case(clock, tools, Batch(b, k, v, kind)) for b, v, k, kind in grid]
     record["after"] = machine()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(f"written: {options.out}")
     return 0
