@@ -41,13 +41,15 @@ clean:
 	rm -rf $(VENV) .cache build dist
 
 # torch comes first and pinned: unpinned, another package's requirement would pull a CUDA build of several gigabytes.
-$(READY): pyproject.toml constraints.txt tools/install_vllm.py
-	@echo "[1/4] virtual environment in $(VENV)"
+$(READY): pyproject.toml constraints.txt tools/install_vllm.py tools/install_others.py
+	@echo "[1/5] virtual environment in $(VENV)"
 	$(PYTHON) -m venv $(VENV)
-	@echo "[2/4] torch (the CPU wheel where one is at hand)"
+	@echo "[2/5] torch (the CPU wheel where one is at hand)"
 	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt torch
-	@echo "[3/4] fairdraw and its tools"
+	@echo "[3/5] fairdraw and its tools"
 	$(BIN)/pip install --progress-bar on --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@echo "[4/4] the real vLLM, without CUDA"
+	@echo "[4/5] the real vLLM, without CUDA"
 	$(BIN)/python tools/install_vllm.py
+	@echo "[5/5] samplers of other people"
+	$(BIN)/python tools/install_others.py
 	@touch $@

@@ -4,6 +4,8 @@
   sampler can disagree about it (`oracles.supports`), so the law is exact. Tokens are counted one by one, and in pairs.
 * Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
 * Drafts: the same under the law that the drafter *returned*, whatever mask it used.
+
+Laws of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ, and are right.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ KINDS = (
     Kind("at temperature 0.7", temperature=0.7),
     Kind("with top-k", top_k=4),
     Kind("with top-p", top_p=0.65),
-    Kind("with min-p", min_p=0.25),
+    Kind("with min-p", temperature=2.0, min_p=0.5),
     Kind("with all filters", temperature=1.3, top_k=6, top_p=0.9, min_p=0.1),
     Kind("at temperature 2", temperature=2.0),
     Kind("plain, once more"),
@@ -100,9 +102,9 @@ def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, own_seeds: bool = F
     return RaceNoise(torch.from_numpy(np.maximum(exponentials, tiny)).to(batch.device))
 
 
-def _law(batch: SamplingBatch, row: int) -> NDArray[np.float64]:  # [vocab_size] float64
+def _law(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
     """The exact law of a settled row."""
-    support = support_of(Request(batch, row), FilterPolicy())
+    support = support_of(Request(batch, row), filters)
     assert support is not None
     return support.law()
 
@@ -120,7 +122,7 @@ def small_laws(share: float, slow_share: float, *, own_seeds: bool = False) -> S
         own_seeds: Every request of every call has a seed of its own.
     """
 
-    def prepare(num_draws: int, device: str) -> Course:
+    def prepare(num_draws: int, device: str, filters: FilterPolicy) -> Course:
         cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(KINDS))).bit_length() - 1))
         kinds = list(KINDS) * cycles
         logits = np.tile(_small_row(), (len(kinds), 1))
@@ -135,7 +137,8 @@ def small_laws(share: float, slow_share: float, *, own_seeds: bool = False) -> S
                 drawn.append(sample_tokens(sampler, batch, noise).tokens)
             return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(KINDS)), strides)
 
-        return Course(_small_tables(num_looks * num_calls, cycles, strides), count, num_looks, num_calls * len(kinds))
+        tables = _small_tables(num_looks * num_calls, cycles, strides, filters)
+        return Course(tables, count, num_looks, num_calls * len(kinds))
 
     name = "sampling: requests with seeds" if own_seeds else "sampling: small laws"
     return Subject(name, "tokens", share, slow_share, prepare)
@@ -146,10 +149,10 @@ def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
 
-def _small_tables(num_calls: int, cycles: int, strides: list[int]) -> dict[str, WatchedTable]:
+def _small_tables(num_calls: int, cycles: int, strides: list[int], filters: FilterPolicy) -> dict[str, WatchedTable]:
     """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls."""
     batch = _batch(list(KINDS), np.tile(_small_row(), (len(KINDS), 1)), np.zeros(len(KINDS), np.int64), "cpu")
-    laws, rows = [_law(batch, kind) for kind in range(len(KINDS))], num_calls * cycles
+    laws, rows = [_law(batch, kind, filters) for kind in range(len(KINDS))], num_calls * cycles
     neighbours, same = (np.outer(law, laws[0]).ravel() for law in (laws[1], laws[0]))
     tables = {f"T1 {kind.name}": WatchedTable(law, rows, law > 0) for kind, law in zip(KINDS, laws, strict=True)}
     tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
@@ -200,16 +203,16 @@ class _Pool:
         return _batch([self.kinds[i] for i in law_ids], self.logits[law_ids], positions, device)
 
 
-@lru_cache(maxsize=1)
-def _pool() -> _Pool:
+@lru_cache(maxsize=2)
+def _pool(filters: FilterPolicy) -> _Pool:
     """Normal logits at scales 1 to 6; every fourth law forbids half of the vocabulary."""
     rng = np.random.default_rng(derive_seed("sampling pool", _VOCAB_SIZE, _NUM_LAWS))
     logits = rng.normal(size=(_NUM_LAWS, _VOCAB_SIZE)) * np.geomspace(1, 6, _NUM_LAWS)[:, None]
     logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
     stored, kinds = logits.astype(np.float32), _PRODUCTION_KINDS * (_NUM_LAWS // len(_PRODUCTION_KINDS))
     batch = _batch(list(kinds), stored, np.zeros(_NUM_LAWS, np.int64), "cpu")
-    supports = [support_of(Request(batch, i), FilterPolicy()) for i in range(_NUM_LAWS)]
-    # Where rounding decides about one of 32768 tokens, its probability is below 1e-6: both answers are the law.
+    supports = [support_of(Request(batch, i), filters) for i in range(_NUM_LAWS)]
+    # Less than 1e-6 of all draws hang on a token about which rounding decides: both answers are the law.
     probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
     probs /= probs.sum(axis=1, keepdims=True)
     return _Pool(stored, kinds, {order: PitLaws(probs, starting_mass(probs, order), probs > 0) for order in Order})
@@ -218,8 +221,8 @@ def _pool() -> _Pool:
 def production(share: float, slow_share: float) -> Subject:
     """Tokens at a vocabulary of 32768, by the probability integral transform."""
 
-    def prepare(num_draws: int, device: str) -> Course:
-        pool, cells, batch_size = _pool(), PitCells(), 16
+    def prepare(num_draws: int, device: str, filters: FilterPolicy) -> Course:
+        pool, cells, batch_size = _pool(filters), PitCells(), 16
         num_looks, num_calls = _looks(num_draws, batch_size)
         tables = {
             f"T4 token by {order}": WatchedTable(cells.probs, num_looks * num_calls * batch_size, label=cells.label)
@@ -254,7 +257,7 @@ _DRAFT_KINDS = (
 def drafts(share: float, slow_share: float) -> Subject:
     """Drafted tokens under the laws that came with them: rows of normal logits, no two of them alike."""
 
-    def prepare(num_draws: int, device: str) -> Course:
+    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
         cells, batch_size = PitCells(), min(1024, max(16, num_draws // (4 * NUM_LOOKS)))
         num_looks, num_calls = _looks(num_draws, batch_size)
         most = num_looks * num_calls * batch_size

@@ -69,9 +69,9 @@ class LawCheck(Question):
 
     def course(self, sampler: RejectionSampler, profile: Profile) -> Course:
         """The subject, prepared for what `sampler` can draw under `profile`."""
-        slow, factor = sampler.capabilities.slow, _CUDA_FACTOR if sampler.device.startswith("cuda") else 1
-        num_draws = (profile.slow_draws if slow else profile.draws) * factor
-        return self.subject.course(num_draws, sampler.device, slow=slow)
+        factor = _CUDA_FACTOR if sampler.device.startswith("cuda") else 1
+        num_draws = (profile.slow_draws if sampler.capabilities.slow else profile.draws) * factor
+        return self.subject.course(sampler, num_draws)
 
     def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> dict[str, SamplePlan | NoPower]:
         """The plan of each table, which follows from the arguments alone."""

@@ -82,9 +82,10 @@ _LISTED = (
         _SMALL,
         ("T1 with min-p",),
         _FILTERS,
-        """With `min_p` of 0.25 tokens of at least a quarter of the largest probability come, in their proportions.
+        """With `min_p` of 0.5 tokens of at least half of the largest probability come, in their proportions.
 
-        The threshold is relative to the largest probability of the row, at the request's temperature.
+        The threshold is relative to the largest probability of the row, at the request's temperature, which is 2;
+        a sampler may declare that its filters see the law before the temperature.
         """,
     ),
     _law(
@@ -95,7 +96,8 @@ _LISTED = (
         _FILTERS,
         """With temperature, min-p, top-k and top-p in one request, each works on what the one before it left.
 
-        If the laws of single filters hold, look at the order and at what is normalised in between.
+        The order is the sampler's own, as its `FilterPolicy` says. If the laws of single filters hold, look at the
+        order and at what is normalised in between.
         """,
     ),
     _law(

@@ -16,7 +16,7 @@ import numpy as np
 
 from fairdraw.failures import CapabilityClosed
 from fairdraw.harness import emit
-from fairdraw.protocols import Capability
+from fairdraw.protocols import Capability, FilterPolicy, filter_policy
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical.decode import decode, make_noise
 from fairdraw.statistical.decode_check import decode_scenarios
@@ -107,23 +107,24 @@ class Subject:
         group: The word under which the header tells what can be seen.
         share: Draws, as a share of the profile's; a draw costs more here and less there.
         slow_share: The same for slow samplers, whose costs are others.
-        prepare: From the number of draws and the device to a course.
+        prepare: From the number of draws, the device and how the sampler filters to a course.
     """
 
     name: str
     group: str
     share: float
     slow_share: float
-    prepare: Callable[[int, str], Course]
+    prepare: Callable[[int, str, FilterPolicy], Course]
 
-    def course(self, num_draws: int, device: str, *, slow: bool) -> Course:
-        """The course for a profile's number of draws; prepared once."""
-        return _prepared(self, round(num_draws * (self.slow_share if slow else self.share)), device)
+    def course(self, sampler: RejectionSampler, num_draws: int) -> Course:
+        """The course of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
+        share = self.slow_share if sampler.capabilities.slow else self.share
+        return _prepared(self, round(num_draws * share), sampler.device, filter_policy(sampler))
 
 
 @lru_cache(maxsize=64)
-def _prepared(subject: Subject, num_draws: int, device: str) -> Course:
-    return subject.prepare(num_draws, device)
+def _prepared(subject: Subject, num_draws: int, device: str, filters: FilterPolicy) -> Course:
+    return subject.prepare(num_draws, device, filters)
 
 
 def noise_kinds(sampler: RejectionSampler) -> list[Capability]:
@@ -180,7 +181,7 @@ def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
 def small_laws(configuration: Configuration, share: float) -> Subject:
     """S1 to S8 on one configuration."""
 
-    def prepare(num_draws: int, device: str) -> Course:
+    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
         # As large as leaves every look its pair of calls: rows far apart are compared, too.
         most = _MOST_ROWS_CUDA if device.startswith("cuda") else _MOST_ROWS
         batch_size = 1 << min(most, max(6, (num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
@@ -216,7 +217,7 @@ def _production_laws() -> LawPool:
 def production(share: float, slow_share: float) -> Subject:
     """S9 at a vocabulary of 32768 tokens."""
 
-    def prepare(num_draws: int, device: str) -> Course:
+    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
         batch_size = 1024 if device.startswith("cuda") else 64
         experiment = ProductionExperiment(
             _production_laws(), batch_size=16 if num_draws < 8 * 1024 else batch_size, device=device
@@ -248,7 +249,7 @@ def production(share: float, slow_share: float) -> Subject:
 def decoding(scenario: str, share: float, slow_share: float) -> Subject:
     """One scenario of the decoding loop; a draw is a decoded token."""
 
-    def prepare(num_draws: int, device: str) -> Course:
+    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
         # Four decodings at least, each of at least 32 requests of 12 tokens, or 96 sequences of 4.
         most = 65536 if device.startswith("cuda") else 1024
         num_requests = min(most, max(32, num_draws // (4 * 12)))

@@ -150,6 +150,20 @@ def test_filter_policy_of_unknown_words_is_refused() -> None:
         FilterPolicy(order=("top_k", "top_p"))
 
 
+def test_temperature_of_an_unknown_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="temperature='middle', but it must be first or last"):
+        FilterPolicy(temperature="middle")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", ["SAM102", "SAM104", "SAM105", "SAM111", "SAM174"])
+def test_temperature_before_filters_that_is_declared_last_is_caught(code: str) -> None:
+    oracle = right()
+    declares_last = token_sampler(
+        oracle.function, drafting=oracle.drafting, name="last", filters=FilterPolicy(temperature="last")
+    )
+    assert catches(BY_CODE[code], declares_last)
+
+
 def test_support_says_what_hangs_on_rounding() -> None:
     """Ten equal tokens at top_p 1/2: whether five or six stay, and which, no two engines agree about."""
     case = SamplingCase(10, (SampledRequest(top_p=0.5), SampledRequest(top_k=3), SampledRequest("normal", top_k=3)))

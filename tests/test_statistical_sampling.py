@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -11,18 +12,23 @@ import pytest
 from fairdraw.adapters import _sampling as adapters
 from fairdraw.checks import PROFILES
 from fairdraw.failures import CapabilityClosed, CheckFailure
-from fairdraw.mutants.sampling_laws import LAW_MUTANTS, right_law
+from fairdraw.mutants.sampling_laws import LAW_MUTANTS, ODD_LAWS, right_law
+from fairdraw.oracles.sampling import Request
+from fairdraw.oracles.supports import support_of
+from fairdraw.protocols import FilterPolicy, filter_policy
 from fairdraw.runner import one_torch_thread
 from fairdraw.seeds import DEFAULT_SEED
-from fairdraw.statistical._sampling_subjects import KINDS
+from fairdraw.statistical._sampling_subjects import KINDS, _pool
 from fairdraw.statistical.design import SamplePlan
 from fairdraw.statistical.sampling import CHECKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from fairdraw.mutants._planted import Mutant
+    from fairdraw.protocols import TokenSampler
     from fairdraw.statistical.law_check import LawCheck
+    from fairdraw.statistical.subjects import WatchedTable
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 BY_CODE = {check.code: check for check in CHECKS}
@@ -63,6 +69,55 @@ def test_small_laws_differ_from_each_other() -> None:
     laws = [course.tables[f"T1 {kind.name}"].probs for kind in KINDS[:-1]]
     for i, law in enumerate(laws):
         assert all(np.abs(law - other).sum() > 0.05 for other in laws[:i])
+
+
+def test_small_laws_are_settled_whatever_the_filter_policy() -> None:
+    orders = itertools.permutations(("min_p", "top_k", "top_p"))
+    words: Any = itertools.product(orders, ("first", "last"), (False, True), ("all", "some"), ("all", "some"))
+    for policy in itertools.starmap(FilterPolicy, words):
+        laws = CHECKS[0].course(right_law(filters=policy), SMOKE).tables
+        assert all(math.isclose(laws[f"T1 {kind.name}"].probs.sum(), 1) for kind in KINDS)
+
+
+@pytest.mark.parametrize("temperature", ["first", "last"])
+def test_rounding_decides_about_hardly_any_token_of_the_production_vocabulary(
+    temperature: Literal["first", "last"],
+) -> None:
+    policy = FilterPolicy(temperature=temperature)
+    pool = _pool(policy)
+    batch = pool.batch(np.arange(len(pool.kinds)), np.zeros(len(pool.kinds), np.int64), "cpu")
+    supports = [support_of(Request(batch, row), policy) for row in range(batch.batch_size)]
+    undecided = [support.probs[support.allowed & ~support.required].sum() for support in supports if support]
+    assert len(undecided) == batch.batch_size
+    assert np.mean(undecided) < 1e-6
+
+
+def test_laws_are_those_of_the_declared_filters() -> None:
+    default, top_p_first, tempers_last = (
+        CHECKS[0].course(sampler, SMOKE).tables for sampler in (right_law(), *ODD_LAWS)
+    )
+
+    def num_tokens(tables: Mapping[str, WatchedTable], kind: str) -> int:
+        return int((tables[f"T1 {kind}"].probs > 0).sum())
+
+    kinds = ("with min-p", "with all filters")
+    assert [num_tokens(default, kind) for kind in kinds] == [5, 5]
+    assert [num_tokens(top_p_first, kind) for kind in kinds] == [5, 6]
+    assert [num_tokens(tempers_last, kind) for kind in kinds] == [3, 5]
+
+
+@pytest.mark.parametrize("code", ["LAW705", "LAW706"])
+@pytest.mark.parametrize("sampler", ODD_LAWS, ids=lambda sampler: str(sampler.name))
+def test_declared_filters_are_left_in_peace(sampler: TokenSampler, code: str) -> None:
+    assert BY_CODE[code].run(sampler, profile=CI, seed=DEFAULT_SEED) > 0
+
+
+@pytest.mark.parametrize(
+    ("sampler", "code"), [(ODD_LAWS[0], "LAW706"), (ODD_LAWS[1], "LAW705")], ids=["order", "temperature"]
+)
+def test_filters_that_are_declared_and_not_used_are_caught(sampler: TokenSampler, code: str) -> None:
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(right_law(filters=filter_policy(sampler)), profile=CI, seed=DEFAULT_SEED)
 
 
 @pytest.mark.parametrize(("mutant", "code"), AT_CI, ids=str)

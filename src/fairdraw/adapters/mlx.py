@@ -67,10 +67,13 @@ def _tokens(batch: SpecDecodeBatch, request: int) -> list[int]:
 
     own = batch.token_slice(request)
     drafts = batch.draft_token_ids[own].long()
+    bonus = _only(batch, batch.bonus_token_ids[request].long())
+    target: Any = _Lookup(torch.cat([batch.target_logits[own], bonus]))  # Any: for mlx.nn.Module; it is only called
+    draft: Any = _Lookup(_only(batch, drafts))  # Any: as above
     step = speculative_generate_step(
         mx.array([0], mx.uint32),
-        _Lookup(torch.cat([batch.target_logits[own], _only(batch, batch.bonus_token_ids[request].long())])),
-        _Lookup(_only(batch, drafts)),
+        target,
+        draft,
         num_draft_tokens=len(drafts),
         max_tokens=len(drafts) + 1,
         # Temperature is applied already: 1 draws, 0 takes the argmax.

@@ -1,9 +1,8 @@
 """The sampler of MLX-LM (PyPI `mlx-lm` with `mlx[cpu]`, tried: 0.32.2 with 0.32.4), on MLX's CPU backend.
 
 `mlx_lm.sample_utils.make_sampler` takes one value of each parameter for all rows, so one is made per request; it gets
-log-probabilities, as `generate_step` gives them. MLX-LM applies the temperature after its filters. The contract knows
-only filters after the temperature, so the logits are divided here and its own temperature is 1: its temperature is not
-under test, its filters and its draw are.
+log-probabilities, as `generate_step` gives them. MLX-LM filters by top-p, min-p and top-k, and divides by the
+temperature what they leave.
 
 Declined: explicit noise and generators per request, since MLX draws from a generator of its own, which seeded noise
 seeds; rows without a law, about which it says nothing.
@@ -53,7 +52,7 @@ def make(device: str | None = None) -> KnownTokenSampler:
         None,
         "cpu",
         _CAPABILITIES,
-        FilterPolicy(order=("top_p", "min_p", "top_k"), top_k_ties="some", top_p_ties="all"),
+        FilterPolicy(("top_p", "min_p", "top_k"), temperature="last", top_k_ties="some", top_p_ties="all"),
         known_defects=defects_of("sampling_mlx"),
     )
 
@@ -70,11 +69,10 @@ def _token(request: SamplingBatch) -> int:
     import mlx.core as mx
     from mlx_lm.sample_utils import make_sampler
 
-    is_greedy = bool(request.is_greedy)
-    logits = mx.array((request.logits.float() / (1.0 if is_greedy else request.temperature[:, None])).numpy())
+    logits = mx.array(request.logits.float().numpy())
     top_k = 0 if request.top_k is None else int(request.top_k)
     sampler = make_sampler(
-        temp=0.0 if is_greedy else 1.0,
+        temp=0.0 if bool(request.is_greedy) else float(request.temperature),
         top_p=0.0 if request.top_p is None else float(request.top_p),
         min_p=0.0 if request.min_p is None else float(request.min_p),
         top_k=top_k if top_k < request.vocab_size else 0,  # it takes no others

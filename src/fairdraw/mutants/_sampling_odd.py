@@ -99,6 +99,16 @@ class _FiltersTopKFirst(SamplingOracle):
         return logits
 
 
+class _TempersLast(SamplingOracle):
+    """Filters see the logits as given; what they leave is drawn at the temperature."""
+
+    def filtered(self, request: Request) -> Row:
+        temperature, request.temperature = request.temperature, np.float32(1)
+        support = super().filtered(request) != -np.inf
+        request.temperature = temperature
+        return masked(self.scaled(request), support)
+
+
 class _SumsTheSoftmaxInFloat64(SamplingOracle):
     """A softmax that rounds once, at the end."""
 
@@ -131,6 +141,7 @@ ODD_BUT_RIGHT: tuple[FunctionTokenSampler, ...] = (
     as_sampler(_KeepsSomeTies(), "keeps some ties", GENERATORS, FilterPolicy(top_k_ties="some", top_p_ties="all")),
     as_sampler(_IntersectsSupports(), "intersects supports", GENERATORS, FilterPolicy(joint=True)),
     as_sampler(_FiltersTopKFirst(), "filters top-k first", GENERATORS, FilterPolicy(order=("top_k", "top_p", "min_p"))),
+    as_sampler(_TempersLast(), "tempers last", GENERATORS, FilterPolicy(temperature="last")),
     as_sampler(_SumsTheSoftmaxInFloat64(), "sums the softmax in float64", _OWN_RACE),
     as_sampler(_RefusesStridedLogits(), "refuses strided logits by name", GENERATORS),
     as_sampler(_ReturnsInt32(), "returns int32", GENERATORS),

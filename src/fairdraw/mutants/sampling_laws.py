@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw.mutants._planted import Mutant
-from fairdraw.protocols import Capability, Drafted, FunctionTokenSampler, RaceNoise, token_sampler
+from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
 
-__all__ = ["LAW_MUTANTS", "LawTokenSampler", "right_law"]
+__all__ = ["LAW_MUTANTS", "ODD_LAWS", "LawTokenSampler", "right_law"]
 
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
@@ -103,11 +103,13 @@ def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
 
-def right_law(sampler: type[LawTokenSampler] = LawTokenSampler) -> FunctionTokenSampler:
+def right_law(
+    sampler: type[LawTokenSampler] = LawTokenSampler, filters: FilterPolicy | None = None
+) -> FunctionTokenSampler:
     """A law sampler as a sampler and drafter, under the name of its class."""
     made, name = sampler(), re.sub(r"(?<!^)(?=[A-Z])", " ", sampler.__name__).lower()
     closed = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
-    return token_sampler(made.sample, drafting=made.draft, name=name, closed=closed)
+    return token_sampler(made.sample, drafting=made.draft, name=name, closed=closed, filters=filters)
 
 
 def _planted(*caught_by: str, min_draws: int = 0) -> Callable[[type[LawTokenSampler]], Mutant]:
@@ -201,6 +203,36 @@ class MinPRelativeToOne(LawTokenSampler):
 
     def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
         return np.asarray((probs >= min_p) | (probs == probs.max(axis=1, keepdims=True)))
+
+
+class FiltersTopPFirst(LawTokenSampler):
+    """top-p, min-p, top-k: right if that is declared."""
+
+    def law(self, batch: SamplingBatch) -> Floats:
+        for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
+            probs = super().law(batch.replace(**alone))
+            with np.errstate(divide="ignore"):
+                logits = torch.from_numpy(np.log(probs))
+            batch = batch.replace(logits=logits, temperature=torch.ones_like(batch.temperature))
+        return probs
+
+
+class TempersLast(LawTokenSampler):
+    """Filters see the law before the temperature: right if that is declared."""
+
+    def law(self, batch: SamplingBatch) -> Floats:
+        as_given = super().law(batch.replace(temperature=torch.ones_like(batch.temperature)))
+        return _kept(self.softmax(batch), as_given > 0)
+
+
+ODD_LAWS = (
+    right_law(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),
+    right_law(TempersLast, FilterPolicy(temperature="last")),
+)
+"""Right, since they say how they filter."""
+
+_top_p_first_unsaid = _planted("LAW706", min_draws=50_000)(FiltersTopPFirst)
+_tempers_last_unsaid = _planted("LAW705", "LAW721", min_draws=50_000)(TempersLast)
 
 
 @_planted("LAW711", min_draws=4_000)

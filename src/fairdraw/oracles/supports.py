@@ -7,7 +7,7 @@ tokens tied at an edge some samplers keep all and some a few. `Support.required`
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,7 @@ within 2e-6 of the exact values, a sum in float32 from the smallest up within 1e
 
 @dataclass(frozen=True)
 class Support:
-    """Lower and upper bound of a row's support, and the unfiltered law."""
+    """Lower and upper bound of a row's support, and the law that is filtered."""
 
     required: NDArray[np.bool_]  # [vocab_size] bool
     allowed: NDArray[np.bool_]  # [vocab_size] bool
@@ -51,20 +51,39 @@ class Support:
     def narrowed(self, required: NDArray[np.bool_], allowed: NDArray[np.bool_]) -> Support:
         return Support(self.required & required, self.allowed & allowed, self.probs)
 
+    def under(self, probs: NDArray[np.float64]) -> Support:  # [vocab_size] float64
+        """The same tokens under another law, as far as it gives them probability."""
+        return _whole(probs).narrowed(self.required, self.allowed)
+
 
 def support_of(request: Request, policy: FilterPolicy) -> Support | None:
     """The support of one random request under `policy`; `None` if its logits have no law."""
     with np.errstate(over="ignore", invalid="ignore"):
         # The float32 quotient: two logits may be tied after the division that were not before.
         scaled = (request.logits / request.temperature).astype(np.float64)
-    top = scaled.max()
-    if not np.isfinite(top):
+    if not np.isfinite(scaled.max()):
         return None
+    at_temperature = _softmax(scaled)
+    if policy.temperature == "first":
+        return _filtered(_whole(at_temperature), request, policy)
+    as_given = _softmax(request.logits.astype(np.float64))
+    # A token that is too rare to be seen by a filter may be frequent enough at the temperature.
+    whole = replace(_whole(as_given), allowed=np.ones(as_given.size, dtype=bool))
+    return _filtered(whole, request, policy).under(at_temperature)
+
+
+def _softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:  # [vocab_size] float64
     with np.errstate(under="ignore"):
-        weights = np.exp(scaled - top)
-    probs = weights / weights.sum()
-    # A probability that underflows in float32 may be 0 in one sampler and denormal in another.
-    whole = Support(probs >= 2.0**-120, probs >= 2.0**-151, probs)
+        weights = np.exp(logits - logits.max())
+    return np.asarray(weights / weights.sum())
+
+
+def _whole(probs: NDArray[np.float64]) -> Support:  # [vocab_size] float64
+    """A probability that underflows in float32 may be 0 in one sampler and denormal in another."""
+    return Support(probs >= 2.0**-120, probs >= 2.0**-151, probs)
+
+
+def _filtered(whole: Support, request: Request, policy: FilterPolicy) -> Support:
     found = whole
     for name in policy.order:
         seen = whole if policy.joint else found

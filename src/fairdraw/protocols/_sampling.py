@@ -112,14 +112,20 @@ class RaceNoise:
 
 
 SamplingNoise = RaceNoise | SeededNoise
+"""What a token sampler draws from: exponentials to be used as they are, or seeds."""
 
 
 @dataclass(frozen=True)
 class FilterPolicy:
     """What engines may do differently and still be right; declared, so that the suite asks for nothing else.
 
+    The default is vLLM's. transformers filters by top-k, top-p and min-p; MLX-LM by top-p, min-p and top-k, with the
+    temperature last.
+
     Args:
         order: The filters in the order of their application.
+        temperature: `first`: filters see the law at the request's temperature. `last`: they see the law of the logits
+            as given, and the tokens that they leave are drawn at the temperature.
         joint: Every filter looks at the unfiltered law, and the supports are intersected; otherwise each looks at what
             the one before it left.
         top_k_ties: `all` tokens tied with the k-th stay, or `some` of them.
@@ -130,6 +136,7 @@ class FilterPolicy:
     """
 
     order: tuple[str, ...] = ("min_p", "top_k", "top_p")
+    temperature: Literal["first", "last"] = "first"
     joint: bool = False
     top_k_ties: Literal["all", "some"] = "all"
     top_p_ties: Literal["all", "some"] = "some"
@@ -139,10 +146,12 @@ class FilterPolicy:
             raise ValueError(
                 f"FilterPolicy: order={self.order}, but it must name min_p, top_k and top_p once each. Reorder them."
             )
-        for name in ("top_k_ties", "top_p_ties"):
-            if getattr(self, name) not in ("all", "some"):
+        words = {"temperature": ("first", "last"), "top_k_ties": ("all", "some"), "top_p_ties": ("all", "some")}
+        for name, known in words.items():
+            if getattr(self, name) not in known:
+                rule = " or ".join(known)
                 raise ValueError(
-                    f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be all or some. Correct the word."
+                    f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct the word."
                 )
 
 
