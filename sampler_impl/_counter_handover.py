@@ -22,7 +22,7 @@ PROGRESS = tl.constexpr(4)
 MEASURED = tl.constexpr(0)
 """Strips of the request's rows whose masses are stored."""
 JUDGED = tl.constexpr(1)
-"""1 when its verdict is."""
+"""When its verdict is stored: 1 if it is done, else 2 and how many drafts it accepted, so that nobody waits twice."""
 ARRIVED = tl.constexpr(2)
 """Strips of its residual whose masses are."""
 
@@ -31,10 +31,13 @@ PATIENCE = tl.constexpr(1 << 21)
 
 @triton.jit
 def wait_until(word_ptr, at_least):
-    """Until others have counted this far; or in vain, for a second or so, if the arguments contradict each other."""
+    """What others have set, once it is enough; or, if the arguments contradict each other, after a second or so."""
     polls = 0
-    while (tl.atomic_add(word_ptr, 0, sem="acquire") < at_least) & (polls < PATIENCE):
+    word = tl.atomic_add(word_ptr, 0, sem="acquire")
+    while (word < at_least) & (polls < PATIENCE):
         polls += 1
+        word = tl.atomic_add(word_ptr, 0, sem="acquire")
+    return word
 
 
 @triton.jit

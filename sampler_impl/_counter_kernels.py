@@ -23,7 +23,7 @@ what does not depend on it, and waits. It waits for the whole kernel, or, if the
 for what it needs of it: a request is judged when its own strips are measured, and recovered when it is judged, while
 rows of others are still read:
 
-    1. [ request 0 ][ request 1 ][ request 2 ]        MEASURED counts strips; full: judge, JUDGED = 1
+    1. [ request 0 ][ request 1 ][ request 2 ]        MEASURED counts strips; full: judge, set JUDGED
     2.             judge 0      judge 1      judge 2
     3.                   [ residual 0 ][ residual 1 ]  ARRIVED counts strips; full: pick, and all back to 0
 
@@ -318,7 +318,7 @@ def judge_kernel(
             tl.store(verdicts_ptr + req_idx * 3 + 2, tl.sum(tl.where(stopped, pack(draft_tops, draft_inverses), 0)))
         if EAGER:
             tl.debug_barrier()
-            tl.atomic_xchg(progress_ptr + JUDGED, 1, sem="release")
+            tl.atomic_xchg(progress_ptr + JUDGED, tl.where(verdict == DONE, 1, num_accepted + 2), sem="release")
     output = tl.where(pos < num_accepted, token_ids, tl.where(stopped, token_id, -1))
     width = max_spec_len + 1
     writes = (pos < width) & ((verdict == DONE) | (pos != num_accepted))

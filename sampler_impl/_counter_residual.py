@@ -122,10 +122,12 @@ def residual_kernel(
     seed = tl.load(seeds_ptr + req_idx)
     position = tl.load(positions_ptr + req_idx)
     if EAGER:
-        wait_until(progress_ptr + JUDGED, 1)
-    elif OVERLAP:
-        gdc_wait()
-    row = tl.load(verdicts_ptr + req_idx * 3, cache_modifier=".cg")
+        judged = wait_until(progress_ptr + JUDGED, 1)
+        row = tl.where(judged >= 2, start.to(tl.int64) + judged - 2, DONE)
+    else:
+        if OVERLAP:
+            gdc_wait()
+        row = tl.load(verdicts_ptr + req_idx * 3, cache_modifier=".cg")
     target_law = tl.load(verdicts_ptr + req_idx * 3 + 1, cache_modifier=".cg")
     draft_law = target_law
     if DRAFT == LOGITS:
