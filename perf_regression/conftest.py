@@ -39,12 +39,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out clocks that nobody asked for, and, where a sampler is named, the figures of ours."""
     if config.option.markexpr:
         return
-    left_out = [item for item in items if item.get_closest_marker("timing")]
+    marks = ("timing", "counts") if config.getoption("--sampler", None) else ("timing",)
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("timing")]
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

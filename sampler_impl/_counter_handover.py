@@ -30,7 +30,10 @@ PATIENCE = tl.constexpr(1 << 21)
 
 
 @triton.jit
-def wait_until(word_ptr, at_least):
+def wait_until(
+    word_ptr,  # [1] int32
+    at_least,
+):
     """What others have set, once it is enough; or, if the arguments contradict each other, after a second or so."""
     polls = 0
     word = tl.atomic_add(word_ptr, 0, sem="acquire")

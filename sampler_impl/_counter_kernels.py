@@ -321,7 +321,7 @@ def judge_kernel(
             tl.atomic_xchg(progress_ptr + JUDGED, tl.where(verdict == DONE, 1, num_accepted + 2), sem="release")
     output = tl.where(pos < num_accepted, token_ids, tl.where(stopped, token_id, -1))
     width = max_spec_len + 1
-    writes = (pos < width) & ((verdict == DONE) | (pos != num_accepted))
+    writes = (pos < width) & (pos != tl.where(verdict == DONE, -1, num_accepted))
     tl.store(output_token_ids_ptr + req_idx.to(tl.int64) * width + pos, output, mask=writes)
     if EAGER and OVERLAP:
         end_after_predecessor()

@@ -146,7 +146,8 @@ def residual_kernel(
                 logits_row_ptr, draft_row_ptr, ids, vocab_size, scale, target_law, draft_law, None, DRAFT
             )
             masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
-            tl.store(masses_ptr + tile * PARTS + tl.arange(0, PARTS), masses, mask=tile < num_tiles)
+            parts = tile * PARTS + tl.arange(0, PARTS)
+            tl.store(masses_ptr + parts, masses, mask=parts < num_tiles * PARTS)
     tl.debug_barrier()  # the masses are stored by many threads, their arrival is announced by one
     if tl.atomic_add(progress_ptr + ARRIVED, 1, sem="acq_rel") == num_strips - 1:
         tl.store(progress_ptr + JUDGED, 0)

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 __all__ = ["MAX_VOCAB_SIZE", "make_workspace", "rejection_sample"]
 
 
-def make_workspace(max_batch_size: int, device: torch.device | str) -> Tensor:  # [max_batch_size, 4] int32
-    """Zeros to count in, for one stream of steps; every step leaves zeros behind.
+def make_workspace(batch_size: int, device: torch.device | str) -> Tensor:  # [batch_size, 4] int32
+    """Zeros to count in, for one stream of steps of at most `batch_size` requests; every step leaves zeros behind.
 
     A CUDA graph keeps the workspace that it was captured with. After a step that contradicted itself, as one whose
     `cu_num_draft_tokens` is no cumulative sum, call `zero_()`.
     """
-    return torch.zeros((max_batch_size, _counter_step.WORKSPACE_WORDS), dtype=torch.int32, device=device)
+    return torch.zeros((batch_size, _counter_step.WORKSPACE_WORDS), dtype=torch.int32, device=device)
 
 
 def rejection_sample(
@@ -73,7 +73,7 @@ def rejection_sample(
     draft_logits: Tensor | None = None,  # [num_tokens, vocab_size] float32 or bfloat16 or float16
     draft_logsumexp: Tensor | None = None,  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None,  # [batch_size, 1] int32
-    workspace: Tensor | None = None,  # [at least batch_size, 4] int32
+    workspace: Tensor | None = None,  # [batch_size, 4] int32, or longer
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
