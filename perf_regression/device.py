@@ -18,7 +18,16 @@ from fairdraw.perf_regression.named import NoVerdictError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["DeviceCounts", "count_nodes", "count_on_device", "event_clock", "graph_of", "require_gpu", "warm_clock"]
+__all__ = [
+    "DeviceCounts",
+    "count_nodes",
+    "count_on_device",
+    "event_clock",
+    "graph_of",
+    "replay_of",
+    "require_gpu",
+    "warm_clock",
+]
 
 WARM_UP = 3
 SPIN_CYCLES = 2_000_000
@@ -163,6 +172,16 @@ def graph_of(step: Callable[[], object], *, keep_graph: bool = False) -> torch.c
         step()
     torch.cuda.synchronize()
     return graph
+
+
+def replay_of(step: Callable[[], object]) -> Callable[[], None]:
+    """The step as a graph to be timed. A graph has addresses only, so what the step holds must live as long as it."""
+    graph = graph_of(step)
+
+    def replay(kept: object = step) -> None:
+        graph.replay()
+
+    return replay
 
 
 _flush_memory: list[torch.Tensor] = []

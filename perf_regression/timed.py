@@ -13,7 +13,7 @@ import torch
 from fairdraw.perf_regression import _scanner_arms as arms
 from fairdraw.perf_regression._scanner_steps import Outputs
 from fairdraw.perf_regression.cases import Sizes, bytes_that_must_move, noise_for, rejection_batch, rejection_step
-from fairdraw.perf_regression.device import event_clock, graph_of, require_gpu
+from fairdraw.perf_regression.device import event_clock, replay_of, require_gpu
 from fairdraw.perf_regression.named import load
 from fairdraw.perf_regression.roofline import roofline_rounds
 from fairdraw.perf_regression.rounds import Rounds, after_own_step, thread_clock
@@ -108,7 +108,7 @@ def device_growth(axis: str) -> Rounds:
     """
     steps = {}
     for size in DEVICE_SIZES[axis]:
-        steps[str(size)] = graph_of(step_on_gpu(_sizes({"B": 64, "K": 3, "V": 128_256}, axis, size))).replay
+        steps[str(size)] = replay_of(step_on_gpu(_sizes({"B": 64, "K": 3, "V": 128_256}, axis, size)))
     return Rounds(steps, inner=5, clock=event_clock, watches=gpu_watches())
 
 
@@ -119,7 +119,7 @@ def device_roofline(batch_size: int, max_spec_len: int, vocab_size: int) -> Roun
         NoVerdictError: Without a GPU.
     """
     sizes = Sizes(batch_size, max_spec_len, vocab_size)
-    return roofline_rounds(graph_of(step_on_gpu(sizes)).replay, bytes_that_must_move(sizes, 2))
+    return roofline_rounds(replay_of(step_on_gpu(sizes)), bytes_that_must_move(sizes, 2))
 
 
 def step_on_gpu(sizes: Sizes) -> Step:

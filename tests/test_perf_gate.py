@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from fairdraw.cli import main
-from fairdraw.perf_regression import benching
+from fairdraw.perf_regression import benching, device
 from fairdraw.perf_regression.benching import (
     STRICT_VARIABLE,
     judge_growth,
@@ -199,6 +203,21 @@ def test_device_without_a_gpu_has_no_verdict(monkeypatch: pytest.MonkeyPatch) ->
     for measure in (lambda: count_on_device(list), lambda: roofline_rounds(list, 1 << 20)):
         with pytest.raises(NoVerdictError, match="no GPU"):
             measure()
+
+
+def test_replay_keeps_the_tensors_whose_addresses_its_graph_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were freed once, and an H200 answered with an illegal memory access."""
+    replays: list[bool] = []
+    graph = SimpleNamespace(replay=lambda: replays.append(True))
+    monkeypatch.setattr(device, "graph_of", lambda step: graph)
+    inputs = torch.zeros(1)
+    lives = weakref.ref(inputs)
+    replay = device.replay_of(partial(torch.add, inputs, 1))
+    del inputs
+    gc.collect()
+    replay()
+    assert lives() is not None
+    assert replays == [True]
 
 
 def test_roofline_of_disturbed_rounds_has_no_verdict() -> None:
