@@ -14,8 +14,10 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+from fairdraw import protocols
+from fairdraw.oracles import logits_plan as oracle
+from fairdraw.sampler_impl import _checks, _history, _logits_params, _sampling_checks, rejection
 from fairdraw.sampler_impl import _rejection_kernels as kernels
-from fairdraw.sampler_impl import rejection
 from fairdraw.sampler_impl._noise import generate_exponentials, generate_uniforms
 
 # Tensors are on the CPU here, so Triton can be asked only if it is interpreted.
@@ -233,3 +235,14 @@ def test_helpers_name_wrong_arguments() -> None:
         rejection.expand_batch_to_tokens(torch.zeros(2), ids(2), 2)
     with pytest.raises(ValueError, match=r"^apply_temperature_: temperature=None, .* unless all_greedy"):
         rejection.apply_temperature_(torch.zeros(2, 3), ids(2), Metadata())
+
+
+def test_numbers_that_production_and_suite_write_each_for_themselves_agree() -> None:
+    """Neither imports the other: what the contract fixes stands in both."""
+    for suite, production in (
+        (protocols.PLACEHOLDER_TOKEN_ID, (rejection.PLACEHOLDER_TOKEN_ID, _history.PLACEHOLDER_TOKEN_ID)),
+        (protocols.MAX_SPEC_LEN, (_checks.MAX_SPEC_LEN,)),
+        (protocols.GREEDY_TEMPERATURE, (_checks.GREEDY_TEMPERATURE,)),
+        (oracle.GREEDY_BELOW, (_logits_params.GREEDY_BELOW, _sampling_checks.GREEDY_BELOW)),
+    ):
+        assert set(production) == {suite}
