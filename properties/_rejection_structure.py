@@ -201,7 +201,8 @@ def drafts_without_target_probability_are_rejected_at_uniform_zero(
 def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A draft with draft probability 0 is rejected; the quotient target / 0 is not a probability ratio.
 
-    It means that draft tokens and draft laws do not belong together. Accepting on `inf` hides that fault.
+    Every sampler is asked this, also one that compares `draft * uniform < target` and never divides: such a draft
+    cannot come from its law, so draft tokens and draft laws do not belong together, and accepting it hides that fault.
     """
     batch, _, emission = emit_case(sampler, case)
     _, draft_probs = probabilities(batch)

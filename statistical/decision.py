@@ -59,7 +59,8 @@ class TableEvidence:
         num_impossible: Observations in cells of probability 0; one is a failure.
         p_value: Of the chi-square test. It is shown, and is only uniform if there was one look.
         tv_distance: Estimated total-variation distance over the pooled cells; biased upwards by noise.
-        tv_interval: 95 % interval for the true distance over the pooled cells.
+        tv_interval: 95 % interval for the true distance over the pooled cells. It holds without asymptotics and is
+            wide; it may hold 0 where the e-value, which looks at every cell, is beyond doubt.
         worst_cell: Cell with the largest standardised deviation, with observed and expected counts.
     """
 
@@ -74,13 +75,18 @@ class TableEvidence:
     tv_interval: tuple[float, float]
     worst_cell: str
 
-    def __str__(self) -> str:
+    @property
+    def distance(self) -> str:
+        """The distance and its interval, whose lower end is only told if it says something."""
         low, high = self.tv_interval
+        between = f"{low:.4f} to {high:.4f}" if low > 0 else f"at most {high:.4f}"
+        return f"TV {self.tv_distance:.4f} (95 %: {between}) over {self.num_cells} cells, {self.num_samples} samples"
+
+    def __str__(self) -> str:
         impossible = f"; {self.num_impossible} impossible observations" if self.num_impossible else ""
         return (
-            f"{self.name}: TV {self.tv_distance:.4f} (95 %: {low:.4f} to {high:.4f}) over {self.num_cells} cells, "
-            f"{self.num_samples} samples, E = 10^{self.log_e_value / np.log(10):.1f}, chi-square {self.chi_square:.1f} "
-            f"(p = {self.p_value:.2g}); worst {self.worst_cell}{impossible}"
+            f"{self.name}: {self.distance}, E = 10^{self.log_e_value / np.log(10):.1f}, "
+            f"chi-square {self.chi_square:.1f} (p = {self.p_value:.2g}); worst {self.worst_cell}{impossible}"
         )
 
 

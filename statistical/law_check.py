@@ -159,11 +159,7 @@ def _raise_unless_passed(decision: Decision, num_draws: int, *, ended: bool) -> 
 def _failure(decision: Decision) -> CheckFailure:
     """The failure, told by the table that carries most of the evidence."""
     worst = max(decision.evidence, key=lambda table: (table.num_impossible > 0, table.log_e_value))
-    low, high = worst.tv_interval
-    effect = (
-        f"{worst.name}: TV {worst.tv_distance:.4f} (95 %: {low:.4f} to {high:.4f}) over {worst.num_cells} cells, "
-        f"{worst.num_samples} samples; worst {worst.worst_cell}"
-    )
+    effect = f"{worst.name}: {worst.distance}; worst {worst.worst_cell}"
     threshold = decision.log_threshold / math.log(10)
     if worst.num_impossible:
         evidence = f"{worst.num_impossible} observations of probability 0; one decides"

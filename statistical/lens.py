@@ -226,7 +226,9 @@ _LISTED = (
         (_DENSE,),
         """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
 
-        Noise that is indexed by lane or block instead of row, or drawn once for the batch.
+        Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
+        LAW102 passes: first tokens that follow a wrong law break this promise, too, however independent their rows are.
+        Rows that share all their noise break every law at once, and REJ502 and REJ503, which ask directly.
         """,
     ),
     _law(
@@ -237,7 +239,8 @@ _LISTED = (
         (_DENSE,),
         """First tokens of the same row in two consecutive calls with different seeds are independent.
 
-        A seed or offset that does not advance, or noise kept in a buffer.
+        A seed or offset that does not advance, or noise kept in a buffer. It means this only if LAW102 passes: first
+        tokens that follow a wrong law break this promise, too, however independent the calls are.
         """,
     ),
     # 4xx: production vocabularies, by the probability integral transform

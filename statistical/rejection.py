@@ -10,6 +10,7 @@ vocabularies too large to enumerate, is in `production`.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -65,6 +66,8 @@ class TableLaw:
         possible: Cells whose observation is no failure by itself.
         event_prob: Probability that a row is an observation.
         rows_per_observation: 2 for pairs.
+        words: What each digit is, for reports; none for rows of tokens.
+        placeholder: The digit that stands for no token, reported as -1.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
@@ -72,10 +75,15 @@ class TableLaw:
     sizes: tuple[int, ...]
     event_prob: float = 1.0
     rows_per_observation: int = 1
+    words: tuple[str, ...] = ()
+    placeholder: int | None = None
 
     def label(self, cell: int) -> str:
-        """The digits of a cell, for reports."""
-        return "(" + ", ".join(str(int(digit)) for digit in np.unravel_index(cell, self.sizes)) + ")"
+        """The digits of a cell, for reports: `(rejected 2, recovered 4)`."""
+        found = (int(digit) for digit in np.unravel_index(cell, self.sizes))
+        digits = [str(PLACEHOLDER_TOKEN_ID if digit == self.placeholder else digit) for digit in found]
+        named = map(" ".join, zip(self.words, digits, strict=True)) if self.words else digits
+        return f"({', '.join(named)})"
 
 
 class Statistic(Protocol):
@@ -99,14 +107,15 @@ def count(
     return count_codes(digits.codes(), digits.num_cells, None if weights is None else weights[digits.observed])
 
 
-def image_law(statistic: Statistic, outcomes: Outcomes) -> TableLaw:
+def image_law(statistic: Statistic, outcomes: Outcomes, words: tuple[str, ...] = ()) -> TableLaw:
     """The law of a statistic that looks at one row at a time: the image of the law of all outcomes."""
     digits = statistic.digits(outcomes.rows)
     codes, probs = digits.codes(), outcomes.probs[digits.observed[0]]
     mass = np.asarray(np.bincount(codes, weights=probs, minlength=digits.num_cells), dtype=np.float64)
     possible = np.bincount(codes, minlength=digits.num_cells) > 0
     event_prob = float(mass.sum())
-    return TableLaw(np.asarray(mass / (event_prob or 1.0)), possible, digits.sizes, min(event_prob, 1.0))
+    probs = np.asarray(mass / (event_prob or 1.0))
+    return TableLaw(probs, possible, digits.sizes, min(event_prob, 1.0), words=words)
 
 
 @dataclass(frozen=True)
@@ -129,7 +138,7 @@ class OutputRow:
         return Digits(tuple(np.moveaxis(tokens, -1, 0)), sizes, np.ones(tokens.shape[:-1], dtype=bool))
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes)
+        return dataclasses.replace(image_law(self, outcomes), placeholder=outcomes.rows.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -177,7 +186,7 @@ class RecoveredByDraft:
         return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted == self.position + 1)
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes)
+        return image_law(self, outcomes, ("rejected", "recovered"))
 
 
 @dataclass(frozen=True)
@@ -222,7 +231,7 @@ class AcceptedDraft:
         return Digits(values, (rows.vocab_size, 2), emitted > self.position)
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes)
+        return image_law(self, outcomes, ("draft", "accepted"))
 
 
 @dataclass(frozen=True)
@@ -242,7 +251,7 @@ class BonusByDraft:
         return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted == rows.num_draft + 1)
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes)
+        return image_law(self, outcomes, ("last draft", "bonus"))
 
 
 @dataclass(frozen=True)
@@ -266,7 +275,7 @@ class EmittedByDraft:
         return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted > self.position)
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes)
+        return image_law(self, outcomes, ("draft", "emitted"))
 
 
 @dataclass(frozen=True)
@@ -293,7 +302,7 @@ class RowPairs:
         return Digits(pairs, (rows.vocab_size,) * 2, np.ones(pairs[0].shape, dtype=bool))
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return _independent_first_tokens(outcomes)
+        return _independent_first_tokens(outcomes, ("one row", "the other"))
 
 
 @dataclass(frozen=True)
@@ -315,10 +324,10 @@ class CallPairs:
         return Digits(pairs, (rows.vocab_size,) * 2, np.ones(pairs[0].shape, dtype=bool))
 
     def law(self, outcomes: Outcomes) -> TableLaw:
-        return _independent_first_tokens(outcomes)
+        return _independent_first_tokens(outcomes, ("one call", "the next"))
 
 
-def _independent_first_tokens(outcomes: Outcomes) -> TableLaw:
+def _independent_first_tokens(outcomes: Outcomes, words: tuple[str, ...]) -> TableLaw:
     first = outcomes.request.exact_target_probs()[0]
     joint = (first[:, None] * first).ravel()
-    return TableLaw(joint, joint > 0, (first.size,) * 2, rows_per_observation=2)
+    return TableLaw(joint, joint > 0, (first.size,) * 2, rows_per_observation=2, words=words)

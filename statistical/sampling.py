@@ -120,7 +120,9 @@ _LISTED = (
         _FILTERS,
         """Tokens of two rows of a call are independent: neighbours, and rows 8, 32 and 256 apart.
 
-        Noise that is indexed by lane or block instead of row, or drawn once for the batch.
+        Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
+        LAW701 and LAW702 pass: tokens that follow a wrong law break this promise, too. Rows that share all their noise
+        break every law at once, and SAM162, which asks directly.
         """,
     ),
     _law(
@@ -131,7 +133,8 @@ _LISTED = (
         _FILTERS,
         """Tokens of the same row in two consecutive calls with different seeds are independent.
 
-        A seed or offset that does not advance, or noise kept in a buffer.
+        A seed or offset that does not advance, or noise kept in a buffer. It means this only if LAW701 passes: tokens
+        that follow a wrong law break this promise, too.
         """,
     ),
     _law(
@@ -142,7 +145,8 @@ _LISTED = (
         (*_FILTERS, *_OWN),
         """Rows of a call, and calls, are independent if every request has a seed of its own.
 
-        Seeds that are folded into few bits, or a counter that forgets the position.
+        Seeds that are folded into few bits, or a counter that forgets the position. It means this only if LAW707
+        passes: tokens that follow a wrong law break this promise, too.
         """,
     ),
     _law(

@@ -43,7 +43,7 @@ def story(result: Result) -> dict[str, str]:
 
 
 def test_text_has_what_a_newcomer_needs_in_this_order(story: dict[str, str]) -> None:
-    facts = ["title", "meaning", "effect", "evidence", "smallest example", "reproduce", "crash file"]
+    facts = ["title", "meaning", "usually", "effect", "evidence", "smallest example", "reproduce", "crash file"]
     assert list(story) == facts
 
 
@@ -82,6 +82,7 @@ def test_statistical_story_says_how_far_off_and_how_sure(result: Result) -> None
     text = result.output[result.output.index("\nLAW213") :]
     assert re.search(r"\neffect: .*TV 0\.\d+ \(95 %: 0\.\d+ to 0\.\d+\) over \d+ cells, \d+ samples; worst", text)
     assert re.search(r"\nevidence: E = 10\^\d+\.\d >= threshold 10\^\d\.\d", text)
+    assert "\nusually: Recovery from the target as it is, without renormalisation" in text
     assert "\nreproduce: fairdraw check my_broken_sampler:make -k LAW213" in text
 
 

@@ -203,6 +203,28 @@ class TestReplay:
         assert result.output.startswith("KEPT: REJ101")
         assert "by stranger:make_beyond" in result.output
 
+    def test_code_stands_for_its_crash_files(self, stranger: Path) -> None:
+        path = self.crash_file(stranger)
+        assert fairdraw("replay", "rej101").output.startswith("FAILED: stranger:make_beyond")
+        (stranger / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((stranger / path).read_text())
+        result = fairdraw("replay", "REJ101")
+        assert result.exit_code == 1
+        assert result.output.count("FAILED: ") == 2
+        assert result.output.splitlines()[-1] == "2 replayed: 2 failed, 0 not run"
+
+    def test_code_without_crash_files_is_refused(self) -> None:
+        result = fairdraw("replay", "REJ103")
+        assert result.exit_code == 2
+        assert "has no crash file of REJ103" in result.output
+
+    def test_several_files_fail_if_one_does(self, stranger: Path) -> None:
+        path = Path(self.crash_file(stranger))
+        (stranger / "mended.json").write_text(path.read_text().replace("make_beyond", "make_right"))
+        result = fairdraw("replay", "mended.json", str(path))
+        assert result.exit_code == 1
+        assert result.output.splitlines()[-1] == "2 replayed: 1 failed, 0 not run"
+        assert fairdraw("replay", "mended.json", "mended.json").exit_code == 0
+
     def test_replay_writes_no_file(self, stranger: Path) -> None:
         path = self.crash_file(stranger)
         before = sorted(stranger.rglob("*.json"))

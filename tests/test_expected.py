@@ -36,6 +36,7 @@ def test_xfail_that_passes_is_red(tmp_path: Path) -> None:
     result = check("make_right", "--xfails", written(tmp_path / "x.toml", 'REJ101 = "known"'))
     assert result.exit_code == 1
     assert "known defects gone: 1" in result.output
+    assert f"remove REJ101 from {tmp_path / 'x.toml'}" in result.output
 
 
 def test_baseline_written_by_a_run_makes_the_next_run_green(tmp_path: Path) -> None:

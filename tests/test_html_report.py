@@ -44,6 +44,7 @@ STORY = Story(
     "draft probability is 1",
     example="RejectionCase(vocab_size=4, requests=(RequestRecipe(drafts=(DraftRecipe(token='unlikely'),)),))",
     command="fairdraw replay .fairdraw/crashes/REJ109-694df705.json",
+    usually="It was drawn from the target as it is.",
 )
 FAILED = CheckRecord("REJ109", STORY.title, "properties", "rejection", "failed", "", 31, 0.2, STORY)
 GREEN = Summary([PASSED, LAW], [Control("drops the tail", "LAW101", caught=True, seconds=0.1, distance=0.02)])
@@ -108,8 +109,15 @@ def test_failure_is_read_in_the_browser_as_it_is_told(tmp_path: Path) -> None:
     path.write_text(page(HEADER, RED), encoding="utf-8")
     text = browse(path, "--dump-dom")
     assert f'id="verdict">{RED.verdict}' in text
-    for part in ("REJ109", STORY.meaning, STORY.effect, STORY.command):
+    for part in ("REJ109", STORY.meaning, STORY.usually, STORY.effect, STORY.command):
         assert part in text
+
+
+def test_page_says_what_only_the_whole_run_shows() -> None:
+    greedy = [replace(FAILED, code=code, needs=("greedy",)) for code in ("REJ201", "REJ202")]
+    text = page(HEADER, Summary([PASSED, *greedy]))
+    assert "note: needs greedy, which the sampler may never have promised; broken, too: REJ202" in text
+    assert "&#34;greedy&#34;: &#34;say why&#34;,  # broken: REJ201, REJ202; then not asked: 2" in text
 
 
 def test_page_needs_no_network() -> None:

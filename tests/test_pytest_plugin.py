@@ -128,10 +128,10 @@ class TestVerdict:
         assert result.ret == 1
         lines = result.stdout.lines
         start = next(i for i, line in enumerate(lines) if line.startswith("REJ101"))
-        labels = [line.partition(":")[0] for line in lines[start : start + 7]]
-        story = ["meaning", "effect", "evidence", "smallest example", "reproduce", "crash file"]
+        labels = [line.partition(":")[0] for line in lines[start : start + 8]]
+        story = ["meaning", "usually", "effect", "evidence", "smallest example", "reproduce", "crash file"]
         assert labels == ["REJ101 token ids lie in the vocabulary", *story]
-        assert lines[start + 7].startswith("=")
+        assert lines[start + 8].startswith("=")
         assert "RED: promises broken: 1" in lines
         for noise in ("Traceback", "Failing test case", "Falsifying", "hypothesis.", "runner.py"):
             assert noise not in "\n".join(line for line in lines if not line.startswith(("plugins:", "  versions:")))
@@ -268,6 +268,7 @@ class TestDecorator:
         result.stdout.fnmatch_lines(
             ['reproduce: *pytest "*::test_sampler?beyond-REJ101*" --fairdraw-profile smoke --fairdraw-seed 5)']
         )
+        result.stdout.fnmatch_lines(["reproduce: * --sampler SPEC  (SPEC: pkg.module:factory of your sampler, *"])
 
     def test_declined_capability_is_a_skip(self, pytester: pytest.Pytester) -> None:
         self.decorated(pytester, "make_closed", "-k", NEEDS_NOISE.code).assert_outcomes(skipped=1)

@@ -89,6 +89,13 @@ class TestRecord:
         assert record.story.title == "sampler returned something that is not an output while asked REJ101"
         assert "returned list, but it must return a tensor" in record.story.effect
 
+    def test_exception_that_ends_two_checks_is_stored_once(self, stranger: Path) -> None:
+        session, sampler = Session("stranger:make_raising", PROFILES["smoke"]), load_sampler("stranger:make_raising")
+        records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
+        assert [record.status for record in records] == ["error", "error"]
+        assert len({record.story.crash_file for record in records if record.story is not None}) == 1
+        assert len(list((stranger / ".fairdraw" / "crashes").iterdir())) == 1
+
     def test_sampler_that_leaves_the_program_is_an_error(self) -> None:
         record = run_on("make_leaving")
         assert record.status == "error"

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
+import fairdraw
 from fairdraw.cli import main
+from fairdraw.loading import all_checks, load_sampler
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from fairdraw.protocols import FunctionSampler
 
 KERNEL = """
 from fairdraw import ExplicitNoise, SpecDecodeBatch
@@ -26,6 +30,23 @@ verify = make = explicit
 
 def odd(draft_token_ids, workspace):
     return draft_token_ids
+
+def chain(draft_ids, draft_lens, q, p, generator=None):
+    return draft_ids
+
+def seeded(draft_token_ids, target_probs, seed):
+    return draft_token_ids
+
+def bare(draft_token_ids, target_probs):
+    return draft_token_ids
+
+def inverse(draft_token_ids, draft_probs, target_probs, uniforms, synthetic_rates):
+    return draft_token_ids
+
+def careless(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, q, target_logits,
+             bonus_token_ids, temperature, uniforms, exponentials):
+    return explicit(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, None, target_logits,
+                    bonus_token_ids, temperature, uniforms, exponentials)
 
 constant = 3
 """
@@ -67,9 +88,74 @@ def test_parameter_without_a_known_value_is_left_to_a_person(here: Path) -> None
     result = init("odd")
     assert "fill in, in fairdraw_odd.py: workspace" in result.output
     text = (here / "fairdraw_odd.py").read_text()
-    assert "workspace=...,  # fill in" in text
-    assert '"explicit-noise": "we draw our own noise"' in text
+    assert "workspace=...,  # fill in\n" in text
     compile(text, "fairdraw_odd.py", "exec")
+
+
+def told(result: Result, what: str) -> str:
+    """The line of what init printed that begins so."""
+    (line,) = (line for line in result.output.splitlines() if line.startswith(what))
+    return line
+
+
+def adapted(function: str) -> FunctionSampler:
+    """What the written adapter makes."""
+    return load_sampler(f"fairdraw_{function}:make")  # type: ignore[return-value]  # the template wraps a function
+
+
+def test_name_that_is_missing_closes_nothing_while_another_may_stand_for_it(here: Path) -> None:
+    """The draft law is called `q` there, and a generator may hold the noise."""
+    result = init("chain")
+    assert set(adapted("chain").capabilities.closed) == {"upstream-stream", "synthetic-rates"}
+    assert told(result, "fill in").endswith(": draft_ids, draft_lens, q, p")
+    assert re.search(
+        r": explicit-noise \(\d+ checks\), dense-drafts \(\d+ checks\)$", told(result, "left open, answer")
+    )
+    text = (here / "fairdraw_chain.py").read_text()
+    assert "# Does any of draft_ids, draft_lens, q, p, generator take batch.draft_probs?" in text
+    assert '# "dense-drafts": "our drafts are one-hot",' in text
+
+
+def test_sampler_that_ignores_a_draft_law_of_another_name_is_caught(here: Path) -> None:
+    assert init("careless").exit_code == 0
+    path = here / "fairdraw_careless.py"
+    path.write_text(path.read_text().replace("q=...,  # fill in", "q=batch.draft_probs,"))
+    result = CliRunner().invoke(main, ["check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ403"])
+    assert result.exit_code == 1
+    assert "RED: promises broken: 1" in result.output
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("function", "closed", "left"),
+    [
+        ("seeded", {"explicit-noise", "synthetic-rates"}, "dense-drafts"),
+        ("bare", {"explicit-noise", "synthetic-rates"}, "dense-drafts"),
+        ("inverse", {"seeded-noise", "request-seeds"}, ""),
+    ],
+)
+def test_whatever_is_closed_is_told_with_its_cost(function: str, closed: set[str], left: str) -> None:
+    result = init(function)
+    assert set(adapted(function).capabilities.closed) == {"upstream-stream", *closed}
+    named = re.findall(r"([\w-]+) \((\d+) checks\)", told(result, "closed for you, check it"))
+    assert {word: int(number) for word, number in named} == {
+        str(word): sum(word in check.needs for check in all_checks(contract="rejection"))
+        for word in adapted(function).capabilities.closed
+    }
+    assert ("left open, answer" in result.output) == bool(left)
+    assert left in result.output
+
+
+def test_workflow_installs_torch_before_fairdraw_and_both_before_it_judges(here: Path) -> None:
+    init("odd")
+    text = (here / ".github" / "workflows" / "fairdraw.yml").read_text()
+    steps = re.findall(r"^ +(?:- )?run: (.+)$", text, flags=re.MULTILINE)
+    wheel = f"pip install ./fairdraw-{fairdraw.__version__}-py3-none-any.whl"
+    assert steps[:3] == ["pip install torch", wheel, "pip install ."]
+    assert all(step.startswith("fairdraw check fairdraw_odd:make --profile ci") for step in steps[3:])
+    assert f"- run: {wheel} " in (Path(__file__).parent.parent / "docs" / "ci.md").read_text()
+    assert text.count("# PLACEHOLDER: ") == 2
+    assert max(map(len, text.splitlines())) <= 120
 
 
 def test_existing_file_is_not_overwritten(here: Path) -> None:

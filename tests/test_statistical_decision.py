@@ -280,7 +280,7 @@ def test_evidence_says_what_was_seen() -> None:
 
     text = str(weigh("first token", table(LAW, 40_000, "text"), found, label=lambda cell: f"token {cell}"))
 
-    pattern = r"first token: TV 0\.00\d\d \(95 %: 0\.0000 to 0\.0\d+\) over 4 cells, 40000 samples, E = 10\^-\d"
+    pattern = r"first token: TV 0\.00\d\d \(95 %: at most 0\.0\d+\) over 4 cells, 40000 samples, E = 10\^-\d"
     assert re.match(pattern, text)
     assert "worst cell token " in text
 

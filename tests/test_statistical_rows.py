@@ -21,6 +21,7 @@ from fairdraw.statistical.rejection import (
     OutputRow,
     RecoveredByDraft,
     Statistic,
+    TableLaw,
     count,
 )
 
@@ -50,6 +51,13 @@ def test_distinct_rows_give_the_counts_of_all_rows(statistic: Statistic) -> None
 
     assert weights.sum() == 2000
     np.testing.assert_array_equal(count(statistic, seen, weights), count(statistic, rows))
+
+
+def test_cell_is_named_by_what_its_digits_are() -> None:
+    probs = np.full(25, 1 / 25)
+    pair = TableLaw(probs, probs > 0, (5, 5), words=("rejected", "recovered"))
+    row = TableLaw(probs, probs > 0, (5, 5), placeholder=4)
+    assert (pair.label(2 * 5 + 4), row.label(2 * 5 + 4)) == ("(rejected 2, recovered 4)", "(2, -1)")
 
 
 def test_one_law_draws_what_rows_of_it_draw() -> None:

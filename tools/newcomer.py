@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "first-verdict.md"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s)?$", flags=re.MULTILINE)
-MOST, HEAD, TAIL, WIDTH = 24, 6, 9, 160
+MOST, HEAD, TAIL, WIDTH = 24, 6, 13, 160
 """What is printed of an output: so many lines, or these at its ends; so many characters of a line."""
 
 

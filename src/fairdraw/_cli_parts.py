@@ -8,12 +8,15 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fairdraw.loading import CannotStart
+from fairdraw import __version__
+from fairdraw.loading import CannotStart, all_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["EXIT_CODES", "Refused", "or_refuse", "with_progress"]
+    from fairdraw.checks import AnyCheck
+
+__all__ = ["EXIT_CODES", "Refused", "find_check", "or_refuse", "with_progress"]
 
 T = TypeVar("T")
 
@@ -39,6 +42,14 @@ def or_refuse(action: Callable[[], T]) -> T:
         return action()
     except CannotStart as error:
         raise Refused(str(error)) from None
+
+
+def find_check(code: str) -> AnyCheck:
+    """The check of that code."""
+    for one in all_checks():
+        if one.code == code.upper():
+            return one
+    raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")
 
 
 def with_progress(what: str, total: int, results: Iterable[T], line: Callable[[T], str | None]) -> list[T]:

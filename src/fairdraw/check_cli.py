@@ -213,7 +213,7 @@ _MOST_STORIES = 10
 
 def _tell(summary: Summary) -> None:
     """Print stories, summary and verdict."""
-    texts = broken_texts(summary.broken)
+    texts = broken_texts(summary.causes)
     for text in texts[:_MOST_STORIES]:
         click.echo(f"\n{text}")
     if texts[_MOST_STORIES:]:

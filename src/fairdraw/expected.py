@@ -34,11 +34,13 @@ class Expected:
 
     Args:
         xfails: Code to reason, of an xfails file.
+        xfails_file: Its name.
         baseline: Codes, of a baseline file.
     """
 
     xfails: Mapping[str, str] = field(default_factory=dict)
     baseline: frozenset[str] = frozenset()
+    xfails_file: str = ""
 
 
 def read_expected(xfails: Path | None, baseline: Path | None) -> Expected:
@@ -50,6 +52,7 @@ def read_expected(xfails: Path | None, baseline: Path | None) -> Expected:
     return Expected(
         read_xfails(xfails) if xfails is not None else {},
         read_baseline(baseline) if baseline is not None else frozenset(),
+        str(xfails or ""),
     )
 
 

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Inconclusive", "Story"]
+__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Inconclusive", "Story", "without_numbers"]
+
+
+def without_numbers(text: str) -> str:
+    """`text` without the numbers, which differ from case to case; but the place of an exception stays.
+
+    Example:
+        >>> without_numbers("IndexError: index 5 of [5, 3] (mine.py:14 in verify)")
+        'IndexError: index N of [N, N] (mine.py:14 in verify)'
+    """
+    return re.sub(r"\b\d+\b(?! in )", "N", text)
 
 
 class AdapterError(TypeError):
@@ -37,7 +48,12 @@ class CheckFailure(AssertionError):
 
 @dataclass(frozen=True)
 class Story:
-    """Everything a reader needs about one failure, in the order in which it is printed."""
+    """Everything a reader needs about one failure, in the order in which it is printed.
+
+    Args:
+        meaning: What is promised.
+        usually: What it usually means that the promise is broken, and where to look.
+    """
 
     code: str
     title: str
@@ -48,12 +64,14 @@ class Story:
     command: str = ""
     crash_file: str = ""
     notes: tuple[str, ...] = field(default=())
+    usually: str = ""
 
     def lines(self) -> list[str]:
         """The failure as text, one fact a line."""
         rows = [
             ("", f"{self.code} {self.title}"),
             ("meaning", self.meaning),
+            ("usually", self.usually),
             ("effect", self.effect),
             ("evidence", self.evidence),
             ("smallest example", self.example),

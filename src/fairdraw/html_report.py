@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.report import advice
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -62,7 +64,12 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
     return environment.from_string(text).render(
         run={"header": dataclasses.asdict(header), "summary": summary.to_json()},
         colour=_WORD[summary.exit_code],
-        broken=[record.to_json() for record in summary.broken],
+        broken=[
+            {**record.to_json(), "advice": advice(cause) if record is cause.told else []}
+            for cause in summary.causes
+            for record in cause.records
+        ],
+        to_decline="\n".join(summary.to_decline()),
         by_lens=_by_lens(summary),
         controls_line=summary.controls_line(),
         controls=summary.controls,

@@ -6,10 +6,12 @@ import dataclasses
 import platform
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
+from fairdraw.causes import Cause, find_causes, has_a_lone_property
 from fairdraw.runner import STALE, CheckRecord, Status
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ __all__ = [
     "NO_STATISTICS",
     "Header",
     "Summary",
+    "advice",
     "broken_texts",
     "failure_text",
     "progress_line",
@@ -110,11 +113,10 @@ class Summary:
     def count(self, *statuses: str) -> int:
         return sum(record.status in statuses for record in self.records)
 
-    @property
-    def broken(self) -> list[CheckRecord]:
-        """What makes the run red. Those that one small example decides come first: they are understood sooner."""
-        broken = (record for record in self.records if record.is_broken)
-        return sorted(broken, key=lambda record: (record.lens == "statistical", record.code))
+    @cached_property
+    def causes(self) -> list[Cause]:
+        """What makes the run red, the first to be read first."""
+        return find_causes(self.records)
 
     @property
     def missed(self) -> list[Control]:
@@ -154,6 +156,7 @@ class Summary:
         return [
             f"{run} run: {', '.join(counts + rare)}",
             *self._reasons("skipped"),
+            *self._declined(),
             *self._reasons("inconclusive"),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
@@ -161,14 +164,39 @@ class Summary:
             self.controls_line(),
             *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
+            *self.to_decline(),
             *self._where_to_start(),
             self.verdict,
         ]
 
     def _where_to_start(self) -> list[str]:
-        """One fault breaks many promises; the first story is the one to read."""
-        stories = [record.story for record in self.broken if record.story is not None]
-        return [f"start with {one.code} {one.title}: fairdraw explain {one.code}" for one in stories[:1]]
+        """One fault breaks many promises; the first story is the one to read, and one apart may be another fault."""
+        story = self.causes[0].told.story if self.causes else None
+        if story is None:
+            return []
+        apart = next((cause.told.code for cause in self.causes[1:] if cause.is_a_property), "")
+        beside = f"; apart from it: {apart}" if apart and has_a_lone_property(self.causes) else ""
+        return [f"start with {story.code} {story.title}: fairdraw explain {story.code}{beside}"]
+
+    def _declined(self) -> list[str]:
+        """What each declined capability costs; a check may need several of them."""
+        skipped = [record for record in self.records if record.status == "skipped"]
+        words = {word for record in skipped for word, closed, _ in [record.reason.partition(" is closed: ")] if closed}
+        costs = Counter(word for record in skipped for word in words if word in record.needs)
+        if not costs:
+            return []
+        told = ", ".join(f"{word} declined: {cost}" for word, cost in costs.most_common())
+        return [f"not asked: {len(skipped)} of {len(self.records)} checks; {told}"]
+
+    def to_decline(self) -> list[str]:
+        """The capabilities that the sampler probably lacks, as the lines that decline them; empty if there are none."""
+        lacking = [cause for cause in self.causes if cause.missing]
+        lines = [
+            f'    "{cause.missing}": "say why",  # broken: {", ".join(record.code for record in cause.records)}; '
+            f"then not asked: {cause.num_needing}"
+            for cause in lacking
+        ]
+        return ["never promised? What the adapter declines, with its reason, is not asked:", *lines] if lines else []
 
     def _used(self) -> str:
         """Cases tried and draws judged; statistical checks of one subject judge the same draws."""
@@ -219,24 +247,27 @@ def failure_text(record: CheckRecord) -> str:
         f"{record.id}\n"
         f"meaning: a known defect was not seen in {record.cases} cases; known defects are strict\n"
         f"effect: expected to fail because: {record.reason}\n"
-        f"reproduce: if it is fixed, remove {record.code} from the sampler's known_defects"
+        f"reproduce: if it is fixed, remove {record.code} from {record.source}"
     )
 
 
-def broken_texts(records: Iterable[CheckRecord]) -> list[str]:
-    """How every broken record is told; an exception that ends many checks is told once, with the others' codes."""
-    texts: dict[str, str] = {}
-    others: dict[str, list[str]] = {}
-    for record in records:
-        if not record.is_broken:
-            continue
-        cause = record.story.effect if record.story is not None and record.status == "error" else record.id
-        if cause in texts:
-            others.setdefault(cause, []).append(record.code)
-        else:
-            texts[cause] = failure_text(record)
-    return [text + _also(others.get(cause, [])) for cause, text in texts.items()]
+def broken_texts(causes: Iterable[Cause]) -> list[str]:
+    """How what is broken is told: one story per cause, with the codes of the others."""
+    return ["\n".join([failure_text(cause.told), *advice(cause)]) for cause in causes]
 
 
-def _also(codes: list[str]) -> str:
-    return f"\nnote: the same in {len(codes)} more checks: {', '.join(codes)}" if codes else ""
+def advice(cause: Cause) -> list[str]:
+    """What only the run as a whole shows, a line each: who else is broken so, and what may be behind it."""
+    lines = []
+    others = [record.code for record in cause.records[1:]]
+    if cause.missing:
+        more = f"; broken, too: {', '.join(others)}" if others else ""
+        lines.append(f"note: needs {cause.missing}, which the sampler may never have promised{more}")
+    elif others:
+        lines.append(f"note: the same in {len(others)} more checks: {', '.join(others)}")
+    if cause.rests_on:
+        lines.append(
+            f"note: broken, too: {', '.join(cause.rests_on)}. A wrong law of single rows breaks this promise as well: "
+            "look there first"
+        )
+    return lines

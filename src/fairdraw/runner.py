@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
-from fairdraw.contracts import CONTRACTS, contract_name
-from fairdraw.crash import Crash, write_crash
+from fairdraw.contracts import contract_name
 from fairdraw.expected import Expected
-from fairdraw.failures import AdapterError, CapabilityClosed, CheckFailure, Inconclusive, Story
-from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects, last_line
+from fairdraw.failures import CapabilityClosed, Inconclusive, Story
+from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects
 from fairdraw.seeds import DEFAULT_SEED
+from fairdraw.telling import broken_promise, told
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping
@@ -32,7 +32,6 @@ __all__ = [
     "CRASH_FOLDER",
     "DEFAULT_SEED",
     "IN_BASELINE",
-    "RAISED",
     "STALE",
     "CheckRecord",
     "Session",
@@ -51,21 +50,6 @@ CRASH_FOLDER = Path(".fairdraw/crashes")
 IN_BASELINE = "in the baseline"
 STALE = "stale: in the baseline, and it passes"
 
-RAISED = {
-    "sampler raised an exception": (
-        "A sampler answers every batch of its contract. If it was never meant to take this one, decline the capability "
-        "with a reason: the checks that need it are then skipped and counted."
-    ),
-    "sampler returned something that is not an output": (
-        "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device."
-    ),
-    "check raised an exception": (
-        "The check could make no sense of the answer. Look at the other failures first: the answer probably breaks a "
-        "promise that one of them names. If there is none, it is a fault of fairdraw."
-    ),
-}
-"""What ends a check without a broken promise, and what it means; all of it is told as `REJ100` (or `SAM100` ...)."""
-
 
 @dataclass(frozen=True)
 class Session:
@@ -79,6 +63,7 @@ class Session:
         command: What repeats the search; made from `spec` if empty.
         ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
         expected: Failures that the user knows about.
+        stored: Exception to the crash file that was written for it; one that ends many checks is stored once.
         under_pytest: Commands that reproduce a failure are pytest's.
     """
 
@@ -92,6 +77,7 @@ class Session:
     ends_at: float | None = None
     under_pytest: bool = False
     expected: Expected = field(default_factory=Expected)
+    stored: dict[str, str] = field(default_factory=dict)
 
     def out_of_time(self) -> bool:
         """Whether the time budget has ended."""
@@ -108,6 +94,8 @@ class CheckRecord:
         reason: Why it was skipped or is inconclusive, or which known defect this is.
         cases: How many cases were tried; for statistical checks, how many draws were judged.
         story: How the failure is told; also kept for a known defect.
+        needs: The capabilities that the check needs.
+        source: Where a known defect is declared.
         trace: The traceback, for those who ask for it.
     """
 
@@ -120,6 +108,8 @@ class CheckRecord:
     cases: int = 0
     seconds: float = 0.0
     story: Story | None = None
+    needs: tuple[str, ...] = ()
+    source: str = ""
     trace: str = field(default="", repr=False)
 
     @property
@@ -141,7 +131,8 @@ class CheckRecord:
     def from_json(cls, plain: Mapping[str, Any]) -> CheckRecord:  # Any: JSON
         """The record that `to_json` wrote, without its traceback."""
         story = plain["story"]
-        return cls(**{**plain, "story": story and Story(**{**story, "notes": tuple(story["notes"])})})
+        told = story and Story(**{**story, "notes": tuple(story["notes"])})
+        return cls(**{**plain, "story": told, "needs": tuple(plain["needs"])})
 
 
 def parse_seed(text: str) -> int:
@@ -258,27 +249,32 @@ def _require_known(name: str, value: str | None, known: Container[str | None]) -
 
 
 def _blank(check: AnyCheck, cases: int, seconds: float) -> CheckRecord:
-    return CheckRecord(check.code, check.title, check.lens, check.contract, "passed", cases=cases, seconds=seconds)
+    needs = tuple(map(str, check.needs))
+    return CheckRecord(
+        check.code, check.title, check.lens, check.contract, "passed", cases=cases, seconds=seconds, needs=needs
+    )
 
 
 def _judged(
     blank: CheckRecord, check: AnyCheck, sampler: Subject, session: Session, error: BaseException | None
 ) -> CheckRecord:
     """`blank` with its status, and the story if there is one to tell."""
-    defect = session.expected.xfails.get(check.code) or known_defects(sampler).get(check.code)
+    listed = session.expected.xfails.get(check.code)
+    defect = listed or known_defects(sampler).get(check.code)
     frozen = check.code in session.expected.baseline
     if isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
     if isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
     if error is None and defect is not None:
-        return dataclasses.replace(blank, status="xpassed", reason=defect)
+        source = session.expected.xfails_file if listed else "the sampler's known_defects"
+        return dataclasses.replace(blank, status="xpassed", reason=defect, source=source)
     if error is None:
         return dataclasses.replace(blank, reason=STALE if frozen else "")
     defect = defect or (IN_BASELINE if frozen else None)
     folder = session.crash_folder if defect is None else None
-    story = _told(check, dataclasses.replace(session, crash_folder=folder), error)
-    status: Status = "failed" if _broken_promise(error) else "error"
+    story = told(check, dataclasses.replace(session, crash_folder=folder), error)
+    status: Status = "failed" if broken_promise(error) else "error"
     return dataclasses.replace(
         blank,
         status=status if defect is None else "xfailed",
@@ -286,104 +282,3 @@ def _judged(
         story=story,
         trace="".join(traceback.format_exception(error)),
     )
-
-
-def _broken_promise(error: BaseException) -> CheckFailure | None:
-    """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again."""
-    if isinstance(error, ExceptionGroup):
-        return next((e for e in error.exceptions if isinstance(e, CheckFailure)), None)
-    return error if isinstance(error, CheckFailure) else None
-
-
-_UNSTEADY = (
-    "tried again, the same example did not fail: two equal calls got two answers. The sampler keeps state between "
-    "calls, or draws noise of its own; if it is meant to, decline explicit-noise and seeded-noise"
-)
-
-
-def _told(check: AnyCheck, session: Session, error: BaseException) -> Story:
-    """The failure as a story; writes its crash file on the way."""
-    case = getattr(error, "case", None)
-    notes = [_UNSTEADY] if isinstance(error, ExceptionGroup) else []
-    story = _about(check, error)
-    if case is None:
-        return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
-    crash_file, trouble = _saved(check, session, case, story.effect)
-    return dataclasses.replace(
-        story,
-        example=repr(case),
-        command=_command(check, session, crash_file),
-        crash_file=crash_file,
-        notes=(*story.notes, *notes, *trouble),
-    )
-
-
-def _about(check: AnyCheck, error: BaseException) -> Story:
-    """What was broken, and how much."""
-    broken = _broken_promise(error)
-    if broken is not None:
-        evidence = broken.evidence or "one example decides"
-        return Story(check.code, check.title, _first_paragraph(check.meaning), broken.effect, evidence)
-    title = _raised_title(error)
-    code = CONTRACTS[check.contract].raised
-    return Story(
-        code,
-        f"{title} while asked {check.code}",
-        RAISED[title],
-        str(error) if isinstance(error, AdapterError) else last_line(error),
-        notes=(f"seen while checking {check.id}",),
-    )
-
-
-def _raised_title(error: BaseException) -> str:
-    """Who raised: the adapter's border, the sampler (called by `emit`, and not refused there), or the check."""
-    if isinstance(error, AdapterError):
-        return "sampler returned something that is not an output"
-    files = [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
-    called = any("harness" in file for file in files[:-1])
-    in_sampler = called and not any("_validation" in file for file in files)
-    return "sampler raised an exception" if in_sampler else "check raised an exception"
-
-
-def _first_paragraph(text: str) -> str:
-    return " ".join(text.split("\n\n")[0].split())
-
-
-def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[str, tuple[str, ...]]:
-    """Write a crash file: its path, and what prevented it. A folder that cannot be written never fails a run."""
-    if session.crash_folder is None:
-        return "", ()
-    crash = Crash(
-        sampler=session.spec,
-        reference=session.reference_spec,
-        check=check.code,
-        contract=check.contract,
-        case=case.to_json(),
-        seed=session.seed,
-        effect=effect,
-    )
-    try:
-        return str(write_crash(session.crash_folder, crash)), ()
-    except OSError as error:
-        return "", (f"no crash file was written: {error}",)
-
-
-def _command(check: AnyCheck, session: Session, crash_file: str) -> str:
-    """What to type to see the failure again."""
-    search = session.command or (_search(check, session) if session.spec is not None else "")
-    if not crash_file:
-        return search
-    replay = f"fairdraw replay {crash_file}" + ("" if session.spec else " --sampler SPEC")
-    return f"{replay}  (or search again: {search})" if search else replay
-
-
-def _search(check: AnyCheck, session: Session) -> str:
-    """The search again, for this check alone, by the program that was started."""
-    profile, seed = session.profile.name, session.seed
-    compared = check.differential and session.reference_spec
-    if not session.under_pytest:
-        command = f"fairdraw check {session.spec} -k {check.code} --profile {profile} --seed {seed}"
-        return command + (f" --reference {session.reference_spec}" if compared else "")
-    command = f"pytest --pyargs fairdraw --sampler {session.spec} -k {check.code}"
-    command += f" --fairdraw-profile {profile} --fairdraw-seed {seed}"
-    return command + (f" --fairdraw-reference {session.reference_spec}" if compared else "")

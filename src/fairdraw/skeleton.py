@@ -6,13 +6,17 @@ import importlib
 import inspect
 import os
 import sys
+import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairdraw import __version__
+from fairdraw.capability_words import glossary
 from fairdraw.loading import CannotStart, last_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from inspect import Parameter
     from pathlib import Path
 
 __all__ = ["Skeleton", "write_skeleton"]
@@ -26,6 +30,7 @@ _BATCH_FIELDS = (
     "target_logits",
     "bonus_token_ids",
     "temperature",
+    "synthetic_rates",
 )
 
 _ARGUMENTS = {
@@ -40,6 +45,11 @@ _ARGUMENTS = {
 """Parameter name to what the suite hands over; other names are left for a person."""
 
 _EXPLICIT = {"uniforms", "exponentials"}
+
+_OFFERED = {"explicit-noise": "we draw our own noise", "dense-drafts": "our drafts are one-hot"}
+"""The reason that stands beside a question, should the answer be to decline."""
+
+_COMMENT = "        # "
 
 _ADAPTER = '''"""{spec} as fairdraw meets it. Judge it with: fairdraw check {module}:make"""
 
@@ -64,8 +74,9 @@ def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_
 
 def make() -> RejectionSampler:
     # What your sampler does not promise, each with the reason; a declined capability is a visible, counted skip.
+    # What a word means, and what declining it costs: fairdraw explain WORD
     closed = {{
-{closed}    }}
+{closed}{questions}    }}
     return fairdraw.rejection_sampler(verify, name="{function}", device="cpu", closed=closed)
 '''
 
@@ -80,7 +91,7 @@ def test_sampler(sampler, check):
     check(sampler)
 '''
 
-_WORKFLOW = """# Properties on every push; fresh seeds at night. No GPU is needed.
+_WORKFLOW = """# Properties and laws with a fixed seed on every push, with fresh seeds at night. No GPU is needed.
 name: fairdraw
 on:
   push:
@@ -94,7 +105,13 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
-      - run: pip install fairdraw
+      # torch first, so that you choose its build; one for CPUs is enough (PyTorch's installation page has the line).
+      - run: pip install torch
+      # PLACEHOLDER: fairdraw is on no package index yet. Commit its wheel (python -m build in a clone makes it), or
+      # write git+https://YOUR.HOST/fairdraw@COMMIT here.
+      - run: pip install ./fairdraw-{version}-py3-none-any.whl
+      # PLACEHOLDER: your own package, so that {package} can be imported.
+      - run: pip install .
       - if: github.event_name == 'push'
         run: fairdraw check {module}:make --profile ci
       - if: github.event_name == 'schedule'
@@ -107,12 +124,30 @@ class Skeleton:
     """What was written, and what is left to do.
 
     Args:
-        unknown: Parameters of the callable that the suite has no value for.
+        unknown: Parameters of the callable that must be given and that the suite has no value for.
+        closed: Capabilities that the adapter declines.
+        undecided: Capabilities that the names of the parameters do not decide: open, with a question in the adapter.
     """
 
     files: tuple[Path, ...]
     unknown: tuple[str, ...]
+    closed: tuple[str, ...]
+    undecided: tuple[str, ...]
     module: str
+
+    def lines(self) -> list[str]:
+        """What a person is told."""
+        todo = {
+            "fill in, in": self.unknown,
+            "closed for you, check it in": _with_costs(self.closed),
+            "left open, answer in": _with_costs(self.undecided),
+        }
+        return [
+            *(f"written: {path}" for path in self.files),
+            *(f"{what} {self.files[0]}: {', '.join(names)}" for what, names in todo.items() if names),
+            "what a word means, and which checks are skipped without it: fairdraw explain WORD",
+            f"then: fairdraw check {self.module}:make --profile smoke",
+        ]
 
 
 def write_skeleton(spec: str, folder: Path) -> Skeleton:
@@ -122,9 +157,11 @@ def write_skeleton(spec: str, folder: Path) -> Skeleton:
         CannotStart: If the callable cannot be had, or a file exists.
     """
     package, _, function = spec.partition(":")
-    parameters = _parameters(spec, package, function)
+    signature = _signature(spec, _imported(spec, package, function))
+    needed = [name for name, one in signature.items() if _is_passed(one)]
+    closed, questions = _declined(signature)
     words = {"spec": spec, "package": package, "function": function, "module": f"fairdraw_{function}"}
-    words |= {"arguments": _arguments(parameters), "closed": _closed(parameters)}
+    words |= {"arguments": _arguments(needed), "closed": _closed(closed), "questions": _questions(questions)}
     texts = {
         folder / f"{words['module']}.py": _ADAPTER,
         folder / f"test_{words['module']}.py": _TEST,
@@ -134,24 +171,23 @@ def write_skeleton(spec: str, folder: Path) -> Skeleton:
     if present:
         raise CannotStart(f"{', '.join(present)} exists and is not overwritten. Remove it, or name another --folder.")
     for path, text in texts.items():
-        _write(path, text.format(**words))
-    unknown = tuple(name for name in parameters if name not in _ARGUMENTS)
-    return Skeleton(tuple(texts), unknown, words["module"])
+        _write(path, text.format(**words, version=__version__))
+    unknown = tuple(name for name in needed if name not in _ARGUMENTS)
+    return Skeleton(tuple(texts), unknown, tuple(closed), tuple(questions), words["module"])
 
 
-def _parameters(spec: str, package: str, function: str) -> list[str]:
-    """Names of the parameters without a default, and of those that the suite knows."""
-    found = _imported(spec, package, function)
+def _signature(spec: str, found: Callable[..., object]) -> Mapping[str, Parameter]:
     try:
-        signature = inspect.signature(found)
+        return inspect.signature(found).parameters
     except (TypeError, ValueError) as error:
         raise CannotStart(f"{spec} has no readable signature: {last_line(error)}. Name a Python function.") from error
-    return [
-        name
-        for name, parameter in signature.parameters.items()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-        and (parameter.default is parameter.empty or name in _ARGUMENTS)
-    ]
+
+
+def _is_passed(parameter: Parameter) -> bool:
+    """It has no default, or the suite has a value for it."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return False
+    return parameter.default is parameter.empty or parameter.name in _ARGUMENTS
 
 
 def _imported(spec: str, package: str, function: str) -> Callable[..., object]:
@@ -168,22 +204,57 @@ def _imported(spec: str, package: str, function: str) -> Callable[..., object]:
     return found  # type: ignore[no-any-return]  # callable(found) has just been seen
 
 
-def _arguments(parameters: list[str]) -> str:
+def _arguments(names: Iterable[str]) -> str:
     """One line per parameter; what the suite cannot know is `...`, which a person fills in."""
-    return "".join(f"        {name}={_ARGUMENTS.get(name, '...,  # fill in').rstrip(',')},\n" for name in parameters)
+    lines = {name: f"{name}={_ARGUMENTS.get(name, '...')}," for name in names}
+    return "".join(f"        {line}{'' if name in _ARGUMENTS else '  # fill in'}\n" for name, line in lines.items())
 
 
-def _closed(parameters: list[str]) -> str:
-    """What the names of the parameters already tell."""
-    closed = {"synthetic-rates": "we have no such mode", "upstream-stream": "we do not draw in vLLM's order"}
-    if set(parameters) >= _EXPLICIT:
-        closed["seeded-noise"] = "we are handed our noise"
-        closed["request-seeds"] = "we are handed our noise"
+def _declined(names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What the names of the parameters decide, word to reason; and what they leave open, word to question.
+
+    A name that is missing decides nothing, as long as another parameter may stand for it under a name of its own: a
+    capability that is closed by mistake makes a wrong sampler green.
+    """
+    known = _ARGUMENTS.keys() & set(names)
+    others = [name for name in names if name not in known]
+    closed, questions = {"upstream-stream": "we do not draw in vLLM's order"}, {}
+    if "synthetic_rates" not in known:
+        closed["synthetic-rates"] = "we have no such mode"
+    if known & _EXPLICIT:
+        closed |= dict.fromkeys(("seeded-noise", "request-seeds"), "we are handed our noise")
+    elif others and "seed" not in known:
+        questions["explicit-noise"] = _question(others, "noise.uniforms or noise.exponentials")
     else:
-        closed["explicit-noise"] = "we draw our own noise"
-    if "draft_probs" not in parameters:
-        closed["dense-drafts"] = "our drafts are one-hot"
-    return "".join(f'        "{name}": "{reason}",\n' for name, reason in closed.items())
+        closed["explicit-noise"] = _OFFERED["explicit-noise"]
+    if "draft_probs" not in known:
+        questions["dense-drafts"] = _question(others, "batch.draft_probs")
+    return closed, questions
+
+
+def _question(names: list[str], value: str) -> str:
+    if names:
+        return f"Does any of {', '.join(names)} take {value}? If none does, decline it:"
+    return f"No parameter is called after {value}. If none takes it, decline it:"
+
+
+def _closed(closed: Mapping[str, str]) -> str:
+    return "".join(f'        "{word}": "{reason}",\n' for word, reason in closed.items())
+
+
+def _questions(questions: Mapping[str, str]) -> str:
+    """Each as a comment, above the line that a person may take the `#` from."""
+    lines = (
+        f"{textwrap.fill(question, 100, initial_indent=_COMMENT, subsequent_indent=_COMMENT)}\n"
+        f'{_COMMENT}"{word}": "{_OFFERED[word]}",\n'
+        for word, question in questions.items()
+    )
+    return "".join(lines)
+
+
+def _with_costs(words: Iterable[str]) -> list[str]:
+    """Each with the checks that are skipped without it."""
+    return [f"{word} ({len(glossary()[word].skipped['rejection'])} checks)" for word in words]
 
 
 def _write(path: Path, text: str) -> None:

@@ -13,68 +13,132 @@ __all__ = ["Capabilities", "Capability", "Subject"]
 
 
 class Capability(StrEnum):
-    """Something a sampler may decline. The value is the word used in adapters and reports."""
+    """Something a sampler may decline. The value is the word used in adapters and reports.
+
+    The strings below say what is promised and when to decline it; `fairdraw explain WORD` and the table in
+    docs/own-sampler.md are made of them.
+    """
 
     EXPLICIT_NOISE = "explicit-noise"
-    """Takes uniforms and exponentials from the caller (`ExplicitNoise`)."""
+    """Takes uniforms and exponentials from the caller (`ExplicitNoise`, `RaceNoise`).
+
+    Decline it if your kernel draws inside and cannot be handed numbers.
+    """
     REFERENCE_RACE = "reference-race"
-    """With explicit noise, its tokens equal the oracle's bit for bit: same acceptance test, same exponential race."""
+    """With explicit noise, its tokens equal the oracle's bit for bit: same acceptance test, same exponential race.
+
+    Decline it if you recover in another way, for instance from a cumulative sum.
+    """
     SEEDED_NOISE = "seeded-noise"
-    """Takes `SeededNoise`: the same seed gives the same tokens."""
+    """Takes `SeededNoise`: the same seed gives the same tokens.
+
+    Decline it if your function draws nothing and is always handed its numbers.
+    """
     REQUEST_SEEDS = "request-seeds"
-    """Honours a generator per request; such a request does not depend on its batch mates."""
+    """Honours a generator per request; such a request does not depend on its batch mates.
+
+    Decline it if one generator serves the whole batch.
+    """
     UPSTREAM_STREAM = "upstream-stream"
-    """Draws in vLLM's order: with seeded noise, tokens and final generator states equal vLLM's."""
+    """Draws in vLLM's order: with seeded noise, tokens and final generator states equal vLLM's.
+
+    Decline it unless you replace vLLM's own function.
+    """
     DENSE_DRAFTS = "dense-drafts"
-    """Takes `draft_probs`."""
+    """Takes `draft_probs` and heeds them. Decline it if your drafts are always one-hot (n-gram)."""
     ONE_HOT_DRAFTS = "one-hot-drafts"
-    """Takes `draft_probs=None` (n-gram drafts)."""
+    """Takes `draft_probs=None` (n-gram drafts).
+
+    Decline it if your drafter always gives a law, and you cannot make a one-hot row.
+    """
     GREEDY = "greedy"
-    """Takes greedy requests, alone or mixed with random ones."""
+    """Takes greedy requests, alone or mixed with random ones.
+
+    Decline it if greedy requests never reach your function.
+    """
     RAGGED = "ragged"
-    """Takes batches whose requests have different numbers of drafts, including 0."""
+    """Takes batches whose requests have different numbers of drafts, including 0.
+
+    Decline it if every request has as many drafts as the others.
+    """
     PADDED_DRAFTS = "padded-drafts"
-    """Takes -1 in `draft_token_ids`."""
+    """Takes -1 in `draft_token_ids`, a draft that was withdrawn.
+
+    Decline it if your scheduler takes withdrawn drafts out.
+    """
     HALF_LOGITS = "half-logits"
-    """Takes bfloat16 and float16 target logits."""
+    """Takes bfloat16 and float16 target logits. Decline it if logits are float32 by then."""
     STRIDED_INPUTS = "strided-inputs"
-    """Takes non-contiguous target logits, or refuses them by name."""
+    """Takes non-contiguous target logits, or refuses them by name.
+
+    Decline it if logits are always contiguous by then.
+    """
     NAN_LOGITS = "nan-logits"
-    """Gives the documented result for a row with NaN."""
+    """Gives the documented result for a row with NaN. Decline it if NaN is caught before."""
     EMPTY_ROWS = "empty-rows"
-    """Gives the documented result for a row that is all -inf."""
+    """Gives the documented result for a row that is all -inf. Decline it if no row can be masked whole."""
     SYNTHETIC_RATES = "synthetic-rates"
-    """Takes `synthetic_rates`: acceptance by given rates instead of probabilities."""
+    """Takes `synthetic_rates`: acceptance by given rates instead of probabilities.
+
+    Decline it if you have no such mode; few engines do.
+    """
     LARGE_VOCAB = "large-vocab"
-    """Takes vocabularies up to 151936 in reasonable time."""
+    """Takes vocabularies up to 151936 in reasonable time.
+
+    Decline it if yours is bounded below that, or such a call takes seconds.
+    """
     TOKEN_VERIFICATION = "token-verification"
-    """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit."""
+    """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit.
+
+    Decline it if you verify drafts jointly, as block verification does.
+    """
     LONG_DRAFTS = "long-drafts"
-    """Takes up to `MAX_SPEC_LEN` drafts per request."""
+    """Takes up to `MAX_SPEC_LEN` drafts per request. Decline it if no request has more than 8 drafts."""
     TOP_K = "top-k"
-    """Takes `top_k`."""
+    """Takes `top_k`. Decline it if you do not filter by it."""
     TOP_P = "top-p"
-    """Takes `top_p`."""
+    """Takes `top_p`. Decline it if you do not filter by it."""
     MIN_P = "min-p"
-    """Takes `min_p`."""
+    """Takes `min_p`. Decline it if you do not filter by it."""
     COUNTER_NOISE = "counter-noise"
-    """With seeded noise, a request that has a seed draws by (seed, position) alone: no generator advances."""
+    """With seeded noise, a request that has a seed draws by (seed, position) alone: no generator advances.
+
+    Decline it if generators advance from draw to draw.
+    """
     DRAFT_LAW = "draft-law"
-    """Has `draft`, which returns tokens and the laws that they were drawn from."""
+    """Has `draft`, which returns tokens and the laws that they were drawn from.
+
+    Decline it if you return tokens alone (`token_sampler` without `drafting` does it for you).
+    """
     COPY_FREE = "copy-free"
-    """Gives back the very logits where no processor has work, and copies them once where one has."""
+    """Gives back the very logits where no processor has work, and copies them once where one has.
+
+    Decline it if you always copy.
+    """
     INTACT_LOGITS = "intact-logits"
-    """Never writes into the logits that it is given."""
+    """Never writes into the logits that it is given. Decline it if you work in place."""
     CUSTOM_PROCESSORS = "custom-processors"
-    """Takes logits processors of the caller's own."""
+    """Takes logits processors of the caller's own. Decline it if your engine has none."""
     DRAFT_PROCESSORS = "draft-processors"
-    """Applies logit bias, min-p and custom processors to steps with drafts, too."""
+    """Applies logit bias, min-p and custom processors to steps with drafts, too.
+
+    Decline it if steps with drafts skip them.
+    """
     NEW_TOKENS_ONLY = "new-tokens-only"
-    """A step reads the tokens that are new, however long the outputs are."""
+    """A step reads the tokens that are new, however long the outputs are.
+
+    Decline it if you read the outputs anew at each step.
+    """
     VISIBLE_STATE = "visible-state"
-    """Its session says how many tokens each open thinking section has."""
+    """Its session says how many tokens each open thinking section has.
+
+    Decline it if that number cannot be asked for.
+    """
     NOTICES_REWRITES = "notices-rewrites"
-    """A row whose list was replaced without a word is refused or recounted."""
+    """A row whose list was replaced without a word is refused or recounted.
+
+    Decline it if your engine never puts another list in place of one.
+    """
 
 
 @dataclass(frozen=True)

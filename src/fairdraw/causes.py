@@ -1,0 +1,193 @@
+"""From many broken promises to few causes: which are told together, and which first.
+
+One fault breaks many promises, and what is read first should be what the fault is, not what follows from it:
+
+1. Exceptions and malformed answers: nothing else means anything while they are there.
+2. Properties: one small example decides. A single one beside many laws is likely a fault of its own, and waits.
+3. Laws, in the order in which a row comes to be. A wrong acceptance changes what is rejected and so what is recovered,
+   never the other way round; so the first law that fails in that order is the diagnosis. The nets that see every fault
+   come last.
+4. Laws that mean what they say only if others hold, where those are broken.
+5. Promises that were probably never given: most of the checks that need one capability are broken, and of the others
+   far fewer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairdraw.failures import without_numbers
+from fairdraw.protocols import Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairdraw.runner import CheckRecord
+
+__all__ = ["LAWS", "RESTS_ON", "SELDOM", "SHAPE", "Cause", "find_causes", "has_a_lone_property"]
+
+SHAPE = ("REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "SAM101")
+"""About the very shape of an answer: ids of the vocabulary, and rows that a verification can leave."""
+
+LAWS = (
+    *("LAW104", "LAW113", "LAW601", "LAW611", "LAW103"),  # acceptance; nothing that comes later changes it
+    *("LAW203", "LAW213", "LAW602", "LAW612"),  # recovery, given a rejection
+    *("LAW204", "LAW214", "LAW224", "LAW131"),  # the bonus token, given that all drafts were accepted
+    *("LAW301", "LAW302"),  # noise shared between rows or calls
+    *("LAW201", "LAW211", "LAW101", "LAW111", "LAW102", "LAW112"),  # whole rows: the nets
+    *("LAW121", "LAW403", "LAW404", "LAW402", "LAW401"),  # the same in ragged batches and large vocabularies
+    *("LAW511", "LAW513", "LAW514", "LAW512", "LAW501", "LAW503", "LAW504", "LAW502"),  # the same in a decoding loop
+    *("LAW701", "LAW702", "LAW703", "LAW704", "LAW705", "LAW706"),  # token samplers: one filter, then all of them
+    *("LAW732", "LAW731", "LAW707", "LAW711", "LAW712", "LAW713", "LAW722", "LAW721"),
+)
+"""Codes of laws, from the diagnosis of one step to the nets that see every fault."""
+
+RESTS_ON = {
+    "LAW301": ("LAW102",),
+    "LAW302": ("LAW102",),
+    "LAW711": ("LAW701", "LAW702"),
+    "LAW712": ("LAW701",),
+    "LAW713": ("LAW707",),
+}
+"""Laws of pairs of rows, and the laws of one row: rows whose own law is wrong break the former, too."""
+
+SELDOM = (
+    Capability.SYNTHETIC_RATES,
+    Capability.NAN_LOGITS,
+    Capability.EMPTY_ROWS,
+    Capability.PADDED_DRAFTS,
+    Capability.STRIDED_INPUTS,
+    Capability.HALF_LOGITS,
+    Capability.GREEDY,
+    Capability.LONG_DRAFTS,
+    Capability.UPSTREAM_STREAM,
+    Capability.COUNTER_NOISE,
+    Capability.REQUEST_SEEDS,
+    Capability.SEEDED_NOISE,
+    Capability.REFERENCE_RACE,
+)
+"""What a right sampler may well not promise. Explicit noise, ragged batches and both kinds of drafts are not among
+them: to decline those costs most of the checks, and a fault there is the fault that is looked for."""
+
+_MANY_LAWS = 3
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Broken promises that are told together.
+
+    Args:
+        records: Properties first, in the order of their codes; the first is told, the others are named.
+        missing: The capability that the sampler probably lacks; empty if it is none.
+        num_needing: How many of the checks that were asked need it.
+        rests_on: Broken promises without which the first record means nothing of its own.
+    """
+
+    records: tuple[CheckRecord, ...]
+    missing: str = ""
+    num_needing: int = 0
+    rests_on: tuple[str, ...] = ()
+
+    @property
+    def told(self) -> CheckRecord:
+        return self.records[0]
+
+    @property
+    def is_a_property(self) -> bool:
+        """Whether one example decides, and it is not about the shape of an answer."""
+        is_law, is_shape = self.told.lens == "statistical", self.told.code in SHAPE
+        return not (self.missing or is_law or is_shape or self.told.status == "error" or self.told.story is None)
+
+
+def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
+    """What makes a run red, the first to be read first.
+
+    Args:
+        records: All of the run: which capability is missing shows in what passed, too.
+    """
+    missing = _missing(records)
+    groups: dict[tuple[str, str], list[CheckRecord]] = {}
+    for record in sorted(_broken(records), key=lambda record: (record.lens == "statistical", record.code)):
+        groups.setdefault(_common(record, records, missing), []).append(record)
+    needing = Counter(need for record in _asked(records) for need in record.needs)
+    failed = {record.code for record in _broken(records)}
+    causes = []
+    for (kind, name), group in groups.items():
+        word = name if kind == "missing" else ""
+        rests_on = tuple(code for code in RESTS_ON.get(group[0].code, ()) if code in failed)
+        causes.append(Cause(tuple(group), word, needing[word], rests_on))
+    is_lone = has_a_lone_property(causes)
+    return sorted(causes, key=lambda cause: _rank(cause, is_lone=is_lone))
+
+
+def has_a_lone_property(causes: Iterable[Cause]) -> bool:
+    """Whether just one property is broken beside many laws: likely a fault of its own."""
+    found = [cause for cause in causes if not cause.missing]
+    num_properties = sum(len(cause.records) for cause in found if cause.is_a_property)
+    return num_properties == 1 and sum(cause.told.lens == "statistical" for cause in found) >= _MANY_LAWS
+
+
+def _broken(records: Iterable[CheckRecord]) -> list[CheckRecord]:
+    return [record for record in records if record.is_broken]
+
+
+def _asked(records: Iterable[CheckRecord]) -> list[CheckRecord]:
+    return [record for record in records if record.status != "skipped"]
+
+
+def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
+    """Code of a broken check to the seldom capability that it needs, if the sampler seems to lack it.
+
+    That is so if at least half of the checks that need it broke, and at least twice the share of those that do not: a
+    fault that breaks everything says nothing about capabilities. Of several it is the one that most broken checks need.
+    """
+    asked, broken = _asked(records), [record for record in records if record.status in ("failed", "error")]
+    needing = Counter(need for record in asked for need in record.needs)
+    failing = Counter(need for record in broken for need in record.needs)
+
+    def is_lacking(word: str) -> bool:
+        num_others = max(len(asked) - needing[word], 1)
+        share_of_others = (len(broken) - failing[word]) / num_others
+        return failing[word] > 0 and failing[word] / needing[word] >= max(0.5, 2 * share_of_others)
+
+    lacking = [word for word in SELDOM if is_lacking(word)]
+    words = {record.code: [word for word in lacking if word in record.needs] for record in broken}
+    return {code: max(found, key=failing.__getitem__) for code, found in words.items() if found}
+
+
+def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[str, str]) -> tuple[str, str]:
+    """What a broken record shares with those that are told together with it."""
+    kind = _raised(record)
+    if kind:
+        words = {missing.get(other.code, "") for other in records if _raised(other) == kind}
+        if len(words) > 1 or "" in words:
+            return "raised", kind
+    if record.code in missing:
+        return "missing", missing[record.code]
+    alike = without_numbers(record.title)
+    return ("sizes", alike) if alike != record.title else ("alone", record.code)
+
+
+def _raised(record: CheckRecord) -> str:
+    """Which exception ended a check; empty if none did."""
+    return without_numbers(record.story.effect) if record.status == "error" and record.story is not None else ""
+
+
+def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, int, str]:
+    told = cause.told
+    law = LAWS.index(told.code) if told.code in LAWS else len(LAWS)
+    if told.story is None:  # a known defect that is gone, or no verdict
+        stage = 7
+    elif cause.missing:
+        stage = 6
+    elif told.status == "error":
+        stage = 0
+    elif told.code in SHAPE:
+        stage = 1
+    elif cause.is_a_property:
+        stage = 4 if is_lone else 2
+    else:
+        stage = 5 if cause.rests_on else 3
+    return stage, law if told.lens == "statistical" else 0, told.code
