@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["CompiledKernel", "compile_launches"]
 
 SM90 = 90
+OPTIONS = ("num_warps", "num_stages", "maxnreg")
 POINTER_ALIGNMENT = 16
 
 
@@ -70,7 +71,7 @@ def compile_launches(
 
 
 def _as_json(launch: Launch) -> dict[str, Any]:  # Any: JSON
-    options = {name: value for name, value in launch.options.items() if name in ("num_warps", "num_stages")}
+    options = {name: value for name, value in launch.options.items() if name in OPTIONS}
     arguments = {name: _argument(value) for name, value in launch.arguments.items()}
     return {"module": launch.module, "kernel": launch.kernel, "arguments": arguments, "options": options}
 

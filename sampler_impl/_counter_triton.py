@@ -32,6 +32,9 @@ RESIDUAL_STRIP = (2, 512)
 RESIDUAL_REGISTERS = 64
 """At most, so that 8 programs fit a multiprocessor: up to 1 us less."""
 
+UNALIGNED_REGISTERS = 128
+"""At most, where rows do not begin at multiples of 16 entries: with fewer the masks of single loads are spilled."""
+
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Launch the kernels: two for one-hot drafts, else three; nothing waits for the device."""
@@ -65,7 +68,10 @@ class _Launches:
         self.padded_tiles = triton.next_power_of_2(self.num_tiles)
         self.overlap = _launches_overlap(step.device)
         self.later = {"num_warps": WARPS, "launch_pdl": True} if self.overlap else {"num_warps": WARPS}
-        self.last = {**self.later, "maxnreg": RESIDUAL_REGISTERS} if self.overlap else self.later
+        strides = (step.vocab_size, step.logits.stride(0), self.draft_stride)
+        aligned = all(stride % 16 == 0 for stride in strides)
+        self.first = {"num_warps": WARPS, **_registers(None if aligned else UNALIGNED_REGISTERS)}
+        self.last = {**self.later, **_registers(RESIDUAL_REGISTERS if aligned else UNALIGNED_REGISTERS)}
         num_rows = step.num_rows + (step.num_tokens if self.needs_draft_laws else 0)
         self.tile_stats = torch.empty((num_rows, self.num_tiles), dtype=torch.int64, device=step.device)
         self.verdicts = torch.empty((step.batch_size, 3), dtype=torch.int64, device=step.device)
@@ -101,7 +107,7 @@ class _Launches:
             OVERLAP=self.overlap,
             STRIP=self.stats_strip,
             LANES=LANES,
-            num_warps=WARPS,
+            **self.first,
         )
 
     def judge(self) -> None:
@@ -171,6 +177,11 @@ class _Launches:
 def _strip(num_tiles: int, most: int, busy: int) -> int:
     """How many tiles a program takes: as many as leave programs enough to keep the card busy, else one."""
     return most if num_tiles >= most * busy else 1
+
+
+def _registers(most: int | None) -> dict[str, int]:
+    """As an option of a launch, where there is one."""
+    return {} if most is None or torch.version.hip is not None else {"maxnreg": most}
 
 
 def _launches_overlap(device: torch.device) -> bool:
