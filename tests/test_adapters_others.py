@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import samplers_table
 import torch
 
 from fairdraw.adapters import SamplerNotFound, load
@@ -28,8 +29,6 @@ from fairdraw.protocols import ExplicitNoise
 from fairdraw.runner import Session, run_check
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from fairdraw.checks import Check
     from fairdraw.runner import CheckRecord
 
@@ -108,11 +107,10 @@ def test_token_sampler_keeps_its_promises(name: str) -> None:
 
 
 def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_five_are_asked_here() -> None:
-    script = table_script()
-    answered = {row["name"] for row in script.read(RECORD).values() if not row["problem"]}
+    answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
     here = {name for name, (package, _) in PACKAGES.items() if importlib.util.find_spec(package) is not None}
 
-    assert set(script.SAMPLERS) == set(PACKAGES)
+    assert set(samplers_table.SAMPLERS) == set(PACKAGES)
     assert len(answered) >= 7
     assert len(here & answered) >= 5
 
@@ -202,16 +200,6 @@ def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
 # The table
 
 
-def table_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tools_samplers_table", ROOT / "tools" / "samplers_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
 def row(name: str, **changes: Any) -> dict[str, Any]:  # Any: JSON
     told = {"code": "REJ113", "title": "a title", "status": "xfailed", "reason": "why (docs/findings/page-of.md)"}
     plain: dict[str, Any] = {
@@ -232,16 +220,15 @@ def row(name: str, **changes: Any) -> dict[str, Any]:  # Any: JSON
 
 
 def test_table_is_the_one_of_its_record() -> None:
-    script = table_script()
+    rows = list(samplers_table.read(RECORD).values())
 
-    assert (ROOT / "docs" / "samplers.md").read_text() == script.as_markdown(list(script.read(RECORD).values()))
+    assert (ROOT / "docs" / "samplers.md").read_text() == samplers_table.as_markdown(rows)
 
 
 def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
-    script = table_script()
     rows = {"mlx": row("mlx"), "vllm": row("vllm", problem="not installed", counts={}, told=[], declined=[])}
 
-    script.write(rows, tmp_path / "samplers.md", tmp_path / "samplers.json")
+    samplers_table.write(rows, tmp_path / "samplers.md", tmp_path / "samplers.json")
 
     text = (tmp_path / "samplers.md").read_text()
     assert "| `mlx` | [mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |" in text
@@ -250,11 +237,11 @@ def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
     assert "1 samplers of 1 projects answered." in text
     assert text.index("`vllm` | no answer") < text.index("`mlx`")
     assert [one["name"] for one in json.loads((tmp_path / "samplers.json").read_text())] == ["vllm", "mlx"]
-    assert set(script.read(tmp_path / "samplers.json")) == {"vllm", "mlx"}
+    assert set(samplers_table.read(tmp_path / "samplers.json")) == {"vllm", "mlx"}
 
 
 def test_table_refuses_unknown_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        table_script().main(["nobody"])
+        samplers_table.main(["nobody"])
 
     assert "no such sampler: nobody; known: vllm," in capsys.readouterr().err

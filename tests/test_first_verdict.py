@@ -5,17 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from importlib import util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import newcomer
 import pytest
 from click.testing import CliRunner
 
 from fairdraw.cli import main
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "first-verdict.md").read_text()
@@ -23,18 +19,8 @@ SHORT = ("-k", "REJ107", "-k", "REJ111", "-k", "REJ406")
 """The page asks everything; here the promises that its faults break are enough."""
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = util.spec_from_file_location("tools_newcomer", ROOT / "tools" / "newcomer.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = util.module_from_spec(spec)  # where dataclasses look for their annotations
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
-def followed(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page, with what commands of fairdraw print in this process; others are left out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -49,7 +35,7 @@ def followed(tool: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         short = SHORT if words[0] == "check" else ()
         return CliRunner().invoke(main, [*words, *short]).output if program == "fairdraw" else ""
 
-    return str(tool.Newcomer(tmp_path, run).follow(PAGE))
+    return str(newcomer.Newcomer(tmp_path, run).follow(PAGE))
 
 
 def test_page_leads_from_red_to_green(followed: str) -> None:
@@ -69,10 +55,8 @@ def test_page_was_followed_to_the_end() -> None:
     [("a\nb\n", "-c\n+d\n", "has 0 places"), ("a\na\n", "-a\n+d\n", "has 2 places")],
     ids=["absent", "twice"],
 )
-def test_diff_without_its_one_place_is_refused(
-    tool: ModuleType, tmp_path: Path, text: str, diff: str, sentence: str
-) -> None:
+def test_diff_without_its_one_place_is_refused(tmp_path: Path, text: str, diff: str, sentence: str) -> None:
     (tmp_path / "file").write_text(text)
-    with pytest.raises(tool.Stuck, match=sentence):
-        tool.patch(tmp_path / "file", diff)
+    with pytest.raises(newcomer.Stuck, match=sentence):
+        newcomer.patch(tmp_path / "file", diff)
     assert (tmp_path / "file").read_text() == text

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 prepare_triton("cpu")
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
     import vllm_lives as lives

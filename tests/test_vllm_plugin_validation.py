@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import validate_vllm
 
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 if TYPE_CHECKING:
-    import pytest
+    from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
-import validate_vllm
+    import pytest
 
 NAMES = [piece.name for piece in PIECES]
 KEPT: dict[str, Any] = {"profile": "ci", "passed": 91, "broken": []}

@@ -19,9 +19,10 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import matrix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -126,7 +127,7 @@ def judge(name: str, profile: str) -> Row:
         "declined": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
         "problem": problem,
         "seconds": round(time.perf_counter() - started),
-        "origin": describe_run(profile),
+        "origin": matrix.describe_run(profile),  # the words of the table of vLLM releases
     }
 
 
@@ -156,18 +157,6 @@ def check(name: str, profile: str) -> Row:
         kinds = [line.pop("kind") for line in lines]
         checks = [line for kind, line in zip(kinds, lines, strict=True) if kind == "check"]
         return {"header": lines[0], "records": checks, "summary": lines[-1]}
-
-
-def describe_run(profile: str) -> dict[str, str]:
-    """Where, when and with what, in the words of the table of vLLM releases."""
-    spec = util.spec_from_file_location("tools_matrix", ROOT / "tools" / "matrix.py")
-    assert spec is not None
-    assert spec.loader is not None
-    matrix = util.module_from_spec(spec)
-    sys.modules[spec.name] = matrix  # dataclasses look their module up
-    spec.loader.exec_module(matrix)
-    described: dict[str, str] = matrix.describe_run(profile)
-    return described
 
 
 def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
