@@ -8,15 +8,12 @@ compilations is the number of times that a server would stop to compile.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.perf_regression.named import NoVerdictError, import_path
+from fairdraw.perf_regression.fresh import run_fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,22 +49,17 @@ def compile_launches(
     """Compile every different specialisation among `launches` once.
 
     Raises:
-        NoVerdictError: If a kernel does not compile, or the wheel's compiler is missing.
+        NoVerdictError: If a kernel does not compile, or not in time, or the wheel's compiler is missing.
     """
     request = json.dumps({"capability": capability, "launches": [_as_json(launch) for launch in launches]})
-    leave = {"TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES"}
-    ran = subprocess.run(
-        [sys.executable, "-m", "fairdraw.perf_regression._compile_kernels"],
-        input=request,
-        env={**{k: v for k, v in os.environ.items() if k not in leave}, "PYTHONPATH": import_path()},
-        capture_output=True,
-        text=True,
-        check=False,
+    printed = run_fresh(
+        "fairdraw.perf_regression._compile_kernels",
+        purpose=f"compiling kernels for sm_{capability}",
         timeout=timeout,
+        stdin=request,
+        not_inherited={"TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES"},
     )
-    if ran.returncode:
-        raise NoVerdictError(f"kernels cannot be compiled for sm_{capability}: {ran.stderr.strip().splitlines()[-1]}")
-    return [CompiledKernel(**found) for found in json.loads(ran.stdout)]
+    return [CompiledKernel(**found) for found in json.loads(printed)]
 
 
 def _as_json(launch: Launch) -> dict[str, Any]:  # Any: JSON

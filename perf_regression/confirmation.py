@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.perf_regression.decision import Decision, Verdict
-from fairdraw.perf_regression.named import NoVerdictError, import_path, load
+from fairdraw.perf_regression.fresh import run_fresh
+from fairdraw.perf_regression.named import NoVerdictError, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,22 +51,16 @@ class Timed:
         """The statistic of rounds measured elsewhere.
 
         Raises:
-            NoVerdictError: If the process fails.
+            NoVerdictError: If the process fails, or has no answer after five minutes.
         """
-        program = [sys.executable, "-m", "fairdraw.perf_regression._measured"]
-        arguments = [self.factory, json.dumps(dict(self.arguments)), self.statistic, str(NUM_ROUNDS)]
-        kept = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
-        ran = subprocess.run(
-            [*program, *arguments],
-            env={**kept, "PYTHONPATH": import_path()},
-            capture_output=True,
-            text=True,
-            check=False,
+        printed = run_fresh(
+            "fairdraw.perf_regression._measured",
+            *(self.factory, json.dumps(dict(self.arguments)), self.statistic, str(NUM_ROUNDS)),
+            purpose=self.factory,
             timeout=TIMEOUT_SECONDS,
+            not_inherited={"PYTHONHASHSEED"},
         )
-        if ran.returncode:
-            raise NoVerdictError(f"{self.factory} failed in a fresh process: {' '.join(ran.stderr.splitlines()[-1:])}")
-        return float(json.loads(ran.stdout.splitlines()[-1]))
+        return float(json.loads(printed.splitlines()[-1]))
 
 
 def median_ratio(rounds: Rounds) -> float:
@@ -103,7 +95,7 @@ def confirmed(
     for _ in range(num_processes):
         try:
             value = again()
-        except (NoVerdictError, subprocess.TimeoutExpired) as error:
+        except NoVerdictError as error:
             return replace(decision, reason=f"{decision.reason}; not measured again: {error}")
         told.append(f"{value:.4g}")
         if value >= limit if at_least else value <= limit:
