@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw.failures import CheckFailure
-from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.seeds import derive_seed
 from fairdraw.strategies._lifecycle_harness import forced_by, penalised_by, state_of, tell
@@ -50,7 +50,7 @@ class PenaltiesJudge:
         self.session = scanner.open_penalties(vocab_size)
         self.against = reference.open_penalties(vocab_size) if reference else None
         self.name, self.device = (reference.name if reference else "the recount"), scanner.device
-        self.oracle = _DividingOracle() if getattr(scanner, "divides", False) else PenaltiesOracle()
+        self.oracle = DividingPenaltiesOracle() if getattr(scanner, "divides", False) else PenaltiesOracle()
         self.vocab_size = vocab_size
 
     def look(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
@@ -91,17 +91,6 @@ class PenaltiesJudge:
             row, own = _penalised_row(request), request.draft_token_ids
             rows += self.oracle.draft_rows(row, own) if drafts else [self.oracle.bonus_row(row, own)]
         return np.stack([self.oracle.penalise(*pair) for pair in zip(logits, rows, strict=True)])
-
-
-class _DividingOracle(PenaltiesOracle):
-    """As vLLM's CUDA kernel."""
-
-    def repeated(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        repetition: np.float32,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        return np.where(logits > 0, logits / repetition, logits * repetition)
 
 
 class ThinkingJudge:

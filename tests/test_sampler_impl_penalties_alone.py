@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairdraw.adapters._runtime import prepare_triton, quiet_imports
-from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
 from fairdraw.seeds import derive_seed
 
@@ -35,17 +35,6 @@ BACKENDS = [
 FACTORS = PenaltyFactors(presence=0.5, frequency=-0.25, repetition=1.3)
 
 
-class DividingOracle(PenaltiesOracle):
-    """As vLLM's CUDA kernel, and as ours."""
-
-    def repeated(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        repetition: np.float32,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        return np.where(logits > 0, logits / repetition, logits * repetition)
-
-
 def add(ours: Penalties, output: list[int], prompt: list[int] | None = None, row: int = 0) -> None:
     names = {f"{name}_penalty": value for name, value in vars(FACTORS).items()}
     ours.sync_batch(SimpleNamespace(removed=[], added=[(row, SimpleNamespace(**names), prompt, output)], moved=[]))
@@ -60,7 +49,7 @@ def columns(ours: Penalties, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
 def assert_penalised_as_recounted(ours: Penalties, outputs: list[list[int]], drafts: list[list[int]]) -> None:
     """Bonus and draft rows of a batch of penalised requests without prompts."""
     divides = ours.device.type == "cuda" or ours._backend == "triton"
-    oracle = DividingOracle() if divides else PenaltiesOracle()
+    oracle = DividingPenaltiesOracle() if divides else PenaltiesOracle()
     rows = [PenalisedRow([], output, FACTORS) for output in outputs]
     bonus = [oracle.bonus_row(row, ids) for row, ids in zip(rows, drafts, strict=True)]
     drafted = [seen for row, ids in zip(rows, drafts, strict=True) for seen in oracle.draft_rows(row, ids)]
@@ -104,7 +93,7 @@ def test_wide_vocabulary_with_odd_logits_is_penalised_as_recounted(device: str, 
     row, odd = PenalisedRow([], output, FACTORS), [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40]
     for value in odd:
         found = ours.apply(torch.full((1, 10000), value, device=device), *columns(ours, 1)).cpu().numpy()
-        expected = DividingOracle().penalise(np.full(10000, value, np.float32), row)
+        expected = DividingPenaltiesOracle().penalise(np.full(10000, value, np.float32), row)
         assert np.array_equal(found[0], expected, equal_nan=True)
 
 

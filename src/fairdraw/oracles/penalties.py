@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["PenalisedRow", "PenaltiesOracle", "PenaltyFactors"]
+__all__ = ["DividingPenaltiesOracle", "PenalisedRow", "PenaltiesOracle", "PenaltyFactors"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,8 @@ class PenaltiesOracle:
     ) -> NDArray[np.float32]:  # [vocab_size] float32
         """A positive logit is divided, any other multiplied.
 
-        Division is multiplication by the rounded reciprocal, as in vLLM's torch code; its CUDA kernel divides.
+        Division is multiplication by the rounded reciprocal, as in vLLM's torch code; its CUDA kernel divides, as
+        `DividingPenaltiesOracle` does.
         """
         return np.where(logits > 0, logits * (np.float32(1) / repetition), logits * repetition)
 
@@ -92,3 +93,20 @@ class PenaltiesOracle:
             for position, token_id in enumerate(token_ids):
                 target[position] = vocab_size if token_id == PLACEHOLDER_TOKEN_ID else token_id
         return padded
+
+
+class DividingPenaltiesOracle(PenaltiesOracle):
+    """The same specification, but a positive logit is divided by the repetition penalty, with one rounding.
+
+    A rounded reciprocal and a product round twice, and may end one bit away from the quotient. vLLM does the one in its
+    torch code and the other in its CUDA kernel, so "bitwise" has two meanings: this is the second, for scanners that
+    say `divides` (`PenaltiesScanner`).
+    """
+
+    def repeated(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        repetition: np.float32,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        """A positive logit is divided, any other multiplied."""
+        return np.where(logits > 0, logits / repetition, logits * repetition)
