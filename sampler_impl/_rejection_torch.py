@@ -1,7 +1,7 @@
 """The rejection contract in vectorised PyTorch: the production path on a CPU, and the kernels' peer in tests.
 
-Measured on 2 cores, 4096 requests of 3 draft tokens over 8 entries: 1.2 million requests a second by
-`rejection_sample`, half of the time in softmax and noise. On a GPU it runs too, but waits for the device.
+How its time grows with requests, draft tokens and vocabulary has limits (`rejection.torch` in
+`perf_regression/limits.toml`). On a GPU it runs too, but waits for the device.
 
 There is no loop over requests, positions or vocabulary. Flat per-token values are laid out as a grid with one row per
 request; `drafted` marks the cells that hold a draft token. Boolean masks run in row-major order, which is the order of
