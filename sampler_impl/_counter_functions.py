@@ -23,6 +23,9 @@ import triton
 import triton.language as tl
 
 TILE = tl.constexpr(4096)
+PARTS = tl.constexpr(8)
+PART = tl.constexpr(512)  # TILE // PARTS
+"""What is read again when a tile has been picked. Eighths instead of tiles: 97.9 us instead of 100.8 (H200, B=256)."""
 
 NO_ID = tl.constexpr(0x7FFFFFFF)
 NO_WINNER = tl.constexpr(-0x8000000000000000)
@@ -233,34 +236,36 @@ def tile_winner(
 
 
 @triton.jit
-def load_masses(
+def load_stats(
     tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
     rows,  # [...] int64
     live,  # [...] bool
     num_tiles,
     TILES: tl.constexpr,
 ):
-    """[rows, tiles] int64 as stored, exponents split off, and the highest exponent of each row."""
+    """[rows, tiles] int64 as stored, past the L1 cache: another multiprocessor may have written while this one ran."""
     tiles = tl.arange(0, TILES)[None, :]
     mask = live[:, None] & (tiles < num_tiles)
-    # Past the L1 cache, as they may have been written by other multiprocessors while this kernel ran.
-    at = rows[:, None] * num_tiles + tiles
-    stats = tl.load(tile_stats_ptr + at, mask=mask, other=NO_MASS, cache_modifier=".cg")
-    exponents = (stats >> 32).to(tl.int32)
-    return stats, exponents, tl.max(exponents, axis=1)
+    return tl.load(tile_stats_ptr + rows[:, None] * num_tiles + tiles, mask=mask, other=NO_MASS, cache_modifier=".cg")
 
 
 @triton.jit
-def shares(stats, exponents, row_exponents):
+def shares(
+    stats,  # [...] int64
+    row_exponents,
+):
     """Masses of tiles over `2**row_exponent` as fixed-point numbers: 1 is 2**55, and 128 tiles add up."""
-    return ((stats & 0xFFFFFFFF) << 32) >> tl.minimum(row_exponents - exponents, 63)
+    return ((stats & 0xFFFFFFFF) << 32) >> tl.minimum(row_exponents - (stats >> 32).to(tl.int32), 63)
 
 
 @triton.jit
-def row_laws(stats, exponents, row_exponents):
+def row_laws(
+    stats,  # [...] int64
+):
     """The law of a row is `2**(logit * scale - top) / total`: its tops and totals, float32. No law: total 0."""
+    row_exponents = tl.max((stats >> 32).to(tl.int32), axis=1)
     tops = row_exponents.to(tl.float32)
-    sums = tl.sum(shares(stats, exponents, row_exponents[:, None]), axis=1)
+    sums = tl.sum(shares(stats, row_exponents[:, None]), axis=1)
     # Beyond 2**24 the float32 top is not the exponent itself.
     rest = tl.exp2((row_exponents - tops.to(tl.int32)).to(tl.float32))
     return tops, sums.to(tl.float32) * 2.7755575615628914e-17 * rest
@@ -273,6 +278,22 @@ def inverse(totals):
 
 
 @triton.jit
+def _weights(
+    row_ptr,  # [vocab_size] any
+    removed_id,
+    first_id,
+    scale,
+    top,
+    vocab_size,
+    SIZE: tl.constexpr,
+):
+    """Of entries in a row, over `2**top`."""
+    token_ids = first_id + tl.arange(0, SIZE)
+    logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
+    return tl.exp2(logits * scale - top)
+
+
+@triton.jit
 def pick_from_tiles(
     stats,  # [...] int64
     row_ptr,  # [vocab_size] any
@@ -281,16 +302,25 @@ def pick_from_tiles(
     scale,
     vocab_size,
     TILES: tl.constexpr,
+    IN_PARTS: tl.constexpr,
 ):
-    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0."""
+    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0.
+
+    To pick an entry of a tile at once takes 96 registers; a kernel that has not got them picks one of its eighths
+    first, and is a microsecond slower.
+    """
     exponents = (stats >> 32).to(tl.int32)
-    masses = shares(stats, exponents, tl.max(exponents))
+    tile_masses = shares(stats, tl.max(exponents))
     token_id = 0
-    if tl.max(masses) > 0:
-        tile, uniform = pick(masses, uniform)
+    if tl.max(tile_masses) > 0:
+        tile, uniform = pick(tile_masses, uniform)
         top = tl.max(tl.where(tl.arange(0, TILES) == tile, exponents, -FAR)).to(tl.float32)
-        token_ids = tile * TILE + tl.arange(0, TILE)
-        logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
-        weights = tl.exp2(logits * scale - top)
-        token_id = tile * TILE + pick_last((weights * 281474976710656.0).to(tl.int64), uniform)
+        weights = _weights(row_ptr, removed_id, tile * TILE, scale, top, vocab_size, TILE)
+        token_id = tile * TILE
+        if IN_PARTS:
+            masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
+            part, uniform = pick(fixed_point(masses, tl.sum(masses)), uniform)
+            token_id += part * PART
+            weights = _weights(row_ptr, removed_id, token_id, scale, top, vocab_size, PART)
+        token_id += pick_last(fixed_point(weights, tl.sum(weights)), uniform)
     return token_id

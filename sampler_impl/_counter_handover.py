@@ -24,9 +24,10 @@ MEASURED = tl.constexpr(0)
 JUDGED = tl.constexpr(1)
 """When its verdict is stored: 1 if it is done, else 2 and how many drafts it accepted, so that nobody waits twice."""
 ARRIVED = tl.constexpr(2)
-"""Strips of its residual whose masses are."""
+"""Strips of the row that is drawn from whose masses are."""
 
 PATIENCE = tl.constexpr(1 << 21)
+"""Looks at a word before its reader gives up, about a second: only arguments that contradict each other need them."""
 
 
 @triton.jit

@@ -48,7 +48,7 @@ from ._counter_functions import (
     NO_ID,
     exponent_scale,
     inverse,
-    load_masses,
+    load_stats,
     load_tile,
     pick_from_tiles,
     reference_exponent,
@@ -135,23 +135,26 @@ def tile_stats_kernel(
     is_draft = stats_row >= num_rows
     row = tl.where(is_draft, stats_row - num_rows, stats_row)
     row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    # Whose row it is. Mostly all requests have max_spec_len draft tokens; else the requests that end before it are
+    # counted, below.
+    has_bonus = BONUS & (not is_draft)
+    width = tl.maximum(max_spec_len + tl.where(has_bonus, 1, 0), 1)
+    req_idx = tl.minimum(row // width, batch_size - 1)
+    draft_row = row - tl.where(has_bonus, req_idx, 0)
+    end = (req_idx + 1) * max_spec_len
+    drafted = (draft_row < end) & (draft_row < num_rows - BONUS * batch_size)
     # Loaded before anything else is known, as this is what the kernel waits for; converted only when it is needed.
+    size = vocab_size
+    if BONUS:
+        size = tl.where(drafted | is_draft, vocab_size, 0)
     if draft_logits_ptr is None:
-        logits = load_tile(row_ptr, first_tile, vocab_size, LANES)
+        logits = load_tile(row_ptr, first_tile, size, LANES)
     else:
         draft_row_ptr = draft_logits_ptr + row.to(tl.int64) * draft_stride
         if is_draft:
-            logits = load_tile(draft_row_ptr, first_tile, vocab_size, LANES).to(tl.float32)
+            logits = load_tile(draft_row_ptr, first_tile, size, LANES).to(tl.float32)
         else:
-            logits = load_tile(row_ptr, first_tile, vocab_size, LANES).to(tl.float32)
-    # Whose row it is. Mostly all requests have max_spec_len draft tokens, and nothing has to be waited for; else the
-    # requests that end before this row are counted.
-    extra = BONUS & (not is_draft)
-    width = tl.maximum(max_spec_len + tl.where(extra, 1, 0), 1)
-    req_idx = tl.minimum(row // width, batch_size - 1)
-    draft_row = row - tl.where(extra, req_idx, 0)
-    end = (req_idx + 1) * max_spec_len
-    drafted = (draft_row < end) & (draft_row < num_rows - BONUS * batch_size)
+            logits = load_tile(row_ptr, first_tile, size, LANES).to(tl.float32)
     draft_token_id = tl.load(draft_token_ids_ptr + draft_row, mask=drafted, other=-1).to(tl.int32)
     temperature = tl.load(temperature_ptr + req_idx)
     if (tl.load(cu_num_draft_tokens_ptr + req_idx) != end) | (row >= (req_idx + 1) * width):
@@ -159,13 +162,21 @@ def tile_stats_kernel(
         for first in range(0, batch_size, 256):
             requests = first + tl.arange(0, 256)
             ends = tl.load(cu_num_draft_tokens_ptr + requests, mask=requests < batch_size, other=NO_ID >> 1)
-            req_idx += tl.sum((ends + tl.where(extra, requests + 1, 0) <= row).to(tl.int32))
+            req_idx += tl.sum((ends + tl.where(has_bonus, requests + 1, 0) <= row).to(tl.int32))
         if req_idx >= batch_size:
             return
-        draft_row = row - tl.where(extra, req_idx, 0)
+        draft_row = row - tl.where(has_bonus, req_idx, 0)
         end = tl.load(cu_num_draft_tokens_ptr + req_idx).to(tl.int32)
         draft_token_id = tl.load(draft_token_ids_ptr + draft_row, mask=draft_row < end, other=-1).to(tl.int32)
         temperature = tl.load(temperature_ptr + req_idx)
+        if BONUS:  # it may have been the wrong row that was not read
+            if draft_logits_ptr is None:
+                logits = load_tile(row_ptr, first_tile, vocab_size, LANES)
+            elif not is_draft:
+                logits = load_tile(row_ptr, first_tile, vocab_size, LANES).to(tl.float32)
+    if BONUS:  # noqa: SIM102  # the outer one is decided when compiling
+        if draft_row >= end:
+            return
     stats_ptr = tile_stats_ptr + stats_row.to(tl.int64) * num_tiles
     # fmt: off
     if draft_logits_ptr is None:
@@ -197,8 +208,7 @@ def _draft_laws(
     if draft_logsumexp_ptr is not None:
         tops = tl.load(draft_logsumexp_ptr + draft_rows, mask=drafted, other=0.0) * LOG2_E
         return tops, tl.zeros_like(tops) + 1.0
-    stats, exponents, row_exponents = load_masses(tile_stats_ptr, draft_rows + num_rows, drafted, num_tiles, TILES)
-    tops, totals = row_laws(stats, exponents, row_exponents)
+    tops, totals = row_laws(load_stats(tile_stats_ptr, draft_rows + num_rows, drafted, num_tiles, TILES))
     return tops, inverse(totals)
 
 
@@ -244,10 +254,8 @@ def judge_kernel(
     drafted = pos < count
     draft_rows = (start + pos).to(tl.int64)
     rows = draft_rows
-    live = drafted
     if bonus_token_ids_ptr is None:
         rows += req_idx
-        live = pos <= count
     # What the drafted tokens need, except their rows' laws.
     token_ids = tl.load(draft_token_ids_ptr + draft_rows, mask=drafted, other=-1).to(tl.int32)
     known = (token_ids >= 0) & (token_ids < vocab_size)
@@ -256,7 +264,7 @@ def judge_kernel(
     if DRAFT != ONE_HOT:
         drafts = tl.load(draft_ptr + draft_rows * draft_stride + token_ids, mask=known, other=0.0).to(tl.float32)
     if EAGER:
-        num_measured = tl.sum((live & (rows < num_rows)).to(tl.int32))
+        num_measured = tl.sum((drafted & (rows < num_rows)).to(tl.int32))
         if DRAFT == LOGITS and draft_logsumexp_ptr is None:
             num_measured += tl.sum(drafted.to(tl.int32))
         wait_until(progress_ptr + MEASURED, num_measured * num_strips)
@@ -265,8 +273,8 @@ def judge_kernel(
         if OVERLAP:
             gdc_wait()
         tl.store(progress_ptr + ARRIVED, 0)
-    stats, exponents, row_exponents = load_masses(tile_stats_ptr, rows, live, num_tiles, TILES)
-    tops, totals = row_laws(stats, exponents, row_exponents)
+    stats = load_stats(tile_stats_ptr, rows, drafted, num_tiles, TILES)
+    tops, totals = row_laws(stats)
     targets = tl.exp2(logits * scale - tops)
     if DRAFT == ONE_HOT:
         # The masses are without the drafted token. The bound keeps certainty finite.
@@ -285,21 +293,18 @@ def judge_kernel(
     num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
     complete = num_accepted == count
     stopped = pos == num_accepted
-    verdict = tl.full((), DONE, tl.int64)
-    token_id = tl.sum(tl.where(stopped, best, 0))
-    needs_draw = temperature != 0
-    if bonus_token_ids_ptr is not None:
-        bonus_token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
-        token_id = tl.where(complete, bonus_token_id, token_id)
-        needs_draw = needs_draw & (not complete)
     row = start.to(tl.int64) + num_accepted
-    if needs_draw:
-        token_id = 0
-        if tl.sum(tl.where(stopped, totals, 0.0)) > 0:
+    # A rejected row without a law gives token 0, a greedy one its argmax.
+    token_id = tl.where(temperature == 0, tl.sum(tl.where(stopped, best, 0)), 0)
+    lawful = (temperature != 0) & (tl.sum(tl.where(stopped, totals, 0.0)) > 0)
+    verdict = tl.full((), DONE, tl.int64)
+    if complete:
+        if bonus_token_ids_ptr is None:
             verdict = row
-    if DRAFT == ONE_HOT or bonus_token_ids_ptr is None:  # noqa: SIM102  # the outer one is decided when compiling
-        if (verdict != DONE) & (complete | (DRAFT == ONE_HOT)):
-            verdict = tl.full((), DONE, tl.int64)
+        else:
+            token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
+    elif lawful:
+        if DRAFT == ONE_HOT:
             if bonus_token_ids_ptr is None:
                 row += req_idx
             token_id = pick_from_tiles(
@@ -310,8 +315,11 @@ def judge_kernel(
                 scale,
                 vocab_size,
                 TILES,
+                IN_PARTS=False,
             )
-    if DRAFT != ONE_HOT:
+        else:
+            verdict = row
+    if DRAFT != ONE_HOT or bonus_token_ids_ptr is None:
         tl.store(verdicts_ptr + req_idx * 3, verdict)
         tl.store(verdicts_ptr + req_idx * 3 + 1, tl.sum(tl.where(stopped, pack(tops, inverse(totals)), 0)))
         if DRAFT == LOGITS:

@@ -11,10 +11,10 @@ import torch
 import triton
 from torch import Tensor
 
-from ._counter_functions import TILE
+from ._counter_draw import draw_kernel
+from ._counter_functions import PARTS, TILE
 from ._counter_handover import LOGITS, ONE_HOT, PROBS, PROGRESS
 from ._counter_kernels import judge_kernel, tile_stats_kernel
-from ._counter_residual import PARTS, residual_kernel
 from ._rejection_kernels import INTERPRETED, _silent
 
 if TYPE_CHECKING:
@@ -25,28 +25,30 @@ LANES = 256 * WARPS
 """Entries of a tile that are added side by side: 8 per thread, which is one load of 128 bits."""
 
 STATS_STRIP = (3, 1024)
-RESIDUAL_STRIP = (2, 512)
+DRAW_STRIP = (2, 512)
 """Tiles per program, and how many programs there must still be; else each takes one tile. Tuned on an H200: with 3 and
 2 tiles 64 requests of 3 drafts take 32 us, with one tile each 35, with 4 and 2 or 3 and 4 tiles 33."""
 
-RESIDUAL_REGISTERS = 64
-"""At most, so that 8 programs fit a multiprocessor: up to 1 us less."""
+REGISTERS = {2: 64, 4: 96}
+"""At most, by bytes per logit, of a program of several tiles. With 64, 8 of them fit a multiprocessor, and drawing is
+up to 1 us faster; measuring takes 48 by itself, but would take 96 where there are bonus rows."""
 
-UNALIGNED_REGISTERS = 128
-"""At most, where rows do not begin at multiples of 16 entries: with fewer the masks of single loads are spilled."""
+MORE_REGISTERS = 128
+"""At most, where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer the
+masks of single loads are spilled."""
 
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Launch the kernels: two for one-hot drafts, else three; nothing waits for the device."""
+    """Launch the kernels: two for one-hot drafts with given bonus tokens, else three; nothing waits for the device."""
     output_token_ids = torch.empty((step.batch_size, step.max_spec_len + 1), dtype=torch.int32, device=step.device)
     if step.batch_size > 0:
         launches = _Launches(step, output_token_ids)
         with _silent():
-            if len(launches.tile_stats) > 0:
+            if step.num_tokens > 0:
                 launches.tile_masses()
             launches.judge()
-            if launches.recovers:
-                launches.residual()
+            if launches.draws:
+                launches.draw()
     return output_token_ids
 
 
@@ -69,23 +71,23 @@ class _Launches:
         self.overlap = _launches_overlap(step.device)
         self.later = {"num_warps": WARPS, "launch_pdl": True} if self.overlap else {"num_warps": WARPS}
         strides = (step.vocab_size, step.logits.stride(0), self.draft_stride)
-        aligned = all(stride % 16 == 0 for stride in strides)
-        self.first = {"num_warps": WARPS, **_registers(None if aligned else UNALIGNED_REGISTERS)}
-        self.last = {**self.later, **_registers(RESIDUAL_REGISTERS if aligned else UNALIGNED_REGISTERS)}
+        self.aligned = all(stride % 16 == 0 for stride in strides)
         num_rows = step.num_rows + (step.num_tokens if self.needs_draft_laws else 0)
         self.tile_stats = torch.empty((num_rows, self.num_tiles), dtype=torch.int64, device=step.device)
         self.verdicts = torch.empty((step.batch_size, 3), dtype=torch.int64, device=step.device)
         self.stats_strip = _strip(self.tile_stats.numel(), *STATS_STRIP)
         self.stats_strips = triton.cdiv(self.num_tiles, self.stats_strip)
-        self.recovers = self.draft is not None and step.num_tokens > 0
-        # A batch that fits the card at once, or has nothing to recover, leaves nothing to overlap with.
-        self.eager = step.workspace is not None and self.recovers and self.stats_strip > 1
+        self.draws = self.has_bonus_rows or (self.draft is not None and step.num_tokens > 0)
+        # A batch that fits the card at once, or has nothing to draw, leaves nothing to overlap with.
+        overlaps = self.draws and step.num_tokens > 0 and self.stats_strip > 1
+        workspace = step.workspace if overlaps else None
+        self.eager = workspace is not None
         shape = (step.batch_size, PROGRESS.value)
-        own = torch.empty(shape, dtype=torch.int32, device=step.device)
-        self.progress = step.workspace if self.eager and step.workspace is not None else own
+        self.progress = torch.empty(shape, dtype=torch.int32, device=step.device) if workspace is None else workspace
 
     def tile_masses(self) -> None:
         step = self.step
+        bound = {} if self.aligned and not self.has_bonus_rows else self.bound(self.stats_strip, self.needs_draft_laws)
         tile_stats_kernel[(len(self.tile_stats) * self.stats_strips,)](
             self.tile_stats,
             self.progress if self.eager else None,
@@ -107,7 +109,8 @@ class _Launches:
             OVERLAP=self.overlap,
             STRIP=self.stats_strip,
             LANES=LANES,
-            **self.first,
+            num_warps=WARPS,
+            **bound,
         )
 
     def judge(self) -> None:
@@ -141,15 +144,16 @@ class _Launches:
             **self.later,
         )
 
-    def residual(self) -> None:
+    def draw(self) -> None:
         step = self.step
         shape = (step.batch_size, self.num_tiles, PARTS.value)
         part_masses = torch.empty(shape, dtype=torch.float32, device=step.device)
-        strip = _strip(step.batch_size * self.num_tiles, *RESIDUAL_STRIP)
+        strip = _strip(step.batch_size * self.num_tiles, *DRAW_STRIP)
         num_strips = triton.cdiv(self.num_tiles, strip)
-        residual_kernel[(step.batch_size * num_strips,)](
+        draw_kernel[(step.batch_size * num_strips,)](
             self.output_token_ids,
             part_masses,
+            self.tile_stats,
             self.progress,
             self.verdicts,
             step.cu_num_draft_tokens,
@@ -170,18 +174,22 @@ class _Launches:
             OVERLAP=self.overlap,
             STRIP=strip,
             TILES=self.padded_tiles,
-            **self.last,
+            LANES=LANES,
+            **self.later,
+            **self.bound(strip),
         )
+
+    def bound(self, strip: int, two_kinds: bool = False) -> dict[str, int]:
+        """Registers as an option of a launch, where there is one; `two_kinds` of rows in one kernel take more."""
+        if torch.version.hip is not None:
+            return {}
+        few = self.aligned and strip > 1 and not two_kinds
+        return {"maxnreg": REGISTERS[self.step.logits.element_size()] if few else MORE_REGISTERS}
 
 
 def _strip(num_tiles: int, most: int, busy: int) -> int:
     """How many tiles a program takes: as many as leave programs enough to keep the card busy, else one."""
     return most if num_tiles >= most * busy else 1
-
-
-def _registers(most: int | None) -> dict[str, int]:
-    """As an option of a launch, where there is one."""
-    return {} if most is None or torch.version.hip is not None else {"maxnreg": most}
 
 
 def _launches_overlap(device: torch.device) -> bool:

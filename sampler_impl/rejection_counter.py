@@ -7,7 +7,7 @@ the draft token of that position and one that draws the token which replaces it.
 * a request's tokens do not depend on its batch mates, its place in the batch, or padding (batch invariance);
 * a step can be repeated: the same seeds and positions give the same tokens, and no generator has a state;
 * nothing random is stored, and probabilities are never written either: a row of target logits is read once, in its own
-  type and before temperature, and of a rejected row a second time with the draft's.
+  type and before temperature, a rejected row a second time with the draft's, and a bonus row only if it is drawn from.
 
 Draws are by inverse CDF, which needs one uniform per token where an exponential race needs one per vocabulary entry. In
 the same kernels a race takes 69 us instead of 34 (one H200, 64 requests of 3 drafts, 128256 entries; the record is
@@ -98,6 +98,8 @@ def rejection_sample(
         bonus_token_ids: Used for requests whose drafts are all accepted. `None`: drawn from the bonus rows.
         workspace: From `make_workspace`. With it the kernels of a step do not wait for one another but for single
             requests, so that rows are recovered while others are still read. Steps that share one must not overlap.
+            It is not used where it would gain nothing: for small batches, and for one-hot drafts with given bonus
+            tokens. Tokens are the same with and without it.
         backend: `None` takes Triton on a GPU and PyTorch elsewhere.
         validate: Also check values inside tensors. Waits for the device.
 
@@ -118,9 +120,10 @@ def rejection_sample(
         law. `vocab_size` is at most 2**19.
 
     Traffic:
-        `logits` once; of one rejected row per request the target logits and the draft's row again. For 2-byte logits
-        and float32 draft probabilities `2 * num_rows * vocab_size + 6 * batch_size * vocab_size` bytes at most, and
-        with one-hot drafts a tile instead of the second term. Two or three launches.
+        Rows of `logits` behind draft tokens once; of one rejected row per request the target logits and the draft's
+        row again, or of a request that accepts everything its bonus row. For 2-byte logits and float32 draft
+        probabilities `2 * num_tokens * vocab_size + 6 * batch_size * vocab_size` bytes at most, and with one-hot drafts
+        and given bonus tokens a tile instead of the second term. Two launches for these, else three.
     """
     name = "rejection_sample"
     step = _counter_step.checked_step(

@@ -184,7 +184,7 @@ def test_backends_agree_across_tiles(draft: str) -> None:
 def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have batches of any size treated as those that more than fill a card."""
     monkeypatch.setattr(_counter_triton, "STATS_STRIP", (3, 0))
-    monkeypatch.setattr(_counter_triton, "RESIDUAL_STRIP", (2, 0))
+    monkeypatch.setattr(_counter_triton, "DRAW_STRIP", (2, 0))
 
 
 @pytest.mark.usefixtures("large_batch")

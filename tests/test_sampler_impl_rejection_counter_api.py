@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from fairdraw.sampler_impl import _counter_kernels, _counter_residual, rejection_counter
+from fairdraw.sampler_impl import _counter_draw, _counter_kernels, rejection_counter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -38,7 +38,7 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
     names: list[str] = []
     hooks = [
         (kernel, lambda *args, name=name, **options: names.append(name))
-        for name, kernel in {**vars(_counter_kernels), **vars(_counter_residual)}.items()
+        for name, kernel in {**vars(_counter_kernels), **vars(_counter_draw)}.items()
         if name.endswith("_kernel")
     ]
     for kernel, hook in hooks:
@@ -48,7 +48,7 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
         assert names == ["tile_stats_kernel", "judge_kernel"]
         names.clear()
         rejection_counter.rejection_sample(**make_arguments(bonus_rows=True), backend="triton")
-        assert names == ["tile_stats_kernel", "judge_kernel", "residual_kernel"]
+        assert names == ["tile_stats_kernel", "judge_kernel", "draw_kernel"]
     finally:
         for kernel, hook in hooks:
             kernel.pre_run_hooks.remove(hook)

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from fairdraw.sampler_impl._counter_draw import residual
 from fairdraw.sampler_impl._counter_functions import TILE, exponent_scale
 from fairdraw.sampler_impl._counter_handover import ARRIVED, DONE, PROGRESS
-from fairdraw.sampler_impl._counter_residual import residual
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ STEP = tl.constexpr(512)
 
 
 class RaceKernel:
-    """Is launched in the place of `residual_kernel`."""
+    """Is launched in the place of `draw_kernel`."""
 
     def __getitem__(self, grid: tuple[int]) -> Callable[..., object]:
         return lambda output_token_ids, part_masses, *rest, **options: _race_kernel[grid](
@@ -39,6 +39,7 @@ class RaceKernel:
 def _race_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     tile_winners_ptr,  # [batch_size, num_tiles] int64, written
+    tile_stats_ptr,  # [num_rows, num_tiles] int64
     progress_ptr,  # [batch_size, 4] int32, written
     verdicts_ptr,  # [batch_size, 3] int64
     cu_num_draft_tokens_ptr,  # [batch_size] int32

@@ -267,12 +267,12 @@ def measure_race(clock: Clock) -> list[Json]:
     from _race_arm import RaceKernel
 
     def raced(batch: Batch) -> object:
-        shipped = _counter_triton.residual_kernel
-        _counter_triton.residual_kernel = RaceKernel()
+        shipped = _counter_triton.draw_kernel
+        _counter_triton.draw_kernel = RaceKernel()
         try:
             return batch.ours(workspace=None)
         finally:
-            _counter_triton.residual_kernel = shipped
+            _counter_triton.draw_kernel = shipped
 
     rows = []
     for batch_size in (64, 256):

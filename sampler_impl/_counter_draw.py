@@ -1,4 +1,11 @@
-"""The third counter kernel: a token of the rejected row, from what the target has more than the draft."""
+"""The third counter kernel: one token, of what the target has more than the draft, or of the bonus row.
+
+    rejected row   [ target - draft | target - draft | ... ]   a mass per eighth of a tile, float32
+    bonus row      [     target     |     target     | ... ]   a mass per tile, int64, as `tile_stats_kernel` has them
+
+A request is in one of three states when this kernel looks at it: its token is written, and nothing is read; a draft
+token was rejected; or all were accepted, and its bonus row, which nobody has read until now, is measured here.
+"""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false
@@ -12,19 +19,33 @@ from triton.language.extra.cuda import gdc_wait
 
 from ._counter_functions import (
     EMPTY,
+    NO_ID,
+    PART,
+    PARTS,
     TILE,
     exponent_scale,
     fixed_point,
     load_logits,
+    load_stats,
+    load_tile,
     pick,
+    pick_from_tiles,
     pick_last,
+    tile_mass,
+    tile_winner,
     uniforms_at,
 )
-from ._counter_handover import ARRIVED, DONE, JUDGED, LOGITS, PROGRESS, end_after_predecessor, unpack, wait_until
-
-PARTS = tl.constexpr(8)
-PART = tl.constexpr(512)  # TILE // PARTS
-"""What is read again when a tile has been picked. Eighths instead of tiles: 97.9 us instead of 100.8 (H200, B=256)."""
+from ._counter_handover import (
+    ARRIVED,
+    DONE,
+    JUDGED,
+    LOGITS,
+    ONE_HOT,
+    PROGRESS,
+    end_after_predecessor,
+    unpack,
+    wait_until,
+)
 
 
 @triton.jit
@@ -42,7 +63,10 @@ def residual(
     """`max(target - keep * draft, 0)`, where a draft that is NaN leaves nothing. Laws are packed tops and inverses."""
     target_top, target_inverse = unpack(target_law)
     logits = load_logits(logits_row_ptr, token_ids, vocab_size)
-    draft = tl.load(draft_row_ptr + token_ids, mask=token_ids < vocab_size, other=0.0).to(tl.float32)
+    # Read for the first and last time, so that it shall not turn the target's rows out of L2.
+    draft = tl.load(
+        draft_row_ptr + token_ids, mask=token_ids < vocab_size, other=0.0, eviction_policy="evict_first"
+    ).to(tl.float32)
     if DRAFT == LOGITS:
         draft_top, draft_inverse = unpack(draft_law)
         draft = tl.exp2(draft * scale - draft_top) * draft_inverse
@@ -87,14 +111,82 @@ def _recovered_token(
     return picked * PART + pick_last(fixed_point(last, tl.sum(last)), uniform)
 
 
+@triton.jit
+def _measure_residual(
+    masses_ptr,  # [num_tiles, 8] float32, written
+    logits_row_ptr,  # [vocab_size] float32
+    draft_row_ptr,  # [vocab_size] float32
+    first_tile,
+    num_tiles,
+    vocab_size,
+    scale,
+    target_law,
+    draft_law,
+    DRAFT: tl.constexpr,
+    STRIP: tl.constexpr,
+):
+    for step in tl.static_range(STRIP):
+        tile = first_tile + step
+        ids = tile * TILE + tl.arange(0, TILE)
+        weights = residual(logits_row_ptr, draft_row_ptr, ids, vocab_size, scale, target_law, draft_law, None, DRAFT)
+        masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
+        parts = tile * PARTS + tl.arange(0, PARTS)
+        tl.store(masses_ptr + parts, masses, mask=parts < num_tiles * PARTS)
+
+
+@triton.jit
+def _measure_bonus(
+    row_stats_ptr,  # [num_tiles] int64, written
+    row_ptr,  # [vocab_size] any
+    first_tile,
+    num_tiles,
+    vocab_size,
+    temperature,
+    scale,
+    STRIP: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """As rows behind draft tokens are measured, but nothing is known beforehand about their size."""
+    for tile in range(first_tile, tl.minimum(first_tile + STRIP, num_tiles)):
+        if temperature == 0:
+            tl.store(row_stats_ptr + tile, tile_winner(row_ptr, tile, vocab_size, LANES))
+        else:
+            logits = load_tile(row_ptr, tile, vocab_size, LANES)
+            reference = tl.full((), 0.0, tl.float32)  # and if that is no good, the tile says so
+            mass = tile_mass(logits, row_ptr, -1, tile, scale, reference, False, vocab_size, False, LANES)
+            tl.store(row_stats_ptr + tile, mass)
+
+
+@triton.jit
+def _bonus_token(
+    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
+    row,
+    row_ptr,  # [vocab_size] any
+    uniform,
+    num_tiles,
+    vocab_size,
+    temperature,
+    scale,
+    TILES: tl.constexpr,
+):
+    """Pick a tile by the masses, then an entry of it; of a greedy request the argmax."""
+    rows = row + tl.zeros((1,), tl.int64)
+    stats = load_stats(tile_stats_ptr, rows, rows >= 0, num_tiles, TILES)
+    token_id = ((tl.max(stats) & NO_ID) ^ NO_ID).to(tl.int32)
+    if temperature != 0:
+        token_id = pick_from_tiles(tl.max(stats, axis=0), row_ptr, -1, uniform, scale, vocab_size, TILES, IN_PARTS=True)
+    return token_id
+
+
 @triton.jit(do_not_specialize=["num_tiles", "num_strips", "max_spec_len"])
-def residual_kernel(
+def draw_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     part_masses_ptr,  # [batch_size, num_tiles, 8] float32, written
+    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64, bonus rows written
     progress_ptr,  # [batch_size, 4] int32, written
     verdicts_ptr,  # [batch_size, 3] int64
     cu_num_draft_tokens_ptr,  # [batch_size] int32
-    draft_ptr,  # [num_tokens, vocab_size] float32
+    draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     logits_ptr,  # [num_rows, vocab_size] float32
     temperature_ptr,  # [batch_size] float32
     seeds_ptr,  # [batch_size] int64
@@ -111,6 +203,7 @@ def residual_kernel(
     OVERLAP: tl.constexpr,
     STRIP: tl.constexpr,
     TILES: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     # The last request first: its rows were read last, and may still be in L2.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -118,7 +211,9 @@ def residual_kernel(
     first_tile = program % num_strips * STRIP
     progress_ptr += req_idx * PROGRESS
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    scale = exponent_scale(tl.load(temperature_ptr + req_idx))
+    count = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
+    temperature = tl.load(temperature_ptr + req_idx)
+    scale = exponent_scale(temperature)
     seed = tl.load(seeds_ptr + req_idx)
     position = tl.load(positions_ptr + req_idx)
     if EAGER:
@@ -132,33 +227,41 @@ def residual_kernel(
     draft_law = target_law
     if DRAFT == LOGITS:
         draft_law = tl.load(verdicts_ptr + req_idx * 3 + 2, cache_modifier=".cg")
+    pos = (row - start).to(tl.int32)
     logits_row = row
+    complete = False
     if BONUS:
         logits_row += req_idx
+        complete = pos == count
     logits_row_ptr = logits_ptr + logits_row * logits_stride
-    draft_row_ptr = draft_ptr + row * draft_stride
     masses_ptr = part_masses_ptr + req_idx * num_tiles * PARTS
     if row != DONE:
-        for step in tl.static_range(STRIP):
-            tile = first_tile + step
-            ids = tile * TILE + tl.arange(0, TILE)
-            weights = residual(
-                logits_row_ptr, draft_row_ptr, ids, vocab_size, scale, target_law, draft_law, None, DRAFT
-            )
-            masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
-            parts = tile * PARTS + tl.arange(0, PARTS)
-            tl.store(masses_ptr + parts, masses, mask=parts < num_tiles * PARTS)
+        if complete:
+            row_stats_ptr = tile_stats_ptr + logits_row * num_tiles
+            # fmt: off
+            _measure_bonus(row_stats_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale,
+                           STRIP, LANES)
+            # fmt: on
+        elif DRAFT != ONE_HOT:
+            # fmt: off
+            _measure_residual(masses_ptr, logits_row_ptr, draft_ptr + row * draft_stride, first_tile, num_tiles,
+                              vocab_size, scale, target_law, draft_law, DRAFT, STRIP)
+            # fmt: on
     tl.debug_barrier()  # the masses are stored by many threads, their arrival is announced by one
     if tl.atomic_add(progress_ptr + ARRIVED, 1, sem="acq_rel") == num_strips - 1:
         tl.store(progress_ptr + JUDGED, 0)
         tl.store(progress_ptr + ARRIVED, 0)
         if row != DONE:
-            pos = (row - start).to(tl.int32)
             _, uniform = uniforms_at(seed, position + pos)
+            token_ptr = output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos
             # fmt: off
-            token_id = _recovered_token(masses_ptr, logits_row_ptr, draft_row_ptr, uniform, num_tiles, vocab_size,
-                                        scale, target_law, draft_law, DRAFT, TILES)
+            if complete:
+                tl.store(token_ptr, _bonus_token(tile_stats_ptr, logits_row, logits_row_ptr, uniform, num_tiles,
+                                                 vocab_size, temperature, scale, TILES))
+            elif DRAFT != ONE_HOT:
+                tl.store(token_ptr, _recovered_token(masses_ptr, logits_row_ptr, draft_ptr + row * draft_stride,
+                                                     uniform, num_tiles, vocab_size, scale, target_law, draft_law,
+                                                     DRAFT, TILES))
             # fmt: on
-            tl.store(output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos, token_id)
     if EAGER and OVERLAP:
         end_after_predecessor()
