@@ -33,6 +33,9 @@ REGISTERS = {2: 64, 4: 96}
 """At most, by bytes per logit, of a program of several tiles. With 64, 8 of them fit a multiprocessor, and drawing is
 up to 1 us faster; measuring takes 48 by itself, but would take 96 where there are bonus rows."""
 
+REGISTERS_OF_BOTH = 80
+"""At most, where one kernel measures target and draft rows, and there are bonus rows: with 64 it spills."""
+
 MORE_REGISTERS = 128
 """At most, where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer the
 masks of single loads are spilled."""
@@ -179,12 +182,14 @@ class _Launches:
             **self.bound(strip),
         )
 
-    def bound(self, strip: int, two_kinds: bool = False) -> dict[str, int]:
-        """Registers as an option of a launch, where there is one; `two_kinds` of rows in one kernel take more."""
+    def bound(self, strip: int, rows_of_two_kinds: bool = False) -> dict[str, int]:
+        """Registers as an option of a launch, where there is one."""
         if torch.version.hip is not None:
             return {}
-        few = self.aligned and strip > 1 and not two_kinds
-        return {"maxnreg": REGISTERS[self.step.logits.element_size()] if few else MORE_REGISTERS}
+        if strip == 1 or not self.aligned:
+            return {"maxnreg": MORE_REGISTERS}
+        most = REGISTERS[self.step.logits.element_size()]
+        return {"maxnreg": max(most, REGISTERS_OF_BOTH) if rows_of_two_kinds else most}
 
 
 def _strip(num_tiles: int, most: int, busy: int) -> int:

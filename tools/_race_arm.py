@@ -60,6 +60,7 @@ def _race_kernel(
     OVERLAP: tl.constexpr,
     STRIP: tl.constexpr,
     TILES: tl.constexpr,
+    LANES: tl.constexpr,
 ):
     tl.static_assert(not EAGER, "the race is timed without a workspace")
     program = tl.num_programs(0) - 1 - tl.program_id(0)
