@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairdraw.checks import PROFILES, AnyCheck, OutOfTime, Profile, Question
+from fairdraw.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
 from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
 from fairdraw.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical.decision import SequentialCheck, Verdict
@@ -24,6 +24,7 @@ from fairdraw.statistical.watching import watch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fairdraw.checks import LawCase
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical.decision import Decision
     from fairdraw.statistical.design import NoPower
@@ -49,7 +50,7 @@ def false_fail_rate(seed: int) -> float:
 
 
 @dataclass(frozen=True)
-class LawCheck(Question):
+class LawCheck(DrawnQuestion):
     """A promise about a law, put to some tables of a subject.
 
     Args:
@@ -69,9 +70,12 @@ class LawCheck(Question):
 
     def course(self, sampler: RejectionSampler, profile: Profile) -> Course:
         """The subject, prepared for what `sampler` can draw under `profile`."""
+        return self.subject.course(sampler, self.num_draws(sampler, profile))
+
+    def num_draws(self, sampler: RejectionSampler, profile: Profile) -> int:
+        """How many draws `profile` has for it, on the sampler's device."""
         factor = _CUDA_FACTOR if sampler.device.startswith("cuda") else 1
-        num_draws = (profile.slow_draws if sampler.capabilities.slow else profile.draws) * factor
-        return self.subject.course(sampler, num_draws)
+        return super().num_draws(sampler, profile) * factor
 
     def plans(self, sampler: RejectionSampler, profile: Profile, seed: int) -> dict[str, SamplePlan | NoPower]:
         """The plan of each table, which follows from the arguments alone."""
@@ -99,7 +103,7 @@ class LawCheck(Question):
 
         Raises:
             CapabilityClosed: If the sampler declines what the check needs.
-            CheckFailure: If the law is another.
+            CheckFailure: If the law is another. The exception carries what replays it as `case`.
             Inconclusive: If the budget shows nothing, or time is out.
 
         Error rates:
@@ -126,7 +130,7 @@ class LawCheck(Question):
 
         decision = watch(check, count, num_looks=course.num_looks, out_of_time=out_of_time)
         num_draws = num_looks * course.draws_per_look
-        _raise_unless_passed(decision, num_draws, ended=out_of_time())
+        _raise_unless_passed(decision, num_draws, self.case(sampler, chosen), ended=out_of_time())
         return num_draws
 
     def counts(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Counts:
@@ -143,7 +147,7 @@ class LawCheck(Question):
         self.run(sampler, seed=DEFAULT_SEED)
 
 
-def _raise_unless_passed(decision: Decision, num_draws: int, *, ended: bool) -> None:
+def _raise_unless_passed(decision: Decision, num_draws: int, case: LawCase, *, ended: bool) -> None:
     if decision.verdict is Verdict.PASS:
         return
     error: Exception
@@ -152,7 +156,8 @@ def _raise_unless_passed(decision: Decision, num_draws: int, *, ended: bool) -> 
         error = Inconclusive(f"{why}: {decision.reason}")
     else:
         error = _failure(decision)
-    error.tried = num_draws  # type: ignore[union-attr]  # read back with getattr by the runner
+    # Read back with getattr by the runner.
+    error.case, error.tried = case, num_draws  # type: ignore[union-attr]
     raise error
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw.checks import PROFILES, OutOfTime, Profile, Question
+from fairdraw.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
 from fairdraw.protocols import Capability
 from fairdraw.statistical.configurations import DISAGREEING, ONE_HOT, Configuration
@@ -28,6 +28,7 @@ from fairdraw.statistical.laws import ROUNDING
 from fairdraw.statistical.stratified import Questions, told_acceptance, told_residual
 
 if TYPE_CHECKING:
+    from fairdraw.checks import LawCase
     from fairdraw.protocols import RejectionSampler
 
 __all__ = ["STRATIFIED_CHECKS", "Share", "StratifiedCheck"]
@@ -92,7 +93,7 @@ def race_shares(questions: Questions) -> Iterator[Share]:
 
 
 @dataclass(frozen=True)
-class StratifiedCheck(Question):
+class StratifiedCheck(DrawnQuestion):
     """A promise about probabilities, put to a configuration of one request with stratified noise."""
 
     configuration: Configuration
@@ -100,8 +101,7 @@ class StratifiedCheck(Question):
 
     def num_strata(self, sampler: RejectionSampler, profile: Profile) -> int:
         """A power of two that costs about as many draws as `profile` has; 0 if that is too few to show anything."""
-        draws = profile.slow_draws if sampler.capabilities.slow else profile.draws
-        strata = 1 << max(0, (draws // _DRAWS_PER_STRATUM).bit_length() - 1)
+        strata = 1 << max(0, (self.num_draws(sampler, profile) // _DRAWS_PER_STRATUM).bit_length() - 1)
         return min(_MOST, strata) if strata >= _FEWEST else 0
 
     def run(
@@ -124,7 +124,8 @@ class StratifiedCheck(Question):
 
         Raises:
             CapabilityClosed: If the sampler declines what the check needs.
-            CheckFailure: If a share is further from its probability than strata allow.
+            CheckFailure: If a share is further from its probability than strata allow. The exception carries what
+                replays it as `case`.
             Inconclusive: If the profile has too few draws, or time is out.
 
         Error rates:
@@ -133,7 +134,8 @@ class StratifiedCheck(Question):
         reason = self.why_not(sampler, reference)
         if reason is not None:
             raise CapabilityClosed(reason)
-        num_strata = self.num_strata(sampler, profile or PROFILES["ci"])
+        chosen = profile or PROFILES["ci"]
+        num_strata = self.num_strata(sampler, chosen)
         if num_strata == 0:
             raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per question")
         questions, found = Questions(sampler, self.configuration.requests[0], num_strata), []
@@ -143,7 +145,7 @@ class StratifiedCheck(Question):
                 error = Inconclusive(f"the time budget ended after {len(found)} questions")
                 error.tried = questions.num_draws  # type: ignore[attr-defined]  # read back with getattr by the runner
                 raise error
-        _raise_unless_exact(found, questions)
+        _raise_unless_exact(found, questions, self.case(sampler, chosen))
         return questions.num_draws
 
     def __call__(self, sampler: RejectionSampler) -> None:
@@ -151,7 +153,7 @@ class StratifiedCheck(Question):
         self.run(sampler)
 
 
-def _raise_unless_exact(shares: list[Share], questions: Questions) -> None:
+def _raise_unless_exact(shares: list[Share], questions: Questions, case: LawCase) -> None:
     worst = max(shares, key=lambda share: share.excess)
     if worst.excess <= 0 and not questions.num_strange:
         return
@@ -167,7 +169,8 @@ def _raise_unless_exact(shares: list[Share], questions: Questions) -> None:
         evidence=f"stratified noise, {questions.num_strata} strata: no chance is involved{strange}",
         distance=abs(worst.observed - worst.expected),
     )
-    error.tried = questions.num_draws  # type: ignore[attr-defined]  # read back with getattr by the runner
+    # Read back with getattr by the runner.
+    error.case, error.tried = case, questions.num_draws  # type: ignore[attr-defined]
     raise error
 
 

@@ -74,7 +74,15 @@ COMMANDS = {
     "crash file is a baseline": (["replay", "baseline.json"], r"baseline\.json cannot be replayed: it is not a crash"),
     "crash file is newer": (["replay", "newer.json"], r"newer\.json cannot be replayed: its format is 99, newer"),
     "crash file of a gone check": (["replay", "crash.json"], r"'REJ999' is no check of fairdraw"),
-    "crash file of a law": (["replay", "law.json"], rf"{LAW} is a statistical check.*fairdraw check oracle -k {LAW}"),
+    "crash file of a law with a batch": (
+        ["replay", "law.json"],
+        r"law\.json.*its case cannot be built \(TypeError: Law",
+    ),
+    "crash file of a law without a profile": (
+        ["replay", "weekly.json"],
+        r"profile='weekly', but it must be.*smoke, ci",
+    ),
+    "crash file of a law without a number": (["replay", "many.json"], r"num_draws='many', but it must be an integer"),
     "no such check": (["explain", "REJ999"], r"'REJ999' is no check of fairdraw"),
     "skeleton of nothing": (["init", "absent:verify"], r"absent:verify cannot be imported: ModuleNotFoundError"),
     "skeleton under a file": (["init", "stranger:beyond", "--folder", "binary/x"], r"binary/x.*cannot be written"),
@@ -96,6 +104,8 @@ def here(stranger: Path) -> Path:
         "baseline.json": json.dumps({"format": "fairdraw-baseline", "sampler": "oracle", "failed": ["REJ101"]}),
         "crash.json": json.dumps({**crash, "check": "REJ999", "case": _smallest()}),
         "law.json": json.dumps({**crash, "check": LAW, "case": _smallest()}),
+        "weekly.json": json.dumps({**crash, "check": LAW, "case": {"profile": "weekly", "num_draws": 1}}),
+        "many.json": json.dumps({**crash, "check": LAW, "case": {"profile": "ci", "num_draws": "many"}}),
         "newer.json": json.dumps({**crash, "check": "REJ101", "format_version": 99}),
         "list.json": "[1, 2]",
     }

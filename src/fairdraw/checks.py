@@ -5,6 +5,7 @@ A check is data: the pytest plugin, the CLI and `parametrize_with_checks` all ru
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,18 @@ from fairdraw.seeds import derive_seed
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-__all__ = ["PROFILES", "AnyCheck", "Check", "OutOfTime", "Profile", "Question", "check", "differential"]
+__all__ = [
+    "PROFILES",
+    "AnyCheck",
+    "Check",
+    "DrawnQuestion",
+    "LawCase",
+    "OutOfTime",
+    "Profile",
+    "Question",
+    "check",
+    "differential",
+]
 
 # Any: the sampler's and the case's types are those of the check's contract.
 Body = Callable[[Any, Any], None]
@@ -46,6 +58,10 @@ class Profile:
     def examples_for(self, capabilities: Capabilities, weight: float) -> int:
         """Examples of one check; at least 2, so that something is compared."""
         return max(2, round((self.slow_examples if capabilities.slow else self.examples) * weight))
+
+    def draws_for(self, capabilities: Capabilities) -> int:
+        """Draws from each law."""
+        return self.slow_draws if capabilities.slow else self.draws
 
 
 PROFILES = {
@@ -98,6 +114,56 @@ class Question:
             return f"{sampler.name} is the reference itself"
         compared: Capabilities = reference.capabilities
         return asked.why_closed(self.needs) or compared.why_closed(self.needs)
+
+
+@dataclass(frozen=True)
+class LawCase:
+    """What it takes, with the seed of the run, to ask a statistical check again.
+
+    Args:
+        profile: The name of the run's.
+        num_draws: The check's budget there and then; the same profile has another on another device.
+    """
+
+    profile: str
+    num_draws: int
+
+    def build(self) -> Profile:
+        """The profile.
+
+        Raises:
+            TypeError: If `num_draws` is no number.
+            ValueError: If there is no such profile.
+        """
+        if type(self.num_draws) is not int:
+            raise TypeError(f"LawCase: num_draws={self.num_draws!r}, but it must be an integer. Ask the check again.")
+        if self.profile not in PROFILES:
+            known = ", ".join(PROFILES)
+            raise ValueError(f"LawCase: profile={self.profile!r}, but it must be a known word. Use one of: {known}.")
+        return PROFILES[self.profile]
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        """Plain data for a crash file."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> LawCase:  # Any: JSON
+        """The case that `to_json` wrote."""
+        return cls(**plain)
+
+
+@dataclass(frozen=True)
+class DrawnQuestion(Question):
+    """A question put to counts of what a sampler draws: those of the statistical lens."""
+
+    # Any: a sampler of the question's contract.
+    def num_draws(self, sampler: Any, profile: Profile) -> int:
+        """How many draws `profile` has for it; of its own subject it may take a share of them."""
+        return profile.draws_for(sampler.capabilities)
+
+    def case(self, sampler: Any, profile: Profile) -> LawCase:
+        """What a crash file stores of it."""
+        return LawCase(profile.name, self.num_draws(sampler, profile))
 
 
 class AnyCheck(Protocol):

@@ -78,8 +78,7 @@ def is_control(mutant: Mutant, check: AnyCheck, sampler: Subject, profile: Profi
     """
     if check.lens != "statistical":
         return True
-    num_draws = profile.slow_draws if sampler.capabilities.slow else profile.draws
-    return check.why_not(sampler) is None and mutant.min_draws <= num_draws
+    return check.why_not(sampler) is None and mutant.min_draws <= profile.draws_for(sampler.capabilities)
 
 
 def run_control(mutant: Mutant, sampler: Subject, profile: Profile) -> Control:

@@ -1,4 +1,7 @@
-"""Crash files: one failing case as JSON, to be replayed after a fix or on another machine."""
+"""Crash files: one failing case as JSON, to be replayed after a fix or on another machine.
+
+The case of a property is the smallest batch that broke it; that of a law is how much was drawn, from the stored seed.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
+from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS, load_part
 
 if TYPE_CHECKING:
@@ -33,7 +37,7 @@ class Crash:
         sampler: As given to `--sampler`; `None` if it was an object of a test.
         reference: Name of the sampler compared with, of differential checks.
         case: `to_json()` of the case.
-        seed: Of the session that found it; the case needs none.
+        seed: Of the session that found it; laws are drawn from it, and the case of a property needs none.
     """
 
     sampler: str | None
@@ -45,8 +49,11 @@ class Crash:
     effect: str
     suite_version: str = field(default=__version__)
 
-    def rebuild(self) -> Any:  # Any: a case of the contract
+    def rebuild(self, lens: str = "properties") -> Any:  # Any: a case of the contract, or a `LawCase`
         """The case, after building what it describes once.
+
+        Args:
+            lens: Of the check.
 
         Raises:
             CrashFileError: If the recipe is none of this release.
@@ -54,7 +61,8 @@ class Crash:
         if self.contract not in CONTRACTS:
             raise CrashFileError(f"fairdraw {__version__} knows no contract {self.contract!r}")
         try:
-            case = load_part(CONTRACTS[self.contract].case).from_json(self.case)
+            kind = LawCase if lens == "statistical" else load_part(CONTRACTS[self.contract].case)
+            case = kind.from_json(self.case)
             case.build()
         except Exception as error:
             raise CrashFileError(

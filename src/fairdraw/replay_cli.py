@@ -1,23 +1,27 @@
-"""The command `fairdraw replay`: ask again for broken promises, on the very cases that are stored in crash files."""
+"""The command `fairdraw replay`: ask again for broken promises, on the very cases that are stored in crash files.
+
+A property is asked on the stored batch. A law is drawn again, from the stored seed and with the stored profile: the
+same sampler gives the same counts, and a pass says something only if the budget is no smaller than where it failed.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from fairdraw._cli_parts import Refused, find_check, or_refuse
 from fairdraw.case_text import batch_lines
-from fairdraw.checks import Check
+from fairdraw.checks import AnyCheck, Check, DrawnQuestion
 from fairdraw.crash import Crash, CrashFileError, read_crash
 from fairdraw.loading import load_reference, load_sampler
 from fairdraw.report import BROKEN, GREEN, NOTHING_RUN
-from fairdraw.runner import CRASH_FOLDER, CheckRecord, Session, replay_case
+from fairdraw.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
     from fairdraw.protocols import Subject
@@ -25,6 +29,15 @@ if TYPE_CHECKING:
 __all__ = ["replay_command"]
 
 _CODE = re.compile(r"[A-Za-z]+\d+")
+
+Told = Literal["FIXED", "KEPT", "FAILED", "UNDECIDED", "NOT RUN"]
+_EXIT_CODES: dict[Told, int] = {
+    "FIXED": GREEN,
+    "KEPT": GREEN,
+    "FAILED": BROKEN,
+    "UNDECIDED": BROKEN,
+    "NOT RUN": NOTHING_RUN,
+}
 
 
 @click.command("replay")
@@ -35,20 +48,22 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
     """Ask again for promises that were broken, on the very cases stored in crash files.
 
     Each is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. Says FIXED (KEPT, if another sampler
-    found it) or FAILED. Exit code 0 if nothing failed, 1 if something did, 3 if no check was run; 2 if a file cannot be
-    replayed, and then none is.
+    found it), FAILED, or of a law UNDECIDED. Exit code 0 if nothing failed, 1 if something did or is undecided, 3 if no
+    check was run; 2 if a file cannot be replayed, and then none is.
     """
     stored = [_read(path, spec) for target in targets for path in _files(target)]
     samplers = {name: or_refuse(partial(load_sampler, name)) for name in dict.fromkeys(one.name for one in stored)}
-    codes = []
+    told = []
     for one in stored:
         if len(stored) > 1:
             click.echo(f"{one.path}:")
-        codes.append(_replay(one, samplers[one.name], spec, reference))
+        told.append(_replay(one, samplers[one.name], spec, reference))
         if len(stored) > 1:
             click.echo()
     if len(stored) > 1:
-        click.echo(f"{len(codes)} replayed: {codes.count(BROKEN)} failed, {codes.count(NOTHING_RUN)} not run")
+        undecided = f", {told.count('UNDECIDED')} undecided" if "UNDECIDED" in told else ""
+        click.echo(f"{len(told)} replayed: {told.count('FAILED')} failed{undecided}, {told.count('NOT RUN')} not run")
+    codes = [_EXIT_CODES[word] for word in told]
     sys.exit(BROKEN if BROKEN in codes else min(codes))
 
 
@@ -62,9 +77,14 @@ class _Stored:
 
     path: Path
     crash: Crash
-    case: Any  # Any: of the contract
-    check: Check
+    case: Any  # Any: of the contract, or a `LawCase`
+    check: AnyCheck
     name: str
+
+    @property
+    def place(self) -> str:
+        """Where the promise was broken, in words."""
+        return "on the stored case" if isinstance(self.check, Check) else "with the stored seed and profile"
 
 
 def _files(target: str) -> list[Path]:
@@ -81,43 +101,64 @@ def _files(target: str) -> list[Path]:
 def _read(path: Path, spec: str | None) -> _Stored:
     try:
         crash = read_crash(path)
-        case = crash.rebuild()
+        check = find_check(crash.check)
+        case = crash.rebuild(check.lens)
     except CrashFileError as error:
         raise Refused(f"{path} cannot be replayed: {error}.") from None
     name = spec or crash.sampler
     if name is None:
         raise Refused(f"{path} names no sampler: it was an object of a test. Add --sampler SPEC.")
-    found = find_check(crash.check)
-    if not isinstance(found, Check):
-        raise Refused(
-            f"{found.code} is a statistical check and has no case. Run: fairdraw check {name} -k {found.code}"
-        )
-    return _Stored(path, crash, case, found, name)
+    return _Stored(path, crash, case, check, name)
 
 
-def _replay(stored: _Stored, sampler: Subject, spec: str | None, reference: str | None) -> int:
-    """Ask, and say what became of it; the exit code."""
+def _replay(stored: _Stored, sampler: Subject, spec: str | None, reference: str | None) -> Told:
+    """Ask, and say what became of it."""
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
     again = f"fairdraw replay {stored.path}" + (f" --sampler {spec}" if spec else "")
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
-    told = _tell(replay_case(stored.check, sampler, stored.case, session), stored.crash, stored.name)
-    numbers = batch_lines(stored.case) if told == BROKEN else []
+    record = _asked(stored, sampler, session)
+    told = _tell(record, stored, _why_undecided(record, stored, sampler))
+    numbers = batch_lines(stored.case) if told == "FAILED" else []
     if numbers:
         click.echo("\n".join(["\nthe batch, in numbers:", *numbers]))
     return told
 
 
-def _tell(record: CheckRecord, crash: Crash, name: str) -> int:
-    """Print what became of the case; the exit code."""
+def _asked(stored: _Stored, sampler: Subject, session: Session) -> CheckRecord:
+    if isinstance(stored.check, Check):
+        return replay_case(stored.check, sampler, stored.case, session)
+    return run_check(stored.check, sampler, replace(session, profile=stored.case.build()))
+
+
+def _why_undecided(record: CheckRecord, stored: _Stored, sampler: Subject) -> str:
+    """Why a law that is not seen broken is not known to be kept either; empty if it is, and for properties."""
+    if record.status == "inconclusive":
+        return record.reason
+    if not isinstance(stored.check, DrawnQuestion):
+        return ""
+    budget = stored.check.num_draws(sampler, stored.case.build())
+    if budget >= stored.case.num_draws:
+        return ""
+    there = f"where the promise was broken there were {stored.case.num_draws}"
+    return f"{stored.name} has a budget of {budget} draws here, and {there}. Replay it on such a device."
+
+
+def _tell(record: CheckRecord, stored: _Stored, undecided: str) -> Told:
+    """Print what became of the case, in one word and more."""
+    crash, name = stored.crash, stored.name
     if record.status == "skipped":
         click.echo(f"NOT RUN: {record.id}: {record.reason}")
-        return NOTHING_RUN
-    if record.story is None:
-        same = crash.sampler in (None, name)
-        now = f"{name} keeps this promise on the stored case" + (" now." if same else ".")
-        click.echo(f"{'FIXED' if same else 'KEPT'}: {record.id}\n{now}")
-        click.echo(f"It was broken so{'' if same else f' by {crash.sampler}'}: {crash.effect}")
-        return GREEN
-    click.echo(f"FAILED: {name} still breaks this promise on the stored case.\n")
-    click.echo("\n".join(record.story.lines()))
-    return BROKEN
+        return "NOT RUN"
+    if record.story is not None:
+        click.echo(f"FAILED: {name} still breaks this promise {stored.place}.\n")
+        click.echo("\n".join(record.story.lines()))
+        return "FAILED"
+    if undecided:
+        click.echo(f"UNDECIDED: {record.id}\n{undecided}")
+        return "UNDECIDED"
+    same = crash.sampler in (None, name)
+    now = f"{name} keeps this promise {stored.place}" + (" now." if same else ".")
+    told: Told = "FIXED" if same else "KEPT"
+    click.echo(f"{told}: {record.id}\n{now}")
+    click.echo(f"It was broken so{'' if same else f' by {crash.sampler}'}: {crash.effect}")
+    return told

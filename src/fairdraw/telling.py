@@ -7,6 +7,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS
 from fairdraw.crash import Crash, write_crash
 from fairdraw.failures import AdapterError, CheckFailure, Story, without_numbers
@@ -57,7 +58,7 @@ def told(check: AnyCheck, session: Session, error: BaseException) -> Story:
     crash_file, trouble = _stored(check, session, case, story.effect, is_raised=broken_promise(error) is None)
     return dataclasses.replace(
         story,
-        example=repr(case),
+        example="" if isinstance(case, LawCase) else repr(case),
         command=_command(check, session, crash_file),
         crash_file=crash_file,
         notes=(*story.notes, *notes, *trouble),
