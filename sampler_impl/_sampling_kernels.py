@@ -7,8 +7,9 @@
                                                   inverse CDF with one uniform
 
 Why inverse CDF, and not Gumbel noise: a Gumbel or exponential race needs a random number per token, and Philox with a
-logarithm costs 90 to 125 instructions per entry, 25 to 35 us of issue time at 64 requests and 128256 tokens on an H200;
-reading those bf16 logits takes 4 us. One uniform per request costs nothing, and its draw is as fair.
+logarithm takes longer than reading a logit. The rejection step, which draws as this one does, takes twice as long with
+a race in that place (`race` in `perf_regression/records/rejection_h200.json`). One uniform per request costs nothing,
+and its draw is as fair.
 
 A tile's entry in `tile_sums` is one int64. Of a random request, and of a greedy one (the order of keys is that of
 logits, lowest id first, NaN highest as in torch.argmax):
@@ -47,9 +48,7 @@ INTERPRETED = bool(triton.knobs.runtime.interpret)
 TILE = 4096
 """Vocabulary entries per program; constant, because sums depend on it and a draw must not depend on the batch.
 
-On an H200, bf16, 128256 tokens, graph replay with a cold L2, 64 and 256 requests: 14.8 and 31.5 us with 4 warps, 15.3
-and 34.1 with 8; tiles of 8192 16.4 and 34.3, of 2048 14.6 and 31.6 (4 warps). An empty replay takes 3.2 us; softmax,
-exponentials, quotient and argmax in torch take 195 and 542."""
+Chosen on an H200, together with the number of warps; other widths have no record."""
 
 MAX_VOCAB_SIZE = 128 * TILE
 """128 tiles of at most 4096 * MASS_ONE fit an int64."""
