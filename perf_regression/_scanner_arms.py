@@ -47,7 +47,10 @@ def require_upstream() -> None:
     """
     found = release("vllm")
     if found != UPSTREAM:
-        raise NoVerdictError(f"reference vllm=={UPSTREAM}, but installed is {found or 'none'}. make vllm installs it.")
+        raise NoVerdictError(
+            f"reference vllm=={UPSTREAM}, but installed is {found or 'none'}. Run pip install vllm=={UPSTREAM}, or, "
+            "without a GPU, python tools/install_vllm.py in a clone of fairdraw."
+        )
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     load("fairdraw.adapters._runtime:prepare_triton")("cpu")
     with load("fairdraw.adapters.vllm:_quiet_upstream")():

@@ -155,7 +155,7 @@ def test_multinomial_without_a_law_raises_as_torch_does() -> None:
     [
         ("transformers", "transformers", "pip install transformers"),
         ("mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
-        ("vllm_v2", "vllm", "make vllm, or python tools/install_vllm.py"),
+        ("vllm_v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
     ],
 )
 def test_missing_package_is_said_in_one_sentence(

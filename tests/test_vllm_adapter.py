@@ -112,7 +112,9 @@ def test_missing_vllm_is_refused_with_the_command_that_installs_it(monkeypatch: 
     monkeypatch.setitem(sys.modules, "vllm", None)
 
     with pytest.raises(
-        SamplerNotFound, match=r"needs the package vllm, .*Run make vllm, or python tools/install_vllm\.py"
+        SamplerNotFound,
+        match=r"needs the package vllm, .*Run pip install vllm, or, without a GPU, python tools/install_vllm\.py in a "
+        r"clone of fairdraw\.$",
     ):
         load("vllm")
 

@@ -20,13 +20,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from install_vllm import InstallError, install
+from provenance import ROOT, machine
+
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES, Piece
 from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source_hash
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
-
-sys.path.insert(0, str(Path(__file__).parent))
-from install_vllm import InstallError, install
-from provenance import ROOT, machine
 
 STEPS, SECONDS = 100, 3600
 SUITE = """

@@ -17,13 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm_lives import Life, Record, Server, vllm, without_pinned_memory
+
 from fairdraw.adapters._runtime import quiet_floats
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
-
-sys.path.insert(0, str(Path(__file__).parent))
-from vllm_lives import Life, Record, Server, vllm, without_pinned_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -68,7 +68,7 @@ BUILT_IN = (
 """Names of the modules in this package that hold a `make(device)`."""
 
 _INSTALL = {
-    "vllm": "make vllm, or python tools/install_vllm.py",
+    "vllm": "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone of fairdraw",
     "mlx": "pip install 'mlx-lm[cpu]'",
     "mlx_lm": "pip install 'mlx-lm[cpu]'",
     "sglang": "pip install --no-deps sglang",
