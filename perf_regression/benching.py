@@ -8,6 +8,7 @@ never a pass.
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ import pytest
 
 from fairdraw.perf_regression.confirmation import confirmed
 from fairdraw.perf_regression.decision import Decision, Verdict, decide
-from fairdraw.perf_regression.findings import Finding, from_decision
+from fairdraw.perf_regression.findings import Finding, InconclusiveWarning, from_decision
 from fairdraw.perf_regression.limits import LimitsError, read_limits
 from fairdraw.perf_regression.named import NoVerdictError
 from fairdraw.perf_regression.scaling import decide_exponent, decide_fixed_share
@@ -33,6 +34,7 @@ __all__ = [
     "judge_fixed_share",
     "judge_growth",
     "judge_ratio",
+    "judge_workspace",
     "paired",
     "settle",
     "why_not_timed",
@@ -60,15 +62,27 @@ def judge_ratio(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as 
     The verdict, its interval and its evidence go to `extra_info` of pytest-benchmark.
     """
     limits = read_limits()
-    case, gate = limits.cases[name], limits.gate(limits.cases[name], "cpu")
+    case = limits.cases[name]
+    return _judged_ratio(benchmark, case, limits.gate(case, "cpu"), timed, "time of ours / reference")
+
+
+def judge_workspace(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
+    """As `judge_ratio`, on a GPU: our step with a workspace, against the same without."""
+    limits = read_limits()
+    case = limits.cases[name]
+    gate = limits.gate(case, "gpu", "workspace_ratio_max")
+    return _judged_ratio(benchmark, case, gate, timed, "time with / without workspace")
+
+
+def _judged_ratio(benchmark: Any, case: CaseLimits, gate: Gate, timed: Timed, what: str) -> Finding:  # Any: as above
     decision = Decision(Verdict.NO_VERDICT, why_not_timed(benchmark, case))
     if decision.reason:
         benchmark.pedantic(lambda: None)
     else:
         decision = _measured(benchmark, timed, gate)
-        decision = confirmed(decision, gate.limit, timed.in_fresh_process, limits.confirm_processes)
+        decision = confirmed(decision, gate.limit, timed.in_fresh_process, read_limits().confirm_processes)
     benchmark.extra_info["pair"] = {**asdict(decision), "verdict": decision.verdict.value, "limit": gate.limit}
-    return from_decision(name, decision, gate.limit)
+    return from_decision(case.name, decision, gate.limit, what)
 
 
 def judge_growth(name: str, axis: str, timed: Timed) -> Finding:
@@ -127,6 +141,8 @@ def paired(benchmark: Any, rounds: Rounds, gate: Gate) -> Decision:  # Any: as a
 def settle(findings: Iterable[Finding]) -> None:
     """Make findings the outcome of a test: FAIL fails; what is not known is a skip, with its reason.
 
+    INCONCLUSIVE is a warning, too: a skip is easily overlooked, and this one says that a limit is near.
+
     Raises:
         AssertionError: If a limit is broken, or under `FAIRDRAW_PERF_STRICT=1` not known to be kept.
     """
@@ -137,10 +153,15 @@ def settle(findings: Iterable[Finding]) -> None:
     if broken:
         raise AssertionError("\n".join(_told(finding) for finding in broken))
     unknown = [finding for finding in found if finding.verdict is not Verdict.PASS]
+    for finding in unknown:
+        if finding.verdict is Verdict.INCONCLUSIVE:
+            warnings.warn(_told(finding), InconclusiveWarning, stacklevel=3)  # at the test, which called the fixture
     if unknown or not found:
         pytest.skip("; ".join(map(_told, unknown)) or "NO VERDICT: nothing was looked at")
 
 
 def _told(finding: Finding) -> str:
     value = "" if finding.value is None else f"={finding.value:.6g}"
+    if finding.low is not None and finding.high is not None:
+        value += f" ({finding.low:.4g} to {finding.high:.4g})"
     return f"{finding.verdict.value}: {finding.case}: {finding.what}{value}, limit {finding.limit}: {finding.reason}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.perf_regression.counts import Counts, counted
-from fairdraw.perf_regression.named import NoVerdictError
+from fairdraw.perf_regression.named import NoVerdictError, load
 from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 from fairdraw.seeds import derive_seed
 
@@ -28,6 +28,7 @@ __all__ = [
     "Sizes",
     "bytes_that_must_move",
     "count_step",
+    "fast_path_steps",
     "named_tensors",
     "noise_for",
     "rejection_batch",
@@ -94,10 +95,34 @@ def rejection_step(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noi
         NoVerdictError: If the sampler does not recover a token for every request: a wrong kernel is fast.
     """
     with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
-        output = sampler.verify(batch, noise).cpu()
-    if not (bool((output[:, 0] >= 0).all()) and bool((output[:, 1:] == -1).all())):
-        raise NoVerdictError(f"{sampler.name} accepts draft tokens that the target forbids. Run: fairdraw check")
+        _require_recovered(sampler.name, sampler.verify(batch, noise).cpu())
     return lambda: sampler.verify(batch, noise)
+
+
+def _require_recovered(
+    name: str,
+    output: Tensor,  # [batch_size, max_spec_len + 1] int32
+) -> None:
+    if not (bool((output[:, 0] >= 0).all()) and bool((output[:, 1:] == -1).all())):
+        raise NoVerdictError(f"{name} accepts draft tokens that the target forbids. Run: fairdraw check")
+
+
+def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, Callable[[], Tensor]]:
+    """Our counter kernels on one batch, with a workspace (`True`) and without, as functions without arguments.
+
+    Raises:
+        NoVerdictError: If a request recovers no token, if the workspace changes a token, or if it is not left empty:
+            a wrong kernel is fast.
+    """
+    make, name = load("fairdraw.adapters._counter:captured_step"), "counter_triton"
+    steps = {workspace: make(batch, "triton", workspace=workspace) for workspace in (False, True)}
+    outputs = {workspace: step() for workspace, step in steps.items()}
+    _require_recovered(name, outputs[False])
+    if not torch.equal(outputs[False], outputs[True]):
+        raise NoVerdictError(f"{name} gives other tokens with a workspace than without. Run: fairdraw check {name}")
+    if bool(steps[True].keywords["workspace"].any()):
+        raise NoVerdictError(f"{name} does not leave its workspace empty: the next step would count on from there")
+    return steps
 
 
 def named_tensors(batch: SpecDecodeBatch, noise: Noise) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.perf_regression.findings import Finding, table
+from fairdraw.perf_regression.findings import Finding, InconclusiveWarning, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,6 +33,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--perf-strict", False):
         os.environ["FAIRDRAW_PERF_STRICT"] = "1"
+    # An ini file that makes errors of warnings is about other people's; `-W error` is asked for, and comes later.
+    config.addinivalue_line(
+        "filterwarnings", f"always::{InconclusiveWarning.__module__}.{InconclusiveWarning.__name__}"
+    )
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
     config.stash[FOUND] = []

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression.limits import CaseLimits
 
-__all__ = ["Finding", "compare_counts", "exit_code", "from_decision", "table"]
+__all__ = ["Finding", "InconclusiveWarning", "compare_counts", "exit_code", "from_decision", "table"]
 
 BROKEN, GREEN, NOTHING_DECIDED = 1, 0, 3
+
+
+class InconclusiveWarning(UserWarning):
+    """What was measured neither keeps a limit nor breaks it: nothing fails, and a person should know."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fairdraw.perf_regression.named import NoVerdictError, import_path
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 __all__ = ["run_fresh"]
 
@@ -22,6 +22,7 @@ def run_fresh(
     timeout: float,
     stdin: str = "",
     not_inherited: Collection[str] = (),
+    under: Sequence[str] = (),
 ) -> str:
     """What `python -m module` prints, with this process's `sys.path`.
 
@@ -29,6 +30,7 @@ def run_fresh(
         purpose: What it is run for, as the subject of "failed".
         timeout: Seconds, after which the process is killed.
         not_inherited: Environment variables that it starts without.
+        under: A command that starts it, with its options, and becomes it: `env`, `valgrind`.
 
     Raises:
         NoVerdictError: If the process fails, or does not end in time.
@@ -36,7 +38,7 @@ def run_fresh(
     kept = {name: value for name, value in os.environ.items() if name not in not_inherited}
     try:
         ran = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
+            [*under, sys.executable, "-m", module, *arguments],
             input=stdin,
             env={**kept, "PYTHONPATH": import_path()},
             capture_output=True,

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
-from fairdraw.perf_regression.named import NoVerdictError, import_path
+from fairdraw.perf_regression.fresh import run_fresh
+from fairdraw.perf_regression.named import NoVerdictError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +38,7 @@ def instructions_per_step(factory: str, *, repeats: int = 100, timeout: float = 
         factory: `package.module:function`; called with `arguments` it returns what comes before a step, and the step.
 
     Raises:
-        NoVerdictError: If valgrind is absent or the program fails.
+        NoVerdictError: If valgrind is absent, or the program fails or does not end within `timeout` seconds.
     """
     with_steps, without = (_count(factory, arguments, repeats, steps, timeout) for steps in ("1", "0"))
     return (with_steps - without) / repeats
@@ -50,19 +48,19 @@ def _count(factory: str, arguments: dict[str, int], repeats: int, with_steps: st
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise NoVerdictError("valgrind is not installed: nothing counts instructions. Install the package valgrind.")
-    tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-    program = [sys.executable, "-m", "fairdraw.perf_regression._counted", factory, json.dumps(arguments)]
-    ran = subprocess.run(
-        [*tool, *program, str(repeats), with_steps],
-        env={**os.environ, "PYTHONPATH": import_path(), **_SAME_EVERYWHERE},
-        capture_output=True,
-        text=True,
-        check=False,
+    settings = [f"{name}={value}" for name, value in _SAME_EVERYWHERE.items()]
+    # The log goes where the program prints nothing, so that what is on stderr is the program's own last word.
+    tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", "--log-fd=1"]
+    printed = run_fresh(
+        "fairdraw.perf_regression._counted",
+        *(factory, json.dumps(arguments), str(repeats), with_steps),
+        purpose=f"{factory} under valgrind",
         timeout=timeout,
+        under=["env", *settings, *tool],
     )
-    found = re.search(r"I\s+refs:\s+([\d,]+)", ran.stderr)
-    if ran.returncode or found is None:
-        raise NoVerdictError(f"{factory} failed under valgrind: {' '.join(ran.stderr.splitlines()[-3:])}")
+    found = re.search(r"I\s+refs:\s+([\d,]+)", printed)
+    if found is None:
+        raise NoVerdictError(f"{factory} under valgrind: no count of instructions was printed")
     return int(found[1].replace(",", ""))
 
 

@@ -62,6 +62,7 @@ class CaseLimits:
     Args:
         reference: Whom `ratio_max` compares with.
         ratio_max: Most time, as a part of the reference's.
+        workspace_ratio_max: Most time with a workspace, as a part of our own time without: it needs no reference.
         roofline_min: Least part of the copy bandwidth, on the bytes that must be moved.
         bytes_max: Most logical bytes, a formula in B, K, V, such as `3*B*V*4 + 64*B*K`.
         launches_max: Kernels per call.
@@ -80,6 +81,7 @@ class CaseLimits:
     name: str
     reference: Reference | None = None
     ratio_max: float | None = None
+    workspace_ratio_max: float | None = None
     roofline_min: float | None = None
     bytes_max: str | None = None
     launches_max: int | None = None
@@ -99,7 +101,7 @@ class CaseLimits:
     @property
     def num_timed(self) -> int:
         """How many limits are judged by a clock."""
-        once = (self.ratio_max, self.roofline_min, self.fixed_share_max)
+        once = (self.ratio_max, self.workspace_ratio_max, self.roofline_min, self.fixed_share_max)
         return sum(limit is not None for limit in once) + len(self.time_exponent_max)
 
 
@@ -128,11 +130,12 @@ class Limits:
         """
         return self.family_alpha / max(1, sum(case.num_timed for case in self.cases.values()))
 
-    def gate(self, case: CaseLimits, device: str) -> Gate:
-        """The gate of a case's ratio."""
-        if case.ratio_max is None:
-            raise LimitsError(f"gate: case={case.name!r} has no ratio_max, but a gate needs one. Add it to the limits.")
-        return Gate(case.ratio_max, self.floor_us[device] * 1e-6, self.alpha, self.looks, self.drop_fraction_max)
+    def gate(self, case: CaseLimits, device: str, ratio: str = "ratio_max") -> Gate:
+        """The gate of a case's ratio, `ratio_max` or `workspace_ratio_max`."""
+        limit = getattr(case, ratio)
+        if limit is None:
+            raise LimitsError(f"gate: case={case.name!r} has no {ratio}, but a gate needs one. Add it to the limits.")
+        return Gate(limit, self.floor_us[device] * 1e-6, self.alpha, self.looks, self.drop_fraction_max)
 
 
 def read_limits(path: Path = LIMITS_FILE) -> Limits:

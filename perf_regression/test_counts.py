@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
-from fairdraw.perf_regression.cases import Sizes, count_step
+from fairdraw.perf_regression.cases import Sizes, count_step, rejection_batch
 from fairdraw.perf_regression.compiled import compile_launches
+from fairdraw.perf_regression.counts import counted
 from fairdraw.perf_regression.findings import compare_counts
 from fairdraw.perf_regression.limits import read_limits
 from fairdraw.perf_regression.named import load
@@ -15,12 +17,15 @@ from fairdraw.perf_regression.named import load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fairdraw.perf_regression.counts import Launch
     from fairdraw.protocols import RejectionSampler
 
 pytestmark = pytest.mark.counts
 KERNELS = ("triton", "counter_triton")
 SIZES = (Sizes(1, 1, 1000), Sizes(2, 3, 5001), Sizes(3, 7, 4096))
 SWEEP = (Sizes(1, 1, 32000), Sizes(2, 3, 50257), Sizes(5, 3, 128256), Sizes(17, 3, 32000))
+LARGE = (Sizes(128, 3, 32000), Sizes(128, 3, 32001))
+"""Just large enough for kernels that overlap; rows begin at multiples of 16 entries, or not."""
 
 
 def sampler(name: str) -> RejectionSampler:
@@ -47,3 +52,25 @@ def test_compiled_kernels_keep_their_registers(name: str, verdicts: Callable[...
         "recompiles": len(kernels),
     }
     verdicts(compare_counts(row, read_limits().cases[f"rejection.{name}"]))
+
+
+def test_compiled_kernels_that_overlap_keep_their_registers(verdicts: Callable[..., None]) -> None:
+    """With a workspace, bfloat16 logits and several tiles per program, as on a GPU that is busy."""
+    launches = [one for sizes in LARGE for one in launches_with_workspace(sizes)]
+    assert {one.arguments["EAGER"] for one in launches if "EAGER" in one.arguments} == {True}
+    kernels = compile_launches(launches)
+    row = {
+        "registers": max(kernel.registers for kernel in kernels),
+        "spills": max(kernel.spills for kernel in kernels),
+    }
+    verdicts(compare_counts(row, read_limits().cases["rejection.counter_triton"]))
+
+
+def launches_with_workspace(sizes: Sizes) -> list[Launch]:
+    """Of one step; noted, not run."""
+    sampler("counter_triton")  # has Triton interpret, as in the tests above
+    batch = rejection_batch(sizes, dtype=torch.bfloat16)
+    step = load("fairdraw.adapters._counter:captured_step")(batch, "triton", workspace=True)
+    with counted(run_kernels=False) as counts:
+        step()
+    return counts.launches

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairdraw.perf_regression.benching import judge_workspace
 from fairdraw.perf_regression.cases import Sizes
 from fairdraw.perf_regression.confirmation import Timed, confirmed
 from fairdraw.perf_regression.decision import Verdict
@@ -23,35 +24,49 @@ if TYPE_CHECKING:
     Note = Callable[[list[Finding]], None]
 
 pytestmark = pytest.mark.timing
-NAME = "rejection.counter_triton"
-SIZES = {f"{NAME}.B64": Sizes(64, 3, 128_256), f"{NAME}.B256": Sizes(256, 3, 128_256)}
+ALONE, EAGER = "rejection.counter_triton.B64", "rejection.counter_triton.B64.workspace"
+CASES = {
+    ALONE: (Sizes(64, 3, 128_256), False),
+    EAGER: (Sizes(64, 3, 128_256), True),
+    "rejection.counter_triton.B256": (Sizes(256, 3, 128_256), False),
+}
+"""Sizes, and whether there is a workspace."""
 
 
-def test_step_neither_waits_nor_compiles_and_can_be_captured(verdicts: Note) -> None:
+@pytest.mark.parametrize("name", [ALONE, EAGER])
+def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts: Note) -> None:
+    sizes, workspace = CASES[name]
     try:
-        counts = count_on_device(step_on_gpu(Sizes(64, 3, 32_000)))
+        counts = count_on_device(step_on_gpu(sizes, workspace=workspace))
     except NoVerdictError as error:
-        verdicts([Finding(NAME, "device counts", Verdict.NO_VERDICT, reason=str(error))])
+        verdicts([Finding(name, "device counts", Verdict.NO_VERDICT, reason=str(error))])
         return
     row = {"syncs": counts.syncs, "recompiles": counts.compilations}
     if counts.graph_nodes is not None:
         row["graph_nodes"] = counts.graph_nodes
     captured = Verdict.PASS if counts.is_capturable else Verdict.FAIL
-    capture = Finding(NAME, "graph capture", captured, reason=counts.why_not_capturable)
-    verdicts([*compare_counts(row, read_limits().cases[f"{NAME}.B64"]), capture])
+    capture = Finding(name, "graph capture", captured, reason=counts.why_not_capturable)
+    verdicts([*compare_counts(row, read_limits().cases[name]), capture])
 
 
-@pytest.mark.parametrize("name", SIZES)
+def test_workspace_costs_no_time(benchmark: Any, verdicts: Note) -> None:
+    sizes, _ = CASES[EAGER]
+    timed = Timed("fairdraw.perf_regression.timed:workspace_pair", asdict(sizes))
+    verdicts([judge_workspace(benchmark, EAGER, timed)])
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_step_reaches_its_part_of_the_copy_bandwidth(name: str, verdicts: Note) -> None:
     """Graph replay, cold L2."""
     limit = read_limits().cases[name].roofline_min
     assert limit is not None
-    verdicts([_judged(name, SIZES[name], limit)])
+    sizes, workspace = CASES[name]
+    verdicts([_judged(name, {**asdict(sizes), "workspace": workspace}, limit)])
 
 
-def _judged(name: str, sizes: Sizes, limit: float) -> Finding:
+def _judged(name: str, arguments: dict[str, int], limit: float) -> Finding:
     what = "part of the copy bandwidth"
-    timed = Timed("fairdraw.perf_regression.timed:device_roofline", asdict(sizes))
+    timed = Timed("fairdraw.perf_regression.timed:device_roofline", arguments)
     limits = read_limits()
     try:
         require_gpu()

@@ -12,7 +12,14 @@ import torch
 
 from fairdraw.perf_regression import _scanner_arms as arms
 from fairdraw.perf_regression._scanner_steps import Outputs
-from fairdraw.perf_regression.cases import Sizes, bytes_that_must_move, noise_for, rejection_batch, rejection_step
+from fairdraw.perf_regression.cases import (
+    Sizes,
+    bytes_that_must_move,
+    fast_path_steps,
+    noise_for,
+    rejection_batch,
+    rejection_step,
+)
 from fairdraw.perf_regression.device import event_clock, replay_of, require_gpu
 from fairdraw.perf_regression.named import load
 from fairdraw.perf_regression.roofline import roofline_rounds
@@ -21,7 +28,7 @@ from fairdraw.perf_regression.validity import gpu_watches
 from fairdraw.perf_regression.worlds import WORLDS, steps_of_both
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     Step = Callable[[], object]
 
@@ -32,6 +39,8 @@ __all__ = [
     "scanner_growth",
     "scanner_pair",
     "step_on_gpu",
+    "steps_on_gpu",
+    "workspace_pair",
     "world_pair",
 ]
 
@@ -42,7 +51,8 @@ SETTLING_BYTES = (32 << 20) - (64 << 10)
 """Just below glibc's largest threshold: the first tensor of this size that is freed raises it for good."""
 SCANNER_SIZES = {"L": (1_000, 2_000, 4_000, 8_000, 16_000), "B": (32, 64, 128, 256), "K": (1, 2, 4, 8)}
 REJECTION_SIZES = {"B": (2, 4, 8, 16), "K": (1, 2, 4, 8), "V": (8_000, 16_000, 32_000, 64_000)}
-DEVICE_SIZES = {"B": (64, 128, 256), "K": (1, 2, 4, 8), "V": (32_000, 64_000, 100_003, 128_256, 202_048)}
+DEVICE_SIZES = {"B": (64, 128, 256), "K": (2, 4, 8), "V": (64_000, 100_003, 128_256, 151_936, 202_048)}
+"""All large enough for kernels that overlap: with K=1 or V=32000, 64 requests take others, and no line fits both."""
 
 
 def scanner_pair(scanner: str, num_drafts: int) -> Rounds:
@@ -101,48 +111,53 @@ def rejection_growth(axis: str) -> Rounds:
 
 
 def device_growth(axis: str) -> Rounds:
-    """Our fast path at several sizes, as graphs, with a cold L2.
+    """Our fast path with a workspace at several sizes, as graphs, with a cold L2.
 
     Raises:
-        NoVerdictError: Without a GPU.
+        NoVerdictError: As `steps_on_gpu`.
     """
     steps = {}
     for size in DEVICE_SIZES[axis]:
-        steps[str(size)] = replay_of(step_on_gpu(_sizes({"B": 64, "K": 3, "V": 128_256}, axis, size)))
+        at = _sizes({"B": 64, "K": 3, "V": 128_256}, axis, size)
+        steps[str(size)] = replay_of(step_on_gpu(at, workspace=True))
     return Rounds(steps, inner=5, clock=event_clock, watches=gpu_watches())
 
 
-def device_roofline(batch_size: int, max_spec_len: int, vocab_size: int) -> Rounds:
+def workspace_pair(batch_size: int, max_spec_len: int, vocab_size: int) -> Rounds:
+    """Our fast path with a workspace, and the same without, as graphs on the same batch, with a cold L2.
+
+    Raises:
+        NoVerdictError: As `steps_on_gpu`.
+    """
+    steps = steps_on_gpu(Sizes(batch_size, max_spec_len, vocab_size))
+    replays = {"ours": replay_of(steps[True]), "reference": replay_of(steps[False])}
+    return Rounds(replays, inner=5, clock=event_clock, watches=gpu_watches())
+
+
+def device_roofline(batch_size: int, max_spec_len: int, vocab_size: int, *, workspace: bool) -> Rounds:
     """Our fast path as a graph, and a copy of the bytes that it must move.
 
     Raises:
-        NoVerdictError: Without a GPU.
+        NoVerdictError: As `steps_on_gpu`.
     """
     sizes = Sizes(batch_size, max_spec_len, vocab_size)
-    return roofline_rounds(replay_of(step_on_gpu(sizes)), bytes_that_must_move(sizes, 2))
+    step = replay_of(step_on_gpu(sizes, workspace=workspace))
+    return roofline_rounds(step, bytes_that_must_move(sizes, 2))
 
 
-def step_on_gpu(sizes: Sizes) -> Step:
-    """Our fast path itself, without the adapter's seeds: bfloat16 logits, dense draft probabilities.
+def step_on_gpu(sizes: Sizes, *, workspace: bool) -> Step:
+    """One of `steps_on_gpu`."""
+    return steps_on_gpu(sizes)[workspace]
+
+
+def steps_on_gpu(sizes: Sizes) -> Mapping[bool, Step]:
+    """Our fast path with a workspace (`True`) and without: bfloat16 logits, dense draft probabilities.
 
     Raises:
-        NoVerdictError: Without a GPU.
+        NoVerdictError: Without a GPU, or if the two give wrong or different answers.
     """
     require_gpu()
-    batch = rejection_batch(sizes, "cuda", dtype=torch.bfloat16)
-    sample = load("fairdraw.sampler_impl.rejection_counter:rejection_sample")
-    seeds = torch.arange(sizes.batch_size, device="cuda")
-    return lambda: sample(
-        batch.draft_token_ids,
-        batch.cu_num_draft_tokens,
-        batch.max_spec_len,
-        batch.target_logits,
-        batch.temperature,
-        seeds,
-        seeds,
-        draft_probs=batch.draft_probs,
-        bonus_token_ids=batch.bonus_token_ids,
-    )
+    return fast_path_steps(rejection_batch(sizes, "cuda", dtype=torch.bfloat16))
 
 
 def _sizes(standard: dict[str, int], axis: str, size: int) -> Sizes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ from fairdraw.perf_regression.confirmation import Timed, confirmed
 from fairdraw.perf_regression.counts import Launch
 from fairdraw.perf_regression.decision import Decision, Verdict
 from fairdraw.perf_regression.fresh import run_fresh
+from fairdraw.perf_regression.instructions import instructions_per_step
 from fairdraw.perf_regression.named import NoVerdictError
 
 if TYPE_CHECKING:
@@ -71,6 +73,32 @@ def test_failure_whose_confirmation_does_not_end_stays(plant: Plant, monkeypatch
     decision = confirmed(Decision(Verdict.FAIL, "too slow"), 1.0, Timed("planted:rounds").in_fresh_process, 3)
     assert decision.verdict is Verdict.FAIL
     assert decision.reason.endswith("not measured again: planted:rounds failed in a fresh process: no end after 0.2 s")
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("exec sleep 600", r"failed in a fresh process: no end after 0\.5 s"),
+        ("exit 0", "no count of instructions was printed"),
+    ],
+    ids=["no end", "no count"],
+)
+def test_instructions_that_valgrind_does_not_tell_are_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
+) -> None:
+    valgrind = tmp_path / "valgrind"
+    valgrind.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
+    valgrind.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(NoVerdictError, match=rf"^planted:steps under valgrind:? {message}$"):
+        instructions_per_step("planted:steps", timeout=0.5)
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
+def test_instructions_are_those_of_the_steps_alone(plant: Plant) -> None:
+    """Of a thousand turns of a loop, of 1 to 1000 instructions each; starting Python takes many more."""
+    plant("def steps(length):\n    return (lambda: None), (lambda: sum(range(length)))\n")
+    assert 1_000 < instructions_per_step("planted:steps", repeats=10, length=1_000) < 1_000_000
 
 
 def test_compilation_without_an_end_is_no_verdict() -> None:

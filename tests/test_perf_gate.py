@@ -20,6 +20,7 @@ from fairdraw.perf_regression.benching import (
     STRICT_VARIABLE,
     judge_growth,
     judge_ratio,
+    judge_workspace,
     paired,
     settle,
     why_not_timed,
@@ -60,6 +61,7 @@ def test_failure_fails_its_test() -> None:
         settle([PASSED, FAILED, UNKNOWN])
 
 
+@pytest.mark.filterwarnings("ignore::fairdraw.perf_regression.findings.InconclusiveWarning")
 @pytest.mark.parametrize("findings", [[UNSURE], [UNKNOWN], [PASSED, UNKNOWN], []], ids=len)
 def test_what_is_not_known_is_a_skip_and_not_a_pass(findings: list[Finding]) -> None:
     with pytest.raises(pytest.skip.Exception, match=r"INCONCLUSIVE|NO VERDICT"):
@@ -160,6 +162,20 @@ def test_ratio_that_fails_is_confirmed_and_kept_by_the_harness(monkeypatch: pyte
     assert (found.verdict, found.value) == (Verdict.FAIL, pytest.approx(9.0))
     assert found.reason.endswith("3 fresh processes: 9, 9, 9")
     assert benchmark.extra_info["pair"]["verdict"] == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [(33e-6, Verdict.PASS), (35e-6, Verdict.INCONCLUSIVE), (40e-6, Verdict.FAIL)],
+    ids=["faster", "slower by less than the floor", "slower"],
+)
+def test_workspace_that_costs_time_is_caught(ours: float, verdict: Verdict, monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = {"ours": ours, "reference": 34e-6}
+    rounds = Rounds({name: (lambda name=name: name) for name in cost}, clock=lambda step, inner: cost[str(step())])
+    monkeypatch.setattr(Timed, "rounds", lambda self: rounds)
+    monkeypatch.setattr(Timed, "in_fresh_process", lambda self: ours / 34e-6)
+    found = judge_workspace(FakeBenchmark(), "rejection.counter_triton.B64.workspace", Timed("nobody:nothing"))
+    assert (found.verdict, found.what) == (verdict, "time with / without workspace")
 
 
 def test_strict_option_asks_for_nothing_but_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +295,7 @@ def test_every_case_of_the_limits_is_measured() -> None:
     for name in read_limits().cases.keys() - WORLDS.keys():
         kind, _, rest = name.partition(".")
         assert f"{kind}." in text or f'"{kind}"' in text, name
-        assert rest.split(".")[0] in text, name
+        assert all(word in text for word in rest.split(".")), name
 
 
 SLOW = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch, VerifyFunction
@@ -9,7 +10,7 @@ from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, Sp
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DECLINED", "verify_with"]
+__all__ = ["DECLINED", "captured_step", "verify_with"]
 
 OWN_NUMBERS = "draws are functions of seed and position, there is no noise to hand in"
 
@@ -22,26 +23,53 @@ DECLINED: dict[str, str] = {
 
 
 def verify_with(backend: Literal["torch", "triton"]) -> VerifyFunction:
-    """`fairdraw.sampler_impl.rejection_counter` on one backend. A call draws one seed per request; positions are 0."""
-    from fairdraw.sampler_impl.rejection_counter import rejection_sample
+    """`fairdraw.sampler_impl.rejection_counter` on one backend. A call draws one seed per request; positions are 0.
+
+    On a GPU each call has a workspace, so that large batches reach the kernels that overlap.
+    """
 
     def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         if isinstance(noise, ExplicitNoise):
             raise TypeError("verify: noise=ExplicitNoise, but it must be SeededNoise. This sampler declines the other.")
-        return rejection_sample(
-            batch.draft_token_ids,
-            batch.cu_num_draft_tokens,
-            batch.max_spec_len,
-            batch.target_logits,
-            _temperature(batch),
-            seeds := _seeds(batch, noise),
-            seeds.new_zeros(batch.batch_size),
-            draft_probs=batch.draft_probs,
-            bonus_token_ids=batch.bonus_token_ids,
-            backend=backend,
-        )
+        return _step(batch, _seeds(batch, noise), backend, workspace=batch.device.type == "cuda")()
 
     return verify
+
+
+def captured_step(batch: SpecDecodeBatch, backend: Literal["torch", "triton"], *, workspace: bool) -> partial[Tensor]:
+    """One call with seeds that stay where they are: what a server captures in a CUDA graph.
+
+    A graph has addresses only. This holds the tensors that lie there, its own workspace among them (as
+    `keywords["workspace"]`), and so must live as long as the graph.
+    """
+    import torch
+
+    return _step(batch, torch.arange(batch.batch_size, device=batch.device), backend, workspace=workspace)
+
+
+def _step(
+    batch: SpecDecodeBatch,
+    seeds: Tensor,  # [batch_size] int64
+    backend: Literal["torch", "triton"],
+    *,
+    workspace: bool,
+) -> partial[Tensor]:
+    from fairdraw.sampler_impl.rejection_counter import make_workspace, rejection_sample
+
+    return partial(
+        rejection_sample,
+        batch.draft_token_ids,
+        batch.cu_num_draft_tokens,
+        batch.max_spec_len,
+        batch.target_logits,
+        _temperature(batch),
+        seeds,
+        seeds.new_zeros(batch.batch_size),
+        draft_probs=batch.draft_probs,
+        bonus_token_ids=batch.bonus_token_ids,
+        workspace=make_workspace(batch.batch_size, batch.device) if workspace else None,
+        backend=backend,
+    )
 
 
 def _temperature(batch: SpecDecodeBatch) -> Tensor:  # [batch_size] float32
