@@ -1,7 +1,7 @@
 """The third counter kernel: one token, of what the target has more than the draft, or of the bonus row.
 
     rejected row   [ target - draft | target - draft | ... ]   a mass per eighth of a tile, float32
-    bonus row      [     target     |     target     | ... ]   a mass per tile, int64, as `tile_stats_kernel` has them
+    bonus row      [     target     |     target     | ... ]   a mass per eighth, int64: a float32 and its exponent
 
 A request is in one of three states when this kernel looks at it: its token is written, and nothing is read; a draft
 token was rejected; or all were accepted, and its bonus row, which nobody has read until now, is measured here.
@@ -19,21 +19,24 @@ from triton.language.extra.cuda import gdc_wait
 
 from ._counter_functions import (
     EMPTY,
+    FAR,
     NO_ID,
+    NO_WINNER,
     PART,
     PARTS,
     TILE,
     exponent_scale,
     fixed_point,
+    highest_exponent,
     load_logits,
-    load_stats,
-    load_tile,
+    nothing,
+    packed,
     pick,
-    pick_from_tiles,
     pick_last,
-    tile_mass,
+    shares,
     tile_winner,
     uniforms_at,
+    weights_of,
 )
 from ._counter_handover import (
     ARRIVED,
@@ -135,8 +138,21 @@ def _measure_residual(
 
 
 @triton.jit
+def _part_masses(
+    row_ptr,  # [vocab_size] any
+    tile,
+    scale,
+    reference,
+    vocab_size,
+):
+    """Of a tile's eighths, over `2**reference`."""
+    weights = weights_of(row_ptr, -1, tile * TILE, scale, reference, vocab_size, TILE)
+    return tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
+
+
+@triton.jit
 def _measure_bonus(
-    row_stats_ptr,  # [num_tiles] int64, written
+    stats_ptr,  # [num_tiles, 8] int64, written
     row_ptr,  # [vocab_size] any
     first_tile,
     num_tiles,
@@ -146,21 +162,25 @@ def _measure_bonus(
     STRIP: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """As rows behind draft tokens are measured, but nothing is known beforehand about their size."""
+    """Nothing is known beforehand about the size of its numbers: if 0 is no good reference, a tile finds its own."""
+    parts = tl.arange(0, PARTS)
     for tile in range(first_tile, tl.minimum(first_tile + STRIP, num_tiles)):
         if temperature == 0:
-            tl.store(row_stats_ptr + tile, tile_winner(row_ptr, tile, vocab_size, LANES))
+            stats = tl.where(parts == 0, tile_winner(row_ptr, tile, vocab_size, LANES), NO_WINNER)
         else:
-            logits = load_tile(row_ptr, tile, vocab_size, LANES)
-            reference = tl.full((), 0.0, tl.float32)  # and if that is no good, the tile says so
-            mass = tile_mass(logits, row_ptr, -1, tile, scale, reference, False, vocab_size, False, LANES)
-            tl.store(row_stats_ptr + tile, mass)
+            reference = tl.full((), 0.0, tl.float32)
+            masses = _part_masses(row_ptr, tile, scale, reference, vocab_size)
+            total = tl.sum(masses)
+            if (not (total < 1e30)) | (total < 1e-20):
+                reference = highest_exponent(row_ptr, -1, tile, scale, vocab_size, LANES)
+                masses = _part_masses(row_ptr, tile, scale, reference, vocab_size)
+            stats = packed(masses, reference)
+        tl.store(stats_ptr + tile * PARTS + parts, stats)
 
 
 @triton.jit
 def _bonus_token(
-    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
-    row,
+    stats_ptr,  # [num_tiles, 8] int64
     row_ptr,  # [vocab_size] any
     uniform,
     num_tiles,
@@ -169,20 +189,27 @@ def _bonus_token(
     scale,
     TILES: tl.constexpr,
 ):
-    """Pick a tile by the masses, then an entry of it; of a greedy request the argmax."""
-    rows = row + tl.zeros((1,), tl.int64)
-    stats = load_stats(tile_stats_ptr, rows, rows >= 0, num_tiles, TILES)
-    token_id = ((tl.max(stats) & NO_ID) ^ NO_ID).to(tl.int32)
-    if temperature != 0:
-        token_id = pick_from_tiles(tl.max(stats, axis=0), row_ptr, -1, uniform, scale, vocab_size, TILES, IN_PARTS=True)
+    """Pick an eighth of a tile by the masses, then an entry of it; of a greedy request the argmax. No law: token 0."""
+    parts = tl.arange(0, TILES * PARTS)
+    stats = tl.load(stats_ptr + parts, mask=parts < num_tiles * PARTS, other=nothing(temperature), cache_modifier=".cg")
+    token_id = 0
+    if temperature == 0:
+        token_id = ((tl.max(stats) & NO_ID) ^ NO_ID).to(tl.int32)
+    else:
+        exponents = (stats >> 32).to(tl.int32)
+        masses = shares(stats, tl.max(exponents) + 3)  # so that eight times as many add up
+        if tl.max(masses) > 0:
+            picked, uniform = pick(masses, uniform)
+            top = tl.max(tl.where(parts == picked, exponents, -FAR)).to(tl.float32)
+            weights = weights_of(row_ptr, -1, picked * PART, scale, top, vocab_size, PART)
+            token_id = picked * PART + pick_last(fixed_point(weights, tl.sum(weights)), uniform)
     return token_id
 
 
 @triton.jit(do_not_specialize=["num_tiles", "num_strips", "max_spec_len"])
 def draw_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
-    part_masses_ptr,  # [batch_size, num_tiles, 8] float32, written
-    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64, bonus rows written
+    part_masses_ptr,  # [batch_size, num_tiles, 8] int64, written; of a rejected row the first half, as float32
     progress_ptr,  # [batch_size, 4] int32, written
     verdicts_ptr,  # [batch_size, 3] int64
     cu_num_draft_tokens_ptr,  # [batch_size] int32
@@ -234,12 +261,12 @@ def draw_kernel(
         logits_row += req_idx
         complete = pos == count
     logits_row_ptr = logits_ptr + logits_row * logits_stride
-    masses_ptr = part_masses_ptr + req_idx * num_tiles * PARTS
+    stats_ptr = part_masses_ptr + req_idx * num_tiles * PARTS
+    masses_ptr = stats_ptr.to(tl.pointer_type(tl.float32))
     if row != DONE:
         if complete:
-            row_stats_ptr = tile_stats_ptr + logits_row * num_tiles
             # fmt: off
-            _measure_bonus(row_stats_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale,
+            _measure_bonus(stats_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale,
                            STRIP, LANES)
             # fmt: on
         elif DRAFT != ONE_HOT:
@@ -256,8 +283,8 @@ def draw_kernel(
             token_ptr = output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos
             # fmt: off
             if complete:
-                tl.store(token_ptr, _bonus_token(tile_stats_ptr, logits_row, logits_row_ptr, uniform, num_tiles,
-                                                 vocab_size, temperature, scale, TILES))
+                tl.store(token_ptr, _bonus_token(stats_ptr, logits_row_ptr, uniform, num_tiles, vocab_size,
+                                                 temperature, scale, TILES))
             elif DRAFT != ONE_HOT:
                 tl.store(token_ptr, _recovered_token(masses_ptr, logits_row_ptr, draft_ptr + row * draft_stride,
                                                      uniform, num_tiles, vocab_size, scale, target_law, draft_law,

@@ -126,7 +126,7 @@ def without(logits, token_ids, token_id):
 
 
 @triton.jit
-def _highest_exponent(
+def highest_exponent(
     row_ptr,  # [vocab_size] any
     removed_id,
     tile,
@@ -182,6 +182,19 @@ def reference_exponent(
 
 
 @triton.jit
+def packed(
+    masses,  # [...] float32
+    reference,
+):
+    """As int64, `masses * 2**reference`; of NaN or infinity the highest exponent, with nothing of it."""
+    bits = masses.to(tl.int32, bitcast=True)
+    normal = (masses < 1e38) & (bits >= 0x800000)
+    exponents = tl.where(normal, (bits >> 23) - 127 + reference.to(tl.int32), tl.where(masses < 1e38, -FAR, FAR))
+    mantissas = tl.where(normal, (bits & 0x7FFFFF) | 0x800000, 0)
+    return (exponents.to(tl.int64) << 32) | mantissas.to(tl.int64)
+
+
+@triton.jit
 def tile_mass(
     logits,  # [...] any
     row_ptr,  # [vocab_size] any
@@ -206,13 +219,9 @@ def tile_mass(
         if (draft_token_id >= 0) & (draft_token_id // TILE == tile):
             mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
     if (not (mass < 1e30)) | ((not usable) & (mass < 1e-20)):
-        reference = _highest_exponent(row_ptr, removed_id, tile, scale, vocab_size, LANES)
+        reference = highest_exponent(row_ptr, removed_id, tile, scale, vocab_size, LANES)
         mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
-    bits = mass.to(tl.int32, bitcast=True)
-    normal = (mass < 1e38) & (bits >= 0x800000)
-    exponent = tl.where(normal, (bits >> 23) - 127 + reference.to(tl.int32), tl.where(mass < 1e38, -FAR, FAR))
-    mantissa = tl.where(normal, (bits & 0x7FFFFF) | 0x800000, 0)
-    return (exponent.to(tl.int64) << 32) | mantissa.to(tl.int64)
+    return packed(mass, reference)
 
 
 @triton.jit
@@ -240,13 +249,21 @@ def load_stats(
     tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
     rows,  # [...] int64
     live,  # [...] bool
+    temperature,
     num_tiles,
     TILES: tl.constexpr,
 ):
     """[rows, tiles] int64 as stored, past the L1 cache: another multiprocessor may have written while this one ran."""
     tiles = tl.arange(0, TILES)[None, :]
     mask = live[:, None] & (tiles < num_tiles)
-    return tl.load(tile_stats_ptr + rows[:, None] * num_tiles + tiles, mask=mask, other=NO_MASS, cache_modifier=".cg")
+    at = rows[:, None] * num_tiles + tiles
+    return tl.load(tile_stats_ptr + at, mask=mask, other=nothing(temperature), cache_modifier=".cg")
+
+
+@triton.jit
+def nothing(temperature):
+    """What a tile behind the last one has: no mass, or of a greedy request less than any logit."""
+    return tl.where(temperature == 0, NO_WINNER, NO_MASS)
 
 
 @triton.jit
@@ -278,7 +295,7 @@ def inverse(totals):
 
 
 @triton.jit
-def _weights(
+def weights_of(
     row_ptr,  # [vocab_size] any
     removed_id,
     first_id,
@@ -302,25 +319,14 @@ def pick_from_tiles(
     scale,
     vocab_size,
     TILES: tl.constexpr,
-    IN_PARTS: tl.constexpr,
 ):
-    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0.
-
-    To pick an entry of a tile at once takes 96 registers; a kernel that has not got them picks one of its eighths
-    first, and is a microsecond slower.
-    """
+    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0."""
     exponents = (stats >> 32).to(tl.int32)
-    tile_masses = shares(stats, tl.max(exponents))
+    masses = shares(stats, tl.max(exponents))
     token_id = 0
-    if tl.max(tile_masses) > 0:
-        tile, uniform = pick(tile_masses, uniform)
+    if tl.max(masses) > 0:
+        tile, uniform = pick(masses, uniform)
         top = tl.max(tl.where(tl.arange(0, TILES) == tile, exponents, -FAR)).to(tl.float32)
-        weights = _weights(row_ptr, removed_id, tile * TILE, scale, top, vocab_size, TILE)
-        token_id = tile * TILE
-        if IN_PARTS:
-            masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
-            part, uniform = pick(fixed_point(masses, tl.sum(masses)), uniform)
-            token_id += part * PART
-            weights = _weights(row_ptr, removed_id, token_id, scale, top, vocab_size, PART)
-        token_id += pick_last(fixed_point(weights, tl.sum(weights)), uniform)
+        weights = weights_of(row_ptr, removed_id, tile * TILE, scale, top, vocab_size, TILE)
+        token_id = tile * TILE + pick_last(fixed_point(weights, tl.sum(weights)), uniform)
     return token_id

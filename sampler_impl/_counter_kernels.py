@@ -200,6 +200,7 @@ def _draft_laws(
     draft_logsumexp_ptr,  # [num_tokens] float32, or None
     draft_rows,  # [...] int64
     drafted,  # [...] bool
+    temperature,
     num_rows,
     num_tiles,
     TILES: tl.constexpr,
@@ -208,7 +209,8 @@ def _draft_laws(
     if draft_logsumexp_ptr is not None:
         tops = tl.load(draft_logsumexp_ptr + draft_rows, mask=drafted, other=0.0) * LOG2_E
         return tops, tl.zeros_like(tops) + 1.0
-    tops, totals = row_laws(load_stats(tile_stats_ptr, draft_rows + num_rows, drafted, num_tiles, TILES))
+    stats = load_stats(tile_stats_ptr, draft_rows + num_rows, drafted, temperature, num_tiles, TILES)
+    tops, totals = row_laws(stats)
     return tops, inverse(totals)
 
 
@@ -273,7 +275,7 @@ def judge_kernel(
         if OVERLAP:
             gdc_wait()
         tl.store(progress_ptr + ARRIVED, 0)
-    stats = load_stats(tile_stats_ptr, rows, drafted, num_tiles, TILES)
+    stats = load_stats(tile_stats_ptr, rows, drafted, temperature, num_tiles, TILES)
     tops, totals = row_laws(stats)
     targets = tl.exp2(logits * scale - tops)
     if DRAFT == ONE_HOT:
@@ -283,7 +285,7 @@ def judge_kernel(
     targets = tl.where(totals > 0, tl.div_rn(targets, totals), 0.0)
     if DRAFT == LOGITS:
         draft_tops, draft_inverses = _draft_laws(
-            tile_stats_ptr, draft_logsumexp_ptr, draft_rows, drafted, num_rows, num_tiles, TILES
+            tile_stats_ptr, draft_logsumexp_ptr, draft_rows, drafted, temperature, num_rows, num_tiles, TILES
         )
         drafts = tl.exp2(drafts * scale - draft_tops) * draft_inverses
     accepted = (targets > 0) & (drafts > 0) & (tl.div_rn(targets, drafts).to(tl.float64) >= accept_uniforms)
@@ -315,7 +317,6 @@ def judge_kernel(
                 scale,
                 vocab_size,
                 TILES,
-                IN_PARTS=False,
             )
         else:
             verdict = row

@@ -150,13 +150,12 @@ class _Launches:
     def draw(self) -> None:
         step = self.step
         shape = (step.batch_size, self.num_tiles, PARTS.value)
-        part_masses = torch.empty(shape, dtype=torch.float32, device=step.device)
+        part_masses = torch.empty(shape, dtype=torch.int64, device=step.device)
         strip = _strip(step.batch_size * self.num_tiles, *DRAW_STRIP)
         num_strips = triton.cdiv(self.num_tiles, strip)
         draw_kernel[(step.batch_size * num_strips,)](
             self.output_token_ids,
             part_masses,
-            self.tile_stats,
             self.progress,
             self.verdicts,
             step.cu_num_draft_tokens,

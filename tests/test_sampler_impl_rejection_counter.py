@@ -201,6 +201,41 @@ def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) ->
         assert not workspace.any()
 
 
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_greedy_requests_accept_the_argmax_however_low_it_is(draft: str) -> None:
+    """Three tiles are padded to four, and the fourth must win against nobody."""
+    call = make_call([2, 3], 4096 * 2 + 100, seed=12, draft=draft)
+    rows = call.logits - torch.tensor([0.0, 3, 30, 1e4, 1e30])[:, None]
+    call = replace(call, logits=rows, temperature=torch.zeros(2), draft_token_ids=rows.argmax(-1).int())
+    assert call.bonus_token_ids is not None
+    wanted = [
+        [*ids.tolist(), bonus.item()]
+        for ids, bonus in zip(rows.argmax(-1).split([2, 3]), call.bonus_token_ids, strict=True)
+    ]
+    assert [[token for token in row if token >= 0] for row in call.both()] == wanted
+
+
+@pytest.mark.parametrize("vocab_size", [37, 4096 * 2 + 100])
+def test_bonus_rows_of_any_size_of_numbers_are_drawn_from(vocab_size: int) -> None:
+    """Nothing is known of a bonus row beforehand: huge, tiny, masked, without a law."""
+    call = make_call([0] * 8, vocab_size, seed=11, draft="one-hot", bonus_rows=True)
+    rows = call.logits.clone()
+    rows[0] *= 1e4
+    rows[1] -= 500
+    rows[2] += 500
+    rows[3, :-1] = float("-inf")
+    rows[4] = float("-inf")
+    rows[5, 3] = float("nan")
+    rows[6, 5] = float("inf")
+    call = replace(call, logits=rows, temperature=torch.tensor([1, 1, 0.5, 1, 1, 1, 1, 0.01]), max_spec_len=1)
+    tokens = [row[0] for row in call.both()]
+    assert tokens[0] == rows[0].argmax()
+    assert tokens[3] == vocab_size - 1
+    assert tokens[4:7] == [0, 0, 0]
+    greedy = replace(call, temperature=torch.zeros(8)).both()
+    assert [row[0] for row in greedy] == rows.argmax(-1).tolist()
+
+
 @pytest.mark.usefixtures("large_batch")
 def test_step_that_contradicts_itself_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests wait for rows that nobody measures, until their patience ends."""

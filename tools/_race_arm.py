@@ -39,7 +39,6 @@ class RaceKernel:
 def _race_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     tile_winners_ptr,  # [batch_size, num_tiles] int64, written
-    tile_stats_ptr,  # [num_rows, num_tiles] int64
     progress_ptr,  # [batch_size, 4] int32, written
     verdicts_ptr,  # [batch_size, 3] int64
     cu_num_draft_tokens_ptr,  # [batch_size] int32
