@@ -246,7 +246,7 @@ def tile_winner(
 
 @triton.jit
 def load_stats(
-    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
+    tile_stats_ptr,  # [num_tokens, num_tiles] int64
     rows,  # [...] int64
     live,  # [...] bool
     temperature,

@@ -105,9 +105,9 @@ def _measure(
             tl.store(row_stats_ptr + tile, mass, mask=tile < num_tiles)
 
 
-@triton.jit(do_not_specialize=["batch_size", "num_rows", "num_tiles", "num_strips", "max_spec_len"])
+@triton.jit(do_not_specialize=["batch_size", "num_tokens", "num_tiles", "num_strips", "max_spec_len"])
 def tile_stats_kernel(
-    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64, written
+    tile_stats_ptr,  # [num_tokens, num_tiles] int64, written; twice as many rows if draft laws are needed
     progress_ptr,  # [batch_size, 4] int32, written, or None
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_logits_ptr,  # [num_tokens, vocab_size] float32, or None: nobody needs their laws
@@ -115,7 +115,7 @@ def tile_stats_kernel(
     cu_num_draft_tokens_ptr,  # [batch_size] int32
     temperature_ptr,  # [batch_size] float32
     batch_size,
-    num_rows,
+    num_tokens,
     vocab_size,
     logits_stride,
     draft_stride,
@@ -132,51 +132,47 @@ def tile_stats_kernel(
         gdc_launch_dependents()
     stats_row = tl.program_id(0) // num_strips
     first_tile = tl.program_id(0) % num_strips * STRIP
-    is_draft = stats_row >= num_rows
-    row = tl.where(is_draft, stats_row - num_rows, stats_row)
-    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
-    # Whose row it is. Mostly all requests have max_spec_len draft tokens; else the requests that end before it are
-    # counted, below.
-    has_bonus = BONUS & (not is_draft)
-    width = tl.maximum(max_spec_len + tl.where(has_bonus, 1, 0), 1)
-    req_idx = tl.minimum(row // width, batch_size - 1)
-    draft_row = row - tl.where(has_bonus, req_idx, 0)
+    is_draft = stats_row >= num_tokens
+    draft_row = tl.where(is_draft, stats_row - num_tokens, stats_row)
+    # Whose row it is. Mostly all requests have max_spec_len draft tokens; else those that end before it are counted.
+    width = tl.maximum(max_spec_len, 1)
+    req_idx = tl.minimum(draft_row // width, batch_size - 1)
     end = (req_idx + 1) * max_spec_len
-    drafted = (draft_row < end) & (draft_row < num_rows - BONUS * batch_size)
-    # Loaded before anything else is known, as this is what the kernel waits for; converted only when it is needed.
+    row = draft_row
     size = vocab_size
     if BONUS:
-        size = tl.where(drafted | is_draft, vocab_size, 0)
+        row += req_idx
+        size = tl.where(is_draft | (num_tokens == batch_size * max_spec_len), vocab_size, 0)
+    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    # Loaded before anything else is known, as this is what the kernel waits for; converted only when it is needed.
     if draft_logits_ptr is None:
         logits = load_tile(row_ptr, first_tile, size, LANES)
     else:
-        draft_row_ptr = draft_logits_ptr + row.to(tl.int64) * draft_stride
+        draft_row_ptr = draft_logits_ptr + draft_row.to(tl.int64) * draft_stride
         if is_draft:
             logits = load_tile(draft_row_ptr, first_tile, size, LANES).to(tl.float32)
         else:
             logits = load_tile(row_ptr, first_tile, size, LANES).to(tl.float32)
-    draft_token_id = tl.load(draft_token_ids_ptr + draft_row, mask=drafted, other=-1).to(tl.int32)
+    draft_token_id = tl.load(draft_token_ids_ptr + draft_row, mask=draft_row < end, other=-1).to(tl.int32)
     temperature = tl.load(temperature_ptr + req_idx)
-    if (tl.load(cu_num_draft_tokens_ptr + req_idx) != end) | (row >= (req_idx + 1) * width):
+    if (tl.load(cu_num_draft_tokens_ptr + req_idx) != end) | (draft_row >= end):
         req_idx = 0
         for first in range(0, batch_size, 256):
             requests = first + tl.arange(0, 256)
             ends = tl.load(cu_num_draft_tokens_ptr + requests, mask=requests < batch_size, other=NO_ID >> 1)
-            req_idx += tl.sum((ends + tl.where(has_bonus, requests + 1, 0) <= row).to(tl.int32))
+            req_idx += tl.sum((ends <= draft_row).to(tl.int32))
         if req_idx >= batch_size:
             return
-        draft_row = row - tl.where(has_bonus, req_idx, 0)
-        end = tl.load(cu_num_draft_tokens_ptr + req_idx).to(tl.int32)
-        draft_token_id = tl.load(draft_token_ids_ptr + draft_row, mask=draft_row < end, other=-1).to(tl.int32)
+        draft_token_id = tl.load(draft_token_ids_ptr + draft_row).to(tl.int32)
         temperature = tl.load(temperature_ptr + req_idx)
-        if BONUS:  # it may have been the wrong row that was not read
+        size = 0
+    if BONUS:  # noqa: SIM102  # the outer one is decided when compiling
+        if size == 0:  # it was another row, or none
+            row_ptr = logits_ptr + (draft_row + req_idx).to(tl.int64) * logits_stride
             if draft_logits_ptr is None:
                 logits = load_tile(row_ptr, first_tile, vocab_size, LANES)
             elif not is_draft:
                 logits = load_tile(row_ptr, first_tile, vocab_size, LANES).to(tl.float32)
-    if BONUS:  # noqa: SIM102  # the outer one is decided when compiling
-        if draft_row >= end:
-            return
     stats_ptr = tile_stats_ptr + stats_row.to(tl.int64) * num_tiles
     # fmt: off
     if draft_logits_ptr is None:
@@ -196,12 +192,12 @@ def tile_stats_kernel(
 
 @triton.jit
 def _draft_laws(
-    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
+    tile_stats_ptr,  # [num_tokens, num_tiles] int64
     draft_logsumexp_ptr,  # [num_tokens] float32, or None
     draft_rows,  # [...] int64
     drafted,  # [...] bool
     temperature,
-    num_rows,
+    num_tokens,
     num_tiles,
     TILES: tl.constexpr,
 ):
@@ -209,17 +205,17 @@ def _draft_laws(
     if draft_logsumexp_ptr is not None:
         tops = tl.load(draft_logsumexp_ptr + draft_rows, mask=drafted, other=0.0) * LOG2_E
         return tops, tl.zeros_like(tops) + 1.0
-    stats = load_stats(tile_stats_ptr, draft_rows + num_rows, drafted, temperature, num_tiles, TILES)
+    stats = load_stats(tile_stats_ptr, draft_rows + num_tokens, drafted, temperature, num_tiles, TILES)
     tops, totals = row_laws(stats)
     return tops, inverse(totals)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_tiles", "num_strips", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_tokens", "num_tiles", "num_strips", "max_spec_len"])
 def judge_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     verdicts_ptr,  # [batch_size, 3] int64, written
     progress_ptr,  # [batch_size, 4] int32, written
-    tile_stats_ptr,  # [num_rows + num_tokens, num_tiles] int64
+    tile_stats_ptr,  # [num_tokens, num_tiles] int64
     draft_token_ids_ptr,  # [num_tokens] int32
     cu_num_draft_tokens_ptr,  # [batch_size] int32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
@@ -229,7 +225,7 @@ def judge_kernel(
     temperature_ptr,  # [batch_size] float32
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64
-    num_rows,
+    num_tokens,
     vocab_size,
     logits_stride,
     draft_stride,
@@ -266,7 +262,7 @@ def judge_kernel(
     if DRAFT != ONE_HOT:
         drafts = tl.load(draft_ptr + draft_rows * draft_stride + token_ids, mask=known, other=0.0).to(tl.float32)
     if EAGER:
-        num_measured = tl.sum((drafted & (rows < num_rows)).to(tl.int32))
+        num_measured = tl.sum((drafted & (draft_rows < num_tokens)).to(tl.int32))
         if DRAFT == LOGITS and draft_logsumexp_ptr is None:
             num_measured += tl.sum(drafted.to(tl.int32))
         wait_until(progress_ptr + MEASURED, num_measured * num_strips)
@@ -275,7 +271,7 @@ def judge_kernel(
         if OVERLAP:
             gdc_wait()
         tl.store(progress_ptr + ARRIVED, 0)
-    stats = load_stats(tile_stats_ptr, rows, drafted, temperature, num_tiles, TILES)
+    stats = load_stats(tile_stats_ptr, draft_rows, drafted, temperature, num_tiles, TILES)
     tops, totals = row_laws(stats)
     targets = tl.exp2(logits * scale - tops)
     if DRAFT == ONE_HOT:
@@ -285,7 +281,7 @@ def judge_kernel(
     targets = tl.where(totals > 0, tl.div_rn(targets, totals), 0.0)
     if DRAFT == LOGITS:
         draft_tops, draft_inverses = _draft_laws(
-            tile_stats_ptr, draft_logsumexp_ptr, draft_rows, drafted, temperature, num_rows, num_tiles, TILES
+            tile_stats_ptr, draft_logsumexp_ptr, draft_rows, drafted, temperature, num_tokens, num_tiles, TILES
         )
         drafts = tl.exp2(drafts * scale - draft_tops) * draft_inverses
     accepted = (targets > 0) & (drafts > 0) & (tl.div_rn(targets, drafts).to(tl.float64) >= accept_uniforms)

@@ -75,7 +75,7 @@ class _Launches:
         self.later = {"num_warps": WARPS, "launch_pdl": True} if self.overlap else {"num_warps": WARPS}
         strides = (step.vocab_size, step.logits.stride(0), self.draft_stride)
         self.aligned = all(stride % 16 == 0 for stride in strides)
-        num_rows = step.num_rows + (step.num_tokens if self.needs_draft_laws else 0)
+        num_rows = step.num_tokens * (1 + self.needs_draft_laws)
         self.tile_stats = torch.empty((num_rows, self.num_tiles), dtype=torch.int64, device=step.device)
         self.verdicts = torch.empty((step.batch_size, 3), dtype=torch.int64, device=step.device)
         self.stats_strip = _strip(self.tile_stats.numel(), *STATS_STRIP)
@@ -100,7 +100,7 @@ class _Launches:
             step.cu_num_draft_tokens,
             step.temperature,
             step.batch_size,
-            step.num_rows,
+            step.num_tokens,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
@@ -132,7 +132,7 @@ class _Launches:
             step.temperature,
             step.seeds,
             step.positions,
-            step.num_rows,
+            step.num_tokens,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
