@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-# Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
-from fairdraw.perf_regression import benching
+from fairdraw.perf_regression.benching import STRICT_VARIABLE
+from fairdraw.perf_regression.named import import_path
 
 TESTS = """
 from fairdraw.perf_regression.decision import Decision, Interval, Verdict
@@ -32,27 +32,28 @@ TOLD = (
 @pytest.fixture
 def gate(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A folder of tests whose ini makes errors of warnings, as this project's does."""
-    monkeypatch.setenv(benching.STRICT_VARIABLE, "0")
+    monkeypatch.setenv(STRICT_VARIABLE, "0")
     pytester.makepyfile(TESTS)
     pytester.makeini("[pytest]\nfilterwarnings = error\n")
     monkeypatch.setenv("PYTEST_PLUGINS", "fairdraw.perf_regression.conftest")
+    monkeypatch.setenv("PYTHONPATH", import_path())
     return pytester
 
 
 def test_inconclusive_is_a_skip_and_one_line_among_the_warnings(gate: pytest.Pytester) -> None:
-    ran = gate.runpytest_inprocess("-rs")
+    ran = gate.runpytest_subprocess("-rs")
     ran.assert_outcomes(passed=1, skipped=2, warnings=1)
     ran.stdout.fnmatch_lines(["*::test_near", f"*.py:8: InconclusiveWarning: {TOLD.replace('[', '[[]')}"])
     assert f": {TOLD}\n" in ran.stdout.str()  # the reason of the skip, which is the same sentence
 
 
 def test_inconclusive_is_red_if_only_passes_are_green(gate: pytest.Pytester) -> None:
-    ran = gate.runpytest_inprocess("--perf-strict")
+    ran = gate.runpytest_subprocess("--perf-strict")
     ran.assert_outcomes(passed=1, failed=2)
     assert f"AssertionError: {TOLD}\n" in ran.stdout.str()
 
 
 def test_inconclusive_is_red_if_warnings_are_asked_to_be_errors(gate: pytest.Pytester) -> None:
-    ran = gate.runpytest_inprocess("-W", "error")
+    ran = gate.runpytest_subprocess("-W", "error")
     ran.assert_outcomes(passed=1, failed=1, skipped=1)
     assert f"InconclusiveWarning: {TOLD}" in ran.stdout.str()
