@@ -10,7 +10,7 @@ the draft token of that position and one that draws the token which replaces it.
   type and before temperature, a rejected row a second time with the draft's, and a bonus row only if it is drawn from.
 
 Draws are by inverse CDF, which needs one uniform per token where an exponential race needs one per vocabulary entry. In
-the same kernels a race takes 69 us instead of 34 (one H200, 64 requests of 3 drafts, 128256 entries; the record is
+the same kernels a race takes 68 us instead of 34 (one H200, 64 requests of 3 drafts, 128256 entries; the record is
 `perf_regression/records/rejection_h200.json`, and docs/performance.md has all figures).
 
 Exactly, at one position of a random request, with `target = softmax(logits / temperature)`:
