@@ -87,7 +87,8 @@ def _measure(
 ):
     """Masses of a strip of tiles, or for a greedy request their winners. The first tile's logits are there already.
 
-    Each tile is loaded before the one ahead of it is added up, so that memory is never waited for twice.
+    A tile's load is written down before the sum of the one ahead of it. The compiler moves it behind that sum to save
+    registers, and to hold it in place is slower: what fills the time is the other programs that these make room for.
     """
     if temperature == 0:
         for tile in range(first_tile, tl.minimum(first_tile + STRIP, num_tiles)):
