@@ -2,30 +2,30 @@
 
     rows of one request      tiles of 4096 entries
     draft row 0   [ mass | mass | ... | mass ]    1. `tile_stats_kernel`, a program per row and strip of tiles: reads
-    draft row 1   [ mass | mass | ... | mass ]       every target logit, once, and writes 8 bytes per tile
+    draft row 1   [ mass | mass | ... | mass ]       every logit behind a draft token, once, and writes 8 bytes per tile
     draft row 2   [ mass | mass | ... | mass ]
-    (bonus row)   [ mass | mass | ... | mass ]
                              |
             accept, accept, REJECT                2. `judge_kernel`, a program per request: laws of the rows from their
                              |                       masses, draft tokens by gathers, the first rejected row
                              v
-    draft row 2   [ masses of target - draft ]    3. `residual_kernel`, a program per request and strip: reads that one
-                             |                       row of target and draft; the program that finishes last picks an
-                             v                       eighth of a tile, and an entry of it
+    draft row 2   [ masses of target - draft ]    3. `draw_kernel`, a program per request and strip: reads that one row
+                             |                       of target and draft; the program that finishes last picks an eighth
+                             v                       of a tile, and an entry of it
                            token
 
-One-hot drafts and bonus rows need no third kernel: what is drawn from is the row itself (without the drafted id), whose
-tile masses are known, so that `judge_kernel` reads one tile and is done. Greedy requests keep in place of a mass the
-tile's highest logit and its id, and are done there as well.
+One-hot drafts need no third kernel: what is drawn from is the row itself without the drafted id, whose tile masses are
+known, so that `judge_kernel` reads one tile and is done. Greedy requests keep in place of a mass the tile's highest
+logit and its id, and are done there as well. A bonus row is needed only if every draft token was accepted, and nobody
+reads it before that is known: then `draw_kernel` does.
 
 On Hopper and later each kernel is launched while the one before it still runs (programmatic dependent launch), does
 what does not depend on it, and waits. It waits for the whole kernel, or, if there is a workspace to count in (`EAGER`),
-for what it needs of it: a request is judged when its own strips are measured, and recovered when it is judged, while
+for what it needs of it: a request is judged when its own strips are measured, and drawn for when it is judged, while
 rows of others are still read:
 
     1. [ request 0 ][ request 1 ][ request 2 ]        MEASURED counts strips; full: judge, set JUDGED
     2.             judge 0      judge 1      judge 2
-    3.                   [ residual 0 ][ residual 1 ]  ARRIVED counts strips; full: pick, and all back to 0
+    3.                      [ draw 0 ]   [ draw 1 ]    ARRIVED counts strips; full: pick, and all back to 0
 
 That cannot lock up: programs of a kernel start when all of the one before have started, so what is waited for runs.
 
@@ -141,7 +141,7 @@ def tile_stats_kernel(
     end = (req_idx + 1) * max_spec_len
     row = draft_row
     size = vocab_size
-    if BONUS:
+    if BONUS:  # ahead of it are other requests' bonus rows; how many, is known beforehand if all have as many drafts
         row += req_idx
         size = tl.where(is_draft | (num_tokens == batch_size * max_spec_len), vocab_size, 0)
     row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
@@ -168,7 +168,7 @@ def tile_stats_kernel(
         temperature = tl.load(temperature_ptr + req_idx)
         size = 0
     if BONUS:  # noqa: SIM102  # the outer one is decided when compiling
-        if size == 0:  # it was another row, or none
+        if size == 0:
             row_ptr = logits_ptr + (draft_row + req_idx).to(tl.int64) * logits_stride
             if draft_logits_ptr is None:
                 logits = load_tile(row_ptr, first_tile, vocab_size, LANES)
