@@ -34,6 +34,7 @@ __all__ = [
     "ORACLE",
     "Answer",
     "answers",
+    "argmax_decoding",
     "broken",
     "emit_case",
     "emit_explicit",
@@ -185,6 +186,17 @@ def answers(batch: SpecDecodeBatch, emission: Emission) -> list[Answer]:
         Answer(i, drafts[rows], bonus[i][0], greedy[i], rows.start, emission.emitted(i))
         for i, rows in enumerate(map(batch.token_slice, range(batch.batch_size)))
     ]
+
+
+def argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
+    """What decoding token by token would have emitted; `np.argmax` takes the lowest id on ties."""
+    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
+    emitted: list[int] = []
+    for draft, row in zip(answer.drafts, rows, strict=True):
+        emitted.append(int(np.argmax(row)))
+        if emitted[-1] != draft:
+            return emitted
+    return [*emitted, answer.bonus_token_id]
 
 
 def probabilities(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from fairdraw.checks import check
@@ -10,6 +9,7 @@ from fairdraw.harness import emit
 from fairdraw.properties._asserts import (
     Answer,
     answers,
+    argmax_decoding,
     broken,
     emit_case,
     emit_explicit,
@@ -25,19 +25,8 @@ from fairdraw.strategies import DTYPES, RejectionCase
 _GREEDY = (Capability.GREEDY,)
 
 
-def _argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
-    """What decoding token by token would have emitted; `np.argmax` takes the lowest id on ties."""
-    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
-    emitted: list[int] = []
-    for draft, row in zip(answer.drafts, rows, strict=True):
-        emitted.append(int(np.argmax(row)))
-        if emitted[-1] != draft:
-            return emitted
-    return [*emitted, answer.bonus_token_id]
-
-
 def _equals_argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> None:
-    expected = _argmax_decoding(batch, answer)
+    expected = argmax_decoding(batch, answer)
     if answer.is_greedy and answer.tokens != expected:
         broken(f"{answer}, but argmax decoding gives {expected}")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw.properties import _rejection_equality as equality
 from fairdraw.properties import _rejection_greedy as greedy
+from fairdraw.properties import _rejection_low_logits as low_logits
 from fairdraw.properties import _rejection_noise as noise
 from fairdraw.properties import _rejection_relations as relations
 from fairdraw.properties import _rejection_seeds as seeds
@@ -46,6 +47,8 @@ CHECKS: tuple[Check, ...] = (
     greedy.greedy_requests_see_the_last_bit_of_a_half_precision_logit,
     greedy.mixed_batches_equal_greedy_and_random_batches_apart,
     greedy.greedy_requests_accept_every_argmax_draft,
+    low_logits.greedy_requests_take_the_argmax_however_low_it_is,
+    low_logits.greedy_requests_take_the_argmax_of_a_large_vocabulary_however_low_it_is,
     # 3xx: relations between runs
     relations.tokens_do_not_depend_on_batch_mates,
     relations.permuted_requests_give_permuted_tokens,
@@ -62,6 +65,7 @@ CHECKS: tuple[Check, ...] = (
     relations.a_constant_added_to_the_logits_changes_nothing,
     relations.drafts_cut_off_at_the_end_keep_the_tokens_before,
     relations.later_positions_do_not_influence_earlier_tokens,
+    low_logits.the_only_possible_token_of_a_large_vocabulary_is_emitted_however_low_its_logit_is,
     # 32x: which number may influence which token
     noise.uniform_zero_accepts_every_possible_draft,
     noise.larger_uniforms_never_accept_more,

@@ -217,6 +217,29 @@ class GreedyTakesTheArgmaxOfTheResidual(RejectionOracle):
         return int(np.argmax(step.target_logits if step.draft_probs is None else self.residual(step)))
 
 
+@planted("REJ209", "REJ210")
+class GreedyPadsTheVocabularyWithAFiniteLogit(RejectionOracle):
+    """Lanes beyond the vocabulary hold -2 for -inf: they win wherever every logit is lower."""
+
+    def greedy_token(self, step: DraftStep) -> int:
+        lanes = 1 << (step.target_logits.size - 1).bit_length()
+        padding = np.full(lanes - step.target_logits.size, -2, np.float32)
+        return int(np.argmax(np.concatenate([step.target_logits, padding])))
+
+
+@planted("REJ210")
+class GreedyPadsTheTilesWithAFiniteLogit(RejectionOracle):
+    """Three tiles are compared as four, and the fourth has -2 and no token: our own kernel with counter noise, once."""
+
+    TILE = 4096
+    NO_TOKEN = 2**31 - 1
+
+    def greedy_token(self, step: DraftStep) -> int:
+        num_tiles = -(-step.target_logits.size // self.TILE)
+        is_padded = num_tiles & (num_tiles - 1) != 0
+        return self.NO_TOKEN if is_padded and step.target_logits.max() < -2 else super().greedy_token(step)
+
+
 @planted("REJ207", "REJ303", "REJ301", "REJ423")
 class OneGreedyRequestMakesAllGreedy(RejectionOracle):
     """The fast path asks `any` where it should ask `all`: a neighbour with temperature 0 takes the randomness away."""

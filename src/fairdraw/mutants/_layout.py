@@ -176,6 +176,19 @@ class NormalisesOverThePaddedVocabulary(RejectionOracle):
         return [dataclasses.replace(s, target_probs=p) for s, p in zip(steps, probs, strict=True)]
 
 
+@planted("REJ316")
+class NormalisesOverThePaddedTiles(RejectionOracle):
+    """Three tiles are summed as four, and the fourth adds exp(-2): nothing to a row of usual logits."""
+
+    def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[DraftStep]:
+        num_tiles = -(-batch.vocab_size // 4096)
+        missing = (1 << (num_tiles - 1).bit_length()) - num_tiles
+        padded = torch.nn.functional.pad(batch.target_logits.float(), (0, missing), value=-2)
+        probs = padded.softmax(-1)[:, : batch.vocab_size].cpu().numpy()
+        steps = super().steps(batch, noise)
+        return [dataclasses.replace(s, target_probs=p) for s, p in zip(steps, probs, strict=True)]
+
+
 @planted("REJ327")
 class NanPoisonsTheBatch(RejectionOracle):
     """The maximum is taken over all rows at once: one sequence without a law takes everybody's away."""
