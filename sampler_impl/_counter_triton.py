@@ -31,7 +31,7 @@ DRAW_STRIP = (2, 512)
 
 REGISTERS = {2: 64, 4: 96}
 """At most, by bytes per logit, of a program of several tiles. With 64, 8 of them fit a multiprocessor, and drawing is
-up to 1 us faster; measuring takes 48 by itself, but would take 96 where there are bonus rows."""
+up to 1 us faster. Measuring takes 48 by itself, and 53 to 64 where there are bonus rows: there it is kept from more."""
 
 REGISTERS_OF_BOTH = 80
 """At most, where one kernel measures target and draft rows, and there are bonus rows: with 64 it spills."""
