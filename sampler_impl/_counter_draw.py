@@ -4,7 +4,8 @@
     bonus row      [     target     |     target     | ... ]   a mass per eighth, int64: a float32 and its exponent
 
 A request is in one of three states when this kernel looks at it: its token is written, and nothing is read; a draft
-token was rejected; or all were accepted, and its bonus row, which nobody has read until now, is measured here.
+token was rejected; or all were accepted, and its bonus row, which nobody has read until now, is measured here. The
+program of its first strip, the last to start, waits for the masses of all, picks, and makes their words 0 again.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -38,17 +39,10 @@ from ._counter_functions import (
     uniforms_at,
     weights_of,
 )
-from ._counter_handover import (
-    ARRIVED,
-    DONE,
-    JUDGED,
-    LOGITS,
-    ONE_HOT,
-    PROGRESS,
-    end_after_predecessor,
-    unpack,
-    wait_until,
-)
+from ._counter_handover import LOGITS, ONE_HOT, OPEN, VERDICT, unpack, wait_for, wait_for_all
+
+NO_MASS_32 = tl.constexpr(-0x80000000)
+"""-0.0: a residual of nothing, which is not 0 as a word."""
 
 
 @triton.jit
@@ -82,7 +76,7 @@ def residual(
 
 @triton.jit
 def _recovered_token(
-    masses_ptr,  # [num_tiles, 8] float32
+    masses,  # [tiles * 8] float32
     logits_row_ptr,  # [vocab_size] float32
     draft_row_ptr,  # [vocab_size] float32
     uniform,
@@ -96,7 +90,6 @@ def _recovered_token(
 ):
     """Pick an eighth of a tile by the masses, then an entry of it."""
     parts = tl.arange(0, TILES * PARTS)
-    masses = tl.load(masses_ptr + parts, mask=parts < num_tiles * PARTS, other=0.0, cache_modifier=".cg")
     total = tl.sum(masses)
     keep = total > EMPTY
     if not keep:
@@ -111,12 +104,13 @@ def _recovered_token(
     picked, uniform = pick(fixed_point(masses, total), uniform)
     last_ids = picked * PART + tl.arange(0, PART)
     last = residual(logits_row_ptr, draft_row_ptr, last_ids, vocab_size, scale, target_law, draft_law, keep, DRAFT)
-    return picked * PART + pick_last(fixed_point(last, tl.sum(last)), uniform)
+    mass = tl.sum(tl.where(parts == picked, masses, 0.0))  # their sum, which is known before they are
+    return picked * PART + pick_last(fixed_point(last, mass), uniform)
 
 
 @triton.jit
 def _measure_residual(
-    masses_ptr,  # [num_tiles, 8] float32, written
+    words_ptr,  # [num_tiles, 8] int32, written: float32 with the sign set
     logits_row_ptr,  # [vocab_size] float32
     draft_row_ptr,  # [vocab_size] float32
     first_tile,
@@ -134,7 +128,8 @@ def _measure_residual(
         weights = residual(logits_row_ptr, draft_row_ptr, ids, vocab_size, scale, target_law, draft_law, None, DRAFT)
         masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
         parts = tile * PARTS + tl.arange(0, PARTS)
-        tl.store(masses_ptr + parts, masses, mask=parts < num_tiles * PARTS)
+        words = masses.to(tl.int32, bitcast=True) | NO_MASS_32
+        tl.store(words_ptr + parts, words, mask=parts < num_tiles * PARTS)
 
 
 @triton.jit
@@ -172,7 +167,7 @@ def _measure_bonus(
             masses = _part_masses(row_ptr, tile, scale, reference, vocab_size)
             total = tl.sum(masses)
             if (not (total < 1e30)) | (total < 1e-20):
-                reference = highest_exponent(row_ptr, -1, tile, scale, vocab_size, LANES)
+                reference = highest_exponent(row_ptr, -1, tile, scale, vocab_size, TILE, LANES)
                 masses = _part_masses(row_ptr, tile, scale, reference, vocab_size)
             stats = packed(masses, reference)
         tl.store(stats_ptr + tile * PARTS + parts, stats)
@@ -180,10 +175,9 @@ def _measure_bonus(
 
 @triton.jit
 def _bonus_token(
-    stats_ptr,  # [num_tiles, 8] int64
+    stats,  # [tiles * 8] int64
     row_ptr,  # [vocab_size] any
     uniform,
-    num_tiles,
     vocab_size,
     temperature,
     scale,
@@ -191,7 +185,6 @@ def _bonus_token(
 ):
     """Pick an eighth of a tile by the masses, then an entry of it; of a greedy request the argmax. No law: token 0."""
     parts = tl.arange(0, TILES * PARTS)
-    stats = tl.load(stats_ptr + parts, mask=parts < num_tiles * PARTS, other=nothing(temperature), cache_modifier=".cg")
     token_id = 0
     if temperature == 0:
         token_id = ((tl.max(stats) & NO_ID) ^ NO_ID).to(tl.int32)
@@ -210,8 +203,7 @@ def _bonus_token(
 def draw_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     part_masses_ptr,  # [batch_size, num_tiles, 8] int64, written; of a rejected row the first half, as float32
-    progress_ptr,  # [batch_size, 4] int32, written
-    verdicts_ptr,  # [batch_size, 3] int64
+    verdicts_ptr,  # [batch_size, 3] int64, written
     cu_num_draft_tokens_ptr,  # [batch_size] int32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     logits_ptr,  # [num_rows, vocab_size] float32
@@ -235,60 +227,64 @@ def draw_kernel(
     # The last request first: its rows were read last, and may still be in L2.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     req_idx = program // num_strips
-    first_tile = program % num_strips * STRIP
-    progress_ptr += req_idx * PROGRESS
+    strip = program % num_strips
+    first_tile = strip * STRIP
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     count = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
     temperature = tl.load(temperature_ptr + req_idx)
     scale = exponent_scale(temperature)
     seed = tl.load(seeds_ptr + req_idx)
-    position = tl.load(positions_ptr + req_idx)
-    if EAGER:
-        judged = wait_until(progress_ptr + JUDGED, 1)
-        row = tl.where(judged >= 2, start.to(tl.int64) + judged - 2, DONE)
-    else:
-        if OVERLAP:
-            gdc_wait()
-        row = tl.load(verdicts_ptr + req_idx * 3, cache_modifier=".cg")
-    target_law = tl.load(verdicts_ptr + req_idx * 3 + 1, cache_modifier=".cg")
-    draft_law = target_law
-    if DRAFT == LOGITS:
-        draft_law = tl.load(verdicts_ptr + req_idx * 3 + 2, cache_modifier=".cg")
-    pos = (row - start).to(tl.int32)
-    logits_row = row
-    complete = False
-    if BONUS:
-        logits_row += req_idx
-        complete = pos == count
-    logits_row_ptr = logits_ptr + logits_row * logits_stride
+    sequence_position = tl.load(positions_ptr + req_idx)
     stats_ptr = part_masses_ptr + req_idx * num_tiles * PARTS
-    masses_ptr = stats_ptr.to(tl.pointer_type(tl.float32))
-    if row != DONE:
+    words_ptr = stats_ptr.to(tl.pointer_type(tl.int32))
+    verdicts_ptr += req_idx * VERDICT
+    if OVERLAP and not EAGER:
+        gdc_wait()
+    verdict, target_law, draft_law = wait_for(verdicts_ptr)
+    is_open = verdict >= OPEN
+    pos = tl.where(is_open, verdict - OPEN, 0).to(tl.int32)
+    row = start.to(tl.int64) + pos
+    complete = False
+    logits_row_ptr = logits_ptr + row * logits_stride
+    if BONUS:
+        logits_row_ptr += req_idx.to(tl.int64) * logits_stride
+        complete = is_open & (pos == count)
+    if complete:
+        # fmt: off
+        _measure_bonus(stats_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale, STRIP, LANES)
+        # fmt: on
+    elif DRAFT != ONE_HOT and is_open:
+        # fmt: off
+        _measure_residual(words_ptr, logits_row_ptr, draft_ptr + row * draft_stride, first_tile, num_tiles, vocab_size,
+                          scale, target_law, draft_law, DRAFT, STRIP)
+        # fmt: on
+    else:  # whoever waits below waits for all
+        parts = first_tile * PARTS + tl.arange(0, STRIP * PARTS)
+        tl.store(words_ptr + parts, tl.full((STRIP * PARTS,), NO_MASS_32, tl.int32), mask=parts < num_tiles * PARTS)
+    if strip == 0:
+        _, uniform = uniforms_at(seed, sequence_position + pos)
+        token_ptr = output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos
+        parts = tl.arange(0, TILES * PARTS)
+        live = parts < num_tiles * PARTS
         if complete:
-            # fmt: off
-            _measure_bonus(stats_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale,
-                           STRIP, LANES)
-            # fmt: on
-        elif DRAFT != ONE_HOT:
-            # fmt: off
-            _measure_residual(masses_ptr, logits_row_ptr, draft_ptr + row * draft_stride, first_tile, num_tiles,
-                              vocab_size, scale, target_law, draft_law, DRAFT, STRIP)
-            # fmt: on
-    tl.debug_barrier()  # the masses are stored by many threads, their arrival is announced by one
-    if tl.atomic_add(progress_ptr + ARRIVED, 1, sem="acq_rel") == num_strips - 1:
-        tl.store(progress_ptr + JUDGED, 0)
-        tl.store(progress_ptr + ARRIVED, 0)
-        if row != DONE:
-            _, uniform = uniforms_at(seed, position + pos)
-            token_ptr = output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos
-            # fmt: off
-            if complete:
-                tl.store(token_ptr, _bonus_token(stats_ptr, logits_row_ptr, uniform, num_tiles, vocab_size,
-                                                 temperature, scale, TILES))
-            elif DRAFT != ONE_HOT:
-                tl.store(token_ptr, _recovered_token(masses_ptr, logits_row_ptr, draft_ptr + row * draft_stride,
-                                                     uniform, num_tiles, vocab_size, scale, target_law, draft_law,
-                                                     DRAFT, TILES))
-            # fmt: on
-    if EAGER and OVERLAP:
-        end_after_predecessor()
+            stats = wait_for_all(stats_ptr + parts, live, nothing(temperature))
+            tl.store(stats_ptr + parts, tl.zeros_like(stats), mask=live)
+            tl.store(token_ptr, _bonus_token(stats, logits_row_ptr, uniform, vocab_size, temperature, scale, TILES))
+        else:
+            words = wait_for_all(words_ptr + parts, live, NO_MASS_32)
+            # 0, as their sign is set; a plain 0 leaves the loop without a use, which Triton 3.6 cannot compile.
+            tl.store(words_ptr + parts, (words >> 31) + 1, mask=live)
+            if DRAFT != ONE_HOT:  # noqa: SIM102  # the outer one is decided when compiling
+                if is_open:
+                    masses = (words & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+                    # fmt: off
+                    tl.store(token_ptr, _recovered_token(masses, logits_row_ptr, draft_ptr + row * draft_stride,
+                                                         uniform, num_tiles, vocab_size, scale, target_law, draft_law,
+                                                         DRAFT, TILES))
+                    # fmt: on
+        tl.store(verdicts_ptr, 0)
+        tl.store(verdicts_ptr + 1, 0)
+        tl.store(verdicts_ptr + 2, 0)
+    if OVERLAP and EAGER:  # noqa: SIM102  # the outer one is decided when compiling
+        if program == 0:  # one program must, or what comes next would not wait for the kernel before this one either
+            gdc_wait()

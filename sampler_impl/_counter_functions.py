@@ -109,6 +109,12 @@ def load_logits(
 
 
 @triton.jit
+def tile_ids(tile, LANES: tl.constexpr):
+    """[TILE // LANES, LANES] int32"""
+    return tile * TILE + tl.arange(0, TILE // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+
+
+@triton.jit
 def load_tile(
     row_ptr,  # [vocab_size] any
     tile,
@@ -116,7 +122,7 @@ def load_tile(
     LANES: tl.constexpr,
 ):
     """[TILE // LANES, LANES] in the row's own type; -inf behind its end."""
-    token_ids = tile * TILE + tl.arange(0, TILE // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    token_ids = tile_ids(tile, LANES)
     return tl.load(row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf"))
 
 
@@ -132,11 +138,12 @@ def highest_exponent(
     tile,
     scale,
     vocab_size,
+    size,
     LANES: tl.constexpr,
 ):
     """Of one tile, rounded up; 0 if there is none to compute with."""
     best = tl.full((LANES,), float("-inf"), tl.float32)
-    for first in range(0, TILE, LANES):
+    for first in range(0, size, LANES):
         token_ids = tile * TILE + first + tl.arange(0, LANES)
         logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
         best = tl.where(logits > best, logits, best)
@@ -152,11 +159,12 @@ def _sum_of_powers(
     scale,
     reference,
     vocab_size,
+    size,
     LANES: tl.constexpr,
 ):
     """Of one tile without the removed id, over `2**reference`."""
     sums = tl.zeros((LANES,), tl.float32)
-    for first in range(0, TILE, LANES):
+    for first in range(0, size, LANES):
         token_ids = tile * TILE + first + tl.arange(0, LANES)
         logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
         sums += tl.exp2(logits * scale - reference)
@@ -196,32 +204,62 @@ def packed(
 
 @triton.jit
 def tile_mass(
-    logits,  # [...] any
+    logits,  # [TILE // LANES, LANES] any
     row_ptr,  # [vocab_size] any
-    draft_token_id,
     tile,
     scale,
     reference,
     usable,
     vocab_size,
-    EXCLUDE: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Mass of one tile, without the drafted id if `EXCLUDE`; NaN or an infinite logit give it the highest exponent.
+    """Mass of one tile; NaN or an infinite logit give it the highest exponent.
 
-    Where the row's reference fails, the tile is read again with its own. It is also read again where the drafted id is
-    in it: to compare every id with that one costs more than one tile in 32.
+    Where the row's reference fails, the tile is read again with its own. The second value is the sum over
+    `2**reference`, or 0 if that failed.
     """
-    mass = tl.sum(tl.sum(tl.exp2(logits.to(tl.float32) * scale - reference), axis=0))
-    removed_id = -1
-    if EXCLUDE:
-        removed_id = draft_token_id
-        if (draft_token_id >= 0) & (draft_token_id // TILE == tile):
-            mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
+    total = tl.sum(tl.sum(tl.exp2(logits.to(tl.float32) * scale - reference), axis=0))
+    mass = total
+    if (not (total < 1e30)) | ((not usable) & (total < 1e-20)):
+        total = 0.0
+        reference = highest_exponent(row_ptr, -1, tile, scale, vocab_size, TILE, LANES)
+        mass = _sum_of_powers(row_ptr, -1, tile, scale, reference, vocab_size, TILE, LANES)
+    return packed(mass, reference), total
+
+
+@triton.jit
+def mass_beside(
+    row_ptr,  # [vocab_size] any
+    token_id,
+    scale,
+    reference,
+    usable,
+    vocab_size,
+    LANES: tl.constexpr,
+):
+    """Mass of the tile that has a token, without that token."""
+    tile = token_id // TILE
+    size = tl.minimum(TILE, vocab_size - tile * TILE)  # a number that the compiler does not know unrolls nothing
+    mass = _sum_of_powers(row_ptr, token_id, tile, scale, reference, vocab_size, size, LANES)
     if (not (mass < 1e30)) | ((not usable) & (mass < 1e-20)):
-        reference = highest_exponent(row_ptr, removed_id, tile, scale, vocab_size, LANES)
-        mass = _sum_of_powers(row_ptr, removed_id, tile, scale, reference, vocab_size, LANES)
+        reference = highest_exponent(row_ptr, token_id, tile, scale, vocab_size, size, LANES)
+        mass = _sum_of_powers(row_ptr, token_id, tile, scale, reference, vocab_size, size, LANES)
     return packed(mass, reference)
+
+
+@triton.jit
+def _winner_keys(
+    logits,  # [...] float32
+):
+    """Integers in the order of the logits; NaN is highest, as in torch.argmax."""
+    bits = (logits + 0.0).to(tl.int32, bitcast=True)  # -0 becomes 0
+    return tl.where(logits == logits, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), 0x7FFFFFFF)
+
+
+@triton.jit
+def winner(keys, token_ids):
+    """A highest logit and its lowest token id in one int64."""
+    return (keys.to(tl.int64) << 32) | (token_ids ^ NO_ID)
 
 
 @triton.jit
@@ -232,32 +270,25 @@ def tile_winner(
     LANES: tl.constexpr,
 ):
     """Highest logit of one tile and its lowest token id, in one int64; NaN is highest, as in torch.argmax."""
-    winner = tl.full((), NO_WINNER, tl.int64)
+    highest = tl.full((), NO_WINNER, tl.int64)
     for first in range(0, TILE, LANES):
         token_ids = tile * TILE + first + tl.arange(0, LANES)
-        logits = load_logits(row_ptr, token_ids, vocab_size) + 0.0  # -0 becomes 0
-        bits = logits.to(tl.int32, bitcast=True)
-        keys = tl.where(logits == logits, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), 0x7FFFFFFF)
+        keys = _winner_keys(load_logits(row_ptr, token_ids, vocab_size))
         best = tl.max(keys)
-        lowest = tl.min(tl.where(keys == best, token_ids, NO_ID))
-        winner = tl.maximum(winner, (best.to(tl.int64) << 32) | (lowest ^ NO_ID))
-    return winner
+        highest = tl.maximum(highest, winner(best, tl.min(tl.where(keys == best, token_ids, NO_ID))))
+    return highest
 
 
 @triton.jit
-def load_stats(
-    tile_stats_ptr,  # [num_tokens, num_tiles] int64
-    rows,  # [...] int64
-    live,  # [...] bool
-    temperature,
-    num_tiles,
-    TILES: tl.constexpr,
+def winner_at(
+    row_ptr,  # [vocab_size] any
+    token_id,
+    vocab_size,
 ):
-    """[rows, tiles] int64 as stored, past the L1 cache: another multiprocessor may have written while this one ran."""
-    tiles = tl.arange(0, TILES)[None, :]
-    mask = live[:, None] & (tiles < num_tiles)
-    at = rows[:, None] * num_tiles + tiles
-    return tl.load(tile_stats_ptr + at, mask=mask, other=nothing(temperature), cache_modifier=".cg")
+    """What the drafted token would be as a winner; less than any if it is outside the vocabulary."""
+    known = (token_id >= 0) & (token_id < vocab_size)
+    logit = tl.load(row_ptr + token_id, mask=known, other=0.0).to(tl.float32)
+    return tl.where(known, winner(_winner_keys(logit), token_id), NO_WINNER)
 
 
 @triton.jit
@@ -320,7 +351,10 @@ def pick_from_tiles(
     vocab_size,
     TILES: tl.constexpr,
 ):
-    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0."""
+    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0.
+
+    The tile is read by eighths: to add up 4096 integers at once takes the registers of two programs.
+    """
     exponents = (stats >> 32).to(tl.int32)
     masses = shares(stats, tl.max(exponents))
     token_id = 0
@@ -328,5 +362,9 @@ def pick_from_tiles(
         tile, uniform = pick(masses, uniform)
         top = tl.max(tl.where(tl.arange(0, TILES) == tile, exponents, -FAR)).to(tl.float32)
         weights = weights_of(row_ptr, removed_id, tile * TILE, scale, top, vocab_size, TILE)
-        token_id = tile * TILE + pick_last(fixed_point(weights, tl.sum(weights)), uniform)
+        parts = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
+        part, uniform = pick(fixed_point(parts, tl.sum(parts)), uniform)
+        first_id = tile * TILE + part * PART
+        weights = weights_of(row_ptr, removed_id, first_id, scale, top, vocab_size, PART)
+        token_id = first_id + pick_last(fixed_point(weights, tl.sum(weights)), uniform)
     return token_id

@@ -1,4 +1,18 @@
-"""What the counter kernels hand on to each other, and how they wait for it."""
+"""What the counter kernels hand on to each other: words that are their own flags.
+
+A word of the workspace is 0 until it is written, and nothing that is written is 0. So a reader that finds a word has
+what it waits for, and its writer needs neither a second word nor a fence, which takes half a microsecond each time. The
+last reader of a word makes it 0 again, once all its writers are known to have written:
+
+    stats     [batch_size, max_spec_len, num_tiles] int64      a tile's mass or winner; SKIPPED where nobody needs it
+    evidence  [batch_size, max_spec_len, EVIDENCE] float32     1 + how far a strip proves that its token is rejected
+    verdicts  [batch_size, 3] int64           DONE, or OPEN + drafts accepted; then target and draft law of the row
+    masses    [batch_size, num_tiles, 8] int64   of the row that is drawn from; residuals: float32, sign set
+
+A decision that other programs may still change by writing is taken on a snapshot, of which each element must be loaded
+by one thread only: two warps that looked at different times would part ways. That is why snapshots have at least `SEEN`
+elements. Words that are waited for until they are there need no such care.
+"""
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 # pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false
@@ -8,47 +22,73 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
 
 ONE_HOT = tl.constexpr(0)
 PROBS = tl.constexpr(1)
 LOGITS = tl.constexpr(2)
 
-DONE = tl.constexpr(-1)
-"""Verdict on a request whose token is written; otherwise the verdict is the rejected draft row."""
+SEEN = tl.constexpr(128)
+"""Threads of a program."""
 
-PROGRESS = tl.constexpr(4)
-"""Words of the workspace per request, all 0 between steps (the fourth is there for alignment)."""
-MEASURED = tl.constexpr(0)
-"""Strips of the request's rows whose masses are stored."""
-JUDGED = tl.constexpr(1)
-"""When its verdict is stored: 1 if it is done, else 2 and how many drafts it accepted, so that nobody waits twice."""
-ARRIVED = tl.constexpr(2)
-"""Strips of the row that is drawn from whose masses are."""
+SKIPPED = tl.constexpr(1)
+"""In place of a tile's mass. It is none: a mass has its 24th bit set, or an exponent of 2**30."""
+
+DONE = tl.constexpr(1)
+"""Verdict on a request whose token is written."""
+OPEN = tl.constexpr(2)
+"""Verdict on any other, less the number of accepted drafts."""
+VERDICT = tl.constexpr(3)
 
 PATIENCE = tl.constexpr(1 << 21)
 """Looks at a word before its reader gives up, about a second: only arguments that contradict each other need them."""
 
 
 @triton.jit
-def wait_until(
-    word_ptr,  # [1] int32
-    at_least,
+def wait_for(
+    words_ptr,  # [3] int64
 ):
-    """What others have set, once it is enough; or, if the arguments contradict each other, after a second or so."""
+    """A verdict and its two laws, once all are there; or 0, if they never come."""
     polls = 0
-    word = tl.atomic_add(word_ptr, 0, sem="acquire")
-    while (word < at_least) & (polls < PATIENCE):
+    verdict = tl.atomic_add(words_ptr, 0, sem="relaxed")  # one look for all threads
+    while (verdict == 0) & (polls < PATIENCE):
         polls += 1
-        word = tl.atomic_add(word_ptr, 0, sem="acquire")
-    return word
+        verdict = tl.atomic_add(words_ptr, 0, sem="relaxed")
+    second = tl.load(words_ptr + 1, volatile=True)
+    third = tl.load(words_ptr + 2, volatile=True)
+    while ((second == 0) | (third == 0)) & (polls < PATIENCE):
+        polls += 1
+        second = tl.load(words_ptr + 1, volatile=True)
+        third = tl.load(words_ptr + 2, volatile=True)
+    return verdict, second, third
 
 
 @triton.jit
-def end_after_predecessor():
-    """One program of a kernel that did not wait for the one before it must, or what comes next would not either."""
-    if tl.program_id(0) == 0:
-        gdc_wait()
+def all_there(
+    words,  # [...] any, of a snapshot
+):
+    return tl.min((words != 0).to(tl.int32)) > 0
+
+
+@triton.jit
+def wait_for_all(
+    words_ptr,  # [...] pointers
+    mask,
+    other,
+):
+    """Words, once all are there."""
+    words = tl.load(words_ptr, mask=mask, other=other, volatile=True)
+    polls = 0
+    while (not all_there(words)) & (polls < PATIENCE):
+        polls += 1
+        words = tl.load(words_ptr, mask=mask, other=other, volatile=True)
+    return words
+
+
+@triton.jit
+def quotient(dividend, divisor, inverse):
+    """`dividend // divisor` below 2**30, by `inverse = ceil(2**30 / divisor)`: a division takes ten times as long."""
+    at_most_one_more = ((dividend.to(tl.int64) * inverse) >> 30).to(tl.int32)
+    return at_most_one_more - (at_most_one_more * divisor > dividend).to(tl.int32)
 
 
 @triton.jit

@@ -17,10 +17,17 @@ MAX_VOCAB_SIZE = 1 << 19
 """128 tiles of 4096 entries: as many tile masses add up in an int64 without overflow."""
 
 LOGITS = (torch.float32, torch.bfloat16, torch.float16)
-INT32 = (torch.int32,)
 INT64 = (torch.int64,)
 
-WORKSPACE_WORDS = 4
+
+ALIGNED_WORDS = 16
+
+
+def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
+    """What the kernels hand on to each other, in int64: at most, and whatever the tiles per program are."""
+    num_tiles = -(-vocab_size // 4096)
+    masses_and_evidence = (2 + 1) * batch_size * max_spec_len * num_tiles
+    return masses_and_evidence + batch_size * (3 + 8 * num_tiles) + 4 * ALIGNED_WORDS
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +45,7 @@ class CounterStep:
     draft_logits: Tensor | None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None  # [num_tokens] float32
     bonus_token_ids: Tensor | None  # [batch_size, 1] int32; None: each request has a bonus row
-    workspace: Tensor | None = None  # [batch_size, 4] int32, or longer; zeros. None: kernels wait for each other
+    workspace: Tensor | None = None  # [words] int64, zeros. None: kernels wait for each other
 
     @property
     def batch_size(self) -> int:
@@ -167,8 +174,8 @@ def _check_workspace(function: str, step: CounterStep) -> None:
     space = step.workspace
     if space is None:
         return
-    shape = (max(space.shape[0], step.batch_size) if space.ndim else step.batch_size, WORKSPACE_WORDS)
-    check_tensor(function, "workspace", space, shape, INT32, step.device)
+    needed = workspace_words(step.batch_size, step.max_spec_len, step.logits.shape[1])
+    check_tensor(function, "workspace", space, (max(space.shape[0] if space.ndim else 0, needed),), INT64, step.device)
     if not space.is_contiguous():
         raise ValueError(
             f"{function}: workspace.stride()={list(space.stride())}, but it must be contiguous. Use make_workspace."

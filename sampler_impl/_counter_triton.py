@@ -1,10 +1,38 @@
-"""The counter backend in Triton: which kernels run, on what, in what order."""
+"""The counter backend in Triton: which kernels run, on what, in what order. None writes probabilities or noise.
+
+    rows of one request      tiles of 4096 entries
+    draft row 0   [ mass | mass | ... | mass ]    1. `measure_kernel`, a program per row and strip of tiles: reads
+    draft row 1   [ mass | mass | ... | mass ]       the logits behind a draft token, once, and writes 8 bytes per tile;
+    draft row 2   [      |      |     |      ]       nothing of rows behind one that is known to be rejected
+                             |
+            accept, REJECT                        2. `judge_kernel`, a program per request: laws of the rows from their
+                             |                       masses, draft tokens by gathers, the first rejected row
+                             v
+    draft row 1   [ masses of target - draft ]    3. `draw_kernel`, a program per request and strip: reads that one row
+                             |                       of target and draft, or the bonus row if all were accepted; one
+                             v                       program picks an eighth of a tile, and an entry of it
+                           token
+
+On Hopper and later each kernel is launched while the one before it still runs (programmatic dependent launch), does
+what does not depend on it, and waits. It waits for the whole kernel, or, if there is a workspace to leave words in, for
+what it needs of it, so that a request is drawn for while rows of others are still read:
+
+    1. [ row 0 of all ][ row 1 of most ][ row 2 of some ]
+    2.                 judge ....... judge ... judge
+    3.                        [ draw ][ draw ]    [ draw ]
+
+That cannot lock up: programs of a kernel start when all of the one before have started, so what is waited for runs.
+
+No integer but `vocab_size` and the strides is specialised on, and those only on being multiples of 16, which allows
+128-bit loads; tiles and positions are padded to powers of two.
+"""
 
 # pyright: reportCallIssue=false, reportArgumentType=false
 # (Both because a kernel is launched with numbers where its definition has tl.constexpr, and with options.)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,8 +41,10 @@ from torch import Tensor
 
 from ._counter_draw import draw_kernel
 from ._counter_functions import PARTS, TILE
-from ._counter_handover import LOGITS, ONE_HOT, PROBS, PROGRESS
-from ._counter_kernels import judge_kernel, tile_stats_kernel
+from ._counter_handover import LOGITS, ONE_HOT, PROBS, SEEN, VERDICT
+from ._counter_judge import judge_kernel
+from ._counter_measure import measure_kernel
+from ._counter_step import ALIGNED_WORDS, workspace_words
 from ._rejection_kernels import INTERPRETED, _silent
 
 if TYPE_CHECKING:
@@ -24,17 +54,13 @@ WARPS = 4
 LANES = 256 * WARPS
 """Entries of a tile that are added side by side: 8 per thread, which is one load of 128 bits."""
 
-STATS_STRIP = (3, 1024)
-DRAW_STRIP = (2, 512)
-"""Tiles per program, and how many programs there must still be; else each takes one tile. Tuned on an H200: with 3 and
-2 tiles 64 requests of 3 drafts take 32 us, with one tile each 35, with 4 and 2 or 3 and 4 tiles 33."""
+MEASURE_STRIPS = {3: 16384, 2: 3072}
+DRAW_STRIPS = {2: 1024}
+"""Tiles per program, from so many tiles on; else each program takes one. Tuned on an H200: 64 requests of 3 drafts take
+31 us with 2 tiles per program and 33 with one, 256 requests 82 with 3 and 83.5 with 2."""
 
 REGISTERS = {2: 64, 4: 96}
-"""At most, by bytes per logit, of a program of several tiles. With 64, 8 of them fit a multiprocessor, and drawing is
-up to 1 us faster. Measuring takes 48 by itself, and 53 to 64 where there are bonus rows: there it is kept from more."""
-
-REGISTERS_OF_BOTH = 80
-"""At most, where one kernel measures target and draft rows, and there are bonus rows: with 64 it spills."""
+"""At most, by bytes per logit, of a program that draws from several tiles. With 64, 8 of them fit a multiprocessor."""
 
 MORE_REGISTERS = 128
 """At most, where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer the
@@ -48,7 +74,7 @@ def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         launches = _Launches(step, output_token_ids)
         with _silent():
             if step.num_tokens > 0:
-                launches.tile_masses()
+                launches.measure()
             launches.judge()
             if launches.draws:
                 launches.draw()
@@ -63,6 +89,7 @@ class _Launches:
         step: CounterStep,
         output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
     ) -> None:
+        step = _of_one_type(step)
         self.step, self.output_token_ids = step, output_token_ids
         self.draft = step.draft_logits if step.draft_probs is None else step.draft_probs
         self.draft_stride = 0 if self.draft is None else self.draft.stride(0)
@@ -70,93 +97,112 @@ class _Launches:
         self.has_bonus_rows = step.bonus_token_ids is None
         self.needs_draft_laws = step.draft_logits is not None and step.draft_logsumexp is None
         self.num_tiles = triton.cdiv(step.vocab_size, TILE.value)
-        self.padded_tiles = triton.next_power_of_2(self.num_tiles)
         self.overlap = _launches_overlap(step.device)
-        self.later = {"num_warps": WARPS, "launch_pdl": True} if self.overlap else {"num_warps": WARPS}
         strides = (step.vocab_size, step.logits.stride(0), self.draft_stride)
         self.aligned = all(stride % 16 == 0 for stride in strides)
-        num_rows = step.num_tokens * (1 + self.needs_draft_laws)
-        self.tile_stats = torch.empty((num_rows, self.num_tiles), dtype=torch.int64, device=step.device)
-        self.verdicts = torch.empty((step.batch_size, 3), dtype=torch.int64, device=step.device)
-        self.stats_strip = _strip(self.tile_stats.numel(), *STATS_STRIP)
-        self.stats_strips = triton.cdiv(self.num_tiles, self.stats_strip)
         self.draws = self.has_bonus_rows or (self.draft is not None and step.num_tokens > 0)
-        # A batch that fits the card at once, or has nothing to draw, leaves nothing to overlap with.
-        overlaps = self.draws and step.num_tokens > 0 and self.stats_strip > 1
-        workspace = step.workspace if overlaps else None
-        self.eager = workspace is not None
-        shape = (step.batch_size, PROGRESS.value)
-        self.progress = torch.empty(shape, dtype=torch.int32, device=step.device) if workspace is None else workspace
+        rows_of_both = 1 + self.needs_draft_laws
+        self.strip = _strip(step.num_tokens * rows_of_both * self.num_tiles, MEASURE_STRIPS)
+        self.num_strips = triton.cdiv(self.num_tiles, self.strip)
+        self.draw_strip = _strip(step.batch_size * self.num_tiles, DRAW_STRIPS)
+        self.evidence_width = triton.next_power_of_2(self.num_strips)
+        self.eager = step.workspace is not None
+        words = step.workspace
+        if words is None:
+            size = workspace_words(step.batch_size, step.max_spec_len, step.vocab_size)
+            words = torch.empty(size, dtype=torch.int64, device=step.device)
+        num_lines = step.batch_size * step.max_spec_len
+        self.stats, words = _cut(words, num_lines * rows_of_both * self.num_tiles)
+        self.verdicts, words = _cut(words, step.batch_size * VERDICT.value)
+        self.part_masses, words = _cut(words, step.batch_size * self.num_tiles * PARTS.value)
+        evidence, _ = _cut(words, triton.cdiv(num_lines * self.evidence_width, 2))
+        # Without a workspace there are no zeros to begin with, a target law alone proves nothing of two, and the rows
+        # of a batch that fits the card are all read at the same time.
+        proves = self.eager and self.strip > 1 and not self.needs_draft_laws
+        self.evidence = evidence.view(torch.float32) if proves else None
 
-    def tile_masses(self) -> None:
+    def measure(self) -> None:
         step = self.step
-        bound = {} if self.aligned and not self.has_bonus_rows else self.bound(self.stats_strip, self.needs_draft_laws)
-        tile_stats_kernel[(len(self.tile_stats) * self.stats_strips,)](
-            self.tile_stats,
-            self.progress if self.eager else None,
+        # Programs are numbered by request and position, unless too many requests lack too many of these.
+        ragged = step.batch_size * step.max_spec_len > 2 * step.num_tokens
+        lines = step.num_tokens if ragged else step.batch_size * step.max_spec_len
+        num_minor = max(step.max_spec_len, 1) if self.evidence is None else step.batch_size
+        measure_kernel[(lines * (1 + self.needs_draft_laws) * self.num_strips,)](
+            self.evidence,
+            self.stats,
             step.logits,
-            step.draft_logits if self.needs_draft_laws else None,
+            self.draft,
+            step.draft_logsumexp,
             step.draft_token_ids,
             step.cu_num_draft_tokens,
             step.temperature,
+            step.seeds,
+            step.positions,
             step.batch_size,
             step.num_tokens,
+            lines,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
-            self.stats_strips,
+            self.num_strips,
             step.max_spec_len,
-            EXCLUDE=self.kind == ONE_HOT.value,
+            _inverse(self.num_strips),
+            num_minor,
+            _inverse(num_minor),
+            DRAFT=self.kind,
+            BOTH=self.needs_draft_laws,
             BONUS=self.has_bonus_rows,
             OVERLAP=self.overlap,
-            STRIP=self.stats_strip,
+            STRIP=self.strip,
             LANES=LANES,
+            EVIDENCE=self.evidence_width,
             num_warps=WARPS,
-            **bound,
+            **self.measure_bound(),
         )
 
     def judge(self) -> None:
         step = self.step
+        positions = triton.next_power_of_2(step.max_spec_len + 1)
         judge_kernel[(step.batch_size,)](
             self.output_token_ids,
             self.verdicts,
-            self.progress,
-            self.tile_stats,
-            step.draft_token_ids,
-            step.cu_num_draft_tokens,
+            self.evidence,
+            self.stats,
+            step.logits,
             self.draft,
             step.draft_logsumexp,
-            step.logits,
+            step.draft_token_ids,
+            step.cu_num_draft_tokens,
             step.bonus_token_ids,
             step.temperature,
             step.seeds,
             step.positions,
+            self.part_masses if self.draws else None,
             step.num_tokens,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
-            self.stats_strips,
+            self.num_strips,
             step.max_spec_len,
             DRAFT=self.kind,
+            BOTH=self.needs_draft_laws,
             EAGER=self.eager,
             OVERLAP=self.overlap,
-            POSITIONS=triton.next_power_of_2(step.max_spec_len + 1),
-            TILES=self.padded_tiles,
-            **self.later,
+            POSITIONS=positions,
+            TILES=max(triton.next_power_of_2(self.num_tiles), SEEN.value // positions),
+            EVIDENCE=self.evidence_width,
+            num_warps=WARPS,
+            **({"launch_pdl": True} if self.overlap else {}),
         )
 
     def draw(self) -> None:
         step = self.step
-        shape = (step.batch_size, self.num_tiles, PARTS.value)
-        part_masses = torch.empty(shape, dtype=torch.int64, device=step.device)
-        strip = _strip(step.batch_size * self.num_tiles, *DRAW_STRIP)
-        num_strips = triton.cdiv(self.num_tiles, strip)
+        num_strips = triton.cdiv(self.num_tiles, self.draw_strip)
         draw_kernel[(step.batch_size * num_strips,)](
             self.output_token_ids,
-            part_masses,
-            self.progress,
+            self.part_masses,
             self.verdicts,
             step.cu_num_draft_tokens,
             self.draft,
@@ -174,26 +220,53 @@ class _Launches:
             BONUS=self.has_bonus_rows,
             EAGER=self.eager,
             OVERLAP=self.overlap,
-            STRIP=strip,
-            TILES=self.padded_tiles,
+            STRIP=self.draw_strip,
+            TILES=max(triton.next_power_of_2(self.num_tiles), SEEN.value // PARTS.value),
             LANES=LANES,
-            **self.later,
-            **self.bound(strip),
+            num_warps=WARPS,
+            **({"launch_pdl": True} if self.overlap else {}),
+            **self.bound(self.draw_strip),
         )
 
-    def bound(self, strip: int, rows_of_two_kinds: bool = False) -> dict[str, int]:
+    def measure_bound(self) -> dict[str, int]:
+        """As below; but of several tiles the compiler takes 56 registers by itself, and bound to 64 it spills."""
+        narrow = self.aligned and self.step.logits.element_size() == 2
+        if torch.version.hip is not None or (narrow and self.strip > 1):
+            return {}
+        return {"maxnreg": REGISTERS[2] if narrow else MORE_REGISTERS}
+
+    def bound(self, strip: int) -> dict[str, int]:
         """Registers as an option of a launch, where there is one."""
         if torch.version.hip is not None:
             return {}
         if strip == 1 or not self.aligned:
             return {"maxnreg": MORE_REGISTERS}
-        most = REGISTERS[self.step.logits.element_size()]
-        return {"maxnreg": max(most, REGISTERS_OF_BOTH) if rows_of_two_kinds else most}
+        return {"maxnreg": REGISTERS[self.step.logits.element_size()]}
 
 
-def _strip(num_tiles: int, most: int, busy: int) -> int:
+def _of_one_type(step: CounterStep) -> CounterStep:
+    """Rows of logits that one kernel measures have one type."""
+    if step.draft_logits is None or step.draft_logsumexp is not None or step.draft_logits.dtype == step.logits.dtype:
+        return step
+    return replace(step, logits=step.logits.float(), draft_logits=step.draft_logits.float())
+
+
+def _inverse(divisor: int) -> int:
+    """For `quotient`."""
+    return -(-(1 << 30) // divisor)
+
+
+def _cut(
+    words: Tensor,  # [...] int64
+    size: int,
+) -> tuple[Tensor, Tensor]:  # [size] int64, [...] int64
+    """Off the beginning; the rest begins where a compiler can load 128 bits, as the beginning did."""
+    return words[:size], words[triton.cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS :]
+
+
+def _strip(num_tiles: int, strips: dict[int, int]) -> int:
     """How many tiles a program takes: as many as leave programs enough to keep the card busy, else one."""
-    return most if num_tiles >= most * busy else 1
+    return next((strip for strip, busy in strips.items() if num_tiles >= busy), 1)
 
 
 def _launches_overlap(device: torch.device) -> bool:

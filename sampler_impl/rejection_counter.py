@@ -7,7 +7,8 @@ the draft token of that position and one that draws the token which replaces it.
 * a request's tokens do not depend on its batch mates, its place in the batch, or padding (batch invariance);
 * a step can be repeated: the same seeds and positions give the same tokens, and no generator has a state;
 * nothing random is stored, and probabilities are never written either: a row of target logits is read once, in its own
-  type and before temperature, a rejected row a second time with the draft's, and a bonus row only if it is drawn from.
+  type and before temperature, a rejected row a second time with the draft's, a bonus row only if it is drawn from, and
+  rows behind a rejected one mostly not at all.
 
 Draws are by inverse CDF, which needs one uniform per token where an exponential race needs one per vocabulary entry. In
 the same kernels a race takes 68 us instead of 34 (one H200, 64 requests of 3 drafts, 128256 entries; the record is
@@ -51,13 +52,18 @@ if TYPE_CHECKING:
 __all__ = ["MAX_VOCAB_SIZE", "make_workspace", "rejection_sample"]
 
 
-def make_workspace(batch_size: int, device: torch.device | str) -> Tensor:  # [batch_size, 4] int32
-    """Zeros to count in, for one stream of steps of at most `batch_size` requests; every step leaves zeros behind.
+def make_workspace(
+    batch_size: int, max_spec_len: int, vocab_size: int, device: torch.device | str
+) -> Tensor:  # [words] int64
+    """Words in which the kernels of a step hand on to each other what they found; every step leaves zeros behind.
 
-    A CUDA graph keeps the workspace that it was captured with. After a step that contradicted itself, as one whose
-    `cu_num_draft_tokens` is no cumulative sum, call `zero_()`.
+    For one stream of steps of at most so many requests, draft tokens and entries: 1.1 MB for 256 requests of 3 drafts
+    and 128256 entries. A CUDA graph keeps the workspace that it was captured with. After a step that contradicted
+    itself, as one whose `cu_num_draft_tokens` is no cumulative sum, call `zero_()`.
     """
-    return torch.zeros((batch_size, _counter_step.WORKSPACE_WORDS), dtype=torch.int32, device=device)
+    return torch.zeros(
+        _counter_step.workspace_words(batch_size, max_spec_len, vocab_size), dtype=torch.int64, device=device
+    )
 
 
 def rejection_sample(
@@ -73,7 +79,7 @@ def rejection_sample(
     draft_logits: Tensor | None = None,  # [num_tokens, vocab_size] float32 or bfloat16 or float16
     draft_logsumexp: Tensor | None = None,  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None,  # [batch_size, 1] int32
-    workspace: Tensor | None = None,  # [batch_size, 4] int32, or longer
+    workspace: Tensor | None = None,  # [words] int64
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -96,10 +102,10 @@ def rejection_sample(
         draft_logits: Instead of `draft_probs`, before temperature. With neither, drafts are one-hot (n-gram).
         draft_logsumexp: Of `draft_logits / temperature`, if the draft sampler kept it: saves reading them all.
         bonus_token_ids: Used for requests whose drafts are all accepted. `None`: drawn from the bonus rows.
-        workspace: From `make_workspace`. With it the kernels of a step do not wait for one another but for single
-            requests, so that rows are recovered while others are still read. Steps that share one must not overlap.
-            It is not used where it would gain nothing: for small batches, and for one-hot drafts with given bonus
-            tokens. Tokens are the same with and without it.
+        workspace: From `make_workspace`, for as large a batch or a larger one. With it the kernels of a step do not
+            wait for one another but for single requests, so that rows are recovered while others are still read, and
+            rows behind a draft token that is known to be rejected are not read. Steps that share one must not overlap.
+            Tokens are the same with and without it.
         backend: `None` takes Triton on a GPU and PyTorch elsewhere.
         validate: Also check values inside tensors. Waits for the device.
 
@@ -120,10 +126,11 @@ def rejection_sample(
         law. `vocab_size` is at most 2**19.
 
     Traffic:
-        Rows of `logits` behind draft tokens once; of one rejected row per request the target logits and the draft's
-        row again, or of a request that accepts everything its bonus row. For 2-byte logits and float32 draft
-        probabilities `2 * num_tokens * vocab_size + 6 * batch_size * vocab_size` bytes at most, and with one-hot drafts
-        and given bonus tokens a tile instead of the second term. Two launches for these, else three.
+        Rows of `logits` behind draft tokens once, with a workspace those up to the first rejected one and, of a batch
+        that fills the card, some more; of one rejected row per request the target logits and the draft's row again, or
+        of a request that accepts everything its bonus row. For 2-byte logits and float32 draft probabilities
+        `2 * num_tokens * vocab_size + 6 * batch_size * vocab_size` bytes at most, and with one-hot drafts and given
+        bonus tokens a tile instead of the second term. Two launches for these, else three.
     """
     name = "rejection_sample"
     step = _counter_step.checked_step(

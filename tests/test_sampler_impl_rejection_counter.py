@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,7 +17,13 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from fairdraw.sampler_impl import _counter_handover, _counter_triton, rejection_counter
+from fairdraw.sampler_impl import (
+    _counter_handover,
+    _counter_judge,
+    _counter_measure,
+    _counter_triton,
+    rejection_counter,
+)
 from fairdraw.sampler_impl._counter_torch import uniforms_at
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -41,7 +48,7 @@ class Call:
     draft_logits: Tensor | None = None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None = None  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None  # [batch_size, 1] int32
-    workspace: Tensor | None = None  # [batch_size, 4] int32
+    workspace: Tensor | None = None  # [words] int64
 
     def sample(self, backend: Any, validate: bool = True) -> list[list[int]]:  # Any: a word
         moved: Any = {k: v.to(DEVICE) if isinstance(v, Tensor) else v for k, v in vars(self).items()}  # Any: arguments
@@ -183,15 +190,15 @@ def test_backends_agree_across_tiles(draft: str) -> None:
 @pytest.fixture
 def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have batches of any size treated as those that more than fill a card."""
-    monkeypatch.setattr(_counter_triton, "STATS_STRIP", (3, 0))
-    monkeypatch.setattr(_counter_triton, "DRAW_STRIP", (2, 0))
+    monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {3: 0})
+    monkeypatch.setattr(_counter_triton, "DRAW_STRIPS", {2: 0})
 
 
 @pytest.mark.usefixtures("large_batch")
 @pytest.mark.parametrize("bonus_rows", [False, True], ids=["bonus given", "bonus drawn"])
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) -> None:
-    workspace = rejection_counter.make_workspace(9, DEVICE)
+    workspace = rejection_counter.make_workspace(9, 3, 4096 * 4 + 5, DEVICE)
     for num_draft_tokens, vocab_size in (([2, 0, 3, 1, 3, 3], 37), ([3, 1, 2, 3, 3, 2, 1, 3], 4096 * 4 + 5)):
         call = make_call(num_draft_tokens, vocab_size, seed=8, draft=draft, bonus_rows=bonus_rows)
         call = replace(call, temperature=call.temperature.index_fill(0, torch.tensor([1]), 0.0))
@@ -199,6 +206,41 @@ def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) ->
         assert call.sample("triton") == wanted
         assert replace(call, workspace=workspace).sample("triton") == wanted
         assert not workspace.any()
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="a compiled kernel has its constants built in")
+@pytest.mark.usefixtures("large_batch")
+@pytest.mark.parametrize("draft", ["one-hot", "probs", "logits+lse"])
+def test_evidence_convicts_none_that_the_judge_accepts(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens are those of a run that asks for a thousandfold proof, at uniforms just below and above what is accepted;
+    a hundredth of a proof is too little, and is caught."""
+    call = edge_of_acceptance(draft)
+    workspace = rejection_counter.make_workspace(len(call.seeds), call.max_spec_len, call.logits.shape[1], DEVICE)
+    shipped = replace(call, workspace=workspace).sample("triton")
+    assert shipped == call.sample("torch")
+    assert [row.count(-1) < 2 for row in shipped] == [True, False] * 8
+    for proof, same in ((1e3, True), (1e-2, False)):
+        monkeypatch.setattr(_counter_measure, "PROOF", type(_counter_measure.PROOF)(proof))
+        assert (replace(call, workspace=workspace).sample("triton") == shipped) is same
+        workspace.zero_()
+
+
+def edge_of_acceptance(draft: str) -> Call:
+    """Two drafts each; the quotient of the first one's probabilities is 1 % above or below its uniform."""
+    call = make_call([2] * 16, 4096 + 77, seed=13, draft=draft)
+    rows = call.logits.clone()
+    for request in range(16):
+        row, temperature = 2 * request, call.temperature[request]
+        token_id = int(call.draft_token_ids[row])
+        accept, _ = uniforms_at(call.seeds[request], call.positions[request])
+        target = float(accept) * (1 + (-1) ** request * 0.01)
+        if call.draft_probs is not None:
+            target *= float(call.draft_probs[row, token_id])
+        if call.draft_logits is not None and call.draft_logsumexp is not None:
+            target *= float((call.draft_logits[row, token_id] / temperature - call.draft_logsumexp[row]).exp())
+        rest = (rows[row].double() / temperature).index_fill(0, torch.tensor(token_id), float("-inf"))
+        rows[row, token_id] = temperature * (math.log(target / (1 - target)) + rest.logsumexp(0))
+    return replace(call, logits=rows)
 
 
 @pytest.mark.parametrize("draft", DRAFTS)
@@ -242,8 +284,9 @@ def test_step_that_contradicts_itself_ends_all_the_same(monkeypatch: pytest.Monk
     """Requests wait for rows that nobody measures, until their patience ends."""
     call = make_call([1, 1, 1], 9, seed=2)
     call = replace(call, cu_num_draft_tokens=torch.tensor([3, 1, 3], dtype=torch.int32), max_spec_len=3)
-    monkeypatch.setattr(_counter_handover, "PATIENCE", type(_counter_handover.PATIENCE)(3))
-    workspace = rejection_counter.make_workspace(3, DEVICE)
+    for module in (_counter_handover, _counter_judge):
+        monkeypatch.setattr(module, "PATIENCE", type(module.PATIENCE)(3))
+    workspace = rejection_counter.make_workspace(3, 3, 9, DEVICE)
     assert len(replace(call, workspace=workspace).sample("triton", validate=False)) == 3
 
 

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from fairdraw.sampler_impl import _counter_draw, _counter_kernels, rejection_counter
+from fairdraw.sampler_impl import _counter_draw, _counter_judge, _counter_measure, rejection_counter
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -38,17 +38,17 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
     names: list[str] = []
     hooks = [
         (kernel, lambda *args, name=name, **options: names.append(name))
-        for name, kernel in {**vars(_counter_kernels), **vars(_counter_draw)}.items()
+        for name, kernel in {**vars(_counter_measure), **vars(_counter_judge), **vars(_counter_draw)}.items()
         if name.endswith("_kernel")
     ]
     for kernel, hook in hooks:
         kernel.add_pre_run_hook(hook)
     try:
         rejection_counter.rejection_sample(**make_arguments(dense=False), backend="triton")
-        assert names == ["tile_stats_kernel", "judge_kernel"]
+        assert names == ["measure_kernel", "judge_kernel"]
         names.clear()
         rejection_counter.rejection_sample(**make_arguments(bonus_rows=True), backend="triton")
-        assert names == ["tile_stats_kernel", "judge_kernel", "draw_kernel"]
+        assert names == ["measure_kernel", "judge_kernel", "draw_kernel"]
     finally:
         for kernel, hook in hooks:
             kernel.pre_run_hooks.remove(hook)
@@ -68,17 +68,17 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "decreasing": ({"cu_num_draft_tokens": torch.tensor([3, 1])}, r"cu_num_draft_tokens=\[3, 1\], but .*cumsum"),
     "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature=\[1\.0, -1\.0\], but .* 0"),
     "small workspace": (
-        {"workspace": torch.zeros(1, 4, dtype=torch.int32)},
-        r"workspace\.shape=\[1, 4\], but it must be \[2, 4\]",
+        {"workspace": torch.zeros(97, dtype=torch.int64)},
+        r"workspace\.shape=\[97\], but it must be \[98\]",
     ),
-    "flat workspace": (
-        {"workspace": torch.zeros(8, dtype=torch.int32)},
-        r"workspace\.shape=\[8\], but it must be \[8, 4\]",
+    "workspace of rows": (
+        {"workspace": torch.zeros(98, 1, dtype=torch.int64)},
+        r"workspace\.shape=\[98, 1\], but it must be \[98\]",
     ),
-    "workspace of int64": ({"workspace": torch.zeros(2, 4, dtype=torch.int64)}, r"workspace\.dtype=torch\.int64, but"),
+    "workspace of int32": ({"workspace": torch.zeros(98, dtype=torch.int32)}, r"workspace\.dtype=torch\.int32, but"),
     "strided workspace": (
-        {"workspace": torch.zeros(4, 2, dtype=torch.int32).t()[:, :4].expand(2, 4)},
-        r"workspace\.stride\(\)=\[1, 2\], but it must be contiguous\. Use make_workspace",
+        {"workspace": torch.zeros(196, dtype=torch.int64)[::2]},
+        r"workspace\.stride\(\)=\[2\], but it must be contiguous\. Use make_workspace",
     ),
     "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*withdraw"),
 }

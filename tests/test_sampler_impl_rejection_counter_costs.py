@@ -63,9 +63,30 @@ def test_bonus_rows_are_read_only_by_requests_that_accept_everything(kind: str) 
     rejected = bytes_of_logits(make_step(kind, 5001))
     accepted = bytes_of_logits(make_step(kind, 5001, accepted=True))
     num_tokens = BATCH_SIZE * SPEC_LEN
-    gathered = 2 * num_tokens
+    gathered = 2 * num_tokens * 3  # by the program of either tile, and by the one that judges
     assert rejected == num_tokens * 2 * row + gathered  # twice: that the request is greedy is known only then
     assert accepted - rejected == BATCH_SIZE * row
+
+
+@pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "random"])
+@pytest.mark.parametrize("kind", ["probs", "logits+lse", "one-hot"])
+def test_rows_behind_a_rejected_draft_token_are_not_read(
+    kind: str, greedy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a workspace, of a batch that more than fills a card. The draft token has a probability of nearly 0."""
+    monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {2: 0})
+    vocab_size = 4096 * 3
+    changes: dict[str, Any] = {"temperature": torch.full((BATCH_SIZE,), 0.0 if greedy else 1.0)}  # Any: arguments
+    if kind == "probs":
+        changes["draft_probs"] = torch.full((BATCH_SIZE * SPEC_LEN, vocab_size), 0.5)
+    workspace = rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, vocab_size, "cpu")
+    every, some = (
+        bytes_of_logits(make_step(kind, vocab_size, workspace=space, **changes)) for space in (None, workspace)
+    )
+    assert not workspace.any()
+    # A greedy request is known as such after a first tile; the tile of a one-hot draft token is read twice.
+    entries = vocab_size + (2 * 4096 if greedy else 4096 if kind == "one-hot" else 0)
+    assert every - some == pytest.approx(BATCH_SIZE * (SPEC_LEN - 1) * 2 * entries, rel=0.001)
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["one tile per program", "several"])
@@ -74,10 +95,10 @@ def test_no_kernel_spills_where_bonus_rows_are_drawn_from(
     kind: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr(_counter_triton, "STATS_STRIP", (3, 0))
-        monkeypatch.setattr(_counter_triton, "DRAW_STRIP", (2, 0))
-    step = make_step(kind, 32000, workspace=rejection_counter.make_workspace(BATCH_SIZE, "cpu"))
+        monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {3: 0})
+        monkeypatch.setattr(_counter_triton, "DRAW_STRIPS", {2: 0})
+    step = make_step(kind, 32000, workspace=rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, 32000, "cpu"))
     with counted(run_kernels=False) as counts:
         step()
-    assert [launch.kernel for launch in counts.launches] == ["tile_stats_kernel", "judge_kernel", "draw_kernel"]
+    assert [launch.kernel for launch in counts.launches] == ["measure_kernel", "judge_kernel", "draw_kernel"]
     assert [kernel.spills for kernel in compile_launches(counts.launches)] == [0, 0, 0]

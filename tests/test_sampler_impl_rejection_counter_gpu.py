@@ -57,7 +57,7 @@ def test_kernels_draw_what_pytorch_draws(draft: str, bonus: bool) -> None:
 @pytest.mark.parametrize("bonus", [False, True], ids=["bonus given", "bonus drawn"])
 def test_workspace_changes_no_token_and_is_left_empty(draft: str, bonus: bool) -> None:
     """Large enough that kernels overlap; many times, as an order that goes wrong would go wrong rarely."""
-    workspace = rejection_counter.make_workspace(64, "cuda")
+    workspace = rejection_counter.make_workspace(64, 3, 128256, "cuda")
     arguments = make_arguments(64, 3, 128256, draft, bonus)
     for _ in range(100):
         arguments["seeds"].add_(1)

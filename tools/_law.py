@@ -61,7 +61,7 @@ def _first_tokens(
         torch.full((BATCH_SIZE,), 7, device="cuda"),
         torch.arange(BATCH_SIZE, device="cuda") + 2 * call * BATCH_SIZE,
         bonus_token_ids=torch.zeros(BATCH_SIZE, 1, dtype=torch.int32, device="cuda") if drafts else None,
-        workspace=rejection_counter.make_workspace(BATCH_SIZE, "cuda"),
+        workspace=rejection_counter.make_workspace(BATCH_SIZE, drafts, VOCAB_SIZE, "cuda"),
         **laws.get(kind, {}),
     )
     return output[:, 0].bincount(minlength=VOCAB_SIZE)

@@ -1,45 +1,30 @@
 """The road not taken: the last kernel of `rejection_counter` with an exponential race instead of an inverse CDF.
 
-Same launches, same bytes; but each entry of the residual draws a number of its own, so that the winner of a tile is a
-maximum and no second reading is needed. `bench_rejection.py` times it against what is shipped.
+It is launched in the place of `draw_kernel`: same launches, same bytes, but each entry of the residual draws a number
+of its own, so that the winner of a tile is a maximum and no second reading is needed. `bench_rejection.py` times it
+against what is shipped.
 """
 # mypy: allow-untyped-defs, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
 from fairdraw.sampler_impl._counter_draw import residual
 from fairdraw.sampler_impl._counter_functions import TILE, exponent_scale
-from fairdraw.sampler_impl._counter_handover import ARRIVED, DONE, PROGRESS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from fairdraw.sampler_impl._counter_handover import DONE, OPEN, VERDICT, wait_for, wait_for_all
 
 STEP = tl.constexpr(512)
 """Entries that draw at a time: more of them spill registers."""
 
 
-class RaceKernel:
-    """Is launched in the place of `draw_kernel`."""
-
-    def __getitem__(self, grid: tuple[int]) -> Callable[..., object]:
-        return lambda output_token_ids, part_masses, *rest, **options: _race_kernel[grid](
-            output_token_ids, torch.empty(part_masses.shape[:2], dtype=torch.int64, device="cuda"), *rest, **options
-        )
-
-
 @triton.jit(do_not_specialize=["num_tiles", "num_strips", "max_spec_len"])
-def _race_kernel(
+def race_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
-    tile_winners_ptr,  # [batch_size, num_tiles] int64, written
-    progress_ptr,  # [batch_size, 4] int32, written
+    tile_winners_ptr,  # [batch_size, num_tiles, 8] int64, written: the first of each 8
     verdicts_ptr,  # [batch_size, 3] int64
     cu_num_draft_tokens_ptr,  # [batch_size] int32
     draft_ptr,  # [num_tokens, vocab_size] float32
@@ -71,38 +56,36 @@ def _race_kernel(
     position = tl.load(positions_ptr + req_idx)
     if OVERLAP:
         gdc_wait()
-    row = tl.load(verdicts_ptr + req_idx * 3)
-    target_law = tl.load(verdicts_ptr + req_idx * 3 + 1)
-    draft_law = tl.load(verdicts_ptr + req_idx * 3 + 2)
-    if row == DONE:
+    verdict, target_law, draft_law = wait_for(verdicts_ptr + req_idx * VERDICT)
+    if verdict == DONE:
         return
+    pos = (verdict - OPEN).to(tl.int32)
+    row = start.to(tl.int64) + pos
     logits_row = row
     if BONUS:
         logits_row += req_idx
-    winners_ptr = tile_winners_ptr + req_idx * num_tiles
+    winners_ptr = tile_winners_ptr + req_idx * num_tiles * 8
     logits_row_ptr = logits_ptr + logits_row * logits_stride
     draft_row_ptr = draft_ptr + row * draft_stride
-    pos = position + row - start
+    pos_in_sequence = position + pos
     for step in tl.static_range(STRIP):
         tile = first_tile + step
-        winner = tl.full((), -1, tl.int64)
+        winner = tl.full((), 1, tl.int64)
         for first in tl.static_range(0, TILE, STEP):
             token_ids = tile * TILE + first + tl.arange(0, STEP)
             weights = residual(
                 logits_row_ptr, draft_row_ptr, token_ids, vocab_size, scale, target_law, draft_law, None, DRAFT
             )
-            words = tl.randint(seed ^ (pos << 32), token_ids)
+            words = tl.randint(seed ^ (pos_in_sequence << 32), token_ids)
             uniforms = ((words >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08
             scores = weights / -tl.log2(uniforms)
             bits = tl.where(weights > 0, scores.to(tl.int32, bitcast=True), -1)
             best = tl.max(bits)
             lowest = tl.min(tl.where(bits == best, token_ids, 0x7FFFFFFF))
-            winner = tl.maximum(winner, (best.to(tl.int64) << 32) | (0x7FFFFFFF - lowest))
-        tl.store(winners_ptr + tile, winner, mask=tile < num_tiles)
-    tl.debug_barrier()
-    if tl.atomic_add(progress_ptr + req_idx * PROGRESS + ARRIVED, 1, sem="acq_rel") != num_strips - 1:
-        return
-    tiles = tl.arange(0, TILES)
-    winner = tl.max(tl.load(winners_ptr + tiles, mask=tiles < num_tiles, other=-1, cache_modifier=".cg"))
-    token_id = 0x7FFFFFFF - (winner & 0x7FFFFFFF)
-    tl.store(output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + (row - start), token_id.to(tl.int32))
+            winner = tl.maximum(winner, (best.to(tl.int64) << 32) | (0x7FFFFFFF - lowest))  # 0 is nobody's word
+        tl.store(winners_ptr + tile * 8, winner, mask=tile < num_tiles)
+    if first_tile == 0:
+        tiles = tl.arange(0, TILES)
+        winner = tl.max(wait_for_all(winners_ptr + tiles * 8, tiles < num_tiles, 1))
+        token_id = 0x7FFFFFFF - (winner & 0x7FFFFFFF)
+        tl.store(output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos, token_id.to(tl.int32))

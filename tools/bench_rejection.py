@@ -143,7 +143,7 @@ class Batch:
         self.temperature = torch.ones(batch_size, device="cuda")
         self.seeds = torch.randint(1 << 62, (batch_size,), device="cuda", generator=noise)
         self.positions = torch.randint(1 << 31, (batch_size,), device="cuda", generator=noise)
-        self.workspace = rejection_counter.make_workspace(batch_size, "cuda")
+        self.workspace = rejection_counter.make_workspace(batch_size, max_spec_len, vocab_size, "cuda")
 
     def _lift_drafted(
         self,
@@ -178,11 +178,15 @@ class Batch:
         """Requests that recover a token."""
         return int((self.ours()[:, -1] < 0).sum())
 
+    def rows_to_read(self) -> int:
+        """Up to the first rejected one of each request."""
+        return int((self.ours()[:, : self.max_spec_len] >= 0).sum())
+
     def bytes_to_move(self) -> int:
-        """Every target logit once; of a rejected row the target logits again and the draft's row (one-hot: a tile)."""
-        once = self.logits.numel() * 2
+        """Those target logits once; of a rejected row the target logits again and the draft's row (one-hot: a tile)."""
         per_entry = {"probs": 6, "logits+lse": 4, "logits": 4, "one-hot": 0}[self.kind]
         tile = 2 * 4096 if self.kind == "one-hot" else 0
+        once = self.rows_to_read() * 2 * self.vocab_size
         own = self.draft_logits.numel() * 2 if self.kind == "logits" else 0
         return once + own + self.rejecting() * (per_entry * self.vocab_size + tile)
 
@@ -264,11 +268,11 @@ def measure_copies(clock: Clock) -> list[Json]:
 
 def measure_race(clock: Clock) -> list[Json]:
     """The inverse CDF that is shipped against an exponential race in its place."""
-    from _race_arm import RaceKernel
+    from _race_arm import race_kernel
 
     def raced(batch: Batch) -> object:
         shipped = _counter_triton.draw_kernel
-        _counter_triton.draw_kernel = RaceKernel()
+        _counter_triton.draw_kernel = race_kernel
         try:
             return batch.ours(workspace=None)
         finally:

@@ -25,7 +25,7 @@ DECLINED: dict[str, str] = {
 def verify_with(backend: Literal["torch", "triton"]) -> VerifyFunction:
     """`fairdraw.sampler_impl.rejection_counter` on one backend. A call draws one seed per request; positions are 0.
 
-    On a GPU each call has a workspace, so that large batches reach the kernels that overlap.
+    On a GPU each call has a workspace, so that its kernels overlap and read no more rows than they must.
     """
 
     def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -56,6 +56,7 @@ def _step(
 ) -> partial[Tensor]:
     from fairdraw.sampler_impl.rejection_counter import make_workspace, rejection_sample
 
+    sizes = (batch.batch_size, batch.max_spec_len, batch.target_logits.shape[1])
     return partial(
         rejection_sample,
         batch.draft_token_ids,
@@ -67,7 +68,7 @@ def _step(
         seeds.new_zeros(batch.batch_size),
         draft_probs=batch.draft_probs,
         bonus_token_ids=batch.bonus_token_ids,
-        workspace=make_workspace(batch.batch_size, batch.device) if workspace else None,
+        workspace=make_workspace(*sizes, batch.device) if workspace else None,
         backend=backend,
     )
 
