@@ -52,7 +52,7 @@ SETTLING_BYTES = (32 << 20) - (64 << 10)
 SCANNER_SIZES = {"L": (1_000, 2_000, 4_000, 8_000, 16_000), "B": (32, 64, 128, 256), "K": (1, 2, 4, 8)}
 REJECTION_SIZES = {"B": (2, 4, 8, 16), "K": (1, 2, 4, 8), "V": (8_000, 16_000, 32_000, 64_000)}
 DEVICE_SIZES = {"B": (64, 128, 256), "K": (2, 4, 8), "V": (64_000, 100_003, 128_256, 151_936, 202_048)}
-"""All large enough for kernels that overlap: with K=1 or V=32000, 64 requests take others, and no line fits both."""
+"""All large enough for programs of several tiles: with K=1 or V=32000, 64 requests have others; no line fits both."""
 
 
 def scanner_pair(scanner: str, num_drafts: int) -> Rounds:

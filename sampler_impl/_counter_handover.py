@@ -1,8 +1,8 @@
 """What the counter kernels hand on to each other: words that are their own flags.
 
 A word of the workspace is 0 until it is written, and nothing that is written is 0. So a reader that finds a word has
-what it waits for, and its writer needs neither a second word nor a fence, which takes half a microsecond each time. The
-last reader of a word makes it 0 again, once all its writers are known to have written:
+what it waits for, and its writer needs neither a second word nor a fence. The last reader of a word makes it 0 again,
+once all its writers are known to have written:
 
     stats     [batch_size, max_spec_len, num_tiles] int64      a tile's mass or winner; SKIPPED where nobody needs it
     evidence  [batch_size, max_spec_len, EVIDENCE] float32     1 + how far a strip proves that its token is rejected

@@ -22,4 +22,4 @@ def test_missed_target_is_caught() -> None:
 
 def test_record_names_the_files_that_were_measured() -> None:
     record = json.loads(perf_table.RECORD.read_text(encoding="utf-8"))
-    assert {"_counter_kernels.py", "_rejection_kernels.py"} <= set(record["sources"])
+    assert {"_counter_measure.py", "_rejection_kernels.py"} <= set(record["sources"])

@@ -82,11 +82,11 @@ def test_call_does_not_wait_for_the_device(draft: str) -> None:
 def test_new_sizes_of_a_bucket_compile_nothing(draft: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bucket: positions and tiles up to the same powers of two, vocabularies that are multiples of 16 or not.
 
-    Batches that more than fill the card have kernels of their own: a small and a large one compile all there are.
+    By the size of the batch programs take one tile, two or three: a small one, a larger and a large one compile all.
     """
     names: list[str] = []
     monkeypatch.setattr(triton.knobs.runtime, "jit_post_compile_hook", lambda **about: names.append(about["repr"]))
-    for batch_size in (4, 64):
+    for batch_size in (4, 32, 64):
         rejection_counter.rejection_sample(**make_arguments(batch_size, 4, 151936, draft))
     names.clear()
     for batch_size, max_spec_len, vocab_size in ((1, 4, 151936), (16, 7, 202048), (33, 5, 139264)):
