@@ -110,7 +110,7 @@ def _recovered_token(
 
 @triton.jit
 def _measure_residual(
-    words_ptr,  # [num_tiles, 8] int32, written: float32 with the sign set
+    residuals_ptr,  # [num_tiles, 8] int32, written: float32 with the sign set
     logits_row_ptr,  # [vocab_size] float32
     draft_row_ptr,  # [vocab_size] float32
     first_tile,
@@ -129,7 +129,7 @@ def _measure_residual(
         masses = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
         parts = tile * PARTS + tl.arange(0, PARTS)
         words = masses.to(tl.int32, bitcast=True) | NO_MASS_32
-        tl.store(words_ptr + parts, words, mask=parts < num_tiles * PARTS)
+        tl.store(residuals_ptr + parts, words, mask=parts < num_tiles * PARTS)
 
 
 @triton.jit
@@ -147,7 +147,7 @@ def _part_masses(
 
 @triton.jit
 def _measure_bonus(
-    stats_ptr,  # [num_tiles, 8] int64, written
+    bonus_masses_ptr,  # [num_tiles, 8] int64, written
     row_ptr,  # [vocab_size] any
     first_tile,
     num_tiles,
@@ -170,7 +170,7 @@ def _measure_bonus(
                 reference = highest_exponent(row_ptr, -1, tile, scale, vocab_size, TILE, LANES)
                 masses = _part_masses(row_ptr, tile, scale, reference, vocab_size)
             stats = packed(masses, reference)
-        tl.store(stats_ptr + tile * PARTS + parts, stats)
+        tl.store(bonus_masses_ptr + tile * PARTS + parts, stats)
 
 
 @triton.jit
@@ -235,8 +235,8 @@ def draw_kernel(
     scale = exponent_scale(temperature)
     seed = tl.load(seeds_ptr + req_idx)
     sequence_position = tl.load(positions_ptr + req_idx)
-    stats_ptr = part_masses_ptr + req_idx * num_tiles * PARTS
-    words_ptr = stats_ptr.to(tl.pointer_type(tl.int32))
+    bonus_masses_ptr = part_masses_ptr + req_idx * num_tiles * PARTS
+    residuals_ptr = bonus_masses_ptr.to(tl.pointer_type(tl.int32))
     verdicts_ptr += req_idx * VERDICT
     if OVERLAP and not EAGER:
         gdc_wait()
@@ -251,29 +251,30 @@ def draw_kernel(
         complete = is_open & (pos == count)
     if complete:
         # fmt: off
-        _measure_bonus(stats_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale, STRIP, LANES)
+        _measure_bonus(bonus_masses_ptr, logits_row_ptr, first_tile, num_tiles, vocab_size, temperature, scale, STRIP,
+                       LANES)
         # fmt: on
     elif DRAFT != ONE_HOT and is_open:
         # fmt: off
-        _measure_residual(words_ptr, logits_row_ptr, draft_ptr + row * draft_stride, first_tile, num_tiles, vocab_size,
-                          scale, target_law, draft_law, DRAFT, STRIP)
+        _measure_residual(residuals_ptr, logits_row_ptr, draft_ptr + row * draft_stride, first_tile, num_tiles,
+                          vocab_size, scale, target_law, draft_law, DRAFT, STRIP)
         # fmt: on
     else:  # whoever waits below waits for all
         parts = first_tile * PARTS + tl.arange(0, STRIP * PARTS)
-        tl.store(words_ptr + parts, tl.full((STRIP * PARTS,), NO_MASS_32, tl.int32), mask=parts < num_tiles * PARTS)
+        tl.store(residuals_ptr + parts, tl.full((STRIP * PARTS,), NO_MASS_32, tl.int32), mask=parts < num_tiles * PARTS)
     if strip == 0:
         _, uniform = uniforms_at(seed, sequence_position + pos)
         token_ptr = output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos
         parts = tl.arange(0, TILES * PARTS)
         live = parts < num_tiles * PARTS
         if complete:
-            stats = wait_for_all(stats_ptr + parts, live, nothing(temperature))
-            tl.store(stats_ptr + parts, tl.zeros_like(stats), mask=live)
+            stats = wait_for_all(bonus_masses_ptr + parts, live, nothing(temperature))
+            tl.store(bonus_masses_ptr + parts, tl.zeros_like(stats), mask=live)
             tl.store(token_ptr, _bonus_token(stats, logits_row_ptr, uniform, vocab_size, temperature, scale, TILES))
         else:
-            words = wait_for_all(words_ptr + parts, live, NO_MASS_32)
+            words = wait_for_all(residuals_ptr + parts, live, NO_MASS_32)
             # 0, as their sign is set; a plain 0 leaves the loop without a use, which Triton 3.6 cannot compile.
-            tl.store(words_ptr + parts, (words >> 31) + 1, mask=live)
+            tl.store(residuals_ptr + parts, (words >> 31) + 1, mask=live)
             if DRAFT != ONE_HOT:  # noqa: SIM102  # the outer one is decided when compiling
                 if is_open:
                     masses = (words & 0x7FFFFFFF).to(tl.float32, bitcast=True)

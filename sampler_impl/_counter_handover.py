@@ -5,7 +5,7 @@ what it waits for, and its writer needs neither a second word nor a fence. The l
 once all its writers are known to have written:
 
     stats     [batch_size, max_spec_len, num_tiles] int64      a tile's mass or winner; SKIPPED where nobody needs it
-    evidence  [batch_size, max_spec_len, EVIDENCE] float32     1 + how far a strip proves that its token is rejected
+    evidence  [batch_size, max_spec_len, num_strips] float32   1 + how far a strip proves that its token is rejected
     verdicts  [batch_size, 3] int64           DONE, or OPEN + drafts accepted; then target and draft law of the row
     masses    [batch_size, num_tiles, 8] int64   of the row that is drawn from; residuals: float32, sign set
 
@@ -45,20 +45,20 @@ PATIENCE = tl.constexpr(1 << 21)
 
 @triton.jit
 def wait_for(
-    words_ptr,  # [3] int64
+    verdict_ptr,  # [3] int64
 ):
     """A verdict and its two laws, once all are there; or 0, if they never come."""
     polls = 0
-    verdict = tl.atomic_add(words_ptr, 0, sem="relaxed")  # one look for all threads
+    verdict = tl.atomic_add(verdict_ptr, 0, sem="relaxed")  # one look for all threads
     while (verdict == 0) & (polls < PATIENCE):
         polls += 1
-        verdict = tl.atomic_add(words_ptr, 0, sem="relaxed")
-    second = tl.load(words_ptr + 1, volatile=True)
-    third = tl.load(words_ptr + 2, volatile=True)
+        verdict = tl.atomic_add(verdict_ptr, 0, sem="relaxed")
+    second = tl.load(verdict_ptr + 1, volatile=True)
+    third = tl.load(verdict_ptr + 2, volatile=True)
     while ((second == 0) | (third == 0)) & (polls < PATIENCE):
         polls += 1
-        second = tl.load(words_ptr + 1, volatile=True)
-        third = tl.load(words_ptr + 2, volatile=True)
+        second = tl.load(verdict_ptr + 1, volatile=True)
+        third = tl.load(verdict_ptr + 2, volatile=True)
     return verdict, second, third
 
 
@@ -71,16 +71,16 @@ def all_there(
 
 @triton.jit
 def wait_for_all(
-    words_ptr,  # [...] pointers
+    pointers,  # [...] any
     mask,
     other,
 ):
     """Words, once all are there."""
-    words = tl.load(words_ptr, mask=mask, other=other, volatile=True)
+    words = tl.load(pointers, mask=mask, other=other, volatile=True)
     polls = 0
     while (not all_there(words)) & (polls < PATIENCE):
         polls += 1
-        words = tl.load(words_ptr, mask=mask, other=other, volatile=True)
+        words = tl.load(pointers, mask=mask, other=other, volatile=True)
     return words
 
 

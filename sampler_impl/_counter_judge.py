@@ -35,14 +35,14 @@ from ._counter_handover import DONE, LOGITS, ONE_HOT, OPEN, PATIENCE, VERDICT, p
 def judge_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     verdicts_ptr,  # [batch_size, 3] int64, written
-    evidence_ptr,  # [batch_size, max_spec_len, EVIDENCE] float32, written, or None
+    evidence_ptr,  # [batch_size, max_spec_len, num_strips] float32, written, or None
     stats_ptr,  # [batch_size, max_spec_len, num_tiles] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     draft_logsumexp_ptr,  # [num_tokens] float32, or None
     draft_token_ids_ptr,  # [num_tokens] int32
     cu_num_draft_tokens_ptr,  # [batch_size] int32
-    bonus_token_ids_ptr,  # [batch_size] int32, or None: there are bonus rows
+    bonus_token_ids_ptr,  # [batch_size, 1] int32, or None: there are bonus rows
     temperature_ptr,  # [batch_size] float32
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64

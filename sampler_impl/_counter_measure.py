@@ -59,7 +59,7 @@ def _request_of(
 
 @triton.jit
 def _is_settled(
-    evidence_ptr,  # [max_spec_len, EVIDENCE] float32, of one request
+    request_evidence_ptr,  # [max_spec_len, num_strips] float32, of one request
     position,
     EVIDENCE: tl.constexpr,
 ):
@@ -68,7 +68,7 @@ def _is_settled(
     back: tl.constexpr = SEEN // EVIDENCE
     before = position - back + tl.arange(0, back)[:, None]
     at = before * EVIDENCE + tl.arange(0, EVIDENCE)[None, :]
-    evidence = tl.load(evidence_ptr + at, mask=before >= 0, other=0.0, cache_modifier=".cg")
+    evidence = tl.load(request_evidence_ptr + at, mask=before >= 0, other=0.0, cache_modifier=".cg")
     return tl.max(tl.sum(tl.maximum(evidence - 1, 0), axis=1)) >= PROOF
 
 
@@ -118,7 +118,7 @@ def _first_tile(
 
 @triton.jit
 def _measure(
-    stats_ptr,  # [num_tiles] int64, written
+    row_stats_ptr,  # [num_tiles] int64, written
     row_ptr,  # [vocab_size] any
     logits,  # [...] any
     draft_token_id,
@@ -140,7 +140,7 @@ def _measure(
         drafted = winner_at(row_ptr, draft_token_id, vocab_size)
         for tile in range(first_tile, tl.minimum(first_tile + STRIP, num_tiles)):
             winner = tile_winner(row_ptr, tile, vocab_size, LANES)
-            tl.store(stats_ptr + tile, winner)
+            tl.store(row_stats_ptr + tile, winner)
             ratio = tl.where(winner > drafted, CERTAIN, ratio)
     else:
         scale = exponent_scale(temperature)
@@ -159,13 +159,13 @@ def _measure(
             if step + 1 < STRIP:
                 following = load_tile(row_ptr, tile + 1, vocab_size, LANES)
             mass, sum_of_powers = tile_mass(now, row_ptr, tile, scale, reference, usable, vocab_size, LANES)
-            tl.store(stats_ptr + tile, mass, mask=(tile < num_tiles) & (tile != own_tile))
+            tl.store(row_stats_ptr + tile, mass, mask=(tile < num_tiles) & (tile != own_tile))
             total += sum_of_powers
         if EXCLUDE:  # noqa: SIM102  # the outer one is decided when compiling
             # To compare every id with the drafted one would cost more than to read one tile in 32 again.
             if (own_tile >= first_tile) & (own_tile < first_tile + STRIP):
                 mass = mass_beside(row_ptr, draft_token_id, scale, reference, usable, vocab_size, LANES)
-                tl.store(stats_ptr + own_tile, mass)
+                tl.store(row_stats_ptr + own_tile, mass)
         ratio = tl.where(usable & (tl.abs(own) < PRECISE), total / tl.exp2(own - reference), 0.0)
     return ratio
 
@@ -177,7 +177,7 @@ def _measure(
     ]
 )  # fmt: skip
 def measure_kernel(
-    evidence_ptr,  # [batch_size, max_spec_len, EVIDENCE] float32, written, or None: every row is measured
+    evidence_ptr,  # [batch_size, max_spec_len, num_strips] float32, written, or None: every row is measured
     stats_ptr,  # [batch_size, max_spec_len, num_tiles] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot

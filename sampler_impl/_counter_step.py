@@ -45,7 +45,7 @@ class CounterStep:
     draft_logits: Tensor | None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None  # [num_tokens] float32
     bonus_token_ids: Tensor | None  # [batch_size, 1] int32; None: each request has a bonus row
-    workspace: Tensor | None = None  # [words] int64, zeros. None: kernels wait for each other
+    workspace: Tensor | None = None  # [num_words] int64, zeros. None: kernels wait for each other
 
     @property
     def batch_size(self) -> int:

@@ -257,11 +257,11 @@ def _inverse(divisor: int) -> int:
 
 
 def _cut(
-    words: Tensor,  # [...] int64
+    space: Tensor,  # [num_words] int64
     size: int,
-) -> tuple[Tensor, Tensor]:  # [size] int64, [...] int64
+) -> tuple[Tensor, Tensor]:  # [num_words] int64, [num_words] int64
     """Off the beginning; the rest begins where a compiler can load 128 bits, as the beginning did."""
-    return words[:size], words[triton.cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS :]
+    return space[:size], space[triton.cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS :]
 
 
 def _strip(num_tiles: int, strips: dict[int, int]) -> int:

@@ -54,7 +54,7 @@ __all__ = ["MAX_VOCAB_SIZE", "make_workspace", "rejection_sample"]
 
 def make_workspace(
     batch_size: int, max_spec_len: int, vocab_size: int, device: torch.device | str
-) -> Tensor:  # [words] int64
+) -> Tensor:  # [num_words] int64
     """Words in which the kernels of a step hand on to each other what they found; every step leaves zeros behind.
 
     For one stream of steps of at most so many requests, draft tokens and entries: 1.1 MB for 256 requests of 3 drafts
@@ -79,7 +79,7 @@ def rejection_sample(
     draft_logits: Tensor | None = None,  # [num_tokens, vocab_size] float32 or bfloat16 or float16
     draft_logsumexp: Tensor | None = None,  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None,  # [batch_size, 1] int32
-    workspace: Tensor | None = None,  # [words] int64
+    workspace: Tensor | None = None,  # [num_words] int64
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32

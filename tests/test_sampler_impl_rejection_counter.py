@@ -48,7 +48,7 @@ class Call:
     draft_logits: Tensor | None = None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None = None  # [num_tokens] float32
     bonus_token_ids: Tensor | None = None  # [batch_size, 1] int32
-    workspace: Tensor | None = None  # [words] int64
+    workspace: Tensor | None = None  # [num_words] int64
 
     def sample(self, backend: Any, validate: bool = True) -> list[list[int]]:  # Any: a word
         moved: Any = {k: v.to(DEVICE) if isinstance(v, Tensor) else v for k, v in vars(self).items()}  # Any: arguments

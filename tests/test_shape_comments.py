@@ -31,6 +31,8 @@ DIMENSIONS = {
     "num_slots": "penalised requests that have counts",
     "num_rejected": "requests that recover a token",
     "num_tiles": "tiles of the vocabulary",
+    "num_strips": "runs of tiles that one program measures; the last ones may be padding",
+    "num_words": "what kernels hand on to each other",
     "...": "any shape",
 }
 DTYPES = {"int32", "int64", "float32", "float64", "bool", "any"}
