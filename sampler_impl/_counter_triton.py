@@ -194,7 +194,8 @@ class _Launches:
             TILES=max(triton.next_power_of_2(self.num_tiles), SEEN.value // positions),
             EVIDENCE=self.evidence_width,
             num_warps=WARPS,
-            **({"launch_pdl": True} if self.overlap else {}),
+            # A step's first kernel waits for what comes before the step, as for its logits.
+            **({"launch_pdl": True} if self.overlap and step.num_tokens > 0 else {}),
         )
 
     def draw(self) -> None:

@@ -102,3 +102,19 @@ def test_no_kernel_spills_where_bonus_rows_are_drawn_from(
         step()
     assert [launch.kernel for launch in counts.launches] == ["measure_kernel", "judge_kernel", "draw_kernel"]
     assert [kernel.spills for kernel in compile_launches(counts.launches)] == [0, 0, 0]
+
+
+def test_step_without_drafts_begins_when_its_logits_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step's first kernel must not be launched while what comes before the step still runs."""
+    monkeypatch.setattr(_counter_triton, "_launches_overlap", lambda device: True)
+    vocab_size, workspace = 4096, rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, 4096, "cpu")
+    nothing_drafted = {
+        "draft_token_ids": torch.zeros(0, dtype=torch.int32),
+        "cu_num_draft_tokens": torch.zeros(BATCH_SIZE, dtype=torch.int32),
+        "logits": torch.zeros(BATCH_SIZE, vocab_size, dtype=torch.bfloat16),
+    }
+    for changes in ({}, nothing_drafted):
+        with counted(run_kernels=False) as counts:
+            make_step("one-hot", vocab_size, workspace=workspace, **changes)()
+        early = [launch.options.get("launch_pdl", False) for launch in counts.launches]
+        assert early == [False, *[True] * (len(early) - 1)]
