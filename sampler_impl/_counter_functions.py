@@ -180,13 +180,14 @@ def reference_exponent(
 ):
     """What powers of a row are taken over: that of the drafted token, which one gather knows at once.
 
-    A tile's highest would be as good, but a reduction would have to find it first. The second value says whether there
-    was a drafted token with a number to compute with; if not, the reference is 0, and has to prove itself.
+    A tile's highest would be as good, but a reduction would have to find it first. The second value is the token's own
+    exponent. The third says whether there was a drafted token with a number to compute with; if not, the reference is
+    0, and has to prove itself.
     """
     known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
-    reference = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
-    usable = known & (tl.abs(reference) < FAR)
-    return tl.where(usable, tl.ceil(reference), 0.0), usable
+    own = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
+    usable = known & (tl.abs(own) < FAR)
+    return tl.where(usable, tl.ceil(own), 0.0), own, usable
 
 
 @triton.jit

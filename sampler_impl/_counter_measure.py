@@ -21,13 +21,13 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from ._counter_functions import (
-    FAR,
     LOG2_E,
     NO_ID,
     TILE,
     exponent_scale,
     load_tile,
     mass_beside,
+    reference_exponent,
     tile_mass,
     tile_winner,
     uniforms_at,
@@ -144,13 +144,11 @@ def _measure(
             ratio = tl.where(winner > drafted, CERTAIN, ratio)
     else:
         scale = exponent_scale(temperature)
-        known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
-        own = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
-        usable = known & (tl.abs(own) < FAR)
-        reference = tl.where(usable, tl.ceil(own), 0.0)
+        reference, own, usable = reference_exponent(row_ptr, draft_token_id, scale, vocab_size)
         total = tl.zeros((), tl.float32)
         own_tile = -1
         if EXCLUDE:
+            known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
             own_tile = tl.where(known, draft_token_id // TILE, -1)
         following = logits
         for step in tl.static_range(STRIP):

@@ -290,6 +290,13 @@ def test_step_that_contradicts_itself_ends_all_the_same(monkeypatch: pytest.Monk
     assert len(replace(call, workspace=workspace).sample("triton", validate=False)) == 3
 
 
+@pytest.mark.parametrize("draft_dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
+def test_target_and_draft_logits_may_have_different_types(draft_dtype: torch.dtype) -> None:
+    call = make_call([2, 0, 3], 4096 + 7, seed=9, draft="logits")
+    assert call.draft_logits is not None
+    replace(call, logits=call.logits.bfloat16(), draft_logits=call.draft_logits.to(draft_dtype)).both()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
 def test_half_precision_logits_equal_the_same_numbers_in_float32(dtype: torch.dtype) -> None:
     call = make_call([2, 3], 300, seed=5, draft="logits")
