@@ -31,6 +31,36 @@ from ._counter_functions import (
 from ._counter_handover import DONE, LOGITS, ONE_HOT, OPEN, PATIENCE, VERDICT, pack
 
 
+@triton.jit
+def _accepted(
+    stats,  # [...] int64
+    token_ids,  # [...] int32
+    known,  # [...] bool
+    logits,  # [...] float32
+    drafts,  # [...] float32
+    draft_tops,  # [...] float32
+    draft_inverses,  # [...] float32
+    accept_uniforms,  # [...] float64
+    temperature,
+    scale,
+    DRAFT: tl.constexpr,
+):
+    """Laws of rows (tops and totals), their argmax, and whether their draft tokens are accepted."""
+    tops, totals = row_laws(stats)
+    targets = tl.exp2(logits * scale - tops)
+    if DRAFT == ONE_HOT:
+        # The masses are without the drafted token. The bound keeps certainty finite.
+        targets = tl.where(targets > 1e30, 1e30, targets)
+        totals += tl.where(logits < float("inf"), targets, float("nan"))
+    targets = tl.where(totals > 0, tl.div_rn(targets, totals), 0.0)
+    probs = drafts
+    if DRAFT == LOGITS:
+        probs = tl.exp2(drafts * scale - draft_tops) * draft_inverses
+    accepted = (targets > 0) & (probs > 0) & (tl.div_rn(targets, probs).to(tl.float64) >= accept_uniforms)
+    best = ((tl.max(stats, axis=1) & NO_ID) ^ NO_ID).to(tl.int32)
+    return tops, totals, best, known & tl.where(temperature == 0, token_ids == best, accepted)
+
+
 @triton.jit(do_not_specialize=["num_tokens", "num_tiles", "num_strips", "max_spec_len"])
 def judge_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
@@ -116,22 +146,13 @@ def judge_kernel(
         if missing > num_measured:
             num_measured = missing
             stats = seen
-            tops, totals = row_laws(stats)
-            targets = tl.exp2(logits * scale - tops)
-            if DRAFT == ONE_HOT:
-                # The masses are without the drafted token. The bound keeps certainty finite.
-                targets = tl.where(targets > 1e30, 1e30, targets)
-                totals += tl.where(logits < float("inf"), targets, float("nan"))
-            targets = tl.where(totals > 0, tl.div_rn(targets, totals), 0.0)
-            probs = drafts
             if BOTH:
                 draft_tops, draft_totals = row_laws(drafts_seen)
                 draft_inverses = inverse(draft_totals)
-            if DRAFT == LOGITS:
-                probs = tl.exp2(drafts * scale - draft_tops) * draft_inverses
-            accepted = (targets > 0) & (probs > 0) & (tl.div_rn(targets, probs).to(tl.float64) >= accept_uniforms)
-            best = ((tl.max(stats, axis=1) & NO_ID) ^ NO_ID).to(tl.int32)
-            accepted = known & tl.where(temperature == 0, token_ids == best, accepted)
+            # fmt: off
+            tops, totals, best, accepted = _accepted(stats, token_ids, known, logits, drafts, draft_tops,
+                                                     draft_inverses, accept_uniforms, temperature, scale, DRAFT)
+            # fmt: on
             judged = (tl.min(tl.where(accepted, POSITIONS, pos)) < num_measured) | (num_measured == count)
     # The first position that is not accepted; at the latest that after the drafts.
     num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
