@@ -4,13 +4,15 @@ A **mass** is the sum of `2**exponent` over some entries of a row, where `expone
 mass of a tile is kept as one int64, `exponent << 32 | mantissa` (24 bits), so that masses of different scale can be
 compared as integers, and added as fixed-point numbers in any order with the same result.
 
-An inverse CDF is taken in two levels, and exactly: the uniform picks a tile by the tiles' masses (or an eighth of one),
-and what is left of it picks the entry. Integers have no rounding, so no level can miss.
+An inverse CDF is taken in two levels: the uniform becomes a goal among the integers that the tiles' masses are, the
+goal picks a tile, and what is left of it picks the entry. Integers have no rounding, so that no tile can be missed.
 
     row    [ tile 0 | tile 1 | tile 2 | ... ]          goal = uniform * total
-                        ^ goal falls here; uniform' = (goal - start) / mass
-    tile 1 [ entry 4096, entry 4097, ... ]
-                        ^ goal' = uniform' * mass falls here
+                        ^ goal falls here; goal' = goal - start of tile 1
+    tile 1 [ entry 1024, entry 1025, ... ]
+                        ^ goal' falls here
+
+A tile belongs to one warp, from loading it to its mass, so that nothing in it waits for a barrier.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -22,10 +24,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-TILE = tl.constexpr(4096)
-PARTS = tl.constexpr(8)
-PART = tl.constexpr(512)  # TILE // PARTS
-"""What is read again when a tile has been picked. Eighths instead of tiles: 97.9 us instead of 100.8 (H200, B=256)."""
+TILE = tl.constexpr(1024)
+"""Entries that one mass stands for: what a warp adds up by itself, and what is read again once the tile is picked."""
 
 NO_ID = tl.constexpr(0x7FFFFFFF)
 NO_WINNER = tl.constexpr(-0x8000000000000000)
@@ -38,9 +38,6 @@ MAX_SCALE = tl.constexpr(65536.0)
 """log2(e) over the lowest temperature, 2.2e-5, which is as good as greedy."""
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-
-EMPTY = tl.constexpr(8.673617379884035e-19)
-"""2**-60: a residual of less mass is rounding of equal laws."""
 
 STREAM = tl.constexpr(0x76657269)
 """Third counter word of Philox, "veri": no other draw of the engine shares these numbers."""
@@ -64,39 +61,62 @@ def uniforms_at(seed, positions):
 
 
 @triton.jit
+def sums_of_2(a, b, other_a, other_b):
+    """For a reduction of several values at once: each by itself would take a barrier more."""
+    return a + other_a, b + other_b
+
+
+@triton.jit
+def sums_of_3(a, b, c, other_a, other_b, other_c):
+    return a + other_a, b + other_b, c + other_c
+
+
+@triton.jit
+def _sum_and_highest(a, b, other_a, other_b):
+    return a + other_a, tl.maximum(b, other_b)
+
+
+@triton.jit
+def goals_of(
+    uniforms,  # [...] float64
+    totals,  # [...] int64
+):
+    """Where in 0, 1, ... totals - 1 uniforms fall."""
+    return tl.minimum((uniforms * totals.to(tl.float64)).to(tl.int64), totals - 1)
+
+
+@triton.jit
 def pick(
     masses,  # [...] int64, not negative, not all 0
-    uniform,
+    goal,
 ):
-    """The entry in which `uniform` falls, and how far into it, in [0, 1)."""
-    cumulative = tl.cumsum(masses)
-    total = tl.sum(masses)
-    goal = tl.minimum((uniform * total.to(tl.float64)).to(tl.int64), total - 1)
-    passed = cumulative <= goal
-    start = tl.max(tl.where(passed, cumulative, 0))
-    end = tl.min(tl.where(passed, 0x7FFFFFFFFFFFFFFF, cumulative))
-    return tl.sum(passed.to(tl.int32)), (goal - start).to(tl.float64) / (end - start).to(tl.float64)
+    """The entry in which the goal falls, and how far into it."""
+    ends = tl.cumsum(masses)
+    offsets = goal - (ends - masses)
+    falls = (offsets >= 0) & (ends > goal)
+    indices = tl.arange(0, masses.shape[0])
+    return tl.reduce((tl.where(falls, indices, 0), tl.where(falls, offsets, 0)), 0, sums_of_2)
 
 
 @triton.jit
 def pick_last(
     masses,  # [...] int64, not negative, not all 0
-    uniform,
+    goal,
 ):
-    """The entry in which `uniform` falls, where nothing is drawn within it."""
-    total = tl.sum(masses)
-    goal = tl.minimum((uniform * total.to(tl.float64)).to(tl.int64), total - 1)
-    return tl.sum((tl.cumsum(masses) <= goal).to(tl.int32))
+    """The entry in which the goal falls; the last one if it falls behind, as the goal may be of a rounded total."""
+    passed = (tl.cumsum(masses) <= goal).to(tl.int32)
+    present = tl.where(masses > 0, tl.arange(0, masses.shape[0]), 0)
+    index, last = tl.reduce((passed, present), 0, _sum_and_highest)
+    return tl.minimum(index, last)
 
 
 @triton.jit
 def fixed_point(
     weights,  # [...] float32, not negative
-    total,
+    ONE: tl.constexpr,
 ):
-    """Integers in proportion, of 58 bits or so together. `total` is what the weights add up to, more than 2**-65."""
-    exponent = (total.to(tl.int32, bitcast=True) >> 23) - 127
-    return (weights * ((57 - exponent + 127) << 23).to(tl.float32, bitcast=True)).to(tl.int64)
+    """Integers, of a power of 2 for 1."""
+    return (weights * ONE).to(tl.int64)
 
 
 @triton.jit
@@ -109,21 +129,51 @@ def load_logits(
 
 
 @triton.jit
-def tile_ids(tile, LANES: tl.constexpr):
-    """[TILE // LANES, LANES] int32"""
-    return tile * TILE + tl.arange(0, TILE // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+def block_ids(first_tile, BLOCK: tl.constexpr, RUN: tl.constexpr):
+    """[BLOCK, TILE // RUN, RUN] int32: a warp reads the runs of one tile, each with one load of 128 bits per thread."""
+    tiles = (first_tile + tl.arange(0, BLOCK))[:, None, None] * TILE
+    runs = tl.arange(0, TILE // RUN)[None, :, None] * RUN
+    return tiles + runs + tl.arange(0, RUN)[None, None, :]
 
 
 @triton.jit
-def load_tile(
+def load_block(
     row_ptr,  # [vocab_size] any
-    tile,
+    first_tile,
     vocab_size,
-    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
 ):
-    """[TILE // LANES, LANES] in the row's own type; -inf behind its end."""
-    token_ids = tile_ids(tile, LANES)
+    """[BLOCK, TILE // RUN, RUN] in the row's own type; -inf behind its end."""
+    token_ids = block_ids(first_tile, BLOCK, RUN)
     return tl.load(row_ptr + token_ids, mask=token_ids < vocab_size, other=float("-inf"))
+
+
+@triton.jit
+def tile_sums(
+    weights,  # [BLOCK, TILE // RUN, RUN] float32
+):
+    """[BLOCK] float32: of each tile, by its warp. The order of additions does not depend on the tiles beside it."""
+    return tl.sum(tl.sum(weights, axis=1), axis=1)
+
+
+@triton.jit
+def reference_of(exponents):
+    """What powers are taken over: an exponent rounded up, or 0 if there is none to compute with."""
+    return tl.where(tl.abs(exponents) < FAR, tl.ceil(exponents), 0.0)
+
+
+@triton.jit
+def block_powers(
+    logits,  # [BLOCK, TILE // RUN, RUN] any
+    scale,
+):
+    """[BLOCK] float32 twice: sums of powers over `2**reference` of each tile, and the references.
+
+    NaN or an infinite logit make a sum that is no number."""
+    exponents = logits.to(tl.float32)
+    references = reference_of(tl.max(tl.max(exponents, axis=1), axis=1) * scale)
+    return tile_sums(tl.exp2(exponents * scale - references[:, None, None])), references
 
 
 @triton.jit
@@ -132,120 +182,42 @@ def without(logits, token_ids, token_id):
 
 
 @triton.jit
-def highest_exponent(
-    row_ptr,  # [vocab_size] any
-    removed_id,
-    tile,
-    scale,
-    vocab_size,
-    size,
-    LANES: tl.constexpr,
-):
-    """Of one tile, rounded up; 0 if there is none to compute with."""
-    best = tl.full((LANES,), float("-inf"), tl.float32)
-    for first in range(0, size, LANES):
-        token_ids = tile * TILE + first + tl.arange(0, LANES)
-        logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
-        best = tl.where(logits > best, logits, best)
-    highest = tl.max(best) * scale
-    return tl.where(tl.abs(highest) < FAR, tl.ceil(highest), 0.0)
-
-
-@triton.jit
-def _sum_of_powers(
-    row_ptr,  # [vocab_size] any
-    removed_id,
-    tile,
-    scale,
-    reference,
-    vocab_size,
-    size,
-    LANES: tl.constexpr,
-):
-    """Of one tile without the removed id, over `2**reference`."""
-    sums = tl.zeros((LANES,), tl.float32)
-    for first in range(0, size, LANES):
-        token_ids = tile * TILE + first + tl.arange(0, LANES)
-        logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
-        sums += tl.exp2(logits * scale - reference)
-    return tl.sum(sums)
-
-
-@triton.jit
-def reference_exponent(
-    row_ptr,  # [vocab_size] any
-    draft_token_id,
-    scale,
-    vocab_size,
-):
-    """What powers of a row are taken over: that of the drafted token, which one gather knows at once.
-
-    A tile's highest would be as good, but a reduction would have to find it first. The second value is the token's own
-    exponent. The third says whether there was a drafted token with a number to compute with; if not, the reference is
-    0, and has to prove itself.
-    """
-    known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
-    own = tl.load(row_ptr + draft_token_id, mask=known, other=0.0).to(tl.float32) * scale
-    usable = known & (tl.abs(own) < FAR)
-    return tl.where(usable, tl.ceil(own), 0.0), own, usable
-
-
-@triton.jit
 def packed(
     masses,  # [...] float32
-    reference,
+    references,  # [...] float32
 ):
-    """As int64, `masses * 2**reference`; of NaN or infinity the highest exponent, with nothing of it."""
+    """As int64, `masses * 2**references`; of NaN or infinity the highest exponent, with nothing of it."""
     bits = masses.to(tl.int32, bitcast=True)
     normal = (masses < 1e38) & (bits >= 0x800000)
-    exponents = tl.where(normal, (bits >> 23) - 127 + reference.to(tl.int32), tl.where(masses < 1e38, -FAR, FAR))
+    exponents = tl.where(normal, (bits >> 23) - 127 + references.to(tl.int32), tl.where(masses < 1e38, -FAR, FAR))
     mantissas = tl.where(normal, (bits & 0x7FFFFF) | 0x800000, 0)
     return (exponents.to(tl.int64) << 32) | mantissas.to(tl.int64)
 
 
 @triton.jit
 def tile_mass(
-    logits,  # [TILE // LANES, LANES] any
     row_ptr,  # [vocab_size] any
+    removed_id,
     tile,
     scale,
+    vocab_size,
     reference,
     usable,
-    vocab_size,
-    LANES: tl.constexpr,
 ):
-    """Mass of one tile; NaN or an infinite logit give it the highest exponent.
-
-    Where the row's reference fails, the tile is read again with its own. The second value is the sum over
-    `2**reference`, or 0 if that failed.
-    """
-    total = tl.sum(tl.sum(tl.exp2(logits.to(tl.float32) * scale - reference), axis=0))
-    mass = total
-    if (not (total < 1e30)) | ((not usable) & (total < 1e-20)):
-        total = 0.0
-        reference = highest_exponent(row_ptr, -1, tile, scale, vocab_size, TILE, LANES)
-        mass = _sum_of_powers(row_ptr, -1, tile, scale, reference, vocab_size, TILE, LANES)
-    return packed(mass, reference), total
+    """Mass of a tile without a token, over a reference of its own if the given one fails."""
+    token_ids = tile * TILE + tl.arange(0, TILE)
+    logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
+    mass = tl.sum(tl.exp2(logits * scale - reference))
+    if fails(mass, usable):
+        reference = reference_of(tl.max(logits) * scale)
+        mass = tl.sum(tl.exp2(logits * scale - reference))
+    return packed(mass, reference)
 
 
 @triton.jit
-def mass_beside(
-    row_ptr,  # [vocab_size] any
-    token_id,
-    scale,
-    reference,
-    usable,
-    vocab_size,
-    LANES: tl.constexpr,
-):
-    """Mass of the tile that has a token, without that token."""
-    tile = token_id // TILE
-    size = tl.minimum(TILE, vocab_size - tile * TILE)  # a number that the compiler does not know unrolls nothing
-    mass = _sum_of_powers(row_ptr, token_id, tile, scale, reference, vocab_size, size, LANES)
-    if (not (mass < 1e30)) | ((not usable) & (mass < 1e-20)):
-        reference = highest_exponent(row_ptr, token_id, tile, scale, vocab_size, size, LANES)
-        mass = _sum_of_powers(row_ptr, token_id, tile, scale, reference, vocab_size, size, LANES)
-    return packed(mass, reference)
+def fails(sums, usable):
+    """Whether a reference was too low for a tile, or, where it has to prove itself, too high."""
+    return (sums >= 1e30) | (sums != sums) | (sums < tl.where(usable, 0.0, 1e-20))
 
 
 @triton.jit
@@ -268,16 +240,12 @@ def tile_winner(
     row_ptr,  # [vocab_size] any
     tile,
     vocab_size,
-    LANES: tl.constexpr,
 ):
     """Highest logit of one tile and its lowest token id, in one int64; NaN is highest, as in torch.argmax."""
-    highest = tl.full((), NO_WINNER, tl.int64)
-    for first in range(0, TILE, LANES):
-        token_ids = tile * TILE + first + tl.arange(0, LANES)
-        keys = _winner_keys(load_logits(row_ptr, token_ids, vocab_size))
-        best = tl.max(keys)
-        highest = tl.maximum(highest, winner(best, tl.min(tl.where(keys == best, token_ids, NO_ID))))
-    return highest
+    token_ids = tile * TILE + tl.arange(0, TILE)
+    keys = _winner_keys(load_logits(row_ptr, token_ids, vocab_size))
+    best = tl.max(keys)
+    return winner(best, tl.min(tl.where(keys == best, token_ids, NO_ID)))
 
 
 @triton.jit
@@ -303,21 +271,21 @@ def shares(
     stats,  # [...] int64
     row_exponents,
 ):
-    """Masses of tiles over `2**row_exponent` as fixed-point numbers: 1 is 2**55, and 128 tiles add up."""
-    return ((stats & 0xFFFFFFFF) << 32) >> tl.minimum(row_exponents - (stats >> 32).to(tl.int32), 63)
+    """Masses of tiles over `2**row_exponent` as fixed-point numbers: 1 is 2**53, and 512 tiles add up."""
+    return ((stats & 0xFFFFFFFF) << 30) >> tl.minimum(row_exponents - (stats >> 32).to(tl.int32), 63)
 
 
 @triton.jit
 def row_laws(
-    stats,  # [...] int64
+    stats,  # [rows, CHUNKS, 32] int64
 ):
     """The law of a row is `2**(logit * scale - top) / total`: its tops and totals, float32. No law: total 0."""
-    row_exponents = tl.max((stats >> 32).to(tl.int32), axis=1)
+    row_exponents = tl.max(tl.max((stats >> 32).to(tl.int32), axis=1), axis=1)
     tops = row_exponents.to(tl.float32)
-    sums = tl.sum(shares(stats, row_exponents[:, None]), axis=1)
+    sums = tl.sum(tl.sum(shares(stats, row_exponents[:, None, None]), axis=1), axis=1)
     # Beyond 2**24 the float32 top is not the exponent itself.
     rest = tl.exp2((row_exponents - tops.to(tl.int32)).to(tl.float32))
-    return tops, sums.to(tl.float32) * 2.7755575615628914e-17 * rest
+    return tops, sums.to(tl.float32) * 1.1102230246251565e-16 * rest
 
 
 @triton.jit
@@ -343,29 +311,50 @@ def weights_of(
 
 
 @triton.jit
-def pick_from_tiles(
-    stats,  # [...] int64
-    row_ptr,  # [vocab_size] any
-    removed_id,
-    uniform,
-    scale,
-    vocab_size,
-    TILES: tl.constexpr,
-):
-    """Draw from a row whose tile masses are known, reading one tile of it. A row without a law gives token 0.
+def word_of_tile(tiles, CHUNKS: tl.constexpr):
+    """Where in its row a tile's word stands, so that 32 threads side by side read tiles `CHUNKS` apart.
 
-    The tile is read by eighths: to add up 4096 integers at once takes the registers of two programs.
-    """
+    Thread 0 then has the first `CHUNKS` tiles, thread 1 the next ones, and one scan over threads is enough."""
+    return tiles % CHUNKS * 32 + tiles // CHUNKS
+
+
+@triton.jit
+def pick_tiles(
+    stats,  # [rows, CHUNKS, 32] int64
+    uniforms,  # [rows] float64
+):
+    """For each row the tile in which its uniform falls, the tile's exponent, and the goal in it for `pick_within`,
+    which is -1 if there is nothing to pick from.
+
+    Reduced first over chunks, then over threads: in another order a row would not stay in its warp."""
     exponents = (stats >> 32).to(tl.int32)
-    masses = shares(stats, tl.max(exponents))
-    token_id = 0
-    if tl.max(masses) > 0:
-        tile, uniform = pick(masses, uniform)
-        top = tl.max(tl.where(tl.arange(0, TILES) == tile, exponents, -FAR)).to(tl.float32)
-        weights = weights_of(row_ptr, removed_id, tile * TILE, scale, top, vocab_size, TILE)
-        parts = tl.sum(tl.reshape(weights, (PARTS, PART)), axis=1)
-        part, uniform = pick(fixed_point(parts, tl.sum(parts)), uniform)
-        first_id = tile * TILE + part * PART
-        weights = weights_of(row_ptr, removed_id, first_id, scale, top, vocab_size, PART)
-        token_id = first_id + pick_last(fixed_point(weights, tl.sum(weights)), uniform)
-    return token_id
+    row_exponents = tl.max(tl.max(exponents, axis=1), axis=1)
+    masses = shares(stats, row_exponents[:, None, None])
+    sums = tl.sum(masses, axis=1)
+    goals = goals_of(uniforms, tl.sum(sums, axis=1))
+    ends = tl.cumsum(masses, axis=1) + (tl.cumsum(sums, axis=1) - sums)[:, None, :]
+    offsets = goals[:, None, None] - (ends - masses)
+    falls = (offsets >= 0) & (offsets < masses)
+    chunks: tl.constexpr = stats.shape[1]
+    tiles = tl.arange(0, 32)[None, None, :] * chunks + tl.arange(0, chunks)[None, :, None]
+    # fmt: off
+    tile, offset, exponent = tl.reduce((tl.where(falls, tiles, 0), tl.where(falls, offsets, 0),
+                                        tl.where(falls, exponents, 0)), 1, sums_of_3)
+    # fmt: on
+    tile, offset, exponent = tl.reduce((tile, offset, exponent), 1, sums_of_3)
+    return tile, exponent, tl.where(goals < 0, -1, goal_within(offset, row_exponents - exponent))
+
+
+@triton.jit
+def goal_within(offsets, distances):
+    """`offsets` into a tile, in `shares` over an exponent that is `distances` higher, for `pick_within`."""
+    return offsets << tl.minimum(distances + 4, 63)
+
+
+@triton.jit
+def pick_within(
+    weights,  # [TILE] float32
+    goal,
+):
+    """The entry of a tile in which the goal falls. Over the tile's exponent its powers add up to 1, or less than 2."""
+    return pick_last(fixed_point(weights, 144115188075855872.0), goal)  # 2**57

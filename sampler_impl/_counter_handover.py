@@ -4,10 +4,10 @@ A word of the workspace is 0 until it is written, and nothing that is written is
 what it waits for, and its writer needs neither a second word nor a fence. The last reader of a word makes it 0 again,
 once all its writers are known to have written:
 
-    stats     [batch_size, max_spec_len, num_tiles] int64      a tile's mass or winner; SKIPPED where nobody needs it
-    evidence  [batch_size, max_spec_len, num_strips] float32   1 + how far a strip proves that its token is rejected
-    verdicts  [batch_size, 3] int64           DONE, or OPEN + drafts accepted; then target and draft law of the row
-    masses    [batch_size, num_tiles, 8] int64   of the row that is drawn from; residuals: float32, sign set
+    stats     [batch_size, max_spec_len, pitch] int64    a tile's mass or winner, in the order of `word_of_tile`
+    evidence  [batch_size, max_spec_len, 2] float32      sum over strips, and its factor: when to stop reading
+    verdicts  [batch_size, 3] int64          DONE, or OPEN + drafts accepted; then target and draft law of the row
+    masses    [batch_size, num_tiles] int64  of the row that is drawn from; residuals: float32, sign set
 
 A decision that other programs may still change by writing is taken on a snapshot, of which each element must be loaded
 by one thread only: two warps that looked at different times would part ways. That is why snapshots have at least `SEEN`
@@ -30,9 +30,6 @@ LOGITS = tl.constexpr(2)
 SEEN = tl.constexpr(128)
 """Threads of a program."""
 
-SKIPPED = tl.constexpr(1)
-"""In place of a tile's mass. It is none: a mass has its 24th bit set, or an exponent of 2**30."""
-
 DONE = tl.constexpr(1)
 """Verdict on a request whose token is written."""
 OPEN = tl.constexpr(2)
@@ -47,19 +44,28 @@ PATIENCE = tl.constexpr(1 << 21)
 def wait_for(
     verdict_ptr,  # [3] int64
 ):
-    """A verdict and its two laws, once all are there; or 0, if they never come."""
+    """A verdict, once it is there; or 0, if it never comes."""
     polls = 0
     verdict = tl.atomic_add(verdict_ptr, 0, sem="relaxed")  # one look for all threads
     while (verdict == 0) & (polls < PATIENCE):
         polls += 1
         verdict = tl.atomic_add(verdict_ptr, 0, sem="relaxed")
-    second = tl.load(verdict_ptr + 1, volatile=True)
-    third = tl.load(verdict_ptr + 2, volatile=True)
-    while ((second == 0) | (third == 0)) & (polls < PATIENCE):
+    return verdict
+
+
+@triton.jit
+def wait_for_laws(
+    verdict_ptr,  # [3] int64
+):
+    """The two laws beside a verdict."""
+    polls = 0
+    target_law = tl.load(verdict_ptr + 1, volatile=True)
+    draft_law = tl.load(verdict_ptr + 2, volatile=True)
+    while ((target_law == 0) | (draft_law == 0)) & (polls < PATIENCE):
         polls += 1
-        second = tl.load(verdict_ptr + 1, volatile=True)
-        third = tl.load(verdict_ptr + 2, volatile=True)
-    return verdict, second, third
+        target_law = tl.load(verdict_ptr + 1, volatile=True)
+        draft_law = tl.load(verdict_ptr + 2, volatile=True)
+    return target_law, draft_law
 
 
 @triton.jit

@@ -20,20 +20,23 @@ from ._counter_functions import (
     LOG2_E,
     NO_ID,
     NO_MASS,
-    PARTS,
+    TILE,
     exponent_scale,
     inverse,
     nothing,
-    pick_from_tiles,
+    pick_tiles,
+    pick_within,
     row_laws,
+    sums_of_2,
     uniforms_at,
+    weights_of,
 )
 from ._counter_handover import DONE, LOGITS, ONE_HOT, OPEN, PATIENCE, VERDICT, pack
 
 
 @triton.jit
 def _accepted(
-    stats,  # [...] int64
+    stats,  # [positions, CHUNKS, 32] int64
     token_ids,  # [...] int32
     known,  # [...] bool
     logits,  # [...] float32
@@ -45,28 +48,41 @@ def _accepted(
     scale,
     DRAFT: tl.constexpr,
 ):
-    """Laws of rows (tops and totals), their argmax, and whether their draft tokens are accepted."""
+    """Laws of rows (tops and totals), a greedy request's argmax, and whether their draft tokens are accepted."""
     tops, totals = row_laws(stats)
     targets = tl.exp2(logits * scale - tops)
     if DRAFT == ONE_HOT:
         # The masses are without the drafted token. The bound keeps certainty finite.
         targets = tl.where(targets > 1e30, 1e30, targets)
         totals += tl.where(logits < float("inf"), targets, float("nan"))
-    targets = tl.where(totals > 0, tl.div_rn(targets, totals), 0.0)
     probs = drafts
     if DRAFT == LOGITS:
         probs = tl.exp2(drafts * scale - draft_tops) * draft_inverses
-    accepted = (targets > 0) & (probs > 0) & (tl.div_rn(targets, probs).to(tl.float64) >= accept_uniforms)
-    best = ((tl.max(stats, axis=1) & NO_ID) ^ NO_ID).to(tl.int32)
-    return tops, totals, best, known & tl.where(temperature == 0, token_ids == best, accepted)
+    bounds = accept_uniforms * probs.to(tl.float64) * totals.to(tl.float64)
+    accepted = known & (targets > 0) & (probs > 0) & (totals > 0) & (targets.to(tl.float64) >= bounds)
+    best = tl.zeros_like(token_ids)
+    if temperature == 0:
+        best = ((tl.max(tl.max(stats, axis=1), axis=1) & NO_ID) ^ NO_ID).to(tl.int32)
+        accepted = known & (token_ids == best)
+    return tops, totals, best, accepted
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_tiles", "num_strips", "max_spec_len"])
+@triton.jit
+def _lowest_of_2(a, b, other_a, other_b):
+    return tl.minimum(a, other_a), tl.minimum(b, other_b)
+
+
+@triton.jit
+def _sums_of_4(a, b, c, d, other_a, other_b, other_c, other_d):
+    return a + other_a, b + other_b, c + other_c, d + other_d
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_tiles", "pitch", "max_spec_len"])
 def judge_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     verdicts_ptr,  # [batch_size, 3] int64, written
-    evidence_ptr,  # [batch_size, max_spec_len, num_strips] float32, written, or None
-    stats_ptr,  # [batch_size, max_spec_len, num_tiles] int64, written; twice if draft laws are needed
+    evidence_ptr,  # [batch_size, max_spec_len, 2] float32, written, or None
+    stats_ptr,  # [batch_size, max_spec_len, pitch] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     draft_logsumexp_ptr,  # [num_tokens] float32, or None
@@ -76,13 +92,13 @@ def judge_kernel(
     temperature_ptr,  # [batch_size] float32
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64
-    part_masses_ptr,  # [batch_size, num_tiles, 8] int64, written, or None
+    masses_ptr,  # [batch_size, num_tiles] int64, written, or None
     num_tokens,
     vocab_size,
     logits_stride,
     draft_stride,
     num_tiles,
-    num_strips,
+    pitch,
     max_spec_len,
     DRAFT: tl.constexpr,
     BOTH: tl.constexpr,
@@ -90,12 +106,11 @@ def judge_kernel(
     OVERLAP: tl.constexpr,
     POSITIONS: tl.constexpr,
     TILES: tl.constexpr,
-    EVIDENCE: tl.constexpr,
 ):
     if OVERLAP:
         gdc_launch_dependents()
     req_idx = tl.program_id(0)
-    stats_ptr += req_idx.to(tl.int64) * max_spec_len * num_tiles
+    stats_ptr += req_idx.to(tl.int64) * max_spec_len * pitch
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     end = tl.minimum(tl.load(cu_num_draft_tokens_ptr + req_idx), num_tokens)
     count = tl.minimum(end - start, max_spec_len)
@@ -121,88 +136,101 @@ def judge_kernel(
         drafts = tl.load(draft_ptr + draft_rows * draft_stride + token_ids, mask=known, other=0.0).to(tl.float32)
     if DRAFT == LOGITS and not BOTH:
         draft_tops = tl.load(draft_logsumexp_ptr + draft_rows, mask=drafted, other=0.0) * LOG2_E
-    tiles = tl.arange(0, TILES)[None, :]
-    stats_at = pos[:, None] * num_tiles + tiles
-    measured = (pos < max_spec_len)[:, None] & (tiles < num_tiles)
-    draft_stats_ptr = stats_ptr + tl.num_programs(0).to(tl.int64) * max_spec_len * num_tiles
-    stats = tl.full((POSITIONS, TILES), NO_MASS, tl.int64)
+    # A row to each warp: what is asked of a row takes no barrier. (If the compiler knew that `pitch` is even, it would
+    # load two words per thread, and spread a row over two warps.)
+    chunks = tl.arange(0, TILES // 32)[None, :, None]
+    threads = tl.arange(0, 32)[None, None, :]
+    tiles = threads * (TILES // 32) + chunks
+    stats_at = pos[:, None, None] * pitch + chunks * 32 + threads
+    measured = (pos[:, None, None] < max_spec_len) & (tiles < num_tiles)
+    draft_stats_ptr = stats_ptr + tl.num_programs(0).to(tl.int64) * max_spec_len * pitch
+    stats = tl.full((POSITIONS, TILES // 32, 32), NO_MASS, tl.int64)
     tops = tl.zeros((POSITIONS,), tl.float32)
     totals = tl.zeros((POSITIONS,), tl.float32)
     best = tl.zeros((POSITIONS,), tl.int32)
-    accepted = pos < 0
+    picked = tl.zeros((POSITIONS,), tl.int32)
+    exponents = tl.zeros((POSITIONS,), tl.int32)
+    goals = tl.zeros((POSITIONS,), tl.int64)
+    num_accepted = 0
+    polls = 0
     if OVERLAP and not EAGER:
         gdc_wait()
-    num_measured = 0
-    polls = 0
     judged = count <= 0
     while (not judged) & (polls < PATIENCE):
         polls += 1
-        seen = tl.load(stats_ptr + stats_at, mask=measured, other=nothing(temperature), volatile=True)
-        missing = tl.min(tl.where(seen == 0, pos[:, None], POSITIONS))
+        stats = tl.load(stats_ptr + stats_at, mask=measured, other=nothing(temperature), volatile=True)
+        is_there = tl.min(tl.min((stats != 0).to(tl.int32), axis=1), axis=1)
         if BOTH:
             drafts_seen = tl.load(draft_stats_ptr + stats_at, mask=measured, other=nothing(temperature), volatile=True)
-            missing = tl.minimum(missing, tl.min(tl.where(drafts_seen == 0, pos[:, None], POSITIONS)))
-        missing = tl.minimum(missing, count)
-        if missing > num_measured:
-            num_measured = missing
-            stats = seen
-            if BOTH:
-                draft_tops, draft_totals = row_laws(drafts_seen)
-                draft_inverses = inverse(draft_totals)
-            # fmt: off
-            tops, totals, best, accepted = _accepted(stats, token_ids, known, logits, drafts, draft_tops,
-                                                     draft_inverses, accept_uniforms, temperature, scale, DRAFT)
-            # fmt: on
-            judged = (tl.min(tl.where(accepted, POSITIONS, pos)) < num_measured) | (num_measured == count)
-    # The first position that is not accepted; at the latest that after the drafts.
-    num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
+            is_there &= tl.min(tl.min((drafts_seen != 0).to(tl.int32), axis=1), axis=1)
+            draft_tops, draft_totals = row_laws(drafts_seen)
+            draft_inverses = inverse(draft_totals)
+        # fmt: off
+        tops, totals, best, accepted = _accepted(stats, token_ids, known, logits, drafts, draft_tops, draft_inverses,
+                                                 accept_uniforms, temperature, scale, DRAFT)
+        missing, rejected = tl.reduce((tl.where(is_there > 0, POSITIONS, pos), tl.where(accepted, POSITIONS, pos)), 0,
+                                      _lowest_of_2)
+        # fmt: on
+        if DRAFT == ONE_HOT:  # beside the laws, which leave the warps time for it
+            picked, exponents, goals = pick_tiles(stats, draw_uniforms)
+        # The first position that is not accepted; at the latest that after the drafts.
+        num_accepted = rejected
+        judged = (rejected < missing) | (missing >= count)
     complete = num_accepted == count
     stopped = pos == num_accepted
-    # A rejected row without a law gives token 0, a greedy one its argmax.
-    token_id = tl.where(temperature == 0, tl.sum(tl.where(stopped, best, 0)), 0)
-    lawful = (temperature != 0) & (tl.sum(tl.where(stopped, totals, 0.0)) > 0)
     verdict = tl.full((), DONE, tl.int64)
-    if complete:
-        if bonus_token_ids_ptr is None:
-            verdict = num_accepted.to(tl.int64) + OPEN
-        else:
-            token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
-    elif lawful:
-        if DRAFT == ONE_HOT:
-            token_id = pick_from_tiles(
-                tl.sum(tl.where(stopped[:, None], stats, 0), axis=0),
-                logits_ptr + num_accepted.to(tl.int64) * logits_stride,
-                tl.sum(tl.where(stopped, token_ids, 0)),
-                tl.sum(tl.where(stopped, draw_uniforms, 0.0)),
-                scale,
-                vocab_size,
-                TILES,
-            )
-        else:
-            verdict = num_accepted.to(tl.int64) + OPEN
     if DRAFT != ONE_HOT or bonus_token_ids_ptr is None:
-        law = tl.sum(tl.where(stopped, pack(tops, inverse(totals)), 0))
-        draft_law = tl.sum(tl.where(stopped, pack(draft_tops, draft_inverses), 0))
+        laws = tl.where(stopped & (totals > 0), pack(tops, inverse(totals)), 0)
+        law, draft_law = tl.reduce((laws, tl.where(stopped, pack(draft_tops, draft_inverses), 0)), 0, sums_of_2)
+        is_open = complete & (bonus_token_ids_ptr is None)
+        if DRAFT != ONE_HOT:
+            is_open |= (not complete) & (temperature != 0) & (law != 0)
+        verdict = tl.where(is_open, num_accepted.to(tl.int64) + OPEN, verdict)
         verdicts_ptr += req_idx * VERDICT
         tl.store(verdicts_ptr + 1, tl.where(law == 0, 1, law))
         tl.store(verdicts_ptr + 2, tl.where(draft_law == 0, 1, draft_law))
         tl.store(verdicts_ptr, verdict)
-    output = tl.where(pos < num_accepted, token_ids, tl.where(stopped, token_id, -1))
-    width = max_spec_len + 1
-    writes = (pos < width) & (pos != tl.where(verdict == DONE, -1, num_accepted))
-    tl.store(output_token_ids_ptr + req_idx.to(tl.int64) * width + pos, output, mask=writes)
+    # A rejected row without a law gives token 0, a greedy one its argmax.
+    token_id = tl.full((), 0, tl.int32)
+    removed_id = tl.full((), -1, tl.int32)
+    tile = tl.full((), 0, tl.int32)
+    top = tl.full((), 0, tl.int32)
+    goal = tl.full((), 0, tl.int64)
+    if complete:
+        if bonus_token_ids_ptr is not None:
+            token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
+    elif temperature == 0:
+        token_id = tl.sum(tl.where(stopped, best, 0))
+    elif DRAFT == ONE_HOT:
+        chosen = stopped & (totals > 0)
+        # fmt: off
+        tile, top, removed_id, goal = tl.reduce(
+            (tl.where(chosen, picked, 0), tl.where(chosen, exponents, 0), tl.where(chosen, token_ids, 0),
+             tl.where(chosen, goals + 1, 0)), 0, _sums_of_4)
+        # fmt: on
+    weights = tl.zeros((TILE,), tl.float32)
+    if DRAFT == ONE_HOT:  # under way while words are made 0 again
+        row_ptr = logits_ptr + num_accepted.to(tl.int64) * logits_stride
+        drawn = tl.where(goal > 0, vocab_size, 0)
+        weights = weights_of(row_ptr, removed_id, tile * TILE, scale, top.to(tl.float32), drawn, TILE)
     if EAGER:
         if OVERLAP:
             gdc_wait()
         # Nobody writes any more: everything back to 0.
-        tl.store(stats_ptr + stats_at, tl.zeros((POSITIONS, TILES), tl.int64), mask=measured)
+        tl.store(stats_ptr + stats_at, tl.zeros_like(stats), mask=measured)
         if BOTH:
-            tl.store(draft_stats_ptr + stats_at, tl.zeros((POSITIONS, TILES), tl.int64), mask=measured)
+            tl.store(draft_stats_ptr + stats_at, tl.zeros_like(stats), mask=measured)
         if evidence_ptr is not None:
-            evidence_at = (req_idx * max_spec_len + pos[:, None]) * EVIDENCE + tiles
-            strips = (pos < max_spec_len)[:, None] & (tiles < num_strips)
-            tl.store(evidence_ptr + evidence_at, tl.zeros((POSITIONS, TILES), tl.float32), mask=strips)
-    elif part_masses_ptr is not None:  # what comes next counts on zeros, and there was nobody to leave them
-        parts = tl.arange(0, TILES * PARTS)
-        part_masses_ptr += req_idx * num_tiles * PARTS
-        tl.store(part_masses_ptr + parts, tl.zeros_like(parts).to(tl.int64), mask=parts < num_tiles * PARTS)
+            evidence_ptr += (req_idx * max_spec_len + pos) * 2
+            tl.store(evidence_ptr, tl.zeros((POSITIONS,), tl.float32), mask=pos < max_spec_len)
+            tl.store(evidence_ptr + 1, tl.zeros((POSITIONS,), tl.float32), mask=pos < max_spec_len)
+    if DRAFT == ONE_HOT:  # noqa: SIM102  # the outer one is decided when compiling
+        if goal > 0:
+            token_id = tile * TILE + pick_within(weights, goal - 1)
+    output = tl.where(pos < num_accepted, token_ids, tl.where(stopped, token_id, -1))
+    width = max_spec_len + 1
+    writes = (pos < width) & (pos != tl.where(verdict == DONE, -1, num_accepted))
+    tl.store(output_token_ids_ptr + req_idx.to(tl.int64) * width + pos, output, mask=writes)
+    if not EAGER and masses_ptr is not None:  # what comes next counts on zeros, and there was nobody to leave them
+        row_tiles = tl.arange(0, TILES)
+        tl.store(masses_ptr + req_idx * num_tiles + row_tiles, row_tiles.to(tl.int64) * 0, mask=row_tiles < num_tiles)

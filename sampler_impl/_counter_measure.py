@@ -1,13 +1,19 @@
 """The first task of a counter step: masses of one strip of tiles, unless a draft token before is known to be rejected.
 
 A draft token is rejected if `uniform * draft probability > target probability`, and the target probability is the
-token's own power over the sum of all powers. So with every tile that has been added up the sum of
+token's own power over the sum of all powers. So with every tile that has been added up
 
-    evidence = uniform * draft probability * powers of the strip / power of the token
+    evidence = uniform * draft probability * sum of powers so far / power of the token
 
-over the strips of a row can only grow, and from 1 on the token is rejected, whatever the rest of the row has. Programs
-of later rows add up what earlier rows have left, and where it is enough with `PROOF` to spare for rounding, they read
-nothing: what they would have measured nobody asks for. So tokens do not depend on who looked when.
+can only grow, and from 1 on the token is rejected, whatever the rest of the row has. Programs add what their strip says
+to the sum of its row; programs of later rows look at the sums of earlier ones, and where one is enough, with `PROOF` to
+spare for rounding, they read nothing: what they would have measured nobody asks for. So tokens do not depend on who
+looked when.
+
+    program    [ look at rows before ][ load a block of 4 tiles, one per warp  ][ add up ][ leave 4 words ]
+                                      [ load the next one                                         ][ add up ][ ... ]
+
+Powers are taken over that of the drafted token, which a gather knows before the tiles are there.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -21,24 +27,28 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
 from ._counter_functions import (
+    FAR,
     LOG2_E,
     NO_ID,
     TILE,
     exponent_scale,
-    load_tile,
-    mass_beside,
-    reference_exponent,
+    fails,
+    load_block,
+    packed,
+    reference_of,
     tile_mass,
+    tile_sums,
     tile_winner,
     uniforms_at,
     winner_at,
+    word_of_tile,
 )
-from ._counter_handover import LOGITS, ONE_HOT, SEEN, SKIPPED, quotient
+from ._counter_handover import LOGITS, ONE_HOT, SEEN, quotient
 
 PROOF = tl.constexpr(1.002)
 """What evidence must add up to. Rounding of exponents below `PRECISE` moves it by 0.0003."""
 PRECISE = tl.constexpr(2048)
-CERTAIN = tl.constexpr(2.0)
+CERTAIN = tl.constexpr(1e30)
 """As much as a strip's evidence counts at most."""
 
 
@@ -59,17 +69,14 @@ def _request_of(
 
 @triton.jit
 def _is_settled(
-    request_evidence_ptr,  # [max_spec_len, num_strips] float32, of one request
+    request_evidence_ptr,  # [max_spec_len, 2] float32, of one request
     position,
-    EVIDENCE: tl.constexpr,
 ):
-    """Whether a draft token before is known to be rejected. The rows that fit a snapshot are enough: what is settled by
-    rows before them is written in these."""
-    back: tl.constexpr = SEEN // EVIDENCE
-    before = position - back + tl.arange(0, back)[:, None]
-    at = before * EVIDENCE + tl.arange(0, EVIDENCE)[None, :]
-    evidence = tl.load(request_evidence_ptr + at, mask=before >= 0, other=0.0, cache_modifier=".cg")
-    return tl.max(tl.sum(tl.maximum(evidence - 1, 0), axis=1)) >= PROOF
+    """Whether one of the draft tokens before is known to be rejected: by sums of powers, and the factors of these."""
+    before = tl.arange(0, SEEN)
+    sums = tl.load(request_evidence_ptr + before * 2, mask=before < position, other=0.0, cache_modifier=".cg")
+    factors = tl.load(request_evidence_ptr + before * 2 + 1, mask=before < position, other=0.0, cache_modifier=".cg")
+    return tl.max(sums * factors) >= PROOF
 
 
 @triton.jit
@@ -94,78 +101,69 @@ def _drafted_law(
 
 
 @triton.jit
-def _first_tile(
-    logits_ptr,  # [num_rows, vocab_size] float32
-    draft_ptr,  # [num_tokens, vocab_size] float32, or None
-    draft_row,
-    row,
-    is_draft,
+def _strip_masses(
+    row_stats_ptr,  # [num_tiles] int64, written
+    row_ptr,  # [vocab_size] any
+    logits,  # [BLOCK, TILE // RUN, RUN] any
+    reference,
+    usable,
+    excluded,
     first_tile,
-    size,
-    logits_stride,
-    draft_stride,
-    BOTH: tl.constexpr,
-    LANES: tl.constexpr,
+    scale,
+    vocab_size,
+    num_tiles,
+    CHUNKS: tl.constexpr,
+    STRIP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
 ):
-    """A row's address and its first tile, of which `size` says how much of the row there is."""
-    row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
-    if BOTH:
-        draft_row_ptr = draft_ptr + draft_row.to(tl.int64) * draft_stride
-        if is_draft:
-            row_ptr = draft_row_ptr
-    return row_ptr, load_tile(row_ptr, first_tile, size, LANES)
+    """Masses of a strip of blocks but that of the excluded tile. Returns the sum of powers over `2**reference`, NaN if
+    the reference fails a tile."""
+    following = logits
+    total = tl.zeros((BLOCK,), tl.float32)
+    failures = tl.zeros((BLOCK,), tl.int32)  # a bit for each step
+    for step in tl.static_range(STRIP):
+        tiles = first_tile + step * BLOCK + tl.arange(0, BLOCK)
+        now = following
+        if step + 1 < STRIP:
+            following = load_block(row_ptr, first_tile + (step + 1) * BLOCK, vocab_size, BLOCK, RUN)
+        sums = tile_sums(tl.exp2(now.to(tl.float32) * scale - reference))
+        failed = (tiles < num_tiles) & fails(sums, usable)
+        words = tl.where(failed, 0, packed(sums, reference))  # 0: not written yet
+        stored = (tiles < num_tiles) & (tiles != excluded)
+        tl.store(row_stats_ptr + word_of_tile(tiles, CHUNKS), words, mask=stored)
+        total += tl.where(failed, float("nan"), sums)
+        failures |= tl.where(failed, 1 << step, 0)
+    total = tl.sum(total)
+    if total != total:
+        # A reference that is too high or too low for a tile, or proves nothing: such tiles get one of their own.
+        for tile in range(first_tile, tl.minimum(first_tile + STRIP * BLOCK, num_tiles)):
+            at = tile - first_tile
+            bits = tl.max(tl.where(tl.arange(0, BLOCK) == at % BLOCK, failures, 0))
+            if (((bits >> (at // BLOCK)) & 1) != 0) & (tile != excluded):
+                mass = tile_mass(row_ptr, -1, tile, scale, vocab_size, reference, usable)
+                tl.store(row_stats_ptr + word_of_tile(tile, CHUNKS), mass)
+    return total
 
 
 @triton.jit
-def _measure(
+def _strip_winners(
     row_stats_ptr,  # [num_tiles] int64, written
     row_ptr,  # [vocab_size] any
-    logits,  # [...] any
     draft_token_id,
     first_tile,
-    temperature,
+    last_tile,
     vocab_size,
-    num_tiles,
-    EXCLUDE: tl.constexpr,
-    STRIP: tl.constexpr,
-    LANES: tl.constexpr,
+    CHUNKS: tl.constexpr,
 ):
-    """Masses of a strip of tiles, or for a greedy request their winners. The first tile's logits are there already.
-
-    Returns what evidence is made of: the strip's powers over that of the token, 0 if unknown. Of a greedy request it
-    is certain or nothing.
-    """
-    ratio = tl.zeros((), tl.float32)
-    if temperature == 0:
-        drafted = winner_at(row_ptr, draft_token_id, vocab_size)
-        for tile in range(first_tile, tl.minimum(first_tile + STRIP, num_tiles)):
-            winner = tile_winner(row_ptr, tile, vocab_size, LANES)
-            tl.store(row_stats_ptr + tile, winner)
-            ratio = tl.where(winner > drafted, CERTAIN, ratio)
-    else:
-        scale = exponent_scale(temperature)
-        reference, own, usable = reference_exponent(row_ptr, draft_token_id, scale, vocab_size)
-        total = tl.zeros((), tl.float32)
-        own_tile = -1
-        if EXCLUDE:
-            known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
-            own_tile = tl.where(known, draft_token_id // TILE, -1)
-        following = logits
-        for step in tl.static_range(STRIP):
-            tile = first_tile + step
-            now = following
-            if step + 1 < STRIP:
-                following = load_tile(row_ptr, tile + 1, vocab_size, LANES)
-            mass, sum_of_powers = tile_mass(now, row_ptr, tile, scale, reference, usable, vocab_size, LANES)
-            tl.store(row_stats_ptr + tile, mass, mask=(tile < num_tiles) & (tile != own_tile))
-            total += sum_of_powers
-        if EXCLUDE:  # noqa: SIM102  # the outer one is decided when compiling
-            # To compare every id with the drafted one would cost more than to read one tile in 32 again.
-            if (own_tile >= first_tile) & (own_tile < first_tile + STRIP):
-                mass = mass_beside(row_ptr, draft_token_id, scale, reference, usable, vocab_size, LANES)
-                tl.store(row_stats_ptr + own_tile, mass)
-        ratio = tl.where(usable & (tl.abs(own) < PRECISE), total / tl.exp2(own - reference), 0.0)
-    return ratio
+    """Winners of a strip of tiles, for a greedy request. Returns whether the drafted token is none."""
+    beaten = tl.zeros((), tl.float32)
+    drafted = winner_at(row_ptr, draft_token_id, vocab_size)
+    for tile in range(first_tile, last_tile):
+        winner = tile_winner(row_ptr, tile, vocab_size)
+        tl.store(row_stats_ptr + word_of_tile(tile, CHUNKS), winner)
+        beaten = tl.where(winner > drafted, CERTAIN, beaten)
+    return beaten
 
 
 @triton.jit(
@@ -176,7 +174,7 @@ def _measure(
 )  # fmt: skip
 def measure_kernel(
     evidence_ptr,  # [batch_size, max_spec_len, num_strips] float32, written, or None: every row is measured
-    stats_ptr,  # [batch_size, max_spec_len, num_tiles] int64, written; twice if draft laws are needed
+    stats_ptr,  # [batch_size, max_spec_len, pitch] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     draft_logsumexp_ptr,  # [num_tokens] float32, or None
@@ -200,24 +198,24 @@ def measure_kernel(
     DRAFT: tl.constexpr,
     BOTH: tl.constexpr,
     BONUS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     OVERLAP: tl.constexpr,
     STRIP: tl.constexpr,
-    LANES: tl.constexpr,
-    EVIDENCE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
 ):
     if OVERLAP:
         gdc_launch_dependents()
     program = tl.program_id(0)
     line = quotient(program, num_strips, inverse_strips)
     strip = program - line * num_strips
-    first_tile = strip * STRIP
+    first_tile = strip * STRIP * BLOCK
     is_draft = False
     if BOTH:
         is_draft = line >= num_lines
         line -= tl.where(is_draft, num_lines, 0)
     ragged = num_lines < batch_size * max_spec_len
     if ragged:  # rows in the order of memory
-        draft_row = line
         req_idx = tl.minimum(_request_of(line, cu_num_draft_tokens_ptr, batch_size), batch_size - 1)
         position = line * 0
     else:
@@ -229,61 +227,68 @@ def measure_kernel(
         else:  # all first rows, then all second ones: the longer ago that was measured which they depend on, the better
             position = major
             req_idx = minor
-        draft_row = req_idx * max_spec_len + position
-    if evidence_ptr is not None:
-        evidence_ptr += req_idx * max_spec_len * EVIDENCE
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    end = tl.load(cu_num_draft_tokens_ptr + req_idx)
-    temperature = tl.load(temperature_ptr + req_idx)
-    seed = tl.load(seeds_ptr + req_idx)
-    sequence_position = tl.load(positions_ptr + req_idx)
-    # Loaded before anything else is known: what is needed if all have max_spec_len draft tokens.
-    guess = draft_row - position
-    guessed = (draft_row < num_tokens) & (not ragged)
-    if evidence_ptr is not None:
-        guessed &= position == 0
-    size = tl.where(guessed, vocab_size, 0)
-    # fmt: off
-    row_ptr, logits = _first_tile(logits_ptr, draft_ptr, draft_row, draft_row + (req_idx if BONUS else 0), is_draft,
-                                  first_tile, size, logits_stride, draft_stride, BOTH, LANES)
-    # fmt: on
+    if num_tokens == batch_size * max_spec_len:  # then all have as many, and nothing has to be loaded
+        start = req_idx * max_spec_len
+        end = start + max_spec_len
+    else:
+        start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
+        end = tl.load(cu_num_draft_tokens_ptr + req_idx)
+        end = tl.minimum(tl.minimum(end, num_tokens), start + max_spec_len)
     if ragged:
         position = line - start
-    settled = False
-    if evidence_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if position > 0:
-            settled = _is_settled(evidence_ptr, position, EVIDENCE)
     draft_row = start + position
-    if (draft_row < end) & (draft_row < num_tokens) & (position >= 0) & (position < max_spec_len):
-        stats_row = req_idx * max_spec_len + position
-        if BOTH:
-            stats_row += tl.where(is_draft, batch_size * max_spec_len, 0)
-        stats_ptr += stats_row.to(tl.int64) * num_tiles
-        ratio = tl.full((), CERTAIN, tl.float32)
-        if settled:
-            for step in tl.static_range(STRIP):
-                tl.store(stats_ptr + first_tile + step, SKIPPED, mask=first_tile + step < num_tiles)
-        else:
-            draft_token_id = tl.load(draft_token_ids_ptr + draft_row).to(tl.int32)
-            if (not guessed) | (start != guess):
-                # fmt: off
-                row_ptr, logits = _first_tile(logits_ptr, draft_ptr, draft_row, draft_row + (req_idx if BONUS else 0),
-                                              is_draft, first_tile, vocab_size, logits_stride, draft_stride, BOTH,
-                                              LANES)
-                # fmt: on
-            # fmt: off
-            ratio = _measure(stats_ptr, row_ptr, logits, draft_token_id, first_tile, temperature, vocab_size, num_tiles,
-                             DRAFT == ONE_HOT, STRIP, LANES)
-            # fmt: on
-            if evidence_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    is_row = (position >= 0) & (draft_row < end)
+    # What does not depend on rows before is under way while these are looked at.
+    temperature = tl.load(temperature_ptr + req_idx)
+    draft_token_id = tl.load(draft_token_ids_ptr + draft_row, mask=is_row, other=-1).to(tl.int32)
+    known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
+    row_ptr = logits_ptr + (draft_row + (req_idx if BONUS else 0)).to(tl.int64) * logits_stride
+    stats_row = req_idx * max_spec_len + position
+    if BOTH:
+        draft_row_ptr = draft_ptr + draft_row.to(tl.int64) * draft_stride
+        if is_draft:
+            row_ptr = draft_row_ptr
+            stats_row += batch_size * max_spec_len
+    if evidence_ptr is not None:
+        request_evidence_ptr = evidence_ptr + req_idx * max_spec_len * 2
+        evidence_ptr = request_evidence_ptr + position * 2
+        if is_row & (position > 0):
+            is_row = not _is_settled(request_evidence_ptr, position)
+    if is_row:
+        logits = load_block(row_ptr, first_tile, vocab_size, BLOCK, RUN)
+        own = tl.load(row_ptr + draft_token_id, mask=known, other=float("nan")).to(tl.float32)
+        exponent = own * exponent_scale(temperature)
+        usable = tl.abs(exponent) < FAR  # not if it is NaN
+        reference = reference_of(exponent)
+        own_tile = -1
+        if DRAFT == ONE_HOT:
+            own_tile = tl.where(known & (temperature != 0), draft_token_id // TILE, -1)
+        stats_ptr += stats_row.to(tl.int64) * (CHUNKS * 32)
+        scale = exponent_scale(temperature)
+        if evidence_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+            if strip == 0:  # what the row's sum is multiplied by, said once
+                factor = tl.full((), 1.0, tl.float32)
                 if temperature != 0:
-                    accept, _ = uniforms_at(seed, sequence_position + position)
-                    known = (draft_token_id >= 0) & (draft_token_id < vocab_size)
-                    scale = exponent_scale(temperature)
-                    draft = _drafted_law(
-                        draft_ptr, draft_logsumexp_ptr, draft_row, draft_token_id, known, scale, draft_stride, DRAFT
-                    )
-                    ratio *= accept.to(tl.float32) * draft
+                    accept, _ = uniforms_at(tl.load(seeds_ptr + req_idx), tl.load(positions_ptr + req_idx) + position)
+                    # fmt: off
+                    factor = accept.to(tl.float32) * _drafted_law(draft_ptr, draft_logsumexp_ptr, draft_row,
+                                                                  draft_token_id, known, scale, draft_stride, DRAFT)
+                    # fmt: on
+                tl.store(evidence_ptr + 1, tl.where(factor == factor, tl.minimum(factor, CERTAIN), 0.0))
+        if temperature == 0:
+            last_tile = tl.minimum(first_tile + STRIP * BLOCK, num_tiles)
+            ratio = _strip_winners(stats_ptr, row_ptr, draft_token_id, first_tile, last_tile, vocab_size, CHUNKS)
+        else:
+            # fmt: off
+            total = _strip_masses(stats_ptr, row_ptr, logits, reference, usable, own_tile, first_tile, scale,
+                                  vocab_size, num_tiles, CHUNKS, STRIP, BLOCK, RUN)
+            # fmt: on
+            ratio = tl.where(tl.abs(exponent) < PRECISE, total / tl.exp2(exponent - reference), 0.0)
         if evidence_ptr is not None:
             ratio = tl.where(ratio == ratio, tl.minimum(ratio, CERTAIN), 0.0)
-            tl.store(evidence_ptr + position * EVIDENCE + strip, ratio + 1)
+            tl.atomic_add(evidence_ptr, ratio, sem="relaxed")
+        if DRAFT == ONE_HOT:  # noqa: SIM102  # the outer one is decided when compiling
+            # To compare every id with the drafted one would cost more than to read one tile of a row again.
+            if (own_tile >= first_tile) & (own_tile < first_tile + STRIP * BLOCK):
+                mass = tile_mass(row_ptr, draft_token_id, own_tile, scale, vocab_size, reference, usable)
+                tl.store(stats_ptr + word_of_tile(own_tile, CHUNKS), mass)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_VOCAB_SIZE = 1 << 19
-"""128 tiles of 4096 entries: as many tile masses add up in an int64 without overflow."""
+"""512 tiles of 1024 entries: as many tile masses add up in an int64 without overflow."""
 
 LOGITS = (torch.float32, torch.bfloat16, torch.float16)
 INT64 = (torch.int64,)
@@ -25,9 +25,10 @@ ALIGNED_WORDS = 16
 
 def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
     """What the kernels hand on to each other, in int64: at most, and whatever the tiles per program are."""
-    num_tiles = -(-vocab_size // 4096)
-    masses_and_evidence = (2 + 1) * batch_size * max_spec_len * num_tiles
-    return masses_and_evidence + batch_size * (3 + 8 * num_tiles) + 4 * ALIGNED_WORDS
+    num_tiles = -(-vocab_size // 1024)
+    pitch = max(1 << (num_tiles - 1).bit_length(), 64)
+    of_a_row = 2 * pitch + 1
+    return batch_size * (max_spec_len * of_a_row + 3 + num_tiles) + 4 * ALIGNED_WORDS
 
 
 @dataclass(frozen=True, eq=False)

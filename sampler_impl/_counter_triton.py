@@ -1,6 +1,6 @@
 """The counter backend in Triton: which kernels run, on what, in what order. None writes probabilities or noise.
 
-    rows of one request      tiles of 4096 entries
+    rows of one request      tiles of 1024 entries
     draft row 0   [ mass | mass | ... | mass ]    1. `measure_kernel`, a program per row and strip of tiles: reads
     draft row 1   [ mass | mass | ... | mass ]       the logits behind a draft token, once, and writes 8 bytes per tile;
     draft row 2   [      |      |     |      ]       nothing of rows behind one that is known to be rejected
@@ -10,7 +10,7 @@
                              v
     draft row 1   [ masses of target - draft ]    3. `draw_kernel`, a program per request and strip: reads that one row
                              |                       of target and draft, or the bonus row if all were accepted; one
-                             v                       program picks an eighth of a tile, and an entry of it
+                             v                       program picks a tile, and an entry of it
                            token
 
 On Hopper and later each kernel is launched while the one before it still runs (programmatic dependent launch), does
@@ -40,7 +40,7 @@ import triton
 from torch import Tensor
 
 from ._counter_draw import draw_kernel
-from ._counter_functions import PARTS, TILE
+from ._counter_functions import TILE
 from ._counter_handover import LOGITS, ONE_HOT, PROBS, SEEN, VERDICT
 from ._counter_judge import judge_kernel
 from ._counter_measure import measure_kernel
@@ -51,16 +51,19 @@ if TYPE_CHECKING:
     from ._counter_step import CounterStep
 
 WARPS = 4
-LANES = 256 * WARPS
-"""Entries of a tile that are added side by side: 8 per thread, which is one load of 128 bits."""
+"""Of a program, each of which has a tile of every block to itself."""
+RUN = 512
+"""Bytes that a warp reads at once: a load of 128 bits per thread."""
 
 MEASURE_STRIPS = {3: 16384, 2: 3072}
 DRAW_STRIPS = {2: 1024}
-"""Tiles per program, from so many tiles on; else each program takes one. Tuned on an H200: 64 requests of 3 drafts take
-31 us with 2 tiles per program and 33 with one, 256 requests 82 with 3 and 83.5 with 2."""
+"""Blocks per program, from so many blocks on; else each program takes one. Tuned on an H200."""
+
+WORDS_PER_WARP = 256
+"""Of a request's rows, which `judge_kernel` looks at together: with fewer warps a look takes longer."""
 
 REGISTERS = {2: 64, 4: 96}
-"""At most, by bytes per logit, of a program that draws from several tiles. With 64, 8 of them fit a multiprocessor."""
+"""At most, by bytes per logit, of a program that draws from several blocks. With 64, 8 of them fit a multiprocessor."""
 
 MORE_REGISTERS = 128
 """At most, where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer the
@@ -102,20 +105,23 @@ class _Launches:
         self.aligned = all(stride % 16 == 0 for stride in strides)
         self.draws = self.has_bonus_rows or (self.draft is not None and step.num_tokens > 0)
         rows_of_both = 1 + self.needs_draft_laws
-        self.strip = _strip(step.num_tokens * rows_of_both * self.num_tiles, MEASURE_STRIPS)
-        self.num_strips = triton.cdiv(self.num_tiles, self.strip)
-        self.draw_strip = _strip(step.batch_size * self.num_tiles, DRAW_STRIPS)
-        self.evidence_width = triton.next_power_of_2(self.num_strips)
+        num_blocks = triton.cdiv(self.num_tiles, WARPS)
+        self.strip = _strip(step.num_tokens * rows_of_both * num_blocks, MEASURE_STRIPS)
+        self.num_strips = triton.cdiv(num_blocks, self.strip)
+        self.draw_strip = _strip(step.batch_size * num_blocks, DRAW_STRIPS)
+        self.num_draw_strips = triton.cdiv(num_blocks, self.draw_strip)
+        self.positions = triton.next_power_of_2(step.max_spec_len + 1)
+        self.pitch = max(triton.next_power_of_2(self.num_tiles), SEEN.value // self.positions, 32)
         self.eager = step.workspace is not None
         words = step.workspace
         if words is None:
             size = workspace_words(step.batch_size, step.max_spec_len, step.vocab_size)
             words = torch.empty(size, dtype=torch.int64, device=step.device)
         num_lines = step.batch_size * step.max_spec_len
-        self.stats, words = _cut(words, num_lines * rows_of_both * self.num_tiles)
+        self.stats, words = _cut(words, num_lines * rows_of_both * self.pitch)
         self.verdicts, words = _cut(words, step.batch_size * VERDICT.value)
-        self.part_masses, words = _cut(words, step.batch_size * self.num_tiles * PARTS.value)
-        evidence, _ = _cut(words, triton.cdiv(num_lines * self.evidence_width, 2))
+        self.masses, words = _cut(words, step.batch_size * self.num_tiles)
+        evidence, _ = _cut(words, num_lines)
         # Without a workspace there are no zeros to begin with, a target law alone proves nothing of two, and the rows
         # of a batch that fits the card are all read at the same time.
         proves = self.eager and self.strip > 1 and not self.needs_draft_laws
@@ -153,17 +159,17 @@ class _Launches:
             DRAFT=self.kind,
             BOTH=self.needs_draft_laws,
             BONUS=self.has_bonus_rows,
+            CHUNKS=self.pitch // 32,
             OVERLAP=self.overlap,
             STRIP=self.strip,
-            LANES=LANES,
-            EVIDENCE=self.evidence_width,
+            BLOCK=WARPS,
+            RUN=RUN // step.logits.element_size(),
             num_warps=WARPS,
             **self.measure_bound(),
         )
 
     def judge(self) -> None:
         step = self.step
-        positions = triton.next_power_of_2(step.max_spec_len + 1)
         judge_kernel[(step.batch_size,)](
             self.output_token_ids,
             self.verdicts,
@@ -178,32 +184,30 @@ class _Launches:
             step.temperature,
             step.seeds,
             step.positions,
-            self.part_masses if self.draws else None,
+            self.masses if self.draws else None,
             step.num_tokens,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
-            self.num_strips,
+            self.pitch,
             step.max_spec_len,
             DRAFT=self.kind,
             BOTH=self.needs_draft_laws,
             EAGER=self.eager,
             OVERLAP=self.overlap,
-            POSITIONS=positions,
-            TILES=max(triton.next_power_of_2(self.num_tiles), SEEN.value // positions),
-            EVIDENCE=self.evidence_width,
-            num_warps=WARPS,
+            POSITIONS=self.positions,
+            TILES=self.pitch,
+            num_warps=min(max(self.positions * self.pitch // WORDS_PER_WARP, WARPS), 2 * WARPS),
             # A step's first kernel waits for what comes before the step, as for its logits.
             **({"launch_pdl": True} if self.overlap and step.num_tokens > 0 else {}),
         )
 
     def draw(self) -> None:
         step = self.step
-        num_strips = triton.cdiv(self.num_tiles, self.draw_strip)
-        draw_kernel[(step.batch_size * num_strips,)](
+        draw_kernel[(step.batch_size * self.num_draw_strips,)](
             self.output_token_ids,
-            self.part_masses,
+            self.masses,
             self.verdicts,
             step.cu_num_draft_tokens,
             self.draft,
@@ -215,15 +219,16 @@ class _Launches:
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
-            num_strips,
+            self.num_draw_strips,
             step.max_spec_len,
             DRAFT=self.kind,
             BONUS=self.has_bonus_rows,
             EAGER=self.eager,
             OVERLAP=self.overlap,
             STRIP=self.draw_strip,
-            TILES=max(triton.next_power_of_2(self.num_tiles), SEEN.value // PARTS.value),
-            LANES=LANES,
+            TILES=max(triton.next_power_of_2(self.num_tiles), SEEN.value),
+            BLOCK=WARPS,
+            RUN=RUN // 2,
             num_warps=WARPS,
             **({"launch_pdl": True} if self.overlap else {}),
             **self.bound(self.draw_strip),
