@@ -253,8 +253,6 @@ def draw_kernel(
     count = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
     temperature = tl.load(temperature_ptr + req_idx)
     scale = exponent_scale(temperature)
-    seed = tl.load(seeds_ptr + req_idx)
-    sequence_position = tl.load(positions_ptr + req_idx)
     bonus_masses_ptr = masses_ptr + req_idx * num_tiles
     residuals_ptr = bonus_masses_ptr.to(tl.pointer_type(tl.int32))
     verdicts_ptr += req_idx * VERDICT
@@ -287,7 +285,7 @@ def draw_kernel(
             tiles = first_tile + step * BLOCK + tl.arange(0, BLOCK)
             tl.store(residuals_ptr + tiles, tl.full((BLOCK,), NO_MASS_32, tl.int32), mask=tiles < num_tiles)
     if strip == 0:
-        _, uniform = uniforms_at(seed, sequence_position + pos)
+        _, uniform = uniforms_at(tl.load(seeds_ptr + req_idx), tl.load(positions_ptr + req_idx) + pos)
         token_ptr = output_token_ids_ptr + req_idx.to(tl.int64) * (max_spec_len + 1) + pos
         tiles = tl.arange(0, TILES)
         live = tiles < num_tiles

@@ -151,7 +151,7 @@ def judge_kernel(
     picked = tl.zeros((POSITIONS,), tl.int32)
     exponents = tl.zeros((POSITIONS,), tl.int32)
     goals = tl.zeros((POSITIONS,), tl.int64)
-    num_accepted = 0
+    num_accepted = tl.full((), 0, tl.int32)
     polls = 0
     if OVERLAP and not EAGER:
         gdc_wait()

@@ -18,6 +18,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.sampler_impl import (
+    _counter_draw,
     _counter_handover,
     _counter_judge,
     _counter_measure,
@@ -183,8 +184,8 @@ def test_both_backends_follow_the_definition(draft: str, bonus_rows: bool) -> No
 
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_backends_agree_across_tiles(draft: str) -> None:
-    make_call([2, 1], 4097 + 4096, seed=3, draft=draft).both()
-    make_call([1, 2], 4096, seed=4, draft=draft, bonus_rows=True).both()
+    make_call([2, 1], 4096 + 1025, seed=3, draft=draft).both()
+    make_call([1, 2], 1024, seed=4, draft=draft, bonus_rows=True).both()
 
 
 @pytest.fixture
@@ -198,8 +199,8 @@ def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bonus_rows", [False, True], ids=["bonus given", "bonus drawn"])
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) -> None:
-    workspace = rejection_counter.make_workspace(9, 3, 4096 * 4 + 5, DEVICE)
-    for num_draft_tokens, vocab_size in (([2, 0, 3, 1, 3, 3], 37), ([3, 1, 2, 3, 3, 2, 1, 3], 4096 * 4 + 5)):
+    workspace = rejection_counter.make_workspace(9, 3, 1024 * 13 + 5, DEVICE)
+    for num_draft_tokens, vocab_size in (([2, 0, 3, 1, 3, 3], 37), ([3, 2, 3], 1024 * 13 + 5)):
         call = make_call(num_draft_tokens, vocab_size, seed=8, draft=draft, bonus_rows=bonus_rows)
         call = replace(call, temperature=call.temperature.index_fill(0, torch.tensor([1]), 0.0))
         wanted = call.sample("torch")
@@ -215,6 +216,7 @@ def test_evidence_convicts_none_that_the_judge_accepts(draft: str, monkeypatch: 
     """Tokens are those of a run that asks for a thousandfold proof, at uniforms just below and above what is accepted;
     a hundredth of a proof is too little, and is caught."""
     call = edge_of_acceptance(draft)
+    monkeypatch.setattr(_counter_judge, "PATIENCE", type(_counter_judge.PATIENCE)(3))  # what is skipped never comes
     workspace = rejection_counter.make_workspace(len(call.seeds), call.max_spec_len, call.logits.shape[1], DEVICE)
     shipped = replace(call, workspace=workspace).sample("triton")
     assert shipped == call.sample("torch")
@@ -227,7 +229,7 @@ def test_evidence_convicts_none_that_the_judge_accepts(draft: str, monkeypatch: 
 
 def edge_of_acceptance(draft: str) -> Call:
     """Two drafts each; the quotient of the first one's probabilities is 1 % above or below its uniform."""
-    call = make_call([2] * 16, 4096 + 77, seed=13, draft=draft)
+    call = make_call([2] * 16, 1024 + 77, seed=13, draft=draft)
     rows = call.logits.clone()
     for request in range(16):
         row, temperature = 2 * request, call.temperature[request]
@@ -246,7 +248,7 @@ def edge_of_acceptance(draft: str) -> Call:
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_greedy_requests_accept_the_argmax_however_low_it_is(draft: str) -> None:
     """Three tiles are padded to four, and the fourth must win against nobody."""
-    call = make_call([2, 3], 4096 * 2 + 100, seed=12, draft=draft)
+    call = make_call([2, 3], 1024 * 2 + 100, seed=12, draft=draft)
     rows = call.logits - torch.tensor([0.0, 3, 30, 1e4, 1e30])[:, None]
     call = replace(call, logits=rows, temperature=torch.zeros(2), draft_token_ids=rows.argmax(-1).int())
     assert call.bonus_token_ids is not None
@@ -257,7 +259,7 @@ def test_greedy_requests_accept_the_argmax_however_low_it_is(draft: str) -> None
     assert [[token for token in row if token >= 0] for row in call.both()] == wanted
 
 
-@pytest.mark.parametrize("vocab_size", [37, 4096 * 2 + 100])
+@pytest.mark.parametrize("vocab_size", [37, 1024 * 2 + 100])
 def test_bonus_rows_of_any_size_of_numbers_are_drawn_from(vocab_size: int) -> None:
     """Nothing is known of a bonus row beforehand: huge, tiny, masked, without a law."""
     call = make_call([0] * 8, vocab_size, seed=11, draft="one-hot", bonus_rows=True)
@@ -284,7 +286,7 @@ def test_step_that_contradicts_itself_ends_all_the_same(monkeypatch: pytest.Monk
     """Requests wait for rows that nobody measures, until their patience ends."""
     call = make_call([1, 1, 1], 9, seed=2)
     call = replace(call, cu_num_draft_tokens=torch.tensor([3, 1, 3], dtype=torch.int32), max_spec_len=3)
-    for module in (_counter_handover, _counter_judge):
+    for module in (_counter_handover, _counter_judge, _counter_draw):
         monkeypatch.setattr(module, "PATIENCE", type(module.PATIENCE)(3))
     workspace = rejection_counter.make_workspace(3, 3, 9, DEVICE)
     assert len(replace(call, workspace=workspace).sample("triton", validate=False)) == 3
@@ -292,7 +294,7 @@ def test_step_that_contradicts_itself_ends_all_the_same(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("draft_dtype", [torch.float32, torch.float16], ids=["float32", "float16"])
 def test_target_and_draft_logits_may_have_different_types(draft_dtype: torch.dtype) -> None:
-    call = make_call([2, 0, 3], 4096 + 7, seed=9, draft="logits")
+    call = make_call([2, 0, 3], 1024 + 7, seed=9, draft="logits")
     assert call.draft_logits is not None
     replace(call, logits=call.logits.bfloat16(), draft_logits=call.draft_logits.to(draft_dtype)).both()
 

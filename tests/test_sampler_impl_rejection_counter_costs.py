@@ -63,7 +63,7 @@ def test_bonus_rows_are_read_only_by_requests_that_accept_everything(kind: str) 
     rejected = bytes_of_logits(make_step(kind, 5001))
     accepted = bytes_of_logits(make_step(kind, 5001, accepted=True))
     num_tokens = BATCH_SIZE * SPEC_LEN
-    gathered = 2 * num_tokens * 3  # by the program of either tile, and by the one that judges
+    gathered = 2 * num_tokens * 5  # by the program of either block, again as the request is greedy, and to judge
     assert rejected == num_tokens * 2 * row + gathered  # twice: that the request is greedy is known only then
     assert accepted - rejected == BATCH_SIZE * row
 
@@ -84,8 +84,8 @@ def test_rows_behind_a_rejected_draft_token_are_not_read(
         bytes_of_logits(make_step(kind, vocab_size, workspace=space, **changes)) for space in (None, workspace)
     )
     assert not workspace.any()
-    # A greedy request is known as such after a first tile; the tile of a one-hot draft token is read twice.
-    entries = vocab_size + (2 * 4096 if greedy else 4096 if kind == "one-hot" else 0)
+    # A greedy request is known as such after a first block; the tile of a one-hot draft token is read twice.
+    entries = vocab_size + (2 * 4096 if greedy else 1024 if kind == "one-hot" else 0)
     assert every - some == pytest.approx(BATCH_SIZE * (SPEC_LEN - 1) * 2 * entries, rel=0.001)
 
 
