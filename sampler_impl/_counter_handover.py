@@ -4,7 +4,7 @@ A word of the workspace is 0 until it is written, and nothing that is written is
 what it waits for, and its writer needs neither a second word nor a fence. The last reader of a word makes it 0 again,
 once all its writers are known to have written:
 
-    stats     [batch_size, max_spec_len, pitch] int64    a tile's mass or winner, in the order of `word_of_tile`
+    stats     [batch_size, max_spec_len, num_words] int64    a tile's mass or winner, in the order of `word_of_tile`
     evidence  [batch_size, max_spec_len, 2] float32      sum over strips, and its factor: when to stop reading
     verdicts  [batch_size, 3] int64          DONE, or OPEN + drafts accepted; then target and draft law of the row
     masses    [batch_size, num_tiles] int64  of the row that is drawn from; residuals: float32, sign set

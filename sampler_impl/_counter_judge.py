@@ -82,7 +82,7 @@ def judge_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     verdicts_ptr,  # [batch_size, 3] int64, written
     evidence_ptr,  # [batch_size, max_spec_len, 2] float32, written, or None
-    stats_ptr,  # [batch_size, max_spec_len, pitch] int64, written; twice if draft laws are needed
+    stats_ptr,  # [batch_size, max_spec_len, num_words] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     draft_logsumexp_ptr,  # [num_tokens] float32, or None

@@ -173,8 +173,8 @@ def _strip_winners(
     ]
 )  # fmt: skip
 def measure_kernel(
-    evidence_ptr,  # [batch_size, max_spec_len, num_strips] float32, written, or None: every row is measured
-    stats_ptr,  # [batch_size, max_spec_len, pitch] int64, written; twice if draft laws are needed
+    evidence_ptr,  # [batch_size, max_spec_len, 2] float32, written, or None: every row is measured
+    stats_ptr,  # [batch_size, max_spec_len, num_words] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
     draft_logsumexp_ptr,  # [num_tokens] float32, or None
