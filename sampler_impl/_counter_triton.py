@@ -63,7 +63,7 @@ WORDS_PER_WARP = 256
 """Of a request's rows, which `judge_kernel` looks at together: with fewer warps a look takes longer."""
 
 REGISTERS = {2: 72, 4: 96}
-"""At most, by bytes per logit, of a program that draws from several blocks: with 72, 7 of them fit a multiprocessor, and
+"""At most, by bytes per logit, of a program that draws from several blocks: with 72, 7 of them fit a multiprocessor and
 nothing is spilled. Bonus rows take 8 more."""
 
 MORE_REGISTERS = 128
