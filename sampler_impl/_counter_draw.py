@@ -185,6 +185,7 @@ def _measure_bonus(
     BLOCK: tl.constexpr,
     RUN: tl.constexpr,
 ):
+    """Nothing is known beforehand about the size of its numbers, so that each tile is taken over its own highest."""
     for step in range(STRIP):
         first = first_tile + step * BLOCK
         tiles = first + tl.arange(0, BLOCK)
@@ -213,7 +214,7 @@ def _bonus_token(
     if total > 0:
         tile, offset = pick(masses, goals_of(uniform, total))
         top = tl.max(tl.where(tl.arange(0, stats.shape[0]) == tile, exponents, -FAR))
-        weights = weights_of(row_ptr, -1, tile * TILE, scale, top.to(tl.float32), vocab_size, TILE)
+        weights = weights_of(row_ptr, -1, tile, scale, top.to(tl.float32), vocab_size)
         token_id = tile * TILE + pick_within(weights, goal_within(offset, row_exponent - top))
     return token_id
 

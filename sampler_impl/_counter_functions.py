@@ -24,7 +24,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-TILE = tl.constexpr(1024)
+from ._counter_step import TILE_SIZE
+
+TILE = tl.constexpr(TILE_SIZE)
 """Entries that one mass stands for: what a warp adds up by itself, and what is read again once the tile is picked."""
 
 NO_ID = tl.constexpr(0x7FFFFFFF)
@@ -298,14 +300,13 @@ def inverse(totals):
 def weights_of(
     row_ptr,  # [vocab_size] any
     removed_id,
-    first_id,
+    tile,
     scale,
     top,
     vocab_size,
-    SIZE: tl.constexpr,
 ):
-    """Of entries in a row, over `2**top`."""
-    token_ids = first_id + tl.arange(0, SIZE)
+    """[TILE] float32: of a tile's entries, over `2**top`."""
+    token_ids = tile * TILE + tl.arange(0, TILE)
     logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
     return tl.exp2(logits * scale - top)
 

@@ -1,8 +1,8 @@
 """What the counter kernels hand on to each other: words that are their own flags.
 
 A word of the workspace is 0 until it is written, and nothing that is written is 0. So a reader that finds a word has
-what it waits for, and its writer needs neither a second word nor a fence. The last reader of a word makes it 0 again,
-once all its writers are known to have written:
+what it waits for, and its writer needs neither a second word nor a fence. (Only evidence may be 0: nothing proven yet.)
+The last reader of a word makes it 0 again, once all its writers are known to have written:
 
     stats     [batch_size, max_spec_len, num_words] int64    a tile's mass or winner, in the order of `word_of_tile`
     evidence  [batch_size, max_spec_len, 2] float32      sum over strips, and its factor: when to stop reading
@@ -23,12 +23,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ._counter_step import THREADS
+
 ONE_HOT = tl.constexpr(0)
 PROBS = tl.constexpr(1)
 LOGITS = tl.constexpr(2)
 
-SEEN = tl.constexpr(128)
-"""Threads of a program."""
+SEEN = tl.constexpr(THREADS)
 
 DONE = tl.constexpr(1)
 """Verdict on a request whose token is written."""

@@ -212,7 +212,7 @@ def judge_kernel(
     if DRAFT == ONE_HOT:  # under way while words are made 0 again
         row_ptr = logits_ptr + num_accepted.to(tl.int64) * logits_stride
         drawn = tl.where(goal > 0, vocab_size, 0)
-        weights = weights_of(row_ptr, removed_id, tile * TILE, scale, top.to(tl.float32), drawn, TILE)
+        weights = weights_of(row_ptr, removed_id, tile, scale, top.to(tl.float32), drawn)
     if EAGER:
         if OVERLAP:
             gdc_wait()

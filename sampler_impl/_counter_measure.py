@@ -257,14 +257,14 @@ def measure_kernel(
     if is_row:
         logits = load_block(row_ptr, first_tile, vocab_size, BLOCK, RUN)
         own = tl.load(row_ptr + draft_token_id, mask=known, other=float("nan")).to(tl.float32)
-        exponent = own * exponent_scale(temperature)
+        scale = exponent_scale(temperature)
+        exponent = own * scale
         usable = tl.abs(exponent) < FAR  # not if it is NaN
         reference = reference_of(exponent)
         own_tile = -1
         if DRAFT == ONE_HOT:
             own_tile = tl.where(known & (temperature != 0), draft_token_id // TILE, -1)
         stats_ptr += stats_row.to(tl.int64) * (CHUNKS * 32)
-        scale = exponent_scale(temperature)
         if evidence_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if strip == 0:  # what the row's sum is multiplied by, said once
                 factor = tl.full((), 1.0, tl.float32)

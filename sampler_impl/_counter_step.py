@@ -21,14 +21,30 @@ INT64 = (torch.int64,)
 
 
 ALIGNED_WORDS = 16
+TILE_SIZE = 1024
+"""Entries of a row that one mass stands for."""
+THREADS = 128
+"""Of a program."""
 
 
 def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
     """What the kernels hand on to each other, in int64: at most, and whatever the tiles per program are."""
-    num_tiles = -(-vocab_size // 1024)
-    pitch = max(1 << (num_tiles - 1).bit_length(), 64)
-    of_a_row = 2 * pitch + 1
-    return batch_size * (max_spec_len * of_a_row + 3 + num_tiles) + 4 * ALIGNED_WORDS
+    masses_and_evidence = max_spec_len * (2 * row_words(max_spec_len, vocab_size) + 1)
+    return batch_size * (masses_and_evidence + 3 + _num_tiles(vocab_size)) + 4 * ALIGNED_WORDS
+
+
+def row_words(max_spec_len: int, vocab_size: int) -> int:
+    """A row's tiles, padded to a power of two: a warp has 32 or more words, and a request no fewer than threads."""
+    return max(_power_of_2(_num_tiles(vocab_size)), THREADS // _power_of_2(max_spec_len + 1), 32)
+
+
+def _num_tiles(vocab_size: int) -> int:
+    return -(-vocab_size // TILE_SIZE)
+
+
+def _power_of_2(number: int) -> int:
+    """The next one."""
+    return 1 << (number - 1).bit_length()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """Verification with counter noise in vectorised PyTorch: the production path on a CPU, and the kernels' peer in tests.
 
 The same counters give the same uniforms as in the kernels, and the same laws decide. What differs is rounding: a row is
-summed in float64 instead of by tiles in float32, and the inverse CDF has one level instead of three. The two disagree
+summed in float64 instead of by tiles in float32, and the inverse CDF has one level instead of two. The two disagree
 only where a uniform is within some 2**-20, relative, of an edge between two outcomes; tests hold them to that.
 """
 

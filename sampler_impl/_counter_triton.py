@@ -44,7 +44,7 @@ from ._counter_functions import TILE
 from ._counter_handover import LOGITS, ONE_HOT, PROBS, SEEN, VERDICT
 from ._counter_judge import judge_kernel
 from ._counter_measure import measure_kernel
-from ._counter_step import ALIGNED_WORDS, workspace_words
+from ._counter_step import ALIGNED_WORDS, row_words, workspace_words
 from ._rejection_kernels import INTERPRETED, _silent
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class _Launches:
         self.draw_strip = _strip(step.batch_size * num_blocks, DRAW_STRIPS)
         self.num_draw_strips = triton.cdiv(num_blocks, self.draw_strip)
         self.positions = triton.next_power_of_2(step.max_spec_len + 1)
-        self.pitch = max(triton.next_power_of_2(self.num_tiles), SEEN.value // self.positions, 32)
+        self.pitch = row_words(step.max_spec_len, step.vocab_size)
         self.eager = step.workspace is not None
         words = step.workspace
         if words is None:
@@ -199,7 +199,7 @@ class _Launches:
             OVERLAP=self.overlap,
             POSITIONS=self.positions,
             TILES=self.pitch,
-            num_warps=min(max(self.positions * self.pitch // WORDS_PER_WARP, WARPS), 2 * WARPS),
+            num_warps=min(max(self.positions * self.pitch // WORDS_PER_WARP, WARPS), 4 * WARPS),
             # A step's first kernel waits for what comes before the step, as for its logits.
             **({"launch_pdl": True} if self.overlap and step.num_tokens > 0 else {}),
         )
@@ -236,7 +236,7 @@ class _Launches:
         )
 
     def measure_bound(self) -> dict[str, int]:
-        """As below; but of several tiles the compiler takes 56 registers by itself, and bound to 64 it spills."""
+        """As below; but of two bytes per logit and several blocks the compiler keeps to 61 registers by itself."""
         narrow = self.aligned and self.step.logits.element_size() == 2
         if torch.version.hip is not None or (narrow and self.strip > 1):
             return {}

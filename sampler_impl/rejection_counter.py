@@ -121,7 +121,7 @@ def rejection_sample(
         the batch is. Nothing else is drawn.
 
     Limits:
-        Target probabilities are sums in float32 within tiles of 4096 entries and exact integers across them: relative
+        Target probabilities are sums in float32 within tiles of 1024 entries and exact integers across them: relative
         error some 2**-21. Logits times `log2(e) / temperature` must stay below 2**30 in magnitude, else the row has no
         law. `vocab_size` is at most 2**19.
 

@@ -69,15 +69,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "negative temperature": ({"temperature": torch.tensor([1.0, -1.0])}, r"temperature=\[1\.0, -1\.0\], but .* 0"),
     "small workspace": (
         {"workspace": torch.zeros(97, dtype=torch.int64)},
-        r"workspace\.shape=\[97\], but it must be \[588\]",
+        r"workspace\.shape=\[97\], but it must be \[332\]",
     ),
     "workspace of rows": (
-        {"workspace": torch.zeros(588, 1, dtype=torch.int64)},
-        r"workspace\.shape=\[588, 1\], but it must be \[588\]",
+        {"workspace": torch.zeros(332, 1, dtype=torch.int64)},
+        r"workspace\.shape=\[332, 1\], but it must be \[332\]",
     ),
-    "workspace of int32": ({"workspace": torch.zeros(588, dtype=torch.int32)}, r"workspace\.dtype=torch\.int32, but"),
+    "workspace of int32": ({"workspace": torch.zeros(332, dtype=torch.int32)}, r"workspace\.dtype=torch\.int32, but"),
     "strided workspace": (
-        {"workspace": torch.zeros(1176, dtype=torch.int64)[::2]},
+        {"workspace": torch.zeros(664, dtype=torch.int64)[::2]},
         r"workspace\.stride\(\)=\[2\], but it must be contiguous\. Use make_workspace",
     ),
     "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*withdraw"),

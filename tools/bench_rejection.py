@@ -185,7 +185,7 @@ class Batch:
     def bytes_to_move(self) -> int:
         """Those target logits once; of a rejected row the target logits again and the draft's row (one-hot: a tile)."""
         per_entry = {"probs": 6, "logits+lse": 4, "logits": 4, "one-hot": 0}[self.kind]
-        tile = 2 * 4096 if self.kind == "one-hot" else 0
+        tile = 2 * 1024 if self.kind == "one-hot" else 0
         once = self.rows_to_read() * 2 * self.vocab_size
         own = self.draft_logits.numel() * 2 if self.kind == "logits" else 0
         return once + own + self.rejecting() * (per_entry * self.vocab_size + tile)
