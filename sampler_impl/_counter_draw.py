@@ -35,6 +35,7 @@ from ._counter_functions import (
     pick_last,
     pick_within,
     shares,
+    store_by_warps,
     tile_sums,
     tile_winner,
     uniforms_at,
@@ -168,7 +169,7 @@ def _measure_residual(
         weights = residual(logits, draft, scale, target_law, draft_law, None, DRAFT)
         tiles = first_tile + step * BLOCK + tl.arange(0, BLOCK)
         words = tile_sums(weights).to(tl.int32, bitcast=True) | NO_MASS_32
-        tl.store(residuals_ptr + tiles, words, mask=tiles < num_tiles)
+        store_by_warps(residuals_ptr + tiles, words, tiles < num_tiles)
     return target_law, draft_law
 
 
@@ -194,7 +195,7 @@ def _measure_bonus(
                 tl.store(bonus_masses_ptr + tile, tile_winner(row_ptr, tile, vocab_size))
         else:
             sums, references = block_powers(load_block(row_ptr, first, vocab_size, BLOCK, RUN), scale)
-            tl.store(bonus_masses_ptr + tiles, packed(sums, references), mask=tiles < num_tiles)
+            store_by_warps(bonus_masses_ptr + tiles, packed(sums, references), tiles < num_tiles)
 
 
 @triton.jit
@@ -219,7 +220,7 @@ def _bonus_token(
     return token_id
 
 
-@triton.jit(do_not_specialize=["num_tiles", "num_strips", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_tiles", "max_spec_len"])
 def draw_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     masses_ptr,  # [batch_size, num_tiles] int64, written; of a rejected row the first half, as float32
@@ -234,7 +235,6 @@ def draw_kernel(
     logits_stride,
     draft_stride,
     num_tiles,
-    num_strips,
     max_spec_len,
     DRAFT: tl.constexpr,
     BONUS: tl.constexpr,
@@ -246,9 +246,8 @@ def draw_kernel(
     RUN: tl.constexpr,
 ):
     # The last request first: its rows were read last, and may still be in L2.
-    program = tl.num_programs(0) - 1 - tl.program_id(0)
-    req_idx = program // num_strips
-    strip = program % num_strips
+    strip = tl.num_programs(0) - 1 - tl.program_id(0)
+    req_idx = tl.num_programs(1) - 1 - tl.program_id(1)
     first_tile = strip * STRIP * BLOCK
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     count = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
@@ -311,5 +310,6 @@ def draw_kernel(
         tl.store(verdicts_ptr + 1, 0)
         tl.store(verdicts_ptr + 2, 0)
     if OVERLAP and EAGER:  # noqa: SIM102  # the outer one is decided when compiling
-        if program == 0:  # one program must, or what comes next would not wait for the kernel before this one either
+        # One program must, or what comes next would not wait for the kernel before this one either.
+        if (strip == 0) & (req_idx == 0):
             gdc_wait()

@@ -35,6 +35,7 @@ NO_WINNER = tl.constexpr(-0x8000000000000000)
 FAR = tl.constexpr(1 << 30)
 """Exponents beyond this are no numbers to compute with: a row that has one has no law."""
 NO_MASS = tl.constexpr(-(1 << 62))  # exponent -FAR, mantissa 0
+NO_LAW = tl.constexpr(1 << 62)  # exponent FAR, mantissa 0
 
 MAX_SCALE = tl.constexpr(65536.0)
 """log2(e) over the lowest temperature, 2.2e-5, which is as good as greedy."""
@@ -74,11 +75,6 @@ def sums_of_3(a, b, c, other_a, other_b, other_c):
 
 
 @triton.jit
-def _sum_and_highest(a, b, other_a, other_b):
-    return a + other_a, tl.maximum(b, other_b)
-
-
-@triton.jit
 def goals_of(
     uniforms,  # [...] float64
     totals,  # [...] int64
@@ -106,10 +102,10 @@ def pick_last(
     goal,
 ):
     """The entry in which the goal falls; the last one if it falls behind, as the goal may be of a rounded total."""
-    passed = (tl.cumsum(masses) <= goal).to(tl.int32)
-    present = tl.where(masses > 0, tl.arange(0, masses.shape[0]), 0)
-    index, last = tl.reduce((passed, present), 0, _sum_and_highest)
-    return tl.minimum(index, last)
+    index = tl.sum((tl.cumsum(masses) <= goal).to(tl.int32))
+    if index == masses.shape[0]:
+        index = tl.max(tl.where(masses > 0, tl.arange(0, masses.shape[0]), 0))
+    return index
 
 
 @triton.jit
@@ -189,11 +185,19 @@ def packed(
     references,  # [...] float32
 ):
     """As int64, `masses * 2**references`; of NaN or infinity the highest exponent, with nothing of it."""
+    return tl.where(masses < 1e38, packed_finite(masses, references), NO_LAW)
+
+
+@triton.jit
+def packed_finite(
+    masses,  # [...] float32, not negative
+    references,  # [...] float32
+):
+    """As int64, `masses * 2**references`; of less than float32's normal numbers nothing."""
     bits = masses.to(tl.int32, bitcast=True)
-    normal = (masses < 1e38) & (bits >= 0x800000)
-    exponents = tl.where(normal, (bits >> 23) - 127 + references.to(tl.int32), tl.where(masses < 1e38, -FAR, FAR))
-    mantissas = tl.where(normal, (bits & 0x7FFFFF) | 0x800000, 0)
-    return (exponents.to(tl.int64) << 32) | mantissas.to(tl.int64)
+    exponents = (bits >> 23) + (references.to(tl.int32) - 127)
+    mantissas = (bits & 0x7FFFFF) | 0x800000
+    return tl.where(bits >= 0x800000, (exponents.to(tl.int64) << 32) | mantissas.to(tl.int64), NO_MASS)
 
 
 @triton.jit
@@ -210,16 +214,22 @@ def tile_mass(
     token_ids = tile * TILE + tl.arange(0, TILE)
     logits = without(load_logits(row_ptr, token_ids, vocab_size), token_ids, removed_id)
     mass = tl.sum(tl.exp2(logits * scale - reference))
-    if fails(mass, usable):
+    if fails(mass, least_of(usable)):
         reference = reference_of(tl.max(logits) * scale)
         mass = tl.sum(tl.exp2(logits * scale - reference))
     return packed(mass, reference)
 
 
 @triton.jit
-def fails(sums, usable):
-    """Whether a reference was too low for a tile, or, where it has to prove itself, too high."""
-    return (sums >= 1e30) | (sums != sums) | (sums < tl.where(usable, 0.0, 1e-20))
+def least_of(usable):
+    """What tiles must at least add up to, where a reference has to prove itself."""
+    return tl.where(usable, 0.0, 1e-20)
+
+
+@triton.jit
+def fails(sums, least):
+    """Whether a reference was too low for a tile, or too high; also of NaN."""
+    return ((sums < 1e30) & (sums >= least)) == 0
 
 
 @triton.jit
@@ -316,7 +326,19 @@ def word_of_tile(tiles, CHUNKS: tl.constexpr):
     """Where in its row a tile's word stands, so that 32 threads side by side read tiles `CHUNKS` apart.
 
     Thread 0 then has the first `CHUNKS` tiles, thread 1 the next ones, and one scan over threads is enough."""
-    return tiles % CHUNKS * 32 + tiles // CHUNKS
+    tiles = tl.cast(tiles, tl.uint32)  # so that divisions are shifts
+    return tl.cast(tiles % CHUNKS * 32 + tiles // CHUNKS, tl.int32)
+
+
+@triton.jit
+def store_by_warps(
+    pointers,  # [BLOCK] any
+    words,  # [BLOCK] any
+    mask,  # [BLOCK] bool
+):
+    """Each by a thread of the warp that has its tile; as a block of [BLOCK] they would be handed over by barriers."""
+    threads = tl.arange(0, 32)[None, :]
+    tl.store(pointers[:, None] + threads, words[:, None] + threads * 0, mask=mask[:, None] & (threads == 0))
 
 
 @triton.jit

@@ -5,7 +5,7 @@ what it waits for, and its writer needs neither a second word nor a fence. (Only
 The last reader of a word makes it 0 again, once all its writers are known to have written:
 
     stats     [batch_size, max_spec_len, num_words] int64    a tile's mass or winner, in the order of `word_of_tile`
-    evidence  [batch_size, max_spec_len, 2] float32      sum over strips, and its factor: when to stop reading
+    evidence  [batch_size, max_spec_len, 4] float32      sum over strips, factor, strips: when to stop reading
     verdicts  [batch_size, 3] int64          DONE, or OPEN + drafts accepted; then target and draft law of the row
     masses    [batch_size, num_tiles] int64  of the row that is drawn from; residuals: float32, sign set
 
@@ -36,6 +36,9 @@ DONE = tl.constexpr(1)
 OPEN = tl.constexpr(2)
 """Verdict on any other, less the number of accepted drafts."""
 VERDICT = tl.constexpr(3)
+
+EVIDENCE = tl.constexpr(4)
+"""Sum over strips, its factor, how many strips it has, and nothing."""
 
 PATIENCE = tl.constexpr(1 << 21)
 """Looks at a word before its reader gives up, about a second: only arguments that contradict each other need them."""
@@ -89,13 +92,6 @@ def wait_for_all(
         polls += 1
         words = tl.load(pointers, mask=mask, other=other, volatile=True)
     return words
-
-
-@triton.jit
-def quotient(dividend, divisor, inverse):
-    """`dividend // divisor` below 2**30, by `inverse = ceil(2**30 / divisor)`: a division takes ten times as long."""
-    at_most_one_more = ((dividend.to(tl.int64) * inverse) >> 30).to(tl.int32)
-    return at_most_one_more - (at_most_one_more * divisor > dividend).to(tl.int32)
 
 
 @triton.jit

@@ -31,7 +31,7 @@ from ._counter_functions import (
     uniforms_at,
     weights_of,
 )
-from ._counter_handover import DONE, LOGITS, ONE_HOT, OPEN, PATIENCE, VERDICT, pack
+from ._counter_handover import DONE, EVIDENCE, LOGITS, ONE_HOT, OPEN, PATIENCE, VERDICT, pack
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def _sums_of_4(a, b, c, d, other_a, other_b, other_c, other_d):
 def judge_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     verdicts_ptr,  # [batch_size, 3] int64, written
-    evidence_ptr,  # [batch_size, max_spec_len, 2] float32, written, or None
+    evidence_ptr,  # [batch_size, max_spec_len, 4] float32, written, or None
     stats_ptr,  # [batch_size, max_spec_len, num_words] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
@@ -221,9 +221,8 @@ def judge_kernel(
         if BOTH:
             tl.store(draft_stats_ptr + stats_at, tl.zeros_like(stats), mask=measured)
         if evidence_ptr is not None:
-            evidence_ptr += (req_idx * max_spec_len + pos) * 2
-            tl.store(evidence_ptr, tl.zeros((POSITIONS,), tl.float32), mask=pos < max_spec_len)
-            tl.store(evidence_ptr + 1, tl.zeros((POSITIONS,), tl.float32), mask=pos < max_spec_len)
+            evidence_ptr += (req_idx * max_spec_len + pos[:, None]) * EVIDENCE + tl.arange(0, EVIDENCE)[None, :]
+            tl.store(evidence_ptr, tl.zeros((POSITIONS, EVIDENCE), tl.float32), mask=pos[:, None] < max_spec_len)
     if DRAFT == ONE_HOT:  # noqa: SIM102  # the outer one is decided when compiling
         if goal > 0:
             token_id = tile * TILE + pick_within(weights, goal - 1)

@@ -8,7 +8,7 @@ token's own power over the sum of all powers. So with every tile that has been a
 can only grow, and from 1 on the token is rejected, whatever the rest of the row has. Programs add what their strip says
 to the sum of its row; programs of later rows look at the sums of earlier ones, and where one is enough, with `PROOF` to
 spare for rounding, they read nothing: what they would have measured nobody asks for. So tokens do not depend on who
-looked when.
+looked when. Where one probably will be enough, going by the strips that are there, they look again instead of reading.
 
     program    [ look at rows before ][ load a block of 4 tiles, one per warp  ][ add up ][ leave 4 words ]
                                       [ load the next one                                         ][ add up ][ ... ]
@@ -33,9 +33,11 @@ from ._counter_functions import (
     TILE,
     exponent_scale,
     fails,
+    least_of,
     load_block,
-    packed,
+    packed_finite,
     reference_of,
+    store_by_warps,
     tile_mass,
     tile_sums,
     tile_winner,
@@ -43,10 +45,18 @@ from ._counter_functions import (
     winner_at,
     word_of_tile,
 )
-from ._counter_handover import LOGITS, ONE_HOT, SEEN, quotient
+from ._counter_handover import EVIDENCE, LOGITS, ONE_HOT, SEEN
 
 PROOF = tl.constexpr(1.002)
 """What evidence must add up to. Rounding of exponents below `PRECISE` moves it by 0.0003."""
+PROBABLE = tl.constexpr(1.2)
+"""What evidence is expected to add up to if it is worth waiting for; 1.0 to 1.5 made no difference."""
+PROBABLE_FACTOR = tl.constexpr(0.6)
+"""The factor from which on to wait while no strip has been added up. Of one-hot drafts the factor is the uniform."""
+LOOKS = tl.constexpr(8)
+"""At most, about a microsecond each. There is no harm in reading too much."""
+WAITS = tl.constexpr(1)
+REJECTED = tl.constexpr(2)
 PRECISE = tl.constexpr(2048)
 CERTAIN = tl.constexpr(1e30)
 """As much as a strip's evidence counts at most."""
@@ -69,14 +79,29 @@ def _request_of(
 
 @triton.jit
 def _is_settled(
-    request_evidence_ptr,  # [max_spec_len, 2] float32, of one request
+    request_evidence_ptr,  # [max_spec_len, 4] float32, of one request
     position,
+    num_strips,
+    most_looks,
 ):
-    """Whether one of the draft tokens before is known to be rejected: by sums of powers, and the factors of these."""
-    before = tl.arange(0, SEEN)
-    sums = tl.load(request_evidence_ptr + before * 2, mask=before < position, other=0.0, cache_modifier=".cg")
-    factors = tl.load(request_evidence_ptr + before * 2 + 1, mask=before < position, other=0.0, cache_modifier=".cg")
-    return tl.max(sums * factors) >= PROOF
+    """Whether one of the draft tokens before is known to be rejected: by sums of powers, and the factors of these.
+
+    If one probably is, going by the strips that have been added up, this looks again before it says no: to wait for the
+    others takes less time than to read a row in vain."""
+    rows = request_evidence_ptr + tl.arange(0, SEEN) * EVIDENCE
+    is_before = tl.arange(0, SEEN) < position
+    state = tl.full((), WAITS, tl.int32)
+    looks = 0
+    while (state == WAITS) & (looks < most_looks):
+        looks += 1
+        sums = tl.load(rows, mask=is_before, other=0.0, volatile=True)
+        factors = tl.load(rows + 1, mask=is_before, other=0.0, volatile=True)
+        counts = tl.load(rows + 2, mask=is_before, other=0.0, volatile=True)
+        expected = sums * factors * num_strips >= counts * PROBABLE
+        expected = tl.where(counts > 0, expected, factors > PROBABLE_FACTOR)
+        waits = is_before & (counts < num_strips) & expected
+        state = tl.max(tl.where(sums * factors >= PROOF, REJECTED, tl.where(waits, WAITS, 0)))
+    return state == REJECTED
 
 
 @triton.jit
@@ -120,6 +145,7 @@ def _strip_masses(
     """Masses of a strip of blocks but that of the excluded tile. Returns the sum of powers over `2**reference`, NaN if
     the reference fails a tile."""
     following = logits
+    least = least_of(usable)
     total = tl.zeros((BLOCK,), tl.float32)
     failures = tl.zeros((BLOCK,), tl.int32)  # a bit for each step
     for step in tl.static_range(STRIP):
@@ -128,10 +154,10 @@ def _strip_masses(
         if step + 1 < STRIP:
             following = load_block(row_ptr, first_tile + (step + 1) * BLOCK, vocab_size, BLOCK, RUN)
         sums = tile_sums(tl.exp2(now.to(tl.float32) * scale - reference))
-        failed = (tiles < num_tiles) & fails(sums, usable)
-        words = tl.where(failed, 0, packed(sums, reference))  # 0: not written yet
+        failed = (tiles < num_tiles) & fails(sums, least)
+        words = tl.where(failed, 0, packed_finite(sums, reference))  # 0: not written yet
         stored = (tiles < num_tiles) & (tiles != excluded)
-        tl.store(row_stats_ptr + word_of_tile(tiles, CHUNKS), words, mask=stored)
+        store_by_warps(row_stats_ptr + word_of_tile(tiles, CHUNKS), words, stored)
         total += tl.where(failed, float("nan"), sums)
         failures |= tl.where(failed, 1 << step, 0)
     total = tl.sum(total)
@@ -166,14 +192,9 @@ def _strip_winners(
     return beaten
 
 
-@triton.jit(
-    do_not_specialize=[
-        "batch_size", "num_tokens", "num_lines", "num_tiles", "num_strips", "max_spec_len", "inverse_strips",
-        "num_minor", "inverse_minor",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=["batch_size", "num_tokens", "ragged", "num_tiles", "max_spec_len"])
 def measure_kernel(
-    evidence_ptr,  # [batch_size, max_spec_len, 2] float32, written, or None: every row is measured
+    evidence_ptr,  # [batch_size, max_spec_len, 4] float32, written, or None: every row is measured
     stats_ptr,  # [batch_size, max_spec_len, num_words] int64, written; twice if draft laws are needed
     logits_ptr,  # [num_rows, vocab_size] float32
     draft_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
@@ -185,16 +206,12 @@ def measure_kernel(
     positions_ptr,  # [batch_size] int64
     batch_size,
     num_tokens,
-    num_lines,
+    ragged,
     vocab_size,
     logits_stride,
     draft_stride,
     num_tiles,
-    num_strips,
     max_spec_len,
-    inverse_strips,
-    num_minor,
-    inverse_minor,
     DRAFT: tl.constexpr,
     BOTH: tl.constexpr,
     BONUS: tl.constexpr,
@@ -206,27 +223,24 @@ def measure_kernel(
 ):
     if OVERLAP:
         gdc_launch_dependents()
-    program = tl.program_id(0)
-    line = quotient(program, num_strips, inverse_strips)
-    strip = program - line * num_strips
+    strip = tl.program_id(0)
+    minor = tl.program_id(1)
+    major = tl.program_id(2)
     first_tile = strip * STRIP * BLOCK
     is_draft = False
     if BOTH:
-        is_draft = line >= num_lines
-        line -= tl.where(is_draft, num_lines, 0)
-    ragged = num_lines < batch_size * max_spec_len
-    if ragged:  # rows in the order of memory
+        is_draft = major >= tl.num_programs(2) // 2
+        major -= tl.where(is_draft, tl.num_programs(2) // 2, 0)
+    line = major * tl.num_programs(1) + minor
+    if ragged != 0:  # rows in the order of memory
         req_idx = tl.minimum(_request_of(line, cu_num_draft_tokens_ptr, batch_size), batch_size - 1)
         position = line * 0
-    else:
-        major = quotient(line, num_minor, inverse_minor)
-        minor = line - major * num_minor
-        if evidence_ptr is None:  # in the order of memory
-            req_idx = major
-            position = minor
-        else:  # all first rows, then all second ones: the longer ago that was measured which they depend on, the better
-            position = major
-            req_idx = minor
+    elif evidence_ptr is None:  # in the order of memory
+        req_idx = major
+        position = minor
+    else:  # all first rows, then all second ones: the longer ago that was measured which they depend on, the better
+        position = major
+        req_idx = minor
     if num_tokens == batch_size * max_spec_len:  # then all have as many, and nothing has to be loaded
         start = req_idx * max_spec_len
         end = start + max_spec_len
@@ -234,7 +248,7 @@ def measure_kernel(
         start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
         end = tl.load(cu_num_draft_tokens_ptr + req_idx)
         end = tl.minimum(tl.minimum(end, num_tokens), start + max_spec_len)
-    if ragged:
+    if ragged != 0:
         position = line - start
     draft_row = start + position
     is_row = (position >= 0) & (draft_row < end)
@@ -250,10 +264,12 @@ def measure_kernel(
             row_ptr = draft_row_ptr
             stats_row += batch_size * max_spec_len
     if evidence_ptr is not None:
-        request_evidence_ptr = evidence_ptr + req_idx * max_spec_len * 2
-        evidence_ptr = request_evidence_ptr + position * 2
+        request_evidence_ptr = evidence_ptr + req_idx * max_spec_len * EVIDENCE
+        evidence_ptr = request_evidence_ptr + position * EVIDENCE
         if is_row & (position > 0):
-            is_row = not _is_settled(request_evidence_ptr, position)
+            num_strips = tl.num_programs(0).to(tl.float32)
+            # In the order of memory the rows before are read at the same time, and not done soon.
+            is_row = not _is_settled(request_evidence_ptr, position, num_strips, tl.where(ragged != 0, 1, LOOKS))
     if is_row:
         logits = load_block(row_ptr, first_tile, vocab_size, BLOCK, RUN)
         own = tl.load(row_ptr + draft_token_id, mask=known, other=float("nan")).to(tl.float32)
@@ -283,10 +299,11 @@ def measure_kernel(
             total = _strip_masses(stats_ptr, row_ptr, logits, reference, usable, own_tile, first_tile, scale,
                                   vocab_size, num_tiles, CHUNKS, STRIP, BLOCK, RUN)
             # fmt: on
-            ratio = tl.where(tl.abs(exponent) < PRECISE, total / tl.exp2(exponent - reference), 0.0)
+            ratio = tl.where(tl.abs(exponent) < PRECISE, total * tl.exp2(reference - exponent), 0.0)
         if evidence_ptr is not None:
             ratio = tl.where(ratio == ratio, tl.minimum(ratio, CERTAIN), 0.0)
             tl.atomic_add(evidence_ptr, ratio, sem="relaxed")
+            tl.atomic_add(evidence_ptr + 2, 1.0, sem="relaxed")
         if DRAFT == ONE_HOT:  # noqa: SIM102  # the outer one is decided when compiling
             # To compare every id with the drafted one would cost more than to read one tile of a row again.
             if (own_tile >= first_tile) & (own_tile < first_tile + STRIP * BLOCK):

@@ -29,7 +29,7 @@ THREADS = 128
 
 def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
     """What the kernels hand on to each other, in int64: at most, and whatever the tiles per program are."""
-    masses_and_evidence = max_spec_len * (2 * row_words(max_spec_len, vocab_size) + 1)
+    masses_and_evidence = max_spec_len * (2 * row_words(max_spec_len, vocab_size) + 2)
     return batch_size * (masses_and_evidence + 3 + _num_tiles(vocab_size)) + 4 * ALIGNED_WORDS
 
 

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from ._counter_draw import draw_kernel
 from ._counter_functions import TILE
-from ._counter_handover import LOGITS, ONE_HOT, PROBS, SEEN, VERDICT
+from ._counter_handover import EVIDENCE, LOGITS, ONE_HOT, PROBS, SEEN, VERDICT
 from ._counter_judge import judge_kernel
 from ._counter_measure import measure_kernel
 from ._counter_step import ALIGNED_WORDS, row_words, workspace_words
@@ -59,6 +59,9 @@ MEASURE_STRIPS = {3: 16384, 2: 3072}
 DRAW_STRIPS = {2: 1024}
 """Blocks per program, from so many blocks on; else each program takes one. Tuned on an H200."""
 
+MAX_BATCH_SIZE = (1 << 15) - 1
+"""A grid's second and third side end at 65535 programs, and draft rows may be measured beside target rows."""
+
 WORDS_PER_WARP = 256
 """Of a request's rows, which `judge_kernel` looks at together: with fewer warps a look takes longer."""
 
@@ -66,13 +69,25 @@ REGISTERS = {2: 72, 4: 96}
 """At most, by bytes per logit, of a program that draws from several blocks: with 72, 7 of them fit a multiprocessor and
 nothing is spilled. Bonus rows take 8 more."""
 
+ONE_HOT_REGISTERS = 56
+"""Of a program that measures several blocks: 9 of them fit. With 10 or 7, one-hot drafts take longer."""
+
 MORE_REGISTERS = 128
 """At most, where the card is not full anyway, and where rows do not begin at multiples of 16 entries: with fewer the
 masks of single loads are spilled."""
 
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Launch the kernels: two for one-hot drafts with given bonus tokens, else three; nothing waits for the device."""
+    """Launch the kernels: two for one-hot drafts with given bonus tokens, else three; nothing waits for the device.
+
+    Raises:
+        ValueError: If there are more requests than a grid has programs.
+    """
+    if step.batch_size > MAX_BATCH_SIZE:
+        msg = (
+            f"rejection_sample: batch_size={step.batch_size}, but it must be at most {MAX_BATCH_SIZE}. Split the batch."
+        )
+        raise ValueError(msg)
     output_token_ids = torch.empty((step.batch_size, step.max_spec_len + 1), dtype=torch.int32, device=step.device)
     if step.batch_size > 0:
         launches = _Launches(step, output_token_ids)
@@ -122,7 +137,7 @@ class _Launches:
         self.stats, words = _cut(words, num_lines * rows_of_both * self.pitch)
         self.verdicts, words = _cut(words, step.batch_size * VERDICT.value)
         self.masses, words = _cut(words, step.batch_size * self.num_tiles)
-        evidence, _ = _cut(words, num_lines)
+        evidence, _ = _cut(words, num_lines * EVIDENCE.value // 2)
         # Without a workspace there are no zeros to begin with, a target law alone proves nothing of two, and the rows
         # of a batch that fits the card are all read at the same time.
         proves = self.eager and self.strip > 1 and not self.needs_draft_laws
@@ -132,9 +147,13 @@ class _Launches:
         step = self.step
         # Programs are numbered by request and position, unless too many requests lack too many of these.
         ragged = step.batch_size * step.max_spec_len > 2 * step.num_tokens
-        lines = step.num_tokens if ragged else step.batch_size * step.max_spec_len
-        num_minor = max(step.max_spec_len, 1) if self.evidence is None else step.batch_size
-        measure_kernel[(lines * (1 + self.needs_draft_laws) * self.num_strips,)](
+        minor, major = step.max_spec_len, step.batch_size
+        if ragged:
+            minor = min(step.num_tokens, MAX_BATCH_SIZE)
+            major = triton.cdiv(step.num_tokens, minor)
+        elif self.evidence is not None:
+            minor, major = major, minor
+        measure_kernel[(self.num_strips, minor, major * (1 + self.needs_draft_laws))](
             self.evidence,
             self.stats,
             step.logits,
@@ -147,16 +166,12 @@ class _Launches:
             step.positions,
             step.batch_size,
             step.num_tokens,
-            lines,
+            int(ragged),
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
-            self.num_strips,
             step.max_spec_len,
-            _inverse(self.num_strips),
-            num_minor,
-            _inverse(num_minor),
             DRAFT=self.kind,
             BOTH=self.needs_draft_laws,
             BONUS=self.has_bonus_rows,
@@ -206,7 +221,7 @@ class _Launches:
 
     def draw(self) -> None:
         step = self.step
-        draw_kernel[(step.batch_size * self.num_draw_strips,)](
+        draw_kernel[(self.num_draw_strips, step.batch_size)](
             self.output_token_ids,
             self.masses,
             self.verdicts,
@@ -220,7 +235,6 @@ class _Launches:
             step.logits.stride(0),
             self.draft_stride,
             self.num_tiles,
-            self.num_draw_strips,
             step.max_spec_len,
             DRAFT=self.kind,
             BONUS=self.has_bonus_rows,
@@ -236,10 +250,12 @@ class _Launches:
         )
 
     def measure_bound(self) -> dict[str, int]:
-        """As below; but of two bytes per logit and several blocks the compiler keeps to 61 registers by itself."""
+        """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""
         narrow = self.aligned and self.step.logits.element_size() == 2
-        if torch.version.hip is not None or (narrow and self.strip > 1):
+        if torch.version.hip is not None or (narrow and self.strip > 1 and self.kind != ONE_HOT.value):
             return {}
+        if narrow and self.strip > 1:
+            return {"maxnreg": ONE_HOT_REGISTERS}
         return {"maxnreg": REGISTERS[2] if narrow else MORE_REGISTERS}
 
     def bound(self, strip: int) -> dict[str, int]:
@@ -256,11 +272,6 @@ def _of_one_type(step: CounterStep) -> CounterStep:
     if step.draft_logits is None or step.draft_logsumexp is not None or step.draft_logits.dtype == step.logits.dtype:
         return step
     return replace(step, logits=step.logits.float(), draft_logits=step.draft_logits.float())
-
-
-def _inverse(divisor: int) -> int:
-    """For `quotient`."""
-    return -(-(1 << 30) // divisor)
 
 
 def _cut(

@@ -17,6 +17,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
+import triton
+import triton.language as tl
+
 from fairdraw.sampler_impl import (
     _counter_draw,
     _counter_handover,
@@ -225,6 +228,39 @@ def test_evidence_convicts_none_that_the_judge_accepts(draft: str, monkeypatch: 
         monkeypatch.setattr(_counter_measure, "PROOF", type(_counter_measure.PROOF)(proof))
         assert (replace(call, workspace=workspace).sample("triton") == shipped) is same
         workspace.zero_()
+
+
+@triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types
+def _settled_kernel(  # type: ignore[no-untyped-def]
+    settled_ptr,  # [1] int32, written
+    evidence_ptr,  # [max_spec_len, 4] float32
+    position,
+    num_strips,
+    most_looks,
+):
+    settled = _counter_measure._is_settled(evidence_ptr, position, num_strips, most_looks)
+    tl.store(settled_ptr, settled.to(tl.int32))
+
+
+@pytest.mark.parametrize(
+    ("rows", "settled"),
+    [
+        ([(0, 0, 0), (0, 0, 0)], False),
+        ([(0, 0.9, 0), (0, 0, 0)], False),  # probably, by its uniform alone: looks again, in vain
+        ([(0.5, 1, 1), (0, 0, 0)], False),  # probably, by one strip of four
+        ([(3.9, 0.25, 4), (3.9, 0.25, 4)], False),  # two that are not rejected
+        ([(2, 0.6, 2), (0, 0, 0)], True),
+        ([(0.5, 1, 1), (9, 0.5, 3)], True),
+        ([(1, 0.5, 4), (1, 0.5, 4), (9, 9, 4)], False),  # what comes later settles nothing
+    ],
+)
+def test_later_rows_are_settled_by_a_proof_and_by_no_guess(
+    rows: list[tuple[float, float, float]], settled: bool
+) -> None:
+    evidence = torch.tensor([[*row, 0.0] for row in rows], device=DEVICE)
+    found = torch.full((1,), -1, dtype=torch.int32, device=DEVICE)
+    _settled_kernel[(1,)](found, evidence, 2, 4.0, 8)
+    assert bool(found.item()) is settled
 
 
 def edge_of_acceptance(draft: str) -> Call:
