@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from importlib import import_module
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -228,6 +230,18 @@ def test_evidence_convicts_none_that_the_judge_accepts(draft: str, monkeypatch: 
         monkeypatch.setattr(_counter_measure, "PROOF", type(_counter_measure.PROOF)(proof))
         assert (replace(call, workspace=workspace).sample("triton") == shipped) is same
         workspace.zero_()
+
+
+def test_exponential_race_of_the_benchmark_takes_the_place_of_the_inverse_cdf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens are others, of the same law; where they stand is the same."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "tools"))
+    call = make_call([2, 3, 1, 3], 1024 * 2 + 77, seed=31, draft="probs")
+    shipped = call.sample("triton")
+    monkeypatch.setattr(_counter_triton, "draw_kernel", import_module("_race_arm").race_kernel)
+    raced = call.sample("triton")
+    assert [[token >= 0 for token in row] for row in raced] == [[token >= 0 for token in row] for row in shipped]
+    assert raced != shipped
+    assert max(map(max, raced)) < 1024 * 2 + 77
 
 
 @triton.jit  # type: ignore[untyped-decorator]  # Triton ships no types

@@ -21,7 +21,7 @@ STEP = tl.constexpr(512)
 """Entries that draw at a time: more of them spill registers."""
 
 
-@triton.jit(do_not_specialize=["num_tiles", "num_strips", "max_spec_len"])
+@triton.jit(do_not_specialize=["num_tiles", "max_spec_len"])
 def race_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     tile_winners_ptr,  # [batch_size, num_tiles] int64, written
@@ -36,7 +36,6 @@ def race_kernel(
     logits_stride,
     draft_stride,
     num_tiles,
-    num_strips,
     max_spec_len,
     DRAFT: tl.constexpr,
     BONUS: tl.constexpr,
@@ -48,9 +47,8 @@ def race_kernel(
     RUN: tl.constexpr,
 ):
     tl.static_assert(not EAGER, "the race is timed without a workspace")
-    program = tl.num_programs(0) - 1 - tl.program_id(0)
-    req_idx = program // num_strips
-    first_tile = program % num_strips * STRIP * BLOCK
+    req_idx = tl.num_programs(1) - 1 - tl.program_id(1)
+    first_tile = (tl.num_programs(0) - 1 - tl.program_id(0)) * STRIP * BLOCK
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     scale = exponent_scale(tl.load(temperature_ptr + req_idx))
     seed = tl.load(seeds_ptr + req_idx)
