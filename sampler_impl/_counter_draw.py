@@ -220,7 +220,7 @@ def _bonus_token(
     return token_id
 
 
-@triton.jit(do_not_specialize=["num_tiles", "max_spec_len"])
+@triton.jit(do_not_specialize=["batch_size", "num_tiles", "max_spec_len"])
 def draw_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     masses_ptr,  # [batch_size, num_tiles] int64, written; of a rejected row the first half, as float32
@@ -231,6 +231,7 @@ def draw_kernel(
     temperature_ptr,  # [batch_size] float32
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64
+    batch_size,
     vocab_size,
     logits_stride,
     draft_stride,
@@ -247,7 +248,9 @@ def draw_kernel(
 ):
     # The last request first: its rows were read last, and may still be in L2.
     strip = tl.num_programs(0) - 1 - tl.program_id(0)
-    req_idx = tl.num_programs(1) - 1 - tl.program_id(1)
+    req_idx = batch_size - 1 - tl.program_id(2) * tl.num_programs(1) - tl.program_id(1)
+    if req_idx < 0:
+        return
     first_tile = strip * STRIP * BLOCK
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     count = tl.load(cu_num_draft_tokens_ptr + req_idx) - start

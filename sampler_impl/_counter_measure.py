@@ -192,7 +192,7 @@ def _strip_winners(
     return beaten
 
 
-@triton.jit(do_not_specialize=["batch_size", "num_tokens", "ragged", "num_tiles", "max_spec_len"])
+@triton.jit(do_not_specialize=["batch_size", "num_tokens", "folds", "num_tiles", "max_spec_len"])
 def measure_kernel(
     evidence_ptr,  # [batch_size, max_spec_len, 4] float32, written, or None: every row is measured
     stats_ptr,  # [batch_size, max_spec_len, num_words] int64, written; twice if draft laws are needed
@@ -206,7 +206,7 @@ def measure_kernel(
     positions_ptr,  # [batch_size] int64
     batch_size,
     num_tokens,
-    ragged,
+    folds,
     vocab_size,
     logits_stride,
     draft_stride,
@@ -232,15 +232,20 @@ def measure_kernel(
         is_draft = major >= tl.num_programs(2) // 2
         major -= tl.where(is_draft, tl.num_programs(2) // 2, 0)
     line = major * tl.num_programs(1) + minor
-    if ragged != 0:  # rows in the order of memory
+    if folds == 0:  # rows in the order of memory
         req_idx = tl.minimum(_request_of(line, cu_num_draft_tokens_ptr, batch_size), batch_size - 1)
         position = line * 0
-    elif evidence_ptr is None:  # in the order of memory
-        req_idx = major
-        position = minor
-    else:  # all first rows, then all second ones: the longer ago that was measured which they depend on, the better
-        position = major
-        req_idx = minor
+    else:
+        if evidence_ptr is None:  # in the order of memory
+            req_idx = major
+            position = minor
+        else:  # all first rows, then all second ones: the longer ago that was measured which they need, the better
+            position = major
+            req_idx = minor
+        if folds > 1:
+            req_idx += position % folds * tl.cdiv(batch_size, folds)
+            position = tl.where(req_idx < batch_size, position // folds, max_spec_len)
+            req_idx = tl.minimum(req_idx, batch_size - 1)
     if num_tokens == batch_size * max_spec_len:  # then all have as many, and nothing has to be loaded
         start = req_idx * max_spec_len
         end = start + max_spec_len
@@ -248,7 +253,7 @@ def measure_kernel(
         start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
         end = tl.load(cu_num_draft_tokens_ptr + req_idx)
         end = tl.minimum(tl.minimum(end, num_tokens), start + max_spec_len)
-    if ragged != 0:
+    if folds == 0:
         position = line - start
     draft_row = start + position
     is_row = (position >= 0) & (draft_row < end)
@@ -269,7 +274,7 @@ def measure_kernel(
         if is_row & (position > 0):
             num_strips = tl.num_programs(0).to(tl.float32)
             # In the order of memory the rows before are read at the same time, and not done soon.
-            is_row = not _is_settled(request_evidence_ptr, position, num_strips, tl.where(ragged != 0, 1, LOOKS))
+            is_row = not _is_settled(request_evidence_ptr, position, num_strips, tl.where(folds == 0, 1, LOOKS))
     if is_row:
         logits = load_block(row_ptr, first_tile, vocab_size, BLOCK, RUN)
         own = tl.load(row_ptr + draft_token_id, mask=known, other=float("nan")).to(tl.float32)

@@ -59,8 +59,8 @@ MEASURE_STRIPS = {3: 16384, 2: 3072}
 DRAW_STRIPS = {2: 1024}
 """Blocks per program, from so many blocks on; else each program takes one. Tuned on an H200."""
 
-MAX_BATCH_SIZE = (1 << 15) - 1
-"""A grid's second and third side end at 65535 programs, and draft rows may be measured beside target rows."""
+LONGEST_SIDE = (1 << 15) - 1
+"""Requests side by side in a grid, whose second and third side end at 65535 programs; more are folded."""
 
 WORDS_PER_WARP = 256
 """Of a request's rows, which `judge_kernel` looks at together: with fewer warps a look takes longer."""
@@ -78,16 +78,7 @@ masks of single loads are spilled."""
 
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Launch the kernels: two for one-hot drafts with given bonus tokens, else three; nothing waits for the device.
-
-    Raises:
-        ValueError: If there are more requests than a grid has programs.
-    """
-    if step.batch_size > MAX_BATCH_SIZE:
-        msg = (
-            f"rejection_sample: batch_size={step.batch_size}, but it must be at most {MAX_BATCH_SIZE}. Split the batch."
-        )
-        raise ValueError(msg)
+    """Launch the kernels: two for one-hot drafts with given bonus tokens, else three; nothing waits for the device."""
     output_token_ids = torch.empty((step.batch_size, step.max_spec_len + 1), dtype=torch.int32, device=step.device)
     if step.batch_size > 0:
         launches = _Launches(step, output_token_ids)
@@ -147,9 +138,10 @@ class _Launches:
         step = self.step
         # Programs are numbered by request and position, unless too many requests lack too many of these.
         ragged = step.batch_size * step.max_spec_len > 2 * step.num_tokens
-        minor, major = step.max_spec_len, step.batch_size
+        folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
+        minor, major = step.max_spec_len * folds, triton.cdiv(step.batch_size, folds)
         if ragged:
-            minor = min(step.num_tokens, MAX_BATCH_SIZE)
+            minor = min(step.num_tokens, LONGEST_SIDE)
             major = triton.cdiv(step.num_tokens, minor)
         elif self.evidence is not None:
             minor, major = major, minor
@@ -166,7 +158,7 @@ class _Launches:
             step.positions,
             step.batch_size,
             step.num_tokens,
-            int(ragged),
+            0 if ragged else folds,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
@@ -221,7 +213,8 @@ class _Launches:
 
     def draw(self) -> None:
         step = self.step
-        draw_kernel[(self.num_draw_strips, step.batch_size)](
+        folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
+        draw_kernel[(self.num_draw_strips, triton.cdiv(step.batch_size, folds), folds)](
             self.output_token_ids,
             self.masses,
             self.verdicts,
@@ -231,6 +224,7 @@ class _Launches:
             step.temperature,
             step.seeds,
             step.positions,
+            step.batch_size,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,

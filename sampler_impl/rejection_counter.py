@@ -123,7 +123,7 @@ def rejection_sample(
     Limits:
         Target probabilities are sums in float32 within tiles of 1024 entries and exact integers across them: relative
         error some 2**-21. Logits times `log2(e) / temperature` must stay below 2**30 in magnitude, else the row has no
-        law. `vocab_size` is at most 2**19, and `batch_size` 32767, of which the PyTorch backend takes more.
+        law. `vocab_size` is at most 2**19.
 
     Traffic:
         Rows of `logits` behind draft tokens once, with a workspace those up to the first rejected one and, of a batch

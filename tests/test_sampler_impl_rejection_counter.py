@@ -214,6 +214,22 @@ def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) ->
         assert not workspace.any()
 
 
+@pytest.mark.usefixtures("large_batch")
+@pytest.mark.parametrize("workspace", [False, True], ids=["alone", "workspace"])
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_batches_larger_than_a_side_of_a_grid_are_folded(
+    draft: str, workspace: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five requests in two folds of three and in five of one; of the last two, most lack drafts."""
+    for side, counts in ((4, [2, 3, 1, 3, 3]), (1, [1, 2, 0, 3, 3]), (3, [3, 0, 0, 0, 1])):
+        call = make_call(counts, 1024 * 2 + 77, seed=side, draft=draft, bonus_rows=side == 4)
+        wanted = call.sample("torch")
+        monkeypatch.setattr(_counter_triton, "LONGEST_SIDE", side)
+        words = rejection_counter.make_workspace(5, 3, 1024 * 2 + 77, DEVICE) if workspace else None
+        assert replace(call, workspace=words).sample("triton") == wanted
+        assert words is None or not words.any()
+
+
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a compiled kernel has its constants built in")
 @pytest.mark.usefixtures("large_batch")
 @pytest.mark.parametrize("draft", ["one-hot", "probs", "logits+lse"])

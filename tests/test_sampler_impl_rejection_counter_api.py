@@ -54,22 +54,6 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
             kernel.pre_run_hooks.remove(hook)
 
 
-def test_grid_has_no_more_requests_than_programs() -> None:
-    many = {
-        "num": torch.zeros(32768, dtype=torch.int32),
-        "float": torch.ones(32768),
-        "long": torch.zeros(32768, dtype=torch.int64),
-    }
-    many = {name: value.to(DEVICE) for name, value in many.items()}
-    nothing, drafts = torch.zeros(0, 9, device=DEVICE), torch.zeros(0, dtype=torch.int32, device=DEVICE)
-    arguments: Any = (drafts, many["num"], 0, nothing, many["float"], many["long"], many["long"])  # Any: positions
-    bonus = torch.arange(32768, dtype=torch.int32, device=DEVICE)[:, None]
-    sampled = rejection_counter.rejection_sample(*arguments, bonus_token_ids=bonus, backend="torch")
-    assert torch.equal(sampled, bonus)
-    with pytest.raises(ValueError, match=r"batch_size=32768, but it must be at most 32767\. Split the batch\."):
-        rejection_counter.rejection_sample(*arguments, bonus_token_ids=bonus, backend="triton")
-
-
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "both laws": ({"draft_logits": torch.zeros(3, 9)}, r"draft_probs and draft_logits are both given, but .*\. Drop"),
     "sum alone": ({"draft_logsumexp": torch.zeros(3)}, r"draft_logsumexp is given, but it must come with draft_logits"),

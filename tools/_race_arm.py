@@ -21,7 +21,7 @@ STEP = tl.constexpr(512)
 """Entries that draw at a time: more of them spill registers."""
 
 
-@triton.jit(do_not_specialize=["num_tiles", "max_spec_len"])
+@triton.jit(do_not_specialize=["batch_size", "num_tiles", "max_spec_len"])
 def race_kernel(
     output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
     tile_winners_ptr,  # [batch_size, num_tiles] int64, written
@@ -32,6 +32,7 @@ def race_kernel(
     temperature_ptr,  # [batch_size] float32
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64
+    batch_size,
     vocab_size,
     logits_stride,
     draft_stride,
@@ -47,7 +48,9 @@ def race_kernel(
     RUN: tl.constexpr,
 ):
     tl.static_assert(not EAGER, "the race is timed without a workspace")
-    req_idx = tl.num_programs(1) - 1 - tl.program_id(1)
+    req_idx = batch_size - 1 - tl.program_id(2) * tl.num_programs(1) - tl.program_id(1)
+    if req_idx < 0:
+        return
     first_tile = (tl.num_programs(0) - 1 - tl.program_id(0)) * STRIP * BLOCK
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     scale = exponent_scale(tl.load(temperature_ptr + req_idx))
