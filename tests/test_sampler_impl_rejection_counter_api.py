@@ -77,7 +77,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "workspace of int32": ({"workspace": torch.zeros(336, dtype=torch.int32)}, r"workspace\.dtype=torch\.int32, but"),
     "strided workspace": (
-        {"workspace": torch.zeros(672, dtype=torch.int64)[::2]},
+        {"workspace": torch.zeros(672, dtype=torch.int64, device=DEVICE)[::2]},
         r"workspace\.stride\(\)=\[2\], but it must be contiguous\. Use make_workspace",
     ),
     "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*withdraw"),
