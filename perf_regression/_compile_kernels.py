@@ -56,7 +56,7 @@ def value_of(given: list[Any]) -> Any:  # Any: JSON, a kernel's argument
 
 
 def facts(compiled: Any) -> dict[str, int]:  # Any: Triton's
-    """Registers per thread, and bytes of stack, which is where registers are spilled."""
+    """Registers per thread, bytes of stack, which is where registers are spilled, and barriers in the PTX."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(compiled.asm["cubin"])
         file.flush()
@@ -64,7 +64,8 @@ def facts(compiled: Any) -> dict[str, int]:  # Any: Triton's
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+)", shown)
     assert found is not None, shown
-    return {"registers": int(found[1]), "spills": int(found[2])}
+    barriers = len(re.findall(r"\bbar(?:rier)?\.sync\b", compiled.asm["ptx"]))
+    return {"registers": int(found[1]), "spills": int(found[2]), "barriers": barriers}
 
 
 if __name__ == "__main__":

@@ -35,12 +35,14 @@ class CompiledKernel:
         key: What it was specialised on.
         registers: Per thread.
         spills: Bytes of stack per thread.
+        barriers: Places in its PTX where warps wait for each other.
     """
 
     kernel: str
     key: str
     registers: int
     spills: int
+    barriers: int
 
 
 def compile_launches(

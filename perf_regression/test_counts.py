@@ -66,6 +66,14 @@ def test_compiled_kernels_that_overlap_keep_their_registers(verdicts: Callable[.
     verdicts(compare_counts(row, read_limits().cases["rejection.counter_triton"]))
 
 
+@pytest.mark.parametrize(("kernel", "barriers"), [("measure_kernel", 25), ("judge_kernel", 8), ("draw_kernel", 28)])
+def test_a_tile_stays_in_its_warp(kernel: str, barriers: int) -> None:
+    """Whatever Triton's version: spread over all warps, tiles and rows would take some ten barriers more."""
+    launches = [one for one in launches_with_workspace(Sizes(64, 3, 128256)) if one.kernel == kernel]
+    (compiled,) = compile_launches(launches)
+    assert compiled.barriers <= barriers
+
+
 def launches_with_workspace(sizes: Sizes) -> list[Launch]:
     """Of one step; noted, not run."""
     sampler("counter_triton")  # has Triton interpret, as in the tests above

@@ -128,10 +128,14 @@ def load_logits(
 
 @triton.jit
 def block_ids(first_tile, BLOCK: tl.constexpr, RUN: tl.constexpr):
-    """[BLOCK, TILE // RUN, RUN] int32: a warp reads the runs of one tile, each with one load of 128 bits per thread."""
+    """[BLOCK, TILE // RUN, RUN] int32: a warp reads the runs of one tile, each with one load of 128 bits per thread.
+
+    Warps are dealt out to dimensions in the order of their contiguity. Where two have the same, Triton 3.6 takes the
+    first one and 3.7 the last one, which would spread a tile over all warps. So tiles are said to be contiguous in
+    twos, which they are not. Only the order of dimensions is taken from that, as loads go by the last dimension."""
     tiles = (first_tile + tl.arange(0, BLOCK))[:, None, None] * TILE
     runs = tl.arange(0, TILE // RUN)[None, :, None] * RUN
-    return tiles + runs + tl.arange(0, RUN)[None, None, :]
+    return tl.max_contiguous(tiles + runs + tl.arange(0, RUN)[None, None, :], [2, 1, RUN])
 
 
 @triton.jit

@@ -137,11 +137,11 @@ def judge_kernel(
     if DRAFT == LOGITS and not BOTH:
         draft_tops = tl.load(draft_logsumexp_ptr + draft_rows, mask=drafted, other=0.0) * LOG2_E
     # A row to each warp: what is asked of a row takes no barrier. (If the compiler knew that `pitch` is even, it would
-    # load two words per thread, and spread a row over two warps.)
+    # load two words per thread, and spread a row over two warps. That rows are contiguous is said as in `block_ids`.)
     chunks = tl.arange(0, TILES // 32)[None, :, None]
     threads = tl.arange(0, 32)[None, None, :]
     tiles = threads * (TILES // 32) + chunks
-    stats_at = pos[:, None, None] * pitch + chunks * 32 + threads
+    stats_at = tl.max_contiguous(pos[:, None, None] * pitch + chunks * 32 + threads, [2, 1, 32])
     measured = (pos[:, None, None] < max_spec_len) & (tiles < num_tiles)
     draft_stats_ptr = stats_ptr + tl.num_programs(0).to(tl.int64) * max_spec_len * pitch
     stats = tl.full((POSITIONS, TILES // 32, 32), NO_MASS, tl.int64)
