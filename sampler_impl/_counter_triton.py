@@ -117,6 +117,7 @@ class _Launches:
         self.num_strips = triton.cdiv(num_blocks, self.strip)
         self.draw_strip = _strip(step.batch_size * num_blocks, DRAW_STRIPS)
         self.num_draw_strips = triton.cdiv(num_blocks, self.draw_strip)
+        self.folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
         self.positions = triton.next_power_of_2(step.max_spec_len + 1)
         self.pitch = row_words(step.max_spec_len, step.vocab_size)
         self.eager = step.workspace is not None
@@ -138,8 +139,7 @@ class _Launches:
         step = self.step
         # Programs are numbered by request and position, unless too many requests lack too many of these.
         ragged = step.batch_size * step.max_spec_len > 2 * step.num_tokens
-        folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
-        minor, major = step.max_spec_len * folds, triton.cdiv(step.batch_size, folds)
+        minor, major = step.max_spec_len * self.folds, triton.cdiv(step.batch_size, self.folds)
         if ragged:
             minor = min(step.num_tokens, LONGEST_SIDE)
             major = triton.cdiv(step.num_tokens, minor)
@@ -158,7 +158,7 @@ class _Launches:
             step.positions,
             step.batch_size,
             step.num_tokens,
-            0 if ragged else folds,
+            0 if ragged else self.folds,
             step.vocab_size,
             step.logits.stride(0),
             self.draft_stride,
@@ -213,8 +213,7 @@ class _Launches:
 
     def draw(self) -> None:
         step = self.step
-        folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
-        draw_kernel[(self.num_draw_strips, triton.cdiv(step.batch_size, folds), folds)](
+        draw_kernel[(self.num_draw_strips, triton.cdiv(step.batch_size, self.folds), self.folds)](
             self.output_token_ids,
             self.masses,
             self.verdicts,
@@ -246,10 +245,10 @@ class _Launches:
     def measure_bound(self) -> dict[str, int]:
         """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""
         narrow = self.aligned and self.step.logits.element_size() == 2
-        if torch.version.hip is not None or (narrow and self.strip > 1 and self.kind != ONE_HOT.value):
+        if torch.version.hip is not None:
             return {}
         if narrow and self.strip > 1:
-            return {"maxnreg": ONE_HOT_REGISTERS}
+            return {"maxnreg": ONE_HOT_REGISTERS} if self.kind == ONE_HOT.value else {}
         return {"maxnreg": REGISTERS[2] if narrow else MORE_REGISTERS}
 
     def bound(self, strip: int) -> dict[str, int]:
@@ -276,9 +275,9 @@ def _cut(
     return space[:size], space[triton.cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS :]
 
 
-def _strip(num_tiles: int, strips: dict[int, int]) -> int:
-    """How many tiles a program takes: as many as leave programs enough to keep the card busy, else one."""
-    return next((strip for strip, busy in strips.items() if num_tiles >= busy), 1)
+def _strip(num_blocks: int, strips: dict[int, int]) -> int:
+    """How many blocks a program takes: as many as leave programs enough to keep the card busy, else one."""
+    return next((strip for strip, busy in strips.items() if num_blocks >= busy), 1)
 
 
 def _launches_overlap(device: torch.device) -> bool:

@@ -230,6 +230,24 @@ def test_batches_larger_than_a_side_of_a_grid_are_folded(
         assert words is None or not words.any()
 
 
+@pytest.mark.usefixtures("large_batch")
+def test_folds_count_no_evidence_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four folds of four the last one has three requests, and a program of a fourth has nothing to add."""
+    call = make_call([2] * 15, 1024 + 77, seed=13, draft="one-hot")
+    seen: list[Tensor] = []
+    judge = _counter_triton._Launches.judge
+
+    def look_and_judge(launches: Any) -> None:  # Any: private
+        seen.append(launches.evidence.view(15, 2, 4)[:, 0, 2].clone())
+        judge(launches)
+
+    monkeypatch.setattr(_counter_triton._Launches, "judge", look_and_judge)
+    monkeypatch.setattr(_counter_triton, "LONGEST_SIDE", 4)
+    workspace = rejection_counter.make_workspace(15, 2, 1024 + 77, DEVICE)
+    assert replace(call, workspace=workspace).sample("triton") == call.sample("torch")
+    assert [counts.tolist() for counts in seen] == [[1.0] * 15]
+
+
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a compiled kernel has its constants built in")
 @pytest.mark.usefixtures("large_batch")
 @pytest.mark.parametrize("draft", ["one-hot", "probs", "logits+lse"])
