@@ -62,6 +62,12 @@ def make_boom(): raise RuntimeError("no device")
 """
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fairdraw check` starts no workers, each of which would import torch; tests/test_endings.py is about them."""
+    monkeypatch.setenv("FAIRDRAW_WORKERS", "0")
+
+
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory holds `stranger.py`, as a user's does; subprocesses find fairdraw."""

@@ -22,11 +22,14 @@ T = TypeVar("T")
 
 EXIT_CODES = """\b
 Exit codes:
-  0  green: every promise asked for was kept (or is a known defect)
-  1  a promise is broken, the sampler raised, a known defect is gone, a planted fault was missed,
-     or a check could not be decided
-  2  usage: unknown sampler, check or option; a file that cannot be read, is something else, or cannot be written
-  3  nothing was measured
+    0  green: properties and distributions were judged and passed (or fail as known); the verdict names what was left
+       out on request (--only, -k), and a contract that has no distributions
+    1  red: a check failed, the sampler raised, a known failure is gone, a mutant was missed, or a check is undecided
+    2  usage: unknown sampler, check or option; a file that cannot be read, is something else, or cannot be written
+    3  nothing was measured
+   10  green, but distributions (or properties) were not judged: every one of these checks was skipped as unsupported
+   11  incomplete: a check hung or its process died, or the time budget ended with checks undecided
+  130  incomplete: interrupted by a signal
 """
 
 
@@ -52,22 +55,26 @@ def find_check(code: str) -> AnyCheck:
     raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")
 
 
-def with_progress(what: str, total: int, results: Iterable[T], line: Callable[[T], str | None]) -> list[T]:
-    """Collect `results`: under a bar on a terminal, a line each elsewhere."""
+def with_progress(
+    what: str, total: int, results: Iterable[T], line: Callable[[T], str | None], into: list[T]
+) -> list[T]:
+    """Put `results` into a list: under a bar on a terminal, a line each elsewhere.
+
+    Args:
+        into: What was found stands there even if an exception ends the collecting.
+    """
     console = Console(highlight=False, markup=False, soft_wrap=True)
     if not console.is_terminal:
-        return [_echoed(result, line) for result in results]
+        for result in results:
+            into.append(result)
+            text = line(result)
+            if text is not None:
+                click.echo(text)
+        return into
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
-        task, done = bar.add_task(what, total=total), []
+        task = bar.add_task(what, total=total)
         for result in results:
             bar.advance(task)
-            done.append(result)
-    return done
-
-
-def _echoed(result: T, line: Callable[[T], str | None]) -> T:
-    text = line(result)
-    if text is not None:
-        click.echo(text)
-    return result
+            into.append(result)
+    return into

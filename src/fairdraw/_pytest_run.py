@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from fairdraw import __version__
+from fairdraw._pytest_ending import Ending, SignalsInterrupt, name_of_interrupt
 from fairdraw.checks import PROFILES, AnyCheck, Question
 from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.controls import Control, is_control, run_control
 from fairdraw.expected import read_expected
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw.pulse import limit_calls
 from fairdraw.report import (
-    BROKEN,
     GREEN,
     NO_STATISTICS,
     NOTHING_RUN,
@@ -51,7 +52,8 @@ _RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
 _FOUND = pytest.StashKey[dict[str, list[Fields]]]()
 """Of a test: its records and controls as plain data, by the names above."""
 
-_EXIT_CODES = {BROKEN: pytest.ExitCode.TESTS_FAILED, NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
+_EXIT_CODES = {NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
+"""Exit codes for which pytest has a number of its own; 2 and 4 are pytest's, and no verdict has them."""
 
 _current_item: ContextVar[pytest.Item | None] = ContextVar("fairdraw item", default=None)
 
@@ -82,6 +84,9 @@ class PytestRun:
         self.header_was_shown = False
         self.trouble = ""
         self.has_checks = False
+        self._ending, self._signals = Ending(), SignalsInterrupt()
+        self._summary: Summary | None = None
+        self._not_sent: tuple[bool, Fields, list[str]] | None = None
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, Subject] = {}
         self._files = RunFiles(
@@ -121,7 +126,11 @@ class PytestRun:
     def conduct(self, check: AnyCheck, sampler: Subject, item: pytest.Item) -> None:
         """Run a check and end the test accordingly."""
         __tracebackhide__ = True
-        record = run_check(check, sampler, self._session_for(sampler, check, item))
+        limit_calls(self.config.getoption("fairdraw_call_timeout"))
+        try:
+            record = run_check(check, sampler, self._session_for(sampler, check, item))
+        finally:
+            limit_calls(None)
         _keep(item, _RECORD, record.to_json())
         if record.status == "skipped":
             pytest.skip(record.reason)
@@ -176,6 +185,8 @@ class PytestRun:
         if self._is_worker or self.config.option.collectonly:
             return
         _or_usage_error(self._files.require_writable)
+        if self._sampler_was_named or self._files.are_wanted:
+            self._signals.begin()
         if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
 
@@ -205,9 +216,18 @@ class PytestRun:
             return
         self.has_checks = bool(asked)
         self.header = _or_usage_error(lambda: self._worded_header(asked))
+        self._ending.plan(item.nodeid for item, _ in asked)
         if self._is_worker:
-            sent = (self.has_checks, dataclasses.asdict(self.header))
-            self.config.workeroutput["fairdraw"] = sent  # type: ignore[attr-defined]  # xdist's
+            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
+            self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
+        else:
+            self._signals.begin()
+            self._start_files()
+
+    def _start_files(self) -> None:
+        if self.header is not None:
+            header = self.header
+            _or_usage_error(lambda: self._files.start(header, len(self._ending.planned)))
 
     def pytest_report_collectionfinish(self) -> list[str]:
         self.header_was_shown = True
@@ -215,10 +235,19 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:  # Any: a class of xdist, which may be absent
-        """A worker is done; one that collected checks has sent the header."""
-        has_checks, header = getattr(node, "workeroutput", {}).get("fairdraw", (False, None))
+        """A worker is done; one that ran no test has not said yet what it collected."""
+        self._hear(getattr(node, "workeroutput", {}).get("fairdraw"))
+
+    def _hear(self, sent: tuple[bool, Fields, list[str]] | None) -> None:
+        """What a worker collected; the first that speaks brings the header."""
+        if sent is None:
+            return
+        has_checks, header, planned = sent
         self.has_checks = self.has_checks or has_checks
-        self.header = self.header or (header and Header(**header))
+        self._ending.plan(planned)
+        if self.header is None:
+            self.header = Header(**header)
+            self._start_files()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -240,30 +269,86 @@ class PytestRun:
         found = item.stash.get(_FOUND, {})
         if call.when == "call" and any(found.values()):
             report.fairdraw = found  # type: ignore[attr-defined]  # reports take any attribute
+        if self._not_sent is not None:  # with the first report: an interrupted run hears nothing at its end
+            report.fairdraw_start, self._not_sent = self._not_sent, None  # type: ignore[attr-defined]  # as above
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._is_worker:
+            return
+        self._hear(getattr(report, "fairdraw_start", None))
         found: dict[str, list[Fields]] = getattr(report, "fairdraw", {})
-        self.records += [CheckRecord.from_json(fields) for fields in found.get(_RECORD, ())]
+        records = [CheckRecord.from_json(fields) for fields in found.get(_RECORD, ())]
+        lost = self._ending.watch(report, has_records=bool(records))
+        for record in [*records, *([lost] if lost else [])]:
+            self.records.append(record)
+            self._files.add(record)
         self.controls += [Control(**fields) for fields in found.get(_CONTROL, ())]
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self._ending.signal = name_of_interrupt(excinfo)
+
+    @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Nothing measured is not green. Files are written here, by the controller."""
-        if self._is_worker or self.header is None:
+        """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
+        self._signals.end()
+        if self._is_worker or not self._has_run():
             return
-        summary = Summary(self.records, self.controls)
-        if self.has_checks and session.exitstatus == pytest.ExitCode.OK and summary.exit_code != GREEN:
-            session.exitstatus = _EXIT_CODES[summary.exit_code]
+        summary = self._summary = self._summarised(session.exitstatus)
+        if self.has_checks or self._ending.signal:
+            self._end_with(session, summary)
         try:
-            self._files.write(self.header, summary)
+            self._files.write(self.header or self._bare_header(), summary)
         except CannotStart as error:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-        if not (self.has_checks or self.controls):
+    def _has_run(self) -> bool:
+        """Whether there is anything to say: a header, or an interrupt that came before it in a run of ours."""
+        ours = self._sampler_was_named or self._files.are_wanted
+        return self.header is not None or bool(self._ending.signal and ours)
+
+    def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
+        """The summary, which knows how pytest itself ended."""
+        outside = ""
+        if exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            name = pytest.ExitCode(exit_status).name if exit_status in set(pytest.ExitCode) else str(exit_status)
+            outside = f"pytest ended with {name}, see above"
+        return Summary(self.records, self.controls, self._ending.scope(self._narrowed(), outside))
+
+    def _narrowed(self) -> str:
+        """What the user left out by name."""
+        option = self.config.option
+        words = [
+            *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
+            *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
+            *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
+            *(["tests named one by one"] if any("::" in str(argument) for argument in self.config.args) else []),
+        ]
+        return " ".join(words)
+
+    def _end_with(self, session: pytest.Session, summary: Summary) -> None:
+        """Exit with the verdict's code, and say it in the JUnit file; errors of usage and of pytest stay its own."""
+        if session.exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+            return
+        if summary.exit_code != GREEN and (self.has_checks or summary.exit_code != NOTHING_RUN):
+            session.exitstatus = _EXIT_CODES.get(summary.exit_code, summary.exit_code)
+        for plugin in self.config.pluginmanager.get_plugins():
+            if hasattr(plugin, "add_global_property"):  # pytest's writer of JUnit files
+                plugin.add_global_property("fairdraw.verdict", summary.verdict)
+                plugin.add_global_property("fairdraw.exit_code", str(int(session.exitstatus)))
+
+    def _bare_header(self) -> Header:
+        """Of a run that was interrupted before a sampler was loaded."""
+        option = self.config.option
+        unknown = "not loaded when the run ended"
+        spec = option.sampler or "ours"
+        return Header(spec, "unknown", option.fairdraw_profile, option.fairdraw_seed, unknown, {})
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        summary = self._summary
+        if summary is None or not (self.has_checks or self.controls or self._ending.signal):
             return
         terminalreporter.section("fairdraw")
-        summary = Summary(self.records, self.controls)
         *lines, verdict = summary.lines()
         for line in lines if self.header_was_shown else [*self._header_lines(), *lines]:
             terminalreporter.line(line)
@@ -271,10 +356,7 @@ class PytestRun:
             terminalreporter.line(self.trouble, red=True)
         if summary.exit_code == NOTHING_RUN and not self.has_checks:
             return  # controls alone: no sampler was judged
-        ended_well = exitstatus == pytest.ExitCode.OK
-        if summary.exit_code == GREEN and not ended_well:
-            verdict = f"NOT GREEN: pytest ended with {pytest.ExitCode(exitstatus).name}, see above"
-        terminalreporter.line(verdict, green=ended_well and summary.exit_code == GREEN, bold=True)
+        terminalreporter.line(verdict, bold=True, **{summary.judgement.colour: True})
 
     def _header_lines(self) -> list[str]:
         return [] if self.header is None else self.header.lines()

@@ -159,6 +159,8 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
 
 def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[str, str]) -> tuple[str, str]:
     """What a broken record shares with those that are told together with it."""
+    if record.status == "inconclusive":
+        return "undecided", record.reason
     kind = _raised(record)
     if kind:
         words = {missing.get(other.code, "") for other in records if _raised(other) == kind}

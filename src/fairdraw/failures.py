@@ -5,7 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Inconclusive", "Story", "without_numbers"]
+__all__ = [
+    "OUT_OF_TIME",
+    "AdapterError",
+    "CapabilityClosed",
+    "CheckFailure",
+    "Inconclusive",
+    "Story",
+    "without_numbers",
+]
+
+OUT_OF_TIME = "the time budget ended"
+"""How the reason of a check begins that time left undecided; the verdict counts these apart."""
 
 
 def without_numbers(text: str) -> str:

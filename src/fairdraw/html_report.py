@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Shown", "page", "shown_from"]
 
-_WORD = {0: "green", 1: "red", 3: "grey"}
-
 
 @dataclass(frozen=True)
 class Shown:
@@ -63,7 +61,7 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
     text = resources.files("fairdraw").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(text).render(
         run={"header": dataclasses.asdict(header), "summary": summary.to_json()},
-        colour=_WORD[summary.exit_code],
+        colour=summary.judgement.colour,
         broken=[
             {**record.to_json(), "advice": advice(cause) if record is cause.told else []}
             for cause in summary.causes

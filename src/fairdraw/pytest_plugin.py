@@ -16,6 +16,7 @@ from fairdraw._pytest_run import RUN, CheckUnderPytest, PytestRun
 from fairdraw.checks import PROFILES, AnyCheck
 from fairdraw.contracts import contract_name
 from fairdraw.loading import LENSES, CannotStart, all_checks, as_sampler
+from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw.runner import DEFAULT_SEED, parse_seed
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fairdraw-only", choices=list(LENSES), help="run the checks of one lens")
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
+    )
+    group.addoption(
+        "--fairdraw-call-timeout",
+        type=float,
+        default=DEFAULT_CALL_TIMEOUT,
+        metavar="SECONDS",
+        help=f"a call of the sampler that takes longer hangs (default: {DEFAULT_CALL_TIMEOUT:g})",
     )
     _add_files(group)
 

@@ -20,7 +20,7 @@ from fairdraw.case_text import batch_lines
 from fairdraw.checks import AnyCheck, Check, DrawnQuestion
 from fairdraw.crash import Crash, CrashFileError, read_crash
 from fairdraw.loading import load_reference, load_sampler
-from fairdraw.report import BROKEN, GREEN, NOTHING_RUN
+from fairdraw.report import GREEN, NOTHING_RUN, RED
 from fairdraw.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ Told = Literal["FIXED", "KEPT", "FAILED", "UNDECIDED", "NOT RUN"]
 _EXIT_CODES: dict[Told, int] = {
     "FIXED": GREEN,
     "KEPT": GREEN,
-    "FAILED": BROKEN,
-    "UNDECIDED": BROKEN,
+    "FAILED": RED,
+    "UNDECIDED": RED,
     "NOT RUN": NOTHING_RUN,
 }
 
@@ -64,7 +64,7 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
         undecided = f", {told.count('UNDECIDED')} undecided" if "UNDECIDED" in told else ""
         click.echo(f"{len(told)} replayed: {told.count('FAILED')} failed{undecided}, {told.count('NOT RUN')} not run")
     codes = [_EXIT_CODES[word] for word in told]
-    sys.exit(BROKEN if BROKEN in codes else min(codes))
+    sys.exit(RED if RED in codes else min(codes))
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fairdraw.contracts import contract_name
 from fairdraw.expected import Expected
 from fairdraw.failures import CapabilityClosed, Inconclusive, Story
 from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects
+from fairdraw.pulse import SamplerHangs
 from fairdraw.seeds import DEFAULT_SEED
 from fairdraw.telling import broken_promise, told
 
@@ -41,9 +42,10 @@ __all__ = [
     "parse_seed",
     "replay_case",
     "run_check",
+    "unfinished",
 ]
 
-Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "skipped"]
+Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
 
 CRASH_FOLDER = Path(".fairdraw/crashes")
 
@@ -90,12 +92,14 @@ class CheckRecord:
 
     Args:
         status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone,
-            `inconclusive` too little to decide on.
+            `inconclusive` too little to decide on, `incomplete` a check that could not end: the sampler hung, or its
+            process died.
         reason: Why it was skipped or is inconclusive, or which known defect this is.
         cases: How many cases were tried; for statistical checks, how many draws were judged.
         story: How the failure is told; also kept for a known defect.
         needs: The capabilities that the check needs.
         source: Where a known defect is declared.
+        sampler: The name of the sampler under test.
         trace: The traceback, for those who ask for it.
     """
 
@@ -110,6 +114,7 @@ class CheckRecord:
     story: Story | None = None
     needs: tuple[str, ...] = ()
     source: str = ""
+    sampler: str = ""
     trace: str = field(default="", repr=False)
 
     @property
@@ -119,7 +124,7 @@ class CheckRecord:
     @property
     def is_broken(self) -> bool:
         """Whether this record alone makes the run red."""
-        return self.status in ("failed", "error", "xpassed", "inconclusive")
+        return self.status in ("failed", "error", "xpassed", "inconclusive", "incomplete")
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         """Plain data; the traceback stays here."""
@@ -187,9 +192,9 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
                 reference=session.reference,
                 out_of_time=session.out_of_time,
             )
-    except (Exception, SystemExit) as caught:  # a sampler that leaves the program has not kept its promise
+    except (Exception, SystemExit, SamplerHangs) as caught:  # a sampler that leaves the program has failed
         error, cases = caught, getattr(caught, "tried", 0)
-    blank = _blank(check, cases, time.perf_counter() - started)
+    blank = _blank(check, sampler, cases, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
 
 
@@ -203,10 +208,10 @@ def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> 
             raise CapabilityClosed(reason)
         with one_torch_thread(), quiet_interpreter():
             check.on_case(sampler, case, session.reference)
-    except (Exception, SystemExit) as caught:
+    except (Exception, SystemExit, SamplerHangs) as caught:
         error = caught
         error.case = case  # type: ignore[union-attr]  # as Check.run does
-    blank = _blank(check, 1, time.perf_counter() - started)
+    blank = _blank(check, sampler, 1, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
 
 
@@ -248,10 +253,29 @@ def _require_known(name: str, value: str | None, known: Container[str | None]) -
         raise ValueError(f"check_sampler: {name}={value!r}, but it must be a known word. Use one of: {words}.")
 
 
-def _blank(check: AnyCheck, cases: int, seconds: float) -> CheckRecord:
-    needs = tuple(map(str, check.needs))
+def _blank(check: AnyCheck, sampler: Subject, cases: int, seconds: float) -> CheckRecord:
     return CheckRecord(
-        check.code, check.title, check.lens, check.contract, "passed", cases=cases, seconds=seconds, needs=needs
+        check.code,
+        check.title,
+        check.lens,
+        check.contract,
+        "passed",
+        cases=cases,
+        seconds=seconds,
+        needs=tuple(map(str, check.needs)),
+        sampler=sampler.name,
+    )
+
+
+def unfinished(check: AnyCheck, sampler: str, reason: str) -> CheckRecord:
+    """The record of a check that began and did not end.
+
+    Args:
+        sampler: Its name.
+        reason: What happened: the process died, the sampler hung.
+    """
+    return CheckRecord(
+        check.code, check.title, check.lens, check.contract, "incomplete", reason=reason, sampler=sampler
     )
 
 
@@ -264,6 +288,8 @@ def _judged(
     frozen = check.code in session.expected.baseline
     if isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
+    if isinstance(error, SamplerHangs):
+        return dataclasses.replace(blank, status="incomplete", reason=str(error))
     if isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
     if error is None and defect is not None:
