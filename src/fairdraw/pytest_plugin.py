@@ -155,7 +155,7 @@ def parametrize_with_checks(
 class SamplerTests:
     """The checks as a class, for those who like classes; one test per check, with the ids of `parametrize_with_checks`.
 
-    Args:
+    Attributes:
         sampler: The sampler under test.
         only: One lens.
 
