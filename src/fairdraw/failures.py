@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Inconclusive", "Story", "without_numbers"]
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = [
+    "AdapterError",
+    "CapabilityClosed",
+    "CheckFailure",
+    "Inconclusive",
+    "Story",
+    "calling",
+    "raised_by",
+    "without_numbers",
+]
 
 
 def without_numbers(text: str) -> str:
@@ -16,6 +29,41 @@ def without_numbers(text: str) -> str:
         'IndexError: index N of [N, N] (mine.py:14 in verify)'
     """
     return re.sub(r"\b\d+\b(?! in )", "N", text)
+
+
+_CALLED = "_fairdraw_called"
+
+
+class calling:  # reads as a word: `with calling(sampler):`
+    """Marks every exception that leaves the block as raised by `subject`; `raised_by` reads the mark.
+
+    The block holds calls of somebody else's object and nothing else, so that blame never depends on the names of files
+    or functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: who calls a
+    helper answers for it. A class, not a generator: it adds no frames to the traceback.
+
+    Example:
+        >>> try:
+        ...     with calling("their sampler"):
+        ...         raise ValueError("theirs")
+        ... except ValueError as error:
+        ...     raised_by(error)
+        'their sampler'
+    """
+
+    def __init__(self, subject: object) -> None:
+        self.subject = subject
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            vars(error)[_CALLED] = self.subject  # not setattr: a class of theirs may forbid or count it
+
+
+def raised_by(error: BaseException) -> object | None:
+    """Whose code raised `error`: what `calling` was given; `None` if no such block was left by it."""
+    return vars(error).get(_CALLED)
 
 
 class AdapterError(TypeError):
