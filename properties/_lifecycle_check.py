@@ -87,7 +87,7 @@ class LifecycleCheck(Check):
         )
         if found is not None:
             error = found.error
-            error.case, error.tried = found.lifecycle, tried  # type: ignore[attr-defined]  # read by the runner
+            vars(error).update(case=found.lifecycle, tried=tried)  # read by the runner
             raise error
         return tried
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairdraw.failures import AdapterError
+from fairdraw.failures import AdapterError, calling
 from fairdraw.oracles.logits_plan import process as oracle_process
 from fairdraw.properties._asserts import broken
 
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsSession, PlanSetup
     from fairdraw.strategies.logits_plan import LogitsCase
 
-__all__ = ["Answer", "Counted", "answered", "as_float32", "differing_rows", "expected", "follow", "same_logits"]
+__all__ = [
+    "Answer",
+    "Counted",
+    "answered",
+    "as_float32",
+    "differing_rows",
+    "expected",
+    "follow",
+    "opened",
+    "same_logits",
+]
 
 _COPYING = ("aten::_to_copy", "aten::clone", "aten::copy_")
 
@@ -76,7 +86,7 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
         AdapterError: If the answer is no tensor of logits.
     """
     before, counted = batch.logits.clone(), Counted(batch.logits.shape)
-    with counted:
+    with calling(planner), counted:
         processed = session.process(batch)
     if not isinstance(processed, torch.Tensor) or processed.shape != batch.logits.shape:
         given = list(processed.shape) if isinstance(processed, torch.Tensor) else type(processed).__name__
@@ -87,9 +97,15 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
     return Answer(batch, before, processed, counted.operations, counted.num_copies)
 
 
+def opened(planner: LogitsPlanner, setup: PlanSetup) -> LogitsSession:
+    """A session of the planner's; what it raises is marked as the planner's own."""
+    with calling(planner):
+        return planner.open_plan(setup)
+
+
 def follow(planner: LogitsPlanner, case: LogitsCase, setup: PlanSetup | None = None) -> Iterator[Answer]:
     """All steps of a case in one session. An answer holds until the next one is taken, as output lists are live."""
-    session = planner.open_plan(setup or case.setup())
+    session = opened(planner, setup or case.setup())
     for batch in case.batches(planner.device):
         yield answered(planner, session, batch)
 

@@ -13,6 +13,7 @@ from fairdraw.properties._logits_asserts import (
     as_float32,
     expected,
     follow,
+    opened,
     same_logits,
 )
 from fairdraw.protocols import Capabilities, Capability
@@ -89,7 +90,7 @@ def rows_do_not_depend_on_batch_mates(planner: LogitsPlanner, case: LogitsCase) 
     first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
     alone = _alone(batch.replace(logits=together.before), request)
     wanted = as_float32(together.processed).clone()
-    wanted[first : first + count] = as_float32(answered(planner, planner.open_plan(case.setup()), alone).processed)
+    wanted[first : first + count] = as_float32(answered(planner, opened(planner, case.setup()), alone).processed)
     same_logits(wanted, together, f"as request {request} alone gives")
 
 

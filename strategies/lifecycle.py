@@ -45,6 +45,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from fairdraw.failures import raised_by
 from fairdraw.strategies._lifecycle_events import (
     Add,
     CarryOn,
@@ -102,7 +103,7 @@ class Found(NamedTuple):
     """What a search found: the smallest life, and how it ended."""
 
     lifecycle: Life
-    error: Exception
+    error: BaseException
 
 
 class LifecycleMachine(RuleBasedStateMachine):
@@ -175,13 +176,13 @@ class LifecycleMachine(RuleBasedStateMachine):
         machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
         try:
             run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return machine._smallest(ended[0], error) if cls.free else Found(ended[0], error)
         return None
 
     @classmethod
-    def _smallest(cls, life: Life, error: Exception) -> Found:
-        """The smallest life that ends in an error of the same class."""
+    def _smallest(cls, life: Life, error: BaseException) -> Found:
+        """The smallest life that ends in an error of the same class, raised by the same side."""
         last = error
 
         def fails(events: tuple[Event, ...]) -> bool:
@@ -190,11 +191,11 @@ class LifecycleMachine(RuleBasedStateMachine):
                 playing = Playing(life.replace(events=events), cls.scanner, cls.reference)
                 for event in events:
                     cls.happen(playing, event)
-            except type(error) as again:
+            except (Exception, SystemExit) as again:
+                if not isinstance(again, type(error)) or raised_by(again) is not raised_by(error):
+                    return False
                 last = again
                 return True
-            except Exception:
-                return False
             return False
 
         if not fails(life.events):

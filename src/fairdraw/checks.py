@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairdraw.failures import CapabilityClosed, Inconclusive
+from fairdraw.failures import CapabilityClosed, Inconclusive, raised_by
 from fairdraw.protocols import Capabilities, Capability, Subject
 from fairdraw.seeds import derive_seed
 
@@ -280,7 +280,7 @@ class _Trial:
         self.tried += 1
         try:
             self.owner.on_case(self.sampler, case, self.reference)
-        except Exception:
+        except (Exception, SystemExit):
             self.failing = case
             raise
 
@@ -307,14 +307,14 @@ class _Trial:
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:
             searching()
-        except Exception as error:
-            raised = self._alone(type(error)) or error
-            # Read back with getattr by the runner.
-            raised.case, raised.tried = self.failing, self.tried  # type: ignore[attr-defined]
+        except (Exception, SystemExit) as error:
+            raised = self._alone(error) or error
+            # Read back with getattr by the runner. Not setattr: the class may be the user's, and forbid it.
+            vars(raised).update(case=self.failing, tried=self.tried)
             raise raised  # noqa: B904  # the smaller example replaces the other
 
-    def _alone(self, kind: type[Exception]) -> Exception | None:
-        """What one request of the failing batch does by itself, if it fails too.
+    def _alone(self, like: BaseException) -> BaseException | None:
+        """What one request of the failing batch does by itself, if it fails too, and in the same way.
 
         Hypothesis cannot see that: numbers follow from a request's place in the batch, so dropping one changes those of
         the next. Each request is tried alone, with some seeds; the first that fails becomes the example.
@@ -326,10 +326,9 @@ class _Trial:
             for seed in range(_SEEDS_ALONE):
                 try:
                     self.one(found.replace(requests=(request,), seed=seed))
-                except kind as error:
-                    return error
-                except Exception:  # another fault, or a check that needs several requests
-                    continue
+                except (Exception, SystemExit) as error:
+                    if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
+                        return error  # else another fault, or a check that needs several requests
         self.failing = found
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ class _Pulse:
 
     limit: float | None = None
     depth: int = 0
-    beat: Callable[[], None] | None = None
+    beat: Callable[[float], None] | None = None
 
 
-def on_beat(action: Callable[[], None]) -> None:
-    """Call `action` when a call of the sampler begins and when it ends."""
+def on_beat(action: Callable[[float], None]) -> None:
+    """Call `action` with the time when a call of the sampler begins (`time.time()`), and with 0.0 when it ends."""
     _Pulse.beat = action
 
 
@@ -63,19 +64,19 @@ def call_begins() -> None:
     """A call of somebody's code begins; calls may be nested."""
     _Pulse.depth += 1
     if _Pulse.depth == 1:
-        _set(_Pulse.limit)
+        _set(time.time(), _Pulse.limit)
 
 
 def call_ends() -> None:
     """The call that began last is over, however it ended."""
     _Pulse.depth -= 1
     if _Pulse.depth == 0:
-        _set(0.0 if _Pulse.limit is not None else None)
+        _set(0.0, 0.0 if _Pulse.limit is not None else None)
 
 
-def _set(alarm: float | None) -> None:
+def _set(beat: float, alarm: float | None) -> None:
     if _Pulse.beat is not None:
-        _Pulse.beat()
+        _Pulse.beat(beat)
     if alarm is not None and threading.current_thread() is threading.main_thread():
         signal.setitimer(signal.ITIMER_REAL, alarm)
 

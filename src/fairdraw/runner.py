@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.contracts import contract_name
 from fairdraw.expected import Expected
-from fairdraw.failures import CapabilityClosed, Inconclusive, Story
+from fairdraw.failures import CapabilityClosed, Inconclusive, Story, calling, raised_by
 from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects
 from fairdraw.pulse import SamplerHangs
 from fairdraw.seeds import DEFAULT_SEED
@@ -184,6 +184,7 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
     started = time.perf_counter()
     error: BaseException | None = None
     try:
+        _ask_attributes(sampler)
         with one_torch_thread(), quiet_interpreter():
             cases = check.run(
                 sampler,
@@ -198,19 +199,26 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
     return _judged(blank, check, sampler, session, error)
 
 
+def _ask_attributes(sampler: Subject) -> None:
+    """Read what every sampler has, which may be properties: what they raise is the sampler's own exception."""
+    with calling(sampler):
+        _ = sampler.name, sampler.device, sampler.capabilities
+
+
 def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> CheckRecord:
     """Ask for one promise on one case: no search."""
     started = time.perf_counter()
     error: BaseException | None = None
     try:
+        _ask_attributes(sampler)
         reason = check.why_not(sampler, session.reference)
         if reason is not None:
             raise CapabilityClosed(reason)
         with one_torch_thread(), quiet_interpreter():
             check.on_case(sampler, case, session.reference)
     except (Exception, SystemExit, SamplerHangs) as caught:
+        vars(caught)["case"] = case  # as Check.run does
         error = caught
-        error.case = case  # type: ignore[union-attr]  # as Check.run does
     blank = _blank(check, sampler, 1, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
 
@@ -263,8 +271,16 @@ def _blank(check: AnyCheck, sampler: Subject, cases: int, seconds: float) -> Che
         cases=cases,
         seconds=seconds,
         needs=tuple(map(str, check.needs)),
-        sampler=sampler.name,
+        sampler=_name(sampler),
     )
+
+
+def _name(sampler: Subject) -> str:
+    """Its name, or its class if its name cannot be read; the record says then what was raised."""
+    try:
+        return str(sampler.name)
+    except Exception:
+        return type(sampler).__name__
 
 
 def unfinished(check: AnyCheck, sampler: str, reason: str) -> CheckRecord:
@@ -286,11 +302,12 @@ def _judged(
     listed = session.expected.xfails.get(check.code)
     defect = listed or known_defects(sampler).get(check.code)
     frozen = check.code in session.expected.baseline
-    if isinstance(error, CapabilityClosed):
+    ours = error is None or raised_by(error) is None  # a sampler that raises a word of ours says nothing by it
+    if ours and isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
     if isinstance(error, SamplerHangs):
         return dataclasses.replace(blank, status="incomplete", reason=str(error))
-    if isinstance(error, Inconclusive):
+    if ours and isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
     if error is None and defect is not None:
         source = session.expected.xfails_file if listed else "the sampler's known_defects"
@@ -299,7 +316,7 @@ def _judged(
         return dataclasses.replace(blank, reason=STALE if frozen else "")
     defect = defect or (IN_BASELINE if frozen else None)
     folder = session.crash_folder if defect is None else None
-    story = told(check, dataclasses.replace(session, crash_folder=folder), error)
+    story = told(check, dataclasses.replace(session, crash_folder=folder), error, sampler)
     status: Status = "failed" if broken_promise(error) else "error"
     return dataclasses.replace(
         blank,

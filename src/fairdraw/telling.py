@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import traceback
-from pathlib import Path
+import sys
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS
 from fairdraw.crash import Crash, write_crash
-from fairdraw.failures import AdapterError, CheckFailure, Story, without_numbers
+from fairdraw.failures import AdapterError, CheckFailure, Story, raised_by, without_numbers
 from fairdraw.loading import last_line
 
 if TYPE_CHECKING:
     from fairdraw.checks import AnyCheck
+    from fairdraw.protocols import Subject
     from fairdraw.runner import Session
 
 __all__ = ["RAISED", "broken_promise", "told"]
@@ -27,6 +27,15 @@ RAISED = {
     "sampler returned something that is not an output": (
         "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device."
     ),
+    "reference raised an exception": (
+        "The check compares with a reference sampler, and that one could not take this batch. Name another with "
+        "--reference, or none."
+    ),
+    "device reported an error": (
+        "A device reports an error at whichever call comes next, so this place says little: the sampler's last kernels "
+        "are the first suspects. After an illegal access every call fails until the process ends. Run this check "
+        "alone, with CUDA_LAUNCH_BLOCKING=1."
+    ),
     "check raised an exception": (
         "The check could make no sense of the answer. Look at the other failures first: the answer probably breaks a "
         "promise that one of them names. If there is none, it is a fault of fairdraw."
@@ -36,10 +45,18 @@ RAISED = {
 
 
 def broken_promise(error: BaseException) -> CheckFailure | None:
-    """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again."""
-    if isinstance(error, ExceptionGroup):
-        return next((e for e in error.exceptions if isinstance(e, CheckFailure)), None)
-    return error if isinstance(error, CheckFailure) else None
+    """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again.
+
+    One that the sampler raises itself is an exception like any other.
+    """
+    return next((e for e in _grouped(error) if isinstance(e, CheckFailure) and raised_by(e) is None), None)
+
+
+def _grouped(error: BaseException) -> tuple[BaseException, ...]:
+    """What Hypothesis has put into a group; `error` itself if it is none of its groups."""
+    from hypothesis.errors import FlakyFailure
+
+    return error.exceptions if isinstance(error, FlakyFailure) else (error,)
 
 
 _UNSTEADY = (
@@ -48,11 +65,11 @@ _UNSTEADY = (
 )
 
 
-def told(check: AnyCheck, session: Session, error: BaseException) -> Story:
-    """The failure as a story; writes its crash file on the way."""
-    case = getattr(error, "case", None)
-    notes = [_UNSTEADY] if isinstance(error, ExceptionGroup) else []
-    story = _about(check, error)
+def told(check: AnyCheck, session: Session, error: BaseException, sampler: Subject) -> Story:
+    """The failure of `sampler` as a story; writes its crash file on the way."""
+    case = vars(error).get("case")
+    notes = [_UNSTEADY] if _grouped(error) != (error,) else []
+    story = _about(check, session, error, sampler)
     if case is None:
         return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
     crash_file, trouble = _stored(check, session, case, story.effect, is_raised=broken_promise(error) is None)
@@ -65,7 +82,7 @@ def told(check: AnyCheck, session: Session, error: BaseException) -> Story:
     )
 
 
-def _about(check: AnyCheck, error: BaseException) -> Story:
+def _about(check: AnyCheck, session: Session, error: BaseException, sampler: Subject) -> Story:
     """What was broken, and how much."""
     broken = broken_promise(error)
     if broken is not None:
@@ -73,25 +90,37 @@ def _about(check: AnyCheck, error: BaseException) -> Story:
         evidence = broken.evidence or "one example decides"
         diagnosis = " ".join(usually).removeprefix("Usually ")
         return Story(check.code, check.title, meaning, broken.effect, evidence, usually=diagnosis)
-    title = _raised_title(error)
+    first = next((e for e in _grouped(error) if raised_by(e) is not None), error)
+    title = _raised_title(first, sampler, session.reference)
     code = CONTRACTS[check.contract].raised
     return Story(
         code,
         f"{title} while asked {check.code}",
         RAISED[title],
-        str(error) if isinstance(error, AdapterError) else last_line(error),
+        str(first) if isinstance(first, AdapterError) else last_line(first),
         notes=(f"seen while checking {check.id}",),
     )
 
 
-def _raised_title(error: BaseException) -> str:
-    """Who raised: the adapter's border, the sampler (called by `emit`, and not refused there), or the check."""
+def _raised_title(error: BaseException, sampler: Subject, reference: Subject | None) -> str:
+    """Who raised, by the mark that `calling` leaves: the sampler, whom it is compared with, or fairdraw.
+
+    A mark of somebody else's is that of the specification, which is called as samplers are, and is ours.
+    """
+    blamed = raised_by(error)
+    if blamed is not None and blamed is sampler:
+        return "sampler raised an exception"
+    if blamed is not None and blamed is reference:
+        return "reference raised an exception"
     if isinstance(error, AdapterError):
         return "sampler returned something that is not an output"
-    files = [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
-    called = any("harness" in file for file in files[:-1])
-    in_sampler = called and not any("_validation" in file for file in files)
-    return "sampler raised an exception" if in_sampler else "check raised an exception"
+    return "device reported an error" if _is_of_device(error) else "check raised an exception"
+
+
+def _is_of_device(error: BaseException) -> bool:
+    """Whether torch says that the accelerator failed."""
+    kind = getattr(sys.modules.get("torch"), "AcceleratorError", None)
+    return kind is not None and isinstance(error, kind)
 
 
 def _paragraphs(text: str) -> list[str]:

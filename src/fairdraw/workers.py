@@ -35,8 +35,8 @@ __all__ = ["Crew", "Here", "open_crew"]
 _MOST_LOST = 3
 """Processes of one run; a sampler that kills every process is not worth a hundred of them."""
 
-_GRACE_SECONDS = 60.0
-"""Added to the time of a call: what the suite itself may compute between two calls. The alarm comes first."""
+_GRACE_SECONDS = 10.0
+"""Added to the time of a call, so that the alarm in the worker comes first: it costs one check and no process."""
 
 _STARTING_SECONDS = 600.0
 """How long a worker may take to load the sampler: compilers and model weights are slow, and rightly so."""
@@ -109,7 +109,7 @@ def _work(pipe: Connection, job: Job, beat: Any, call_timeout: float) -> None:  
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     pulse.limit_calls(call_timeout)
-    pulse.on_beat(lambda: setattr(beat, "value", time.time()))
+    pulse.on_beat(lambda began: setattr(beat, "value", began))
     bench: Bench | None = None
     while True:
         try:
@@ -148,13 +148,12 @@ class _Worker:
     """One process. It does what is ordered, one order at a time.
 
     Args:
-        patience: Seconds without a sign of life after which it counts as hanging.
+        call_timeout: Seconds after which a call of the sampler counts as hanging.
     """
 
     def __init__(self, job: Job, call_timeout: float) -> None:
         context = get_context("spawn")  # forking would copy the threads of whatever is loaded here
-        self.patience = _STARTING_SECONDS
-        self._call_timeout = call_timeout
+        self._limit, self._call_timeout = _STARTING_SECONDS, call_timeout
         self._beat = context.Value("d", time.time(), lock=False)
         self.pipe, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, job, self._beat, call_timeout), daemon=True)
@@ -167,15 +166,16 @@ class _Worker:
         return [self.pipe, self._process.sentinel]
 
     def order(self, what: str, argument: Any = None) -> None:  # Any: of the bench's method
-        self._beat.value = time.time()
+        self._beat.value = time.time() if self._limit == _STARTING_SECONDS else 0.0
         with contextlib.suppress(OSError):  # it died waiting; `answer` says so
             self.pipe.send((what, argument))
 
     def require_life(self) -> None:
-        """Raise `_Lost` if it shows no sign of life for too long; it is ended then."""
-        if time.time() - self._beat.value > self.patience:
+        """Raise `_Lost` if a call of the sampler, or its loading, lasts too long; the process is ended then."""
+        began = self._beat.value
+        if began and time.time() - began > self._limit:
             self.end()
-            raise _Lost(f"the sampler did not answer within {self._call_timeout:g} s (--call-timeout)")
+            raise _Lost(f"the sampler did not answer within {self._limit:g} s; its process was ended")
 
     def answer(self) -> Any:  # Any: what the bench's method returns
         """The answer, which is there or will never come.
@@ -191,7 +191,7 @@ class _Worker:
             raise _Lost(_cause_of_death(self._process.exitcode)) from None
         if not went_well:
             raise _Refused(result)
-        self.patience = self._call_timeout + _GRACE_SECONDS
+        self._limit = self._call_timeout + _GRACE_SECONDS
         return result
 
     def end(self) -> None:
