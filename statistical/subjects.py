@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from fairdraw.statistical.configurations import Configuration
     from fairdraw.statistical.watching import Draw
 
-__all__ = ["Course", "Subject", "WatchedTable", "decoding", "noise_kinds", "production", "shared_counts", "small_laws"]
+__all__ = [
+    "Course",
+    "Setting",
+    "Subject",
+    "WatchedTable",
+    "decoding",
+    "noise_kinds",
+    "production",
+    "shared_counts",
+    "small_laws",
+]
 
 Counts = Mapping[str, "NDArray[np.int64]"]
 
@@ -100,6 +110,22 @@ class Course:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What a course is prepared for.
+
+    Args:
+        num_draws: At most so many are drawn.
+        filters: How the sampler filters.
+        supported: Of the capabilities that the subject adapts to, those that the sampler supports.
+    """
+
+    num_draws: int
+    device: str
+    filters: FilterPolicy
+    supported: frozenset[Capability]
+
+
+@dataclass(frozen=True)
 class Subject:
     """Something to draw from.
 
@@ -107,24 +133,29 @@ class Subject:
         group: The word under which the header tells what can be seen.
         share: Draws, as a share of the profile's; a draw costs more here and less there.
         slow_share: The same for slow samplers, whose costs are others.
-        prepare: From the number of draws, the device and how the sampler filters to a course.
+        prepare: From a setting to a course.
+        adapts_to: Capabilities without which other requests are drawn, instead of none. Only what a table is about
+            belongs into the needs of a check.
     """
 
     name: str
     group: str
     share: float
     slow_share: float
-    prepare: Callable[[int, str, FilterPolicy], Course]
+    prepare: Callable[[Setting], Course]
+    adapts_to: frozenset[Capability] = frozenset()
 
     def course(self, sampler: RejectionSampler, num_draws: int) -> Course:
         """The course of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
         share = self.slow_share if sampler.capabilities.slow else self.share
-        return _prepared(self, round(num_draws * share), sampler.device, filter_policy(sampler))
+        supported = frozenset(one for one in self.adapts_to if one in sampler.capabilities)
+        setting = Setting(round(num_draws * share), sampler.device, filter_policy(sampler), supported)
+        return _prepared(self, setting)
 
 
 @lru_cache(maxsize=64)
-def _prepared(subject: Subject, num_draws: int, device: str, filters: FilterPolicy) -> Course:
-    return subject.prepare(num_draws, device, filters)
+def _prepared(subject: Subject, setting: Setting) -> Course:
+    return subject.prepare(setting)
 
 
 def noise_kinds(sampler: RejectionSampler) -> list[Capability]:
@@ -181,7 +212,8 @@ def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
 def small_laws(configuration: Configuration, share: float) -> Subject:
     """S1 to S8 on one configuration."""
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
+    def prepare(setting: Setting) -> Course:
+        num_draws, device = setting.num_draws, setting.device
         # As large as leaves every look its pair of calls: rows far apart are compared, too.
         most = _MOST_ROWS_CUDA if device.startswith("cuda") else _MOST_ROWS
         batch_size = 1 << min(most, max(6, (num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
@@ -217,7 +249,8 @@ def _production_laws() -> LawPool:
 def production(share: float, slow_share: float) -> Subject:
     """S9 at a vocabulary of 32768 tokens."""
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
+    def prepare(setting: Setting) -> Course:
+        num_draws, device = setting.num_draws, setting.device
         batch_size = 1024 if device.startswith("cuda") else 64
         experiment = ProductionExperiment(
             _production_laws(), batch_size=16 if num_draws < 8 * 1024 else batch_size, device=device
@@ -249,7 +282,8 @@ def production(share: float, slow_share: float) -> Subject:
 def decoding(scenario: str, share: float, slow_share: float) -> Subject:
     """One scenario of the decoding loop; a draw is a decoded token."""
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
+    def prepare(setting: Setting) -> Course:
+        num_draws, device = setting.num_draws, setting.device
         # Four decodings at least, each of at least 32 requests of 12 tokens, or 96 sequences of 4.
         most = 65536 if device.startswith("cuda") else 1024
         num_requests = min(most, max(32, num_draws // (4 * 12)))
