@@ -88,7 +88,13 @@ def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
         if len(left) > 1
         else f"{_described(left, kind.temperature)}, instead of {kind.name.removeprefix('with ')}"
     )
-    return replace(kind, name=name, **{name: None for name in asked if _FILTERS[name] not in left})
+    return replace(
+        kind,
+        name=name,
+        top_k=kind.top_k if Capability.TOP_K in supported else None,
+        top_p=kind.top_p if Capability.TOP_P in supported else None,
+        min_p=kind.min_p if Capability.MIN_P in supported else None,
+    )
 
 
 def _described(filters: Sequence[Capability], temperature: float) -> str:
