@@ -10,7 +10,7 @@ neighbour's row cannot go unnoticed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,11 @@ class Configuration:
 
     def __str__(self) -> str:
         return self.name.upper().replace("-", "_")
+
+    def without_draft_probs(self) -> Configuration:
+        """The same laws, but the sampler is not told those of the drafts: for samplers of one-hot drafts alone."""
+        told = tuple(replace(request, one_hot=True) for request in self.requests)
+        return replace(self, name=f"{self.name}, one-hot", requests=told)
 
     def batch(
         self, batch_size: int, seed: int, *, drafter: Drafter | None = None, device: str = "cpu"

@@ -14,7 +14,7 @@ Randomness:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -40,6 +40,8 @@ from fairdraw.statistical.language_models import NGramModel, Vocabulary, read_te
 from fairdraw.statistical.laws import ROUNDING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -128,6 +130,20 @@ class DecodeSetup:
             Capability.GREEDY: GREEDY_TEMPERATURE in self.temperatures,
         }
         return tuple(capability for capability, is_wanted in wanted.items() if is_wanted)
+
+    def within(self, supported: Collection[Capability]) -> DecodeSetup:
+        """The nearest setup that needs nothing but what is `supported`.
+
+        Requests have equally many drafts, none is greedy, and drafts are one-hot or not, as the sampler takes them.
+        """
+        random = tuple(t for t in self.temperatures if t != GREEDY_TEMPERATURE or Capability.GREEDY in supported)
+        drafts = Capability.DENSE_DRAFTS if self.dense_drafts else Capability.ONE_HOT_DRAFTS
+        return replace(
+            self,
+            dense_drafts=self.dense_drafts == (drafts in supported),
+            ragged=self.ragged and Capability.RAGGED in supported,
+            temperatures=random or (1.0,),
+        )
 
     def target_logits(
         self,

@@ -174,13 +174,14 @@ def _raise_unless_exact(shares: list[Share], questions: Questions, case: LawCase
     raise error
 
 
-_NEEDS = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE, Capability.TOKEN_VERIFICATION)
+_NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
 
 
 def _check(
     code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str
 ) -> StratifiedCheck:
-    needs = (drafts, *_NEEDS)
+    # Acceptance asks for less than the race does: given uniforms accept up to some number (REJ321, REJ322), no more.
+    needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
     return StratifiedCheck(
         code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares
     )

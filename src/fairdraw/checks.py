@@ -84,6 +84,7 @@ class Question:
         meaning: What it usually means when the sentence is false, and where to look.
         needs: Capabilities without which the question makes no sense.
         differential: It compares with the reference sampler (the real vLLM by default).
+        needs_one_of: Of each group, one capability at least.
     """
 
     code: str
@@ -93,6 +94,7 @@ class Question:
     lens: str
     needs: tuple[Capability, ...]
     differential: bool = field(default=False, kw_only=True)
+    needs_one_of: tuple[tuple[Capability, ...], ...] = field(default=(), kw_only=True)
 
     @property
     def id(self) -> str:
@@ -102,18 +104,29 @@ class Question:
     def __str__(self) -> str:
         return self.id
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """What it needs, in words: `greedy`, `top-k or top-p`, `a reference sampler`."""
+        groups = (" or ".join(group) for group in self.needs_one_of)
+        return (*map(str, self.needs), *groups, *["a reference sampler"] * self.differential)
+
+    def missing(self, capabilities: Capabilities) -> str | None:
+        """The first capability that it lacks among `capabilities`, with the reason; `None` if it lacks none."""
+        groups = (capabilities.why_all_closed(group) for group in self.needs_one_of)
+        return capabilities.why_closed(self.needs) or next((reason for reason in groups if reason), None)
+
     # Any: a subclass for one contract asks for that contract's type.
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be asked of `sampler`; `None` if it can."""
         asked: Capabilities = sampler.capabilities
         if not self.differential:
-            return asked.why_closed(self.needs)
+            return self.missing(asked)
         if reference is None:
             return "there is no reference sampler to compare with (the header says why)"
         if reference.name == sampler.name:
             return f"{sampler.name} is the reference itself"
         compared: Capabilities = reference.capabilities
-        return asked.why_closed(self.needs) or compared.why_closed(self.needs)
+        return self.missing(asked) or self.missing(compared)
 
 
 @dataclass(frozen=True)
@@ -186,6 +199,8 @@ class AnyCheck(Protocol):
     def needs(self) -> tuple[Capability, ...]: ...
     @property
     def differential(self) -> bool: ...
+    @property
+    def needed(self) -> tuple[str, ...]: ...
     @property
     def id(self) -> str: ...
 
@@ -338,6 +353,7 @@ def check(
     cases: Cases,
     *,
     needs: tuple[Capability, ...] = (),
+    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
     weight: float = 1.0,
     contract: str = "rejection",
     lens: str = "properties",
@@ -349,7 +365,7 @@ def check(
     """
 
     def make(body: Body) -> Check:
-        return _make(code, cases, body, needs, weight, contract, lens, differential=False)
+        return _make(code, cases, body, needs, needs_one_of, weight, contract, lens, differential=False)
 
     return make
 
@@ -359,6 +375,7 @@ def differential(
     cases: Cases,
     *,
     needs: tuple[Capability, ...] = (),
+    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
     weight: float = 1.0,
     contract: str = "rejection",
     lens: str = "properties",
@@ -366,7 +383,7 @@ def differential(
     """Make a check of a function `(sampler, case, reference)` that compares with a reference sampler."""
 
     def make(body: DifferentialBody) -> Check:
-        return _make(code, cases, body, needs, weight, contract, lens, differential=True)
+        return _make(code, cases, body, needs, needs_one_of, weight, contract, lens, differential=True)
 
     return make
 
@@ -376,6 +393,7 @@ def _make(
     cases: Cases,
     body: Body | DifferentialBody,
     needs: tuple[Capability, ...],
+    needs_one_of: tuple[tuple[Capability, ...], ...],
     weight: float,
     contract: str,
     lens: str,
@@ -393,4 +411,5 @@ def _make(
         body=body,
         weight=weight,
         differential=differential,
+        needs_one_of=needs_one_of,
     )

@@ -53,8 +53,7 @@ def list_checks(only: str | None) -> None:
     for place, checks in _by_place(all_checks(only)).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:
-            needs = [*one.needs, *(["a reference sampler"] if one.differential else [])]
-            click.echo(f"  {one.id}" + (f"  [needs {', '.join(needs)}]" if needs else ""))
+            click.echo(f"  {one.id}" + (f"  [needs {', '.join(one.needed)}]" if one.needed else ""))
     raised = ", ".join(contract.raised for contract in CONTRACTS.values())
     click.echo(f"exceptions where an answer was due: {raised}")
 
@@ -82,7 +81,7 @@ def explain(code: str) -> None:
     click.echo(f"{found.id}\n")
     click.echo(f"{found.meaning}\n")
     click.echo(f"lens: {found.lens}\ncontract: {found.contract}")
-    click.echo(f"needs: {', '.join(found.needs) or 'nothing'}{', a reference sampler' if found.differential else ''}")
+    click.echo(f"needs: {', '.join(found.needed) or 'nothing'}")
     click.echo(f"alone: fairdraw check SPEC -k {found.code}")
 
 

@@ -173,6 +173,12 @@ class Capabilities:
                 return f"{capability} is closed: {self.closed[capability]}"
         return None
 
+    def why_all_closed(self, alternatives: Sequence[Capability]) -> str | None:
+        """The declined capabilities of `alternatives`, with a reason; `None` if one of them is open."""
+        if any(capability in self for capability in alternatives):
+            return None
+        return f"{' and '.join(alternatives)} are closed: {self.closed[alternatives[0]]}"
+
 
 @runtime_checkable
 class Subject(Protocol):
