@@ -131,8 +131,8 @@ def check_command(**options: Any) -> None:  # Any: click's, by the fields of _As
     """Ask the sampler SPEC to keep its promises.
 
     SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory; its method says
-    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Planted faults
-    are tried in the same run: it is green only if all are caught.
+    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Mutants (known
+    wrong samplers) are tried in the same run, which says how many of them it catches; a check that is blind makes it red.
     """
     asked = _Asked(**options)
     or_refuse(asked.refuse_early)
@@ -175,15 +175,15 @@ def _run(
 
 
 def _plant(checks: Sequence[AnyCheck], sampler: Subject, session: Session) -> list[Control]:
-    """Try the planted faults of this run."""
-    mutants = controls_for(checks, sampler, session.profile)
-    tried = (run_control(mutant, sampler, session.profile) for mutant in mutants)
-    return with_progress("controls", len(mutants), tried, _control_line)
+    """Try the mutants of this run."""
+    planned = controls_for(checks, sampler, session)
+    tried = (run_control(one, sampler, session) for one in planned)
+    return with_progress("controls", len(planned), tried, _control_line)
 
 
 def _control_line(control: Control) -> str | None:
-    """Faults that were caught are only counted."""
-    return None if control.caught else f"missed   {control.name} (not caught by {control.code})"
+    """Mutants that were caught are only counted; so are those that the summary names as not tried."""
+    return f"missed   {control.name} (not caught by {control.code})" if control.is_missed else None
 
 
 def _ledger_check(file: Path, checks: Sequence[AnyCheck], seed: int) -> AnyCheck:
