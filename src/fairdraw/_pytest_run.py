@@ -19,7 +19,7 @@ from fairdraw import __version__
 from fairdraw._pytest_ending import Ending, SignalsInterrupt, name_of_interrupt
 from fairdraw.checks import PROFILES, AnyCheck, Question
 from fairdraw.contracts import CONTRACTS, contract_name
-from fairdraw.controls import Control, is_control, run_control
+from fairdraw.controls import Control, plan_control, run_control
 from fairdraw.expected import read_expected
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
 from fairdraw.pulse import limit_calls
@@ -142,17 +142,20 @@ class PytestRun:
             pytest.fail(failure_text(record), pytrace=False)
 
     def plant(self, mutant: Mutant, item: pytest.Item) -> None:
-        """Try one planted fault; the test fails if it goes unseen."""
+        """Try one mutant; the test fails if its check is blind, and xfails if this run is too weak to see it."""
         __tracebackhide__ = True
-        profile = PROFILES[self.config.option.fairdraw_profile]
-        check = next(check for check in all_checks() if check.code == mutant.caught_by[0])
-        sampler = self.sampler_for(check.contract)
-        if not is_control(mutant, check, sampler, profile):
-            pytest.skip("too small for the draws of this run, or its check is closed for this sampler")
-        control = run_control(mutant, sampler, profile)
+        contract = next(check.contract for check in all_checks() if check.code == mutant.caught_by[0])
+        sampler = _or_failed(lambda: self.sampler_for(contract))
+        checks = all_checks(contract=contract)
+        session = self._sessions.get(contract) or self._open(_about_contract(item.session.items, contract))[0]
+        control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
         _keep(item, _CONTROL, dataclasses.asdict(control))
-        if not control.caught:
-            pytest.fail(f"the planted fault {control.name!r} was not caught by {control.code}", pytrace=False)
+        if control.untried:
+            pytest.skip(f"not tried, {control.untried}" + (f": {control.detail}" if control.detail else ""))
+        if control.is_blind:
+            pytest.fail(f"the mutant {control.name!r} was not caught by {control.code}", pytrace=False)
+        if control.is_missed:
+            pytest.xfail(f"missed by this run, which is too weak to see it with {control.code}")
 
     def _session_for(self, sampler: Subject, check: AnyCheck, item: pytest.Item) -> Session:
         """The session as one test sees it: a sampler made by a test has no name on the command line."""
@@ -431,7 +434,7 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
 
 
 def _about(item: pytest.Item) -> AnyCheck | None:
-    """The check that a test is about: it puts it to a sampler, or to a planted fault that it has to catch."""
+    """The check that a test is about: it puts it to a sampler, or to a mutant that it has to catch."""
     check = _check_of(item)
     if check is not None:
         return check
@@ -439,6 +442,20 @@ def _about(item: pytest.Item) -> AnyCheck | None:
         return None
     codes = {value.caught_by[0] for value in _params(item).values() if hasattr(value, "caught_by")}
     return next((check for check in all_checks() if check.code in codes), None)
+
+
+def _about_contract(items: Iterable[pytest.Item], contract: str) -> list[AnyCheck]:
+    """The checks of one contract that the collected tests are about."""
+    return [check for item in items if (check := _about(item)) and check.contract == contract]
+
+
+def _or_failed(action: Callable[[], T]) -> T:
+    """What `action` gives; what cannot start fails the test in one sentence."""
+    __tracebackhide__ = True
+    try:
+        return action()
+    except CannotStart as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:

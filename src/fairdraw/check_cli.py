@@ -145,8 +145,8 @@ def check_command(**options: Any) -> None:  # Any: click's, by the fields of _As
     """Ask the sampler SPEC to keep its promises.
 
     SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory; its method says
-    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Planted faults
-    are tried in the same run: it is green only if all are caught.
+    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Mutants (known
+    wrong samplers) are tried in the same run, which says how many of them it catches; a check that is blind makes it red.
     """
     asked = _Asked(**options)
     or_refuse(asked.refuse_early)
@@ -230,8 +230,8 @@ class _Run:
 
 
 def _control_line(control: Control) -> str | None:
-    """Faults that were caught are only counted."""
-    return None if control.caught else f"missed   {control.name} (not caught by {control.code})"
+    """Mutants that were caught are only counted; so are those that the summary names as not tried."""
+    return f"missed   {control.name} (not caught by {control.code})" if control.is_missed else None
 
 
 _MOST_STORIES = 10

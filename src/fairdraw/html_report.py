@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.controls import controls_lines
 from fairdraw.report import advice
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
         ],
         to_decline="\n".join(summary.to_decline()),
         by_lens=_by_lens(summary),
-        controls_line=summary.controls_line(),
+        controls_lines=controls_lines(summary.controls),
         controls=summary.controls,
         pictures=pictures,
     )

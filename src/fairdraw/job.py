@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fairdraw import expected
 from fairdraw.checks import PROFILES, AnyCheck, Profile
 from fairdraw.contracts import CONTRACTS, contract_of
-from fairdraw.controls import Control, controls_for, run_control
+from fairdraw.controls import controls_for, run_control
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
 from fairdraw.report import Header, count_checks, worded_fairness
 from fairdraw.runner import CheckRecord, Session, one_torch_thread, run_check
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from fairdraw.mutants.rejection import Mutant
+    from fairdraw.controls import Control, Planned
 
 __all__ = ["LEDGER", "Bench", "Job", "Plan"]
 
@@ -135,7 +135,7 @@ class Bench:
 
     def control(self, number: int) -> Control:
         """Try one mutant."""
-        return run_control(self._mutants[number], self.sampler, self.profile)
+        return run_control(self._mutants[number], self.sampler, self.session)
 
     def draw_pictures(self, folder: Path) -> list[Path]:
         """A picture per table; what was drawn in this process is not drawn again.
@@ -152,8 +152,8 @@ class Bench:
             raise CannotStart(str(error)) from None
 
     @cached_property
-    def _mutants(self) -> list[Mutant]:
-        return controls_for(self.checks, self.sampler, self.profile)
+    def _mutants(self) -> list[Planned]:
+        return controls_for(self.checks, self.sampler, self.session)
 
     def _check(self, piece: str) -> AnyCheck:
         if piece == LEDGER and self._ledger is not None:

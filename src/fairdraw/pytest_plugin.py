@@ -118,7 +118,7 @@ def fairdraw_run(request: pytest.FixtureRequest) -> Callable[[AnyCheck], None]:
 
 @pytest.fixture
 def fairdraw_control(request: pytest.FixtureRequest) -> Callable[[Mutant], None]:
-    """Try one planted fault; fails if the check that has to catch it does not."""
+    """Try one mutant as the run tries its sampler; fails if the check that has to catch it is blind here."""
 
     def plant(mutant: Mutant) -> None:
         __tracebackhide__ = True

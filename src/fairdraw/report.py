@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
 from fairdraw.causes import Cause, find_causes, has_a_lone_property
+from fairdraw.controls import controls_lines, controls_to_json
 from fairdraw.runner import STALE, CheckRecord, Status
 from fairdraw.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED, Scope, Verdict, verdict_of
 
@@ -123,7 +124,8 @@ class Summary:
 
     @property
     def missed(self) -> list[Control]:
-        return [control for control in self.controls if not control.caught]
+        """Mutants that show a blind check; one that only this run is too weak to see is not among them."""
+        return [control for control in self.controls if control.is_blind]
 
     @cached_property
     def judgement(self) -> Verdict:
@@ -149,8 +151,7 @@ class Summary:
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
-            self.controls_line(),
-            *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
+            *controls_lines(self.controls),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_decline(),
             *self._where_to_start(),
@@ -214,16 +215,6 @@ class Summary:
         reasons = Counter(record.reason for record in self.records if record.status == status)
         return [f"  {status} {count}: {reason}" for reason, count in reasons.most_common()]
 
-    def controls_line(self) -> str:
-        """How many planted faults were caught."""
-        if not self.controls:
-            return "controls: none in this run"
-        caught = len(self.controls) - len(self.missed)
-        seconds = sum(control.seconds for control in self.controls)
-        distances = [control.distance for control in self.controls if control.caught and control.distance is not None]
-        smallest = f", smallest TV caught {min(distances):.2g}" if distances else ""
-        return f"controls: {caught}/{len(self.controls)} planted faults caught in {seconds:.1f} s{smallest}"
-
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         return {
             "exit_code": self.exit_code,
@@ -232,7 +223,7 @@ class Summary:
             "signal": self.scope.signal,
             **{status: self.count(status) for status in get_args(Status)},
             "cases": sum(record.cases for record in self.records),
-            "controls": {"planted": len(self.controls), "caught": len(self.controls) - len(self.missed)},
+            "controls": controls_to_json(self.controls),
             "missed_controls": [control.name for control in self.missed],
         }
 
