@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from fairdraw.loading import all_checks
 from fairdraw.report import Scope
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["Ending", "SignalsInterrupt", "name_of_interrupt"]
+__all__ = ["Ending", "SignalsInterrupt", "is_interrupt"]
 
 
 class Ending:
@@ -65,18 +65,20 @@ def _first_line(text: str) -> str:
     return next(iter([*marked, *lines[-1:]]), "the test ended without a result")
 
 
-def name_of_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
-    """The signal behind an interrupt; empty if there was none: xdist and `-x` raise subclasses of their own."""
-    if excinfo.type is not KeyboardInterrupt:
-        return ""
-    text = str(excinfo.value)
-    return text if text.startswith("SIG") else "SIGINT"
+def is_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Whether somebody interrupted the run: xdist and `-x` raise subclasses of their own."""
+    return excinfo.type is KeyboardInterrupt
 
 
 class SignalsInterrupt:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that what was found is written; pytest alone would just die."""
+    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that what was found is written; pytest alone would just die.
+
+    Args:
+        received: The first signal that came; those after it change nothing.
+    """
 
     def __init__(self) -> None:
+        self.received = ""
         self._before: dict[int, signal.Handlers] = {}
 
     def begin(self) -> None:
@@ -87,7 +89,7 @@ class SignalsInterrupt:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) == signal.SIG_DFL:
                 self._before[number] = signal.SIG_DFL
-                signal.signal(number, _interrupt)
+                signal.signal(number, self._interrupt)
 
     def end(self) -> None:
         """Give them back."""
@@ -95,6 +97,7 @@ class SignalsInterrupt:
             signal.signal(number, handler)
         self._before.clear()
 
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self.received:
+            self.received = signal.Signals(number).name
+            raise KeyboardInterrupt(self.received)

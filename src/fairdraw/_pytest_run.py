@@ -7,6 +7,7 @@ home as an attribute of the test's report, the header in `workeroutput`; `user_p
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from fairdraw import __version__
-from fairdraw._pytest_ending import Ending, SignalsInterrupt, name_of_interrupt
+from fairdraw._pytest_ending import Ending, SignalsInterrupt, is_interrupt
 from fairdraw.checks import PROFILES, AnyCheck, Question
 from fairdraw.contracts import CONTRACTS, contract_name
 from fairdraw.controls import Control, plan_control, run_control
@@ -289,7 +290,8 @@ class PytestRun:
         self.controls += [Control(**fields) for fields in found.get(_CONTROL, ())]
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        self._ending.signal = name_of_interrupt(excinfo)
+        if is_interrupt(excinfo):
+            self._ending.signal = self._signals.received or "SIGINT"
 
     @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -460,6 +462,7 @@ def _or_failed(action: Callable[[], T]) -> T:
 
 def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:
     """Remember what a test found: whole for us, its plain fields as properties for JUnit files."""
+    fields = json.loads(json.dumps(fields))  # enums of strings are no strings to xdist
     item.stash[_FOUND][prefix].append(fields)
     plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
     item.user_properties += [(prefix + name, value) for name, value in plain.items()]
