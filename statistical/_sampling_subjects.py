@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw.failures import CapabilityClosed
 from fairdraw.oracles.sampling import Request
 from fairdraw.oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
@@ -131,10 +130,7 @@ def _batch(kinds: list[Kind], logits: NDArray[np.float32], positions: NDArray[np
 
 def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, own_seeds: bool = False) -> SamplingNoise:
     """Noise of a kind that the sampler takes: its own random numbers first."""
-    kinds = noise_kinds(sampler)
-    if not kinds:
-        raise CapabilityClosed("the sampler takes neither seeded nor explicit noise")
-    if kinds[0] is Capability.SEEDED_NOISE:
+    if noise_kinds(sampler)[0] is Capability.SEEDED_NOISE:
         own = {i: derive_seed("own", seed, i) for i in range(batch.batch_size)} if own_seeds else {}
         return SeededNoise(derive_seed("noise", seed), own)
     rng = np.random.default_rng(derive_seed("noise", seed))

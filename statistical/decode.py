@@ -238,12 +238,12 @@ def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capa
 
 
 def _noise_kind(capabilities: Capabilities, setup: DecodeSetup, noise: Capability | None) -> Capability:
-    reason = capabilities.why_closed(setup.needs())
-    kinds = (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE) if noise is None else (noise,)
-    taken = [kind for kind in kinds if kind in capabilities]
-    if reason is not None or not taken:
-        raise CapabilityClosed(reason or capabilities.why_closed(kinds))
-    return taken[0]
+    reason = capabilities.why_closed((*setup.needs(), *([] if noise is None else [noise])))
+    if reason is not None:
+        raise CapabilityClosed(reason)
+    # A sampler that takes neither kind draws by itself, whatever it is given.
+    takes_numbers_alone = Capability.SEEDED_NOISE not in capabilities and Capability.EXPLICIT_NOISE in capabilities
+    return noise or (Capability.EXPLICIT_NOISE if takes_numbers_alone else Capability.SEEDED_NOISE)
 
 
 def _start(setup: DecodeSetup, device: str) -> tuple[Tensor, Tensor]:

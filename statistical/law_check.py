@@ -17,7 +17,7 @@ from fairdraw.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical.decision import SequentialCheck, Verdict
 from fairdraw.statistical.design import SamplePlan
 from fairdraw.statistical.stratified_check import StratifiedCheck
-from fairdraw.statistical.subjects import Course, Subject, noise_kinds, shared_counts
+from fairdraw.statistical.subjects import Course, Subject, shared_counts
 from fairdraw.statistical.tables import merge_counts
 from fairdraw.statistical.watching import watch
 
@@ -62,12 +62,6 @@ class LawCheck(DrawnQuestion):
     tables: tuple[str, ...]
     share: float = 1.0
 
-    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None:
-        """Why this check cannot be asked of `sampler`; `None` if it can."""
-        if not noise_kinds(sampler):
-            return "the sampler takes neither seeded nor explicit noise"
-        return super().why_not(sampler, reference)
-
     def course(self, sampler: RejectionSampler, profile: Profile) -> Course:
         """The subject, prepared for what `sampler` can draw under `profile`."""
         return self.subject.course(sampler, self.num_draws(sampler, profile))
@@ -111,7 +105,8 @@ class LawCheck(DrawnQuestion):
             off as their plans say passes with probability at most 1e-3.
 
         Randomness:
-            Everything follows from `seed`, the subject and the number of draws.
+            Everything follows from `seed`, the subject and the number of draws, unless the sampler takes no noise at
+            all: it then draws by itself.
         """
         reason = self.why_not(sampler, reference)
         if reason is not None:

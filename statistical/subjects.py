@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw.failures import CapabilityClosed
 from fairdraw.harness import emit
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
 from fairdraw.seeds import derive_seed
@@ -160,14 +159,17 @@ def _prepared(subject: Subject, setting: Setting) -> Course:
 
 
 def noise_kinds(sampler: RejectionSampler) -> list[Capability]:
-    """The kinds of noise that `sampler` takes; its own random numbers first, because it runs on them."""
-    return [kind for kind in (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE) if kind in sampler.capabilities]
+    """The kinds of noise that `sampler` takes; its own random numbers first, because it runs on them.
+
+    One that takes neither is given seeds, as by the properties. It draws by itself and may ignore them, so it cannot be
+    drawn from again; but what it draws has a distribution, and a right one fails no more often than any other.
+    """
+    kinds = (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE)
+    return [kind for kind in kinds if kind in sampler.capabilities] or [Capability.SEEDED_NOISE]
 
 
 def _drawing_from(sampler: RejectionSampler) -> Draw:
     kinds = noise_kinds(sampler)
-    if not kinds:
-        raise CapabilityClosed("the sampler takes neither seeded nor explicit noise")
 
     def draw(batch: SpecDecodeBatch, seed: int) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
         return emit(sampler, batch, make_noise(kinds[0], batch, seed)).tokens

@@ -153,7 +153,7 @@ def test_law_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch:
 
 def test_declined_law_is_not_run(planted: Path) -> None:
     asked("planted:make")
-    planted.write_text(PLANTED.replace('"explicit-noise": ', '"seeded-noise": "none", "explicit-noise": '))
+    planted.write_text(PLANTED.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
     result = fairdraw("replay", "LAW201")
     assert result.exit_code == 3
     assert result.output.startswith("NOT RUN: LAW201")
