@@ -23,9 +23,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
+from fairdraw.checks import AnyCheck, Check, Profile
 from fairdraw.contracts import CONTRACTS, load_part
-from fairdraw.failures import AdapterError, CapabilityClosed, CheckFailure, Inconclusive
+from fairdraw.failures import AdapterError, CheckFailure, Inconclusive
 from fairdraw.loading import all_checks
 from fairdraw.protocols import Capabilities
 from fairdraw.runner import DEFAULT_SEED, Session, one_torch_thread
@@ -333,9 +333,7 @@ def _count_line(contract: str, tried: Sequence[Control]) -> str:
     distances = [control.distance for control in caught if control.distance is not None]
     smallest = f", smallest TV caught {min(distances):.2g}" if distances else ""
     seconds = sum(control.seconds for control in tried)
-    return (
-        f"{_heading(contract)}{len(caught)}/{len(tried)} caught at this run's numbers in {seconds:.1f} s{smallest}"
-    )
+    return f"{_heading(contract)}{len(caught)}/{len(tried)} caught at this run's numbers in {seconds:.1f} s{smallest}"
 
 
 def _names(controls: Sequence[Control]) -> str:
