@@ -125,7 +125,7 @@ class TestControls:
         monkeypatch.setattr("fairdraw.job.run_control", lambda mutant, *_: mutant)
         result = check("make_right")
         assert result.exit_code == 1
-        assert "controls: 0/1 planted faults caught" in result.output
+        assert "mutation controls: 0/1 caught at this run's numbers" in result.output
         assert "missed: drops the tail was not caught by REJ101" in result.output
         assert "RED: mutants missed" in result.output
 

@@ -117,7 +117,7 @@ class TestVerdict:
             [
                 "*= fairdraw =*",
                 "1 run: 1 passed, 0 failed, 0 xfailed, 0 skipped",
-                "controls: none in this run",
+                "mutation controls: none in this run",
                 "cases used: 20 in * s of checks",
                 "GREEN, distributions not judged: no distribution check was selected (1 property check passed)",
             ]
@@ -206,8 +206,8 @@ class TestVerdict:
         assert result.ret == 1
         result.stdout.fnmatch_lines(
             [
-                "the planted fault 'no fault at all' was not caught by REJ601",
-                "controls: 0/1 planted faults caught in * s",
+                "the mutant 'no fault at all' was not caught by REJ601",
+                "mutation controls (rejection): 0/1 caught at this run's numbers in * s",
                 "  missed: no fault at all was not caught by REJ601",
                 "RED: mutants missed*: 1",
             ]

@@ -68,7 +68,7 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
 
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:
     text = "\n".join(Summary([record("passed"), record("passed")], [CAUGHT, MISSED]).lines())
-    assert "controls: 1/2 planted faults caught" in text
+    assert "mutation controls: 1/2 caught at this run's numbers" in text
     assert "missed: swaps rows was not caught by REJ302" in text
     assert "cases used: 20 in 1.0 s of checks" in text
 

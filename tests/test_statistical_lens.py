@@ -229,7 +229,9 @@ def test_time_budget_makes_properties_inconclusive_too() -> None:
 def test_control_line_counts_and_names_the_smallest_distance() -> None:
     result = fairdraw("check", "torch", "-k", "LAW203", "--profile", "smoke")
     assert result.exit_code == 0
-    assert re.search(r"controls: 1/1 planted faults caught in .* s, smallest TV caught 0\.", result.output)
+    assert re.search(
+        r"controls \(rejection\): 1/1 caught at this run's numbers in .* s, smallest TV caught 0\.", result.output
+    )
 
 
 # Bad input.

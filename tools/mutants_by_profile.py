@@ -2,8 +2,8 @@
 
     python tools/mutants_by_profile.py --out statistical/records/mutants_by_profile.json --docs docs/mutants.md
 
-One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which other
-check does. The checks that a mutant names come first; all others of its contract are tried only if those miss. Numbers
+One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
+other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss. Numbers
 are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so that a run that
 was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the others.
 
@@ -118,12 +118,12 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
     lines = [
         "# Mutants by profile",
         "",
-        "Written by `tools/mutants_by_profile.py` from `statistical/records/mutants_by_profile.json`. A mutant is a known",
-        "wrong sampler. Each is put to the checks with the numbers that a profile really runs for a fast sampler that",
-        f"supports everything, once for each of {seeds} seeds ({', '.join(map(str, record['seeds']))}; the first is the "
-        "release's).",
-        "*Caught* counts the seeds for which at least one check fails it; *by its own check* those for which the check that",
-        "it names first does. Slow samplers get fewer cases and see less; what a run sees is in its `mutation controls` lines.",
+        "Written by `tools/mutants_by_profile.py` from `statistical/records/mutants_by_profile.json`. A mutant is a",
+        "known wrong sampler. Each is put to the checks with the numbers that a profile really runs for a fast sampler",
+        f"that supports everything, with {seeds} seeds: {', '.join(map(str, record['seeds']))} (the first is the",
+        "release's). *Caught* counts the seeds for which at least one check fails it; *by its own check* those for which",
+        "the check that it names first does. Slow samplers get fewer cases and see less; what a run sees stands in its",
+        "lines that begin with `mutation controls`.",
         "",
         *_totals(groups, seeds),
         "",

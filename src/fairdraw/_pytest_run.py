@@ -145,10 +145,12 @@ class PytestRun:
     def plant(self, mutant: Mutant, item: pytest.Item) -> None:
         """Try one mutant; the test fails if its check is blind, and xfails if this run is too weak to see it."""
         __tracebackhide__ = True
-        contract = next(check.contract for check in all_checks() if check.code == mutant.caught_by[0])
+        first = next(check for check in all_checks() if check.code == mutant.caught_by[0])
+        contract = first.contract
         sampler = _or_failed(lambda: self.sampler_for(contract))
         checks = all_checks(contract=contract)
-        session = self._sessions.get(contract) or self._open(_about_contract(item.session.items, contract))[0]
+        collected = _about_contract(item.session.items, contract) or [first]
+        session = self._sessions.get(contract) or self._open(collected)[0]
         control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
         _keep(item, _CONTROL, dataclasses.asdict(control))
         if control.untried:

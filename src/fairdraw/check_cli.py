@@ -146,7 +146,7 @@ def check_command(**options: Any) -> None:  # Any: click's, by the fields of _As
 
     SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory; its method says
     which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Mutants (known
-    wrong samplers) are tried in the same run, which says how many of them it catches; a check that is blind makes it red.
+    wrong samplers) are tried in the same run, which says how many it catches; a check that is blind makes it red.
     """
     asked = _Asked(**options)
     or_refuse(asked.refuse_early)
