@@ -62,6 +62,14 @@ def make_boom(): raise RuntimeError("no device")
 """
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key that signs crash files is made beside the tests, not in the home of who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory holds `stranger.py`, as a user's does; subprocesses find fairdraw."""
