@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from fairdraw.cli import main
 from fairdraw.controls import Control
+from fairdraw.crash import read_crash, write_crash
 from fairdraw.loading import LENSES, all_checks
 from fairdraw.runner import DEFAULT_SEED
 
@@ -195,30 +197,34 @@ class TestReplay:
         (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
         return str(path)
 
+    def mended_file(self, stranger: Path) -> str:
+        """The file that was written before the sampler's code had been mended, so to speak."""
+        crash = read_crash(Path(self.crash_file(stranger)))
+        return str(write_crash(stranger / "mended", dataclasses.replace(crash, sampler="stranger:make_right")))
+
     def test_broken_promise_still_fails(self, stranger: Path) -> None:
         result = fairdraw("replay", self.crash_file(stranger))
         assert result.exit_code == 1
-        assert result.output.startswith("FAILED: stranger:make_beyond still breaks this promise")
+        assert result.stdout.startswith("FAILED: stranger:make_beyond still breaks this promise")
         assert "effect:" in result.output
         assert "reproduce: fairdraw replay" in result.output
         assert "\nthe batch, in numbers:\n  draft_token_ids: " in result.output
 
     def test_mended_sampler_is_fixed(self, stranger: Path) -> None:
-        path = Path(self.crash_file(stranger))
-        path.write_text(path.read_text().replace("make_beyond", "make_right"))  # as if its code had been mended
-        result = fairdraw("replay", str(path))
+        path = self.mended_file(stranger)
+        result = fairdraw("replay", path)
         assert result.exit_code == 0
-        assert result.output.startswith("FIXED: REJ101")
+        assert result.stdout.startswith("FIXED: REJ101")
 
     def test_another_sampler_keeps_the_promise(self, stranger: Path) -> None:
         result = fairdraw("replay", self.crash_file(stranger), "--sampler", "stranger:make_right")
         assert result.exit_code == 0
-        assert result.output.startswith("KEPT: REJ101")
+        assert result.stdout.startswith("KEPT: REJ101")
         assert "by stranger:make_beyond" in result.output
 
     def test_code_stands_for_its_crash_files(self, stranger: Path) -> None:
         path = self.crash_file(stranger)
-        assert fairdraw("replay", "rej101").output.startswith("FAILED: stranger:make_beyond")
+        assert fairdraw("replay", "rej101").stdout.startswith("FAILED: stranger:make_beyond")
         (stranger / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((stranger / path).read_text())
         result = fairdraw("replay", "REJ101")
         assert result.exit_code == 1
@@ -231,12 +237,12 @@ class TestReplay:
         assert "has no crash file of REJ103" in result.output
 
     def test_several_files_fail_if_one_does(self, stranger: Path) -> None:
-        path = Path(self.crash_file(stranger))
-        (stranger / "mended.json").write_text(path.read_text().replace("make_beyond", "make_right"))
-        result = fairdraw("replay", "mended.json", str(path))
+        mended = self.mended_file(stranger)
+        (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
+        result = fairdraw("replay", mended, str(path))
         assert result.exit_code == 1
         assert result.output.splitlines()[-1] == "2 replayed: 1 failed, 0 not run"
-        assert fairdraw("replay", "mended.json", "mended.json").exit_code == 0
+        assert fairdraw("replay", mended, mended).exit_code == 0
 
     def test_replay_writes_no_file(self, stranger: Path) -> None:
         path = self.crash_file(stranger)
@@ -255,7 +261,7 @@ class TestReplay:
     def test_check_that_is_gone_is_refused(self, stranger: Path) -> None:
         content = json.loads((stranger / self.crash_file(stranger)).read_text())
         (stranger / "old.json").write_text(json.dumps({**content, "check": "REJ999"}))
-        result = fairdraw("replay", "old.json")
+        result = fairdraw("replay", "old.json", "--sampler", "stranger:make_beyond")
         assert result.exit_code == 2
         assert "'REJ999' is no check" in result.output
 
@@ -265,7 +271,7 @@ class TestReplay:
         (stranger / "noise.json").write_text(json.dumps({**content, "check": needs_noise.code}))
         result = fairdraw("replay", "noise.json", "--sampler", "stranger:make_closed")
         assert result.exit_code == 3
-        assert result.output.startswith("NOT RUN:")
+        assert result.stdout.startswith("NOT RUN:")
 
 
 def test_module_runs_as_a_program() -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "CannotStart",
     "all_checks",
     "as_sampler",
+    "is_built_in",
     "known_defects",
     "last_line",
     "load_reference",
@@ -71,6 +72,12 @@ def load_sampler(spec: str) -> Subject:
     except (Exception, SystemExit) as error:
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     return as_sampler(sampler)
+
+
+def is_built_in(spec: str) -> bool:
+    """Whether `spec` names one of fairdraw's own samplers, whose code comes with it."""
+    built_in: tuple[str, ...] = importlib.import_module("fairdraw.adapters").BUILT_IN
+    return spec in built_in
 
 
 def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[Subject | None, str]:
