@@ -1,10 +1,10 @@
 """Fixed experiments: small laws under which every event that a statistic looks at has enough mass.
 
 Random laws are good at finding crashes and bad at finding unfairness: most of them hardly ever reject, or hardly ever
-reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 % rejections per step),
-and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING` has equal laws, so
-that every row ends in a bonus token; `RAGGED` mixes requests of different length whose laws differ, so that reading a
-neighbour's row cannot go unnoticed.
+reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 to 56 % rejections per
+step), and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING` has equal
+laws, so that every row ends in a bonus token; `RAGGED` mixes requests of different length whose laws differ, so that
+reading a neighbour's row cannot go unnoticed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Could the target model have written this? The decoding loop, its statistics and the decision, put together.
 
 A scenario is a setup and the statistics whose laws are exact for it. `decode_scenarios` has four, each of which sees
-faults that the others miss; `check_decoding` runs one of them through a sampler.
+faults that the others miss. The checks of a run draw them through `subjects.decoding`; `check_decoding` runs one of
+them by itself.
 
 Cost:
     A sampler vectorised over requests decodes and judges 100 000 to 200 000 tokens a second on one CPU core, the oracle

@@ -58,7 +58,7 @@ def judged_tables(
 def draw_pictures(folder: Path, checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int) -> list[Path]:
     """A PNG per table, observed against expected with the bands of chance; the files.
 
-    The sampler is `Any`: of the contract that the checks are about; law checks are about rejection.
+    The sampler is `Any`: of the contract that the checks are about.
 
     Raises:
         ImportError: If Matplotlib is not installed.

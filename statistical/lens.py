@@ -151,7 +151,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Draft token and emitted token at a position have their joint law.
 
-        Drafter and sampler may draw from overlapping random streams, or drafts may follow another law than declared.
+        Noise that depends on the draft: numbers that serve twice. Drafts come from the suite's own random stream.
         """,
     ),
     _law(
@@ -162,7 +162,8 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Given a rejection, the recovered token is independent of the draft token that was rejected.
 
-        Recovery shares its noise with the drafter (vLLM #54282) or with the acceptance test. Give it noise of its own.
+        Recovery shares its noise with the acceptance test. Give it noise of its own. (Sharing it with the drafter, vLLM
+        #54282, does the same, but drafts of a run come from the suite.)
         """,
     ),
     _law(
@@ -173,7 +174,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Given that all drafts are accepted, the bonus token follows the target and is independent of the last draft.
 
-        A bonus token of another row or position, or one that shares its noise with the drafter.
+        A bonus token of another row or position. Bonus tokens come from the suite and need only be passed on.
         """,
     ),
     _law(
@@ -184,7 +185,7 @@ _LISTED = (
         (_HOT, _TOKEN),
         """Draft token and emitted token at a position have their joint law when drafts are one-hot.
 
-        Drafter and sampler may draw from overlapping random streams.
+        Noise that depends on the draft: numbers that serve twice.
         """,
     ),
     _law(
@@ -217,7 +218,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """If draft and target laws are equal, the bonus token is still independent of the last draft.
 
-        Here every row ends in a bonus token, so that shared noise has nowhere to hide.
+        Here every row ends in a bonus token, so that one of another row or position has nowhere to hide.
         """,
     ),
     # 3xx: what depends on what between rows and calls

@@ -20,7 +20,8 @@ Draw = Callable[["SpecDecodeBatch", int], "NDArray[np.int32]"]
 """The sampler under test: from a batch and a noise seed to its output tokens, `[batch_size, max_spec_len + 1]`."""
 
 NUM_LOOKS = 32
-"""A clear fault is found at the first look; more looks would save little and cost time."""
+"""What a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at the first
+look; more looks would save little and cost time."""
 
 
 def num_draws(plans: Mapping[str, SamplePlan | NoPower]) -> int:
