@@ -29,6 +29,17 @@ class Capability(StrEnum):
 
     Decline it if you recover in another way, for instance from a cumulative sum.
     """
+    REFERENCE_ROUNDING = "reference-rounding"
+    """Computes in float32 by the oracle's formulas, so that decisions nearer than rounding fall alike, too.
+
+    Decline it if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max, or times the
+    reciprocal of the temperature.
+    """
+    LOWEST_ID_TIES = "lowest-id-ties"
+    """Among equal largest logits, and among equal scores of a race, takes the lowest id.
+
+    Decline it if another of the equal ones may come.
+    """
     SEEDED_NOISE = "seeded-noise"
     """Takes `SeededNoise`: the same seed gives the same tokens.
 
