@@ -47,16 +47,15 @@ def penalised_by(
 
 
 def forced_by(session: ThinkingSession, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
-    """Row to forced (position, token id), without rows where nothing is forced.
+    """Row to forced (position, token id) in the order of positions, without rows where nothing is forced.
 
     Raises:
         AdapterError: If the answer is of another form.
     """
     found = session.forced(batch)
     try:
-        return {
-            row: [(int(position), int(token)) for position, token in pairs] for row, pairs in found.items() if pairs
-        }
+        plain = {int(row): sorted((int(position), int(token)) for position, token in pairs) for row, pairs in found.items()}
+        return {row: pairs for row, pairs in plain.items() if pairs}
     except (AttributeError, TypeError, ValueError) as error:
         raise AdapterError(
             f"forced: returned {found!r}, but it must be row to pairs of position and token id. Return a dict."
