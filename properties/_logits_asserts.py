@@ -1,20 +1,26 @@
-"""Words that the checks of the logits-plan contract share: follow a case, compare bits, count copies."""
+"""Words that the checks of the logits-plan contract share: follow a case, compare logits, count copies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fairdraw.failures import AdapterError, calling
+from fairdraw.oracles.intervals import alike
+from fairdraw.oracles.logits_bounds import RowBounds, logits_bounds
 from fairdraw.oracles.logits_plan import process as oracle_process
 from fairdraw.properties._asserts import broken
+from fairdraw.protocols import Rounding, rounding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsSession, PlanSetup
@@ -25,24 +31,33 @@ __all__ = [
     "Counted",
     "answered",
     "as_float32",
+    "as_specified",
+    "bounds_of",
     "differing_rows",
-    "expected",
     "follow",
     "opened",
     "same_logits",
+    "wrong_rows",
 ]
 
 _COPYING = ("aten::_to_copy", "aten::clone", "aten::copy_")
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Names of the operations that were dispatched, and how many of them copied all logits."""
+    """Names of the operations that were done to the logits, and how many of them copied all of them.
 
-    def __init__(self, shape: torch.Size) -> None:
+    Others are bookkeeping: tensors of parameters, counts and indices that a plan makes, on the host or beside the
+    logits. A view is no operation, and a copy of a copy is a copy of the logits.
+    """
+
+    def __init__(self, logits: Tensor) -> None:  # [num_rows, vocab_size] any
         super().__init__()  # type: ignore[no-untyped-call]  # nor here
         self.operations: list[str] = []
         self.num_copies = 0
-        self._shape = shape
+        self._shape = logits.shape
+        self._given = _memory(logits)
+        self._copies = {self._given}
+        self._kept: list[Tensor] = []  # memory of a copy must not be given to another tensor
 
     def __torch_dispatch__(
         self,
@@ -52,11 +67,24 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         kwargs: Any = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        read = {_memory(one) for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)}
         name = str(func.name()).partition(".")[0]
-        self.operations.append(name)
-        is_logits = isinstance(result, torch.Tensor) and result.shape == self._shape and result.is_floating_point()
-        self.num_copies += is_logits and name in _COPYING
+        if self._given in read and not func.is_view:
+            self.operations.append(name)
+        if name in _COPYING and result.shape == self._shape:
+            source = args[1] if name == "aten::copy_" else args[0]
+            if _memory(source) in self._copies:
+                self._note_copy(result)
         return result
+
+    def _note_copy(self, copy: Tensor) -> None:
+        self.num_copies += 1
+        self._copies.add(_memory(copy))
+        self._kept.append(copy)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +113,7 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
     Raises:
         AdapterError: If the answer is no tensor of logits.
     """
-    before, counted = batch.logits.clone(), Counted(batch.logits.shape)
+    before, counted = batch.logits.clone(), Counted(batch.logits)
     with calling(planner), counted:
         processed = session.process(batch)
     if not isinstance(processed, torch.Tensor) or processed.shape != batch.logits.shape:
@@ -110,9 +138,15 @@ def follow(planner: LogitsPlanner, case: LogitsCase, setup: PlanSetup | None = N
         yield answered(planner, session, batch)
 
 
-def expected(case: LogitsCase, answer: Answer) -> Tensor:  # [num_rows, vocab_size] float32
-    """What the specification says of the same step."""
-    return as_float32(oracle_process(answer.batch.replace(logits=answer.before.cpu()), case.setup()))
+def specified(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> Tensor:  # [num_rows, vocab_size] float32
+    """What the specification says of the same step, with the rounding that the planner declares."""
+    given = answer.batch.replace(logits=answer.before.cpu())
+    return as_float32(oracle_process(given, case.setup(), rounding_of(planner)))
+
+
+def bounds_of(case: LogitsCase, answer: Answer) -> list[RowBounds]:
+    """What each row may be if no rounding is declared."""
+    return logits_bounds(answer.batch.replace(logits=answer.before.cpu()), case.setup())
 
 
 def as_float32(
@@ -130,19 +164,76 @@ def differing_rows(
     return [int(row) for row in (~same).any(dim=1).nonzero().flatten()]
 
 
-def same_logits(
-    wanted: Tensor,  # [num_rows, vocab_size] float32
+def wrong_logits(
+    planner: LogitsPlanner,
+    case: LogitsCase,
     answer: Answer,
+    wanted: Tensor,  # [num_rows, vocab_size] float32
+    seen: Tensor,  # [num_rows, vocab_size] float32
+    *,
+    is_specified: bool,
+) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool
+    """Where `seen` is not what is `wanted`: in its bits, or beyond what rounding and ties explain if none are promised.
+
+    Args:
+        is_specified: `wanted` is the specification's answer, and not one that is itself up to rounding.
+    """
+    found, due = seen.numpy(), wanted.numpy()
+    wrong: NDArray[np.bool_] = ~alike(found, due)
+    if rounding_of(planner) is Rounding.FREE and wrong.any():
+        bounds = bounds_of(case, answer)
+        for row in np.flatnonzero(wrong.any(axis=1)):
+            right = bounds[row].hold(found[row]) if is_specified else bounds[row].agree(found[row], due[row])
+            wrong[row] = ~right
+    return wrong
+
+
+def wrong_rows(
+    planner: LogitsPlanner,
+    case: LogitsCase,
+    answer: Answer,
+    seen: Tensor,  # [num_rows, vocab_size] float32
+) -> list[int]:
+    """Rows of `seen` that are not as specified."""
+    wanted = specified(planner, case, answer)
+    wrong = wrong_logits(planner, case, answer, wanted, seen, is_specified=True)
+    return [int(row) for row in np.flatnonzero(wrong.any(axis=1))]
+
+
+def as_specified(
+    planner: LogitsPlanner, case: LogitsCase, answer: Answer, why: str, rows: set[int] | None = None
+) -> None:
+    """Logits are those of the specification, in all rows or in `rows`; says where they first differ."""
+    wanted = specified(planner, case, answer)
+    wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=True)
+    _tell_first(answer, wanted, wrong, why, rows)
+
+
+def same_logits(
+    planner: LogitsPlanner,
+    case: LogitsCase,
+    answer: Answer,
+    wanted: Tensor,  # [num_rows, vocab_size] float32
     why: str,
     rows: set[int] | None = None,
 ) -> None:
-    """Bits agree, in all rows or in `rows`; says where they first differ."""
-    seen = as_float32(answer.processed)
-    differing = [row for row in differing_rows(wanted, seen) if rows is None or row in rows]
+    """Logits are those of another answer, in all rows or in `rows`; says where they first differ."""
+    wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=False)
+    _tell_first(answer, wanted, wrong, why, rows)
+
+
+def _tell_first(
+    answer: Answer,
+    wanted: Tensor,  # [num_rows, vocab_size] float32
+    wrong: NDArray[np.bool_],  # [num_rows, vocab_size] bool
+    why: str,
+    rows: set[int] | None,
+) -> None:
+    differing = [int(row) for row in np.flatnonzero(wrong.any(axis=1)) if rows is None or row in rows]
     if not differing:
         return
-    row = differing[0]
-    token = int((wanted[row].view(torch.int32) != seen[row].view(torch.int32)).nonzero()[0])
+    row, seen = differing[0], as_float32(answer.processed)
+    token = int(np.flatnonzero(wrong[row])[0])
     who = answer.batch.rows()[row]
     broken(
         f"row {row} (request {who.request}, which sees {who.token_ids}): token {token} has logit "

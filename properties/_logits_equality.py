@@ -9,7 +9,7 @@ from fairdraw.checks import check, differential
 from fairdraw.properties._logits_asserts import (
     answered,
     as_float32,
-    expected,
+    as_specified,
     follow,
     opened,
     same_logits,
@@ -32,7 +32,7 @@ _LAWLESS = ("empty", "nan")
 
 def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     for step, answer in enumerate(follow(planner, case)):
-        same_logits(expected(case, answer), answer, f"by the specification, in step {step}")
+        as_specified(planner, case, answer, f"by the specification, in step {step}")
 
 
 @check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
@@ -102,7 +102,7 @@ def draft_rows_see_the_output_and_the_drafts_before_them(planner: LogitsPlanner,
     """
     for answer in follow(planner, case):
         rows = set(range(len(answer.before))) - _bonus_rows(answer.batch)
-        same_logits(expected(case, answer), answer, "by the specification of draft rows", rows)
+        as_specified(planner, case, answer, "by the specification of draft rows", rows)
 
 
 @check("PLAN121", _drafted, contract="logits_plan")
@@ -112,7 +112,7 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> N
     One draft too few (the row of the last draft taken for it), or none: vLLM's min tokens count the output alone.
     """
     for answer in follow(planner, case):
-        same_logits(expected(case, answer), answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
+        as_specified(planner, case, answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
 
 
 @check(
@@ -137,7 +137,7 @@ def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsP
         for i in reached:
             wanted[firsts[i] + position] = given[i]
         rows = {firsts[i] + position for i in reached}
-        same_logits(wanted, answer, f"as decoding without drafts gives after {position} of them", rows)
+        same_logits(planner, case, answer, wanted, f"as decoding without drafts gives after {position} of them", rows)
 
 
 def _as_output(batch: LogitsBatch, position: int) -> LogitsBatch:
@@ -210,7 +210,7 @@ def _equal_to(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner
         given = answer.batch.replace(logits=answer.before.to(reference.device))
         rows = set(range(len(answer.before))) - _rows_of_pending_minima(answer.batch)
         wanted = as_float32(theirs.process(given))
-        same_logits(wanted, answer, f"by {reference.name}, in step {step}", rows)
+        same_logits(planner, case, answer, wanted, f"by {reference.name}, in step {step}", rows)
 
 
 def _rows_of_pending_minima(batch: LogitsBatch) -> set[int]:

@@ -8,7 +8,7 @@ import torch
 
 from fairdraw.checks import check
 from fairdraw.properties._asserts import broken
-from fairdraw.properties._logits_asserts import as_float32, differing_rows, expected, follow
+from fairdraw.properties._logits_asserts import as_float32, differing_rows, follow, wrong_rows
 from fairdraw.protocols import Capability
 from fairdraw.strategies.logits_plan import logits_cases
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def without_parameters_the_same_tensor_comes_back_without_any_operation(
     planner: LogitsPlanner, case: LogitsCase
 ) -> None:
-    """Default parameters, greedy or random: the very tensor that was given, and not one operation on a device.
+    """Default parameters, greedy or random: the very tensor that was given, and not one operation on it.
 
-    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server.
+    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server. Tensors
+    of parameters or counts that a plan makes for itself are its own affair, and so is a view.
     """
     _nothing_is_done(planner, case)
 
@@ -47,19 +48,20 @@ def _nothing_is_done(planner: LogitsPlanner, case: LogitsCase) -> None:
         if not answer.is_same:
             broken("another tensor came back, though no processor had work")
         if answer.operations:
-            broken(f"no processor had work, but operations ran: {', '.join(answer.operations)}")
+            broken(f"no processor had work, but operations ran on the logits: {', '.join(answer.operations)}")
 
 
 @check("PLAN103", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
-def logits_are_copied_exactly_once_where_a_processor_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
+def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
     """One copy, however many processors run and whatever the dtype is; none if the same tensor comes back.
 
-    Casting first and cloning then is two; so is a copy per processor.
+    Casting first and cloning then is two; so is a copy per processor. A first processor that writes its results to a
+    new tensor needs no copy.
     """
     for answer in follow(planner, case):
         allowed = 0 if answer.is_same else 1
-        if answer.num_copies != allowed:
-            broken(f"{answer.num_copies} copies of the logits, {allowed} due")
+        if answer.num_copies > allowed:
+            broken(f"{answer.num_copies} copies of the logits, at most {allowed} may be")
 
 
 @check("PLAN104", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
@@ -69,7 +71,7 @@ def the_same_tensor_comes_back_exactly_where_nothing_has_work(planner: LogitsPla
     A processor that is thought idle and is not, or a decision that was taken for an earlier step.
     """
     for answer in follow(planner, case):
-        changed = differing_rows(as_float32(answer.before), expected(case, answer))
+        changed = wrong_rows(planner, case, answer, as_float32(answer.before))
         if answer.is_same and changed:
             broken(f"the same tensor came back, but rows {changed} have to change")
 

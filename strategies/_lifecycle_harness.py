@@ -97,7 +97,7 @@ def penalised_by(
 
 
 def forced_by(opened: OpenThinking, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
-    """Row to forced (position, token id), without rows where nothing is forced.
+    """Row to forced (position, token id) in the order of positions, without rows where nothing is forced.
 
     Raises:
         AdapterError: If the answer is of another form.
@@ -106,9 +106,11 @@ def forced_by(opened: OpenThinking, batch: LiveBatch) -> dict[int, list[tuple[in
         found = opened.session.forced(batch)
     try:
         with calling(opened.scanner):  # the answer may be an object of theirs, too
-            return {
-                row: [(int(position), int(token)) for position, token in pairs] for row, pairs in found.items() if pairs
+            plain = {
+                int(row): sorted((int(position), int(token)) for position, token in pairs)
+                for row, pairs in found.items()
             }
+        return {row: pairs for row, pairs in plain.items() if pairs}
     except (AttributeError, TypeError, ValueError) as error:
         raise AdapterError(
             f"forced: returned {found!r}, but it must be row to pairs of position and token id. Return a dict."

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from fairdraw.failures import CheckFailure
-from fairdraw.oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.oracles.intervals import Intervals, alike
+from fairdraw.oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
 from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.protocols import Rounding, rounding_of
 from fairdraw.seeds import derive_seed
 from fairdraw.strategies._lifecycle_harness import (
     OpenPenalties,
@@ -22,7 +24,7 @@ from fairdraw.strategies._lifecycle_harness import (
     state_of,
     tell,
 )
-from fairdraw.strategies._lifecycle_world import CountedTokens
+from fairdraw.strategies._lifecycle_world import CountedTokens, trailing_placeholders
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +51,9 @@ class Judge(Protocol):
 
 
 class PenaltiesJudge:
-    """Penalised logits, bit for bit those of a recount from scratch or of a reference scanner.
+    """Penalised logits are those of a recount from scratch or of a reference scanner.
+
+    They agree bit for bit if the scanner declares a rounding, and up to rounding if it does not.
 
     Args:
         reference: Compared with instead of the oracle's recount.
@@ -59,7 +63,8 @@ class PenaltiesJudge:
         self.session = open_penalties(scanner, vocab_size)
         self.against = open_penalties(reference, vocab_size) if reference else None
         self.name, self.device = (reference.name if reference else "the recount"), scanner.device
-        self.oracle = DividingPenaltiesOracle() if getattr(scanner, "divides", False) else PenaltiesOracle()
+        self.rounding = rounding_of(scanner)
+        self.oracle = penalties_oracle(self.rounding)
         self.vocab_size = vocab_size
 
     def look(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
@@ -74,32 +79,42 @@ class PenaltiesJudge:
     def compare(self, batch: LiveBatch, *, drafts: bool) -> None:
         """One row of logits per request, or one per draft."""
         logits = _some_logits(batch.num_drafts if drafts else len(batch.requests), self.vocab_size)
-        found = penalised_by(self.session, logits.to(self.device), batch, drafts=drafts)
+        found = penalised_by(self.session, logits.to(self.device), batch, drafts=drafts).numpy()
+        rows = self.rows(batch, drafts)
         if self.against:
-            expected = penalised_by(self.against, logits, batch, drafts=drafts)
+            expected = penalised_by(self.against, logits, batch, drafts=drafts).numpy()
         else:
-            expected = torch.from_numpy(self.recount(logits.numpy(), batch, drafts))
-        wrong = _bits(found) != _bits(expected)
-        if wrong.any():
-            row, token_id = wrong.nonzero()[0].tolist()
+            expected = np.stack([self.oracle.penalise(*pair) for pair in zip(logits.numpy(), rows, strict=True)])
+        apart, right = self.right(logits.numpy(), rows, found, expected)
+        if not right.all():
+            row, token_id = np.argwhere(~right)[0].tolist()
             _broken(
                 f"{'draft' if drafts else 'bonus'} row {row}, token {token_id}: {found[row, token_id]:.9g}, but "
-                f"{self.name} has {expected[row, token_id]:.9g} (before: {logits[row, token_id]:.9g}; "
-                f"{int(wrong.sum())} logits differ)"
+                f"{self.name} has {expected[row, token_id]:.9g} (before: {logits[row, token_id]:.9g}; rounding may "
+                f"change {apart[row, token_id]:.2g}; {int((~right).sum())} logits differ)"
             )
 
-    def recount(
-        self,
-        logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
-        batch: LiveBatch,
-        drafts: bool,
-    ) -> NDArray[np.float32]:  # [num_rows, vocab_size] float32
-        """What the specification makes of `logits`."""
+    def rows(self, batch: LiveBatch, drafts: bool) -> list[PenalisedRow]:
+        """What each row of logits is penalised for."""
         rows: list[PenalisedRow] = []
         for request in batch.requests:
             row, own = _penalised_row(request), request.draft_token_ids
             rows += self.oracle.draft_rows(row, own) if drafts else [self.oracle.bonus_row(row, own)]
-        return np.stack([self.oracle.penalise(*pair) for pair in zip(logits, rows, strict=True)])
+        return rows
+
+    def right(
+        self,
+        logits: NDArray[np.float32],  # [num_rows, vocab_size] float32
+        rows: list[PenalisedRow],
+        found: NDArray[np.float32],  # [num_rows, vocab_size] float32
+        expected: NDArray[np.float32],  # [num_rows, vocab_size] float32
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:  # [num_rows, vocab_size] float64 and bool
+        """How far from `expected` a right answer may be, and whether each logit is right."""
+        if self.rounding is not Rounding.FREE:
+            return np.zeros(found.shape), alike(found, expected)
+        each = [penalised_intervals(Intervals.exactly(one), row) for one, row in zip(logits, rows, strict=True)]
+        may_be = Intervals(np.stack([one.low for one in each]), np.stack([one.high for one in each]))
+        return may_be.width, alike(found, expected, may_be.width) if self.against else may_be.hold(found)
 
 
 class ThinkingJudge:
@@ -162,13 +177,16 @@ class ThinkingJudge:
 class ReadingJudge:
     """Counts what another judge's scanner reads; compares nothing.
 
-    A step may read each new token twice and a few more per row: what it read last, or as much as a marker is long.
+    A step may read twice what is new, and a few more tokens per row: what it read last, or as much as a marker is long.
+    New is also what was new before and not read yet, and every placeholder at the end of an output: whoever does not
+    read it again cannot know that it has become a token.
     """
 
     PER_TOKEN, PER_ROW = 2, 12
 
-    def __init__(self, session: OpenPenalties | OpenThinking, vocab_size: int = 0) -> None:
-        self.session, self.vocab_size = session, vocab_size
+    def __init__(self, session: OpenPenalties | OpenThinking, vocab_size: int = 0, device: str = "cpu") -> None:
+        self.session, self.vocab_size, self.device = session, vocab_size, device
+        self.unread = 0
 
     def look(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
         before = num_read(batch)
@@ -177,18 +195,21 @@ class ReadingJudge:
             self._penalise(batch)
         else:
             forced_by(self.session, batch)  # type: ignore[arg-type]
-        read, most = num_read(batch) - before, self.PER_TOKEN * num_new + self.PER_ROW * len(batch.requests)
+        num_due = self.unread + num_new
+        pending = sum(trailing_placeholders(_plain(request)) for request in batch.requests)
+        read, most = num_read(batch) - before, self.PER_TOKEN * (num_due + pending) + self.PER_ROW * len(batch.requests)
+        self.unread = max(0, num_due - read)
         if read > most:
             longest = max(len(request.output_token_ids) for request in batch.requests)
             _broken(
-                f"{read} tokens were read in a step with {num_new} new ones and outputs of up to {longest}; at most "
+                f"{read} tokens were read in a step with {num_due} unread ones and outputs of up to {longest}; at most "
                 f"{most} may be"
             )
 
     def _penalise(self, batch: LiveBatch) -> None:
         for drafts, num_rows in ((False, len(batch.requests)), (True, batch.num_drafts)):
             if num_rows:
-                logits = _some_logits(num_rows, self.vocab_size)
+                logits = _some_logits(num_rows, self.vocab_size).to(self.device)
                 penalised_by(self.session, logits, batch, drafts=drafts)  # type: ignore[arg-type]
 
 
@@ -221,10 +242,3 @@ def _some_logits(num_rows: int, vocab_size: int) -> Tensor:  # [num_rows, vocab_
     odd = rng.random(drawn.shape) < 0.1
     drawn[odd] = rng.choice(np.array([-np.inf, np.inf, 0.0, -0.0, np.nan], np.float32), int(odd.sum()))
     return torch.from_numpy(drawn)
-
-
-def _bits(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-) -> Tensor:  # [num_rows, vocab_size] int32
-    """Equal where logits have the same bits; all that are not numbers are alike."""
-    return torch.where(logits.isnan(), torch.full_like(logits, torch.nan), logits).contiguous().view(torch.int32)

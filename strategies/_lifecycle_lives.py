@@ -79,7 +79,7 @@ class PenaltiesLife(Life):
 
     def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: PenaltiesScanner
         if self.watch == "reading":
-            return ReadingJudge(open_penalties(scanner, self.vocab_size), self.vocab_size)
+            return ReadingJudge(open_penalties(scanner, self.vocab_size), self.vocab_size, scanner.device)
         return PenaltiesJudge(scanner, self.vocab_size, reference)
 
 

@@ -16,7 +16,7 @@ from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Move
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["MOST_REQUESTS", "CountedTokens", "World"]
+__all__ = ["MOST_REQUESTS", "CountedTokens", "World", "trailing_placeholders"]
 
 MOST_REQUESTS = 4
 """Requests of a batch at one time."""
@@ -238,7 +238,7 @@ class World:
         return LiveBatch(tuple(kept.live for kept in self.requests))
 
 
-def trailing_placeholders(output: CountedTokens | list[int]) -> int:
+def trailing_placeholders(output: Sequence[int]) -> int:
     """How many placeholders stand at the end."""
     tokens = output.data if isinstance(output, CountedTokens) else output
     return next((i for i, token_id in enumerate(reversed(tokens)) if token_id != PLACEHOLDER_TOKEN_ID), len(tokens))

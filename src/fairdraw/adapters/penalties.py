@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw.adapters._runtime import default_device
-from fairdraw.protocols import Capabilities
+from fairdraw.protocols import Capabilities, Rounding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +32,8 @@ class OurPenalties:
     contract: Literal["penalties"] = "penalties"
 
     @property
-    def divides(self) -> bool:
-        return self.device != "cpu"
+    def rounding(self) -> Rounding:
+        return Rounding.VLLM_TORCH if self.device == "cpu" else Rounding.VLLM_CUDA
 
     def open_penalties(self, vocab_size: int) -> PenaltiesSession:
         from fairdraw.sampler_impl.penalties import Penalties

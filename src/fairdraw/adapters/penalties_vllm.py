@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairdraw.adapters._runtime import default_device, quiet_floats, triton_is_interpreted
 from fairdraw.adapters.logits_plan_vllm import _unpinned
 from fairdraw.adapters.vllm import _quiet_upstream
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols import Capabilities, Capability, Rounding
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class VllmPenalties:
         return f"vllm {self.release} penalties"
 
     @property
-    def divides(self) -> bool:
-        return self.device != "cpu"
+    def rounding(self) -> Rounding:
+        return Rounding.VLLM_TORCH if self.device == "cpu" else Rounding.VLLM_CUDA
 
     @property
     def capabilities(self) -> Capabilities:

@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalties_oracle
 from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.protocols._rounding import Rounding
 
 if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import (
@@ -70,6 +71,7 @@ class LogitsPlanOracle:
     """The specification as small overridable steps; a mutant overrides exactly one of them."""
 
     name = "oracle"
+    arithmetic: PenaltiesOracle = PenaltiesOracle()
 
     order: tuple[str, ...] = (
         "allowed_ids",
@@ -206,7 +208,7 @@ class LogitsPlanOracle:
         penalised = PenalisedRow(row.asked.prompt_token_ids, self.text_for_penalties(row), factors)
 
         def penalise(logits: Logits) -> None:
-            logits[:] = PenaltiesOracle().penalise(logits, penalised)
+            logits[:] = self.arithmetic.penalise(logits, penalised)
 
         return penalise
 
@@ -305,6 +307,10 @@ def softmax(
     return torch.from_numpy(logits).softmax(0).numpy()
 
 
-def process(batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
-    """The specification."""
-    return LogitsPlanOracle().process(batch, setup)
+def process(
+    batch: LogitsBatch, setup: PlanSetup, rounding: Rounding = Rounding.FREE
+) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    """The specification, with the bits that `rounding` promises; those of vLLM's torch code if none are promised."""
+    oracle = LogitsPlanOracle()
+    oracle.arithmetic = penalties_oracle(rounding)
+    return oracle.process(batch, setup)

@@ -1,7 +1,8 @@
 """The penalties contract, executable: a recount from scratch, row by row.
 
 What is counted is the whole of prompt and output at every step, so there is no state that could be wrong. The
-arithmetic is float32 with one rounding per operation, in vLLM's order; that is what "bitwise" refers to.
+arithmetic is float32 with one rounding per operation, in vLLM's order; that is what "bitwise" refers to. A scanner that
+promises no rounding is compared with intervals instead (`penalised_intervals`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw.oracles.intervals import UNIT_ROUNDOFF, Intervals
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.protocols._rounding import Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["DividingPenaltiesOracle", "PenalisedRow", "PenaltiesOracle", "PenaltyFactors"]
+__all__ = [
+    "DividingPenaltiesOracle",
+    "PenalisedRow",
+    "PenaltiesOracle",
+    "PenaltyFactors",
+    "penalised_intervals",
+    "penalties_oracle",
+]
+
+_ROUNDINGS = 6
+"""Of the longest way: the factor, its reciprocal, the product, two differences, and the sum of two penalties."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +112,7 @@ class DividingPenaltiesOracle(PenaltiesOracle):
     """The same specification, but a positive logit is divided by the repetition penalty, with one rounding.
 
     A rounded reciprocal and a product round twice, and may end one bit away from the quotient. vLLM does the one in its
-    torch code and the other in its CUDA kernel, so "bitwise" has two meanings: this is the second, for scanners that
-    say `divides` (`PenaltiesScanner`).
+    torch code and the other in its CUDA kernel, so "bitwise" has two meanings: this is the second, `Rounding.VLLM_CUDA`.
     """
 
     def repeated(
@@ -110,3 +122,32 @@ class DividingPenaltiesOracle(PenaltiesOracle):
     ) -> NDArray[np.float32]:  # [vocab_size] float32
         """A positive logit is divided, any other multiplied."""
         return np.where(logits > 0, logits / repetition, logits * repetition)
+
+
+def penalties_oracle(rounding: Rounding) -> PenaltiesOracle:
+    """The specification whose bits are promised; that of vLLM's torch code if none are."""
+    return DividingPenaltiesOracle() if rounding is Rounding.VLLM_CUDA else PenaltiesOracle()
+
+
+def penalised_intervals(
+    logits: Intervals,  # [vocab_size]
+    row: PenalisedRow,
+) -> Intervals:  # [vocab_size]
+    """Where a penalised logit may lie if no rounding is promised.
+
+    An engine may add the frequency penalty once per occurrence, so each occurrence adds a rounding.
+    """
+    size, factors = len(logits.low), row.factors
+    counts = PenaltiesOracle().count(row.output_token_ids, size)
+    seen = (PenaltiesOracle().count(row.prompt_token_ids, size) > 0) | (counts > 0)
+    frequency, presence = factors.frequency * counts, factors.presence * (counts > 0)
+
+    def repeated(ends: NDArray[np.float64]) -> NDArray[np.float64]:  # both [vocab_size] float64
+        moved = np.where(ends > 0, ends / factors.repetition, ends * factors.repetition)
+        return np.where(seen, moved, ends)
+
+    low, high = repeated(logits.low), repeated(logits.high)
+    is_changed = (seen & (factors.repetition != 1)) | (frequency != 0) | (presence != 0)
+    largest = np.maximum(np.abs(low), np.abs(high)) + np.abs(frequency) + np.abs(presence)
+    error = np.where(is_changed, (_ROUNDINGS + counts) * UNIT_ROUNDOFF * largest, 0)
+    return Intervals(low - frequency - presence, high - frequency - presence).widened(error)

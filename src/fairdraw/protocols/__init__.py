@@ -19,6 +19,7 @@ from fairdraw.protocols._rejection import (
     VerifyFunction,
     rejection_sampler,
 )
+from fairdraw.protocols._rounding import Rounding, rounding_of
 from fairdraw.protocols._sampling import (
     GREEDY_BELOW,
     Drafted,
@@ -48,6 +49,7 @@ __all__ = [
     "Noise",
     "RaceNoise",
     "RejectionSampler",
+    "Rounding",
     "SamplingBatch",
     "SamplingNoise",
     "SeededNoise",
@@ -58,5 +60,6 @@ __all__ = [
     "VerifyFunction",
     "filter_policy",
     "rejection_sampler",
+    "rounding_of",
     "token_sampler",
 ]

@@ -188,8 +188,10 @@ class ThinkingSession(Protocol):
 class PenaltiesScanner(Protocol):
     """A scanner under the penalties contract. Any object with these attributes is one; do not subclass.
 
-    An attribute `divides = True` says that a positive logit is divided by the repetition penalty, as vLLM's CUDA kernel
-    does; without one it is multiplied by the reciprocal, as vLLM's torch code does.
+    A logit of a token in prompt or output is divided by the repetition penalty if it is positive, and multiplied by it
+    if not; then the frequency penalty times the count in the output, and the presence penalty if that is not 0, are
+    subtracted. No rounding is promised, and other logits stay as they are. A scanner that promises bits has an attribute
+    `rounding` (`Rounding`).
     """
 
     @property
