@@ -45,6 +45,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from fairdraw.budget import SHRINKING_WAS_CUT, BudgetEnded
 from fairdraw.strategies._lifecycle_events import (
     Add,
     CarryOn,
@@ -103,6 +104,8 @@ class Found(NamedTuple):
 
     lifecycle: Life
     error: Exception
+    remarks: tuple[str, ...] = ()
+    """What a reader of the example must know."""
 
 
 class LifecycleMachine(RuleBasedStateMachine):
@@ -182,25 +185,28 @@ class LifecycleMachine(RuleBasedStateMachine):
     @classmethod
     def _smallest(cls, life: Life, error: Exception) -> Found:
         """The smallest life that ends in an error of the same class."""
-        last = error
+        last, smallest = error, life.events
 
         def fails(events: tuple[Event, ...]) -> bool:
-            nonlocal last
+            nonlocal last, smallest
             try:
                 playing = Playing(life.replace(events=events), cls.scanner, cls.reference)
                 for event in events:
                     cls.happen(playing, event)
             except type(error) as again:
-                last = again
+                last, smallest = again, events
                 return True
             except Exception:
                 return False
             return False
 
-        if not fails(life.events):
-            return Found(life, error)
-        events = shrunk(life.events, fails)
-        return Found(life.replace(events=events), last)
+        try:
+            if not fails(life.events):
+                return Found(life, error)
+            shrunk(life.events, fails)
+        except BudgetEnded:
+            return Found(life.replace(events=smallest), last, (SHRINKING_WAS_CUT,))
+        return Found(life.replace(events=smallest), last)
 
 
 class AnyLifeMachine(LifecycleMachine):

@@ -16,7 +16,7 @@ from fairdraw.checks import PROFILES, AnyCheck
 from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Control, controls_for, run_control
 from fairdraw.html_report import shown_from
-from fairdraw.loading import LENSES, all_checks, load_reference, load_sampler
+from fairdraw.loading import LENSES, all_checks, load_reference, load_sampler, require_extra
 from fairdraw.report import (
     GREEN,
     NOTHING_RUN,
@@ -69,6 +69,8 @@ class _Asked:
         """Refuse what would lose its result after a long run."""
         self.files.require_writable()
         require_writable("--pictures", self.pictures)
+        if self.pictures is not None:
+            require_extra("--pictures", "matplotlib")
         require_writable("--ledger", self.ledger)
         if self.write_baseline is not None:
             expected.require_new(self.write_baseline)

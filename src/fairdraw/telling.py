@@ -51,7 +51,7 @@ _UNSTEADY = (
 def told(check: AnyCheck, session: Session, error: BaseException) -> Story:
     """The failure as a story; writes its crash file on the way."""
     case = getattr(error, "case", None)
-    notes = [_UNSTEADY] if isinstance(error, ExceptionGroup) else []
+    notes = [*([_UNSTEADY] if isinstance(error, ExceptionGroup) else []), *getattr(error, "remarks", ())]
     story = _about(check, error)
     if case is None:
         return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
