@@ -12,10 +12,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.budget import BudgetEnded, cut_short, guarded
 from fairdraw.checks import PROFILES, AnyCheck, OutOfTime, Profile, Question
 from fairdraw.failures import CheckFailure, Inconclusive
 from fairdraw.seeds import DEFAULT_SEED
@@ -43,6 +45,9 @@ def judged_tables(
 ) -> Iterator[Picture]:
     """Every table that the open law checks judge, with all counts of the run; empty ones are left out.
 
+    Raises:
+        BudgetEnded: If `sampler` is guarded and time is out before a check's counts are complete.
+
     Randomness:
         That of the checks.
     """
@@ -55,15 +60,34 @@ def judged_tables(
                 yield Picture(f"{check.code} {name}", counts[name], plan, tables[name].label)
 
 
-def draw_pictures(folder: Path, checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int) -> list[Path]:
+def draw_pictures(
+    folder: Path,
+    checks: Iterable[AnyCheck],
+    sampler: Any,
+    profile: Profile,
+    seed: int,
+    out_of_time: OutOfTime = lambda: False,
+) -> list[Path]:
     """A PNG per table, observed against expected with the bands of chance; the files.
+
+    Args:
+        out_of_time: Checks whose counts are not complete when it says so have no pictures.
 
     The sampler is `Any`: of the contract that the checks are about.
 
     Raises:
         ImportError: If Matplotlib is not installed.
     """
-    return write_pictures(folder, judged_tables(checks, sampler, profile, seed))
+    return write_pictures(folder, _complete_tables(checks, guarded(sampler, out_of_time), profile, seed))
+
+
+def _complete_tables(
+    checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
+) -> Iterator[Picture]:
+    """The judged tables of the checks that were drawn to the end."""
+    for check in checks:
+        with suppress(BudgetEnded):
+            yield from judged_tables([check], sampler, profile, seed)
 
 
 def fingerprint(sampler: RejectionSampler) -> str:
@@ -135,10 +159,10 @@ class LedgerCheck(Question):
             See `ledger`; each line has an equal share of 1e-4.
         """
         if out_of_time():
-            raise Inconclusive("the time budget ended: this night is not entered")
+            raise cut_short("this night is not entered")
         ledger, mark, chosen = Ledger.load(self.path), fingerprint(sampler), profile or PROFILES["ci"]
         entries = {}
-        for table in judged_tables(self.checks, sampler, chosen, seed):
+        for table in self._tables(sampler, chosen, seed, out_of_time):
             counts, _ = table.plan.pooling.pool(table.counts)
             p_value = weigh(table.name, table.counts, table.plan, table.label).p_value
             entries[table.name] = ledger.record(
@@ -161,6 +185,13 @@ class LedgerCheck(Question):
                 evidence=f"{len(entries)} lines share a rate of {LEDGER_RATE:g}; ledger {self.path}",
             )
         return max(entry.num_nights for entry in entries.values())
+
+    def _tables(self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime) -> list[Picture]:
+        """All judged tables: a night that is cut is not entered."""
+        try:
+            return list(judged_tables(self.checks, guarded(sampler, out_of_time), profile, seed))
+        except BudgetEnded:
+            raise cut_short("this night is not entered") from None
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Not for `parametrize_with_checks`: a night has a seed."""

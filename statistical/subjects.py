@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw.budget import unwrapped
 from fairdraw.harness import emit
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
 from fairdraw.seeds import derive_seed
@@ -185,7 +186,8 @@ class _SharedCounts:
         self._looks: dict[tuple[Course, int], list[Counts]] = {}
 
     def of(self, sampler: RejectionSampler, course: Course, seed: int) -> list[Counts]:
-        """The looks of one course; another sampler starts anew."""
+        """The looks of one course; another sampler starts anew, and the same one in another wrapper does not."""
+        sampler = unwrapped(sampler)
         if sampler is not self._sampler:
             self._sampler, self._looks = sampler, {}
         return self._looks.setdefault((course, seed), [])

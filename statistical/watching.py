@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from fairdraw.budget import BudgetEnded
 from fairdraw.statistical.design import NoPower, SamplePlan
 
 if TYPE_CHECKING:
@@ -40,12 +41,17 @@ def watch(
 
     Args:
         count: From the number of the look to the count tables of fresh samples.
-        out_of_time: Asked before each look; ends the check, which is inconclusive then.
+        out_of_time: Asked before each look; ends the check, which is inconclusive then. So does `BudgetEnded`, raised
+            by a guarded sampler in the middle of a look: the counts of that look are lost, whatever they were. Neither
+            depends on what was counted, so that error rates stay.
     """
     for look in range(num_looks):
         if out_of_time():
             break
-        counts = count(look)
+        try:
+            counts = count(look)
+        except BudgetEnded:
+            break
         if check.look({name: counts[name] for name in check.planned}) is not None:
             break
     return check.decide()

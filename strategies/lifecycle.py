@@ -45,6 +45,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from fairdraw.budget import SHRINKING_WAS_CUT, BudgetEnded
 from fairdraw.failures import raised_by
 from fairdraw.strategies._lifecycle_events import (
     Add,
@@ -104,6 +105,8 @@ class Found(NamedTuple):
 
     lifecycle: Life
     error: BaseException
+    remarks: tuple[str, ...] = ()
+    """What a reader of the example must know."""
 
 
 class LifecycleMachine(RuleBasedStateMachine):
@@ -183,10 +186,10 @@ class LifecycleMachine(RuleBasedStateMachine):
     @classmethod
     def _smallest(cls, life: Life, error: BaseException) -> Found:
         """The smallest life that ends in an error of the same class, raised by the same side."""
-        last = error
+        last, smallest = error, life.events
 
         def fails(events: tuple[Event, ...]) -> bool:
-            nonlocal last
+            nonlocal last, smallest
             try:
                 playing = Playing(life.replace(events=events), cls.scanner, cls.reference)
                 for event in events:
@@ -194,14 +197,17 @@ class LifecycleMachine(RuleBasedStateMachine):
             except (Exception, SystemExit) as again:
                 if not isinstance(again, type(error)) or raised_by(again) is not raised_by(error):
                     return False
-                last = again
+                last, smallest = again, events
                 return True
             return False
 
-        if not fails(life.events):
-            return Found(life, error)
-        events = shrunk(life.events, fails)
-        return Found(life.replace(events=events), last)
+        try:
+            if not fails(life.events):
+                return Found(life, error)
+            shrunk(life.events, fails)
+        except BudgetEnded:
+            return Found(life.replace(events=smallest), last, (SHRINKING_WAS_CUT,))
+        return Found(life.replace(events=smallest), last)
 
 
 class AnyLifeMachine(LifecycleMachine):

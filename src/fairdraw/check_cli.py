@@ -22,7 +22,7 @@ from fairdraw._cli_parts import EXIT_CODES, or_refuse, with_progress
 from fairdraw.checks import PROFILES
 from fairdraw.html_report import shown_from
 from fairdraw.job import Job
-from fairdraw.loading import LENSES
+from fairdraw.loading import LENSES, require_extra
 from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw.report import NOTHING_RUN, Header, Scope, Summary, broken_texts, progress_line
 from fairdraw.run_files import RunFiles, require_writable
@@ -87,6 +87,8 @@ class _Asked:
         """Refuse what would lose its result after a long run."""
         self.files.require_writable()
         require_writable("--pictures", self.pictures)
+        if self.pictures is not None:
+            require_extra("--pictures", "matplotlib")
         require_writable("--ledger", self.ledger)
         if self.write_baseline is not None:
             expected.require_new(self.write_baseline)

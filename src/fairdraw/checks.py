@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairdraw.failures import CapabilityClosed, Inconclusive, raised_by
+from fairdraw.budget import (
+    SHRINKING_SHARE,
+    SHRINKING_WAS_CUT,
+    BudgetEnded,
+    before_it_began,
+    cut_short,
+    guarded,
+    is_endless,
+    part_of,
+)
+from fairdraw.failures import CapabilityClosed, raised_by
 from fairdraw.protocols import Capabilities, Capability, Subject
 from fairdraw.seeds import derive_seed
 
@@ -27,6 +37,7 @@ __all__ = [
     "OutOfTime",
     "Profile",
     "Question",
+    "Timed",
     "check",
     "differential",
 ]
@@ -250,14 +261,15 @@ class Check(Question):
         """Try the promise on drawn cases and shrink the first that breaks it.
 
         Args:
-            out_of_time: Asked before the search, which is short.
+            out_of_time: Asked before every case and every call of the sampler. Shrinking has a share of the time that
+                is left then; when that is over, the smallest case so far is reported.
 
         Returns:
             The number of cases tried.
 
         Raises:
             CapabilityClosed: If the sampler declines what the check needs.
-            Inconclusive: If time is out.
+            Inconclusive: If time is out before a case failed.
             CheckFailure: If the promise is broken. The exception carries the smallest case as `case`.
 
         Randomness:
@@ -267,8 +279,8 @@ class Check(Question):
         if reason is not None:
             raise CapabilityClosed(reason)
         if out_of_time():
-            raise Inconclusive("the time budget ended before this check began")
-        trial = _Trial(self, sampler, reference)
+            raise before_it_began()
+        trial = _Trial(self, sampler, reference, out_of_time)
         chosen = profile or PROFILES["ci"]
         examples = chosen.examples_for(sampler.capabilities, self.weight)
         trial.search(self.cases(sampler.capabilities), examples, derive_seed("cases", seed, self.code))
@@ -283,21 +295,67 @@ _SEEDS_ALONE = 32
 """Seeds tried per request of a failing batch: enough if one in ten shows the fault (0.9**32 = 3 %)."""
 
 
+class Timed:
+    """What a search remembers for the case that the time budget ends it."""
+
+    def __init__(self, out_of_time: OutOfTime) -> None:
+        self._out_of_time = out_of_time
+        self.smallest: tuple[Any, BaseException] | None = None
+        """The failing case with the shortest description, and how it failed. Any: a case of the contract."""
+
+    def guarded(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
+        """`sampler`, which raises `BudgetEnded` when time is out; once a case failed, when that for shrinking is."""
+        return sampler if is_endless(self._out_of_time) else guarded(sampler, self.out_of_time)
+
+    def out_of_time(self) -> bool:
+        """Whether the search has to end; `failed` moves the end."""
+        return self._out_of_time()
+
+    def require_time(self) -> None:
+        """Raise `BudgetEnded` if time is out."""
+        if self.out_of_time():
+            raise BudgetEnded
+
+    def failed(self, case: Any, error: BaseException) -> None:
+        """Remember a failing case; the first one starts the time for shrinking."""
+        if self.smallest is None:
+            self._out_of_time = part_of(self._out_of_time, SHRINKING_SHARE)
+        if self.smallest is None or len(repr(case)) <= len(repr(self.smallest[0])):
+            self.smallest = case, error
+
+    def ended(self, tried: int, what: str) -> BaseException:
+        """What a search raises that the time budget ended: the failure that it found, or that it is undecided."""
+        if self.smallest is None:
+            return cut_short(f"{tried} of {what} tried", tried)
+        case, error = self.smallest
+        # Read back by the runner. Not setattr: the class may be the user's, and forbid it.
+        vars(error).update(case=case, tried=tried, remarks=(SHRINKING_WAS_CUT,))
+        return error
+
+
 class _Trial:
     """One search; remembers the failing case, which is the smallest once Hypothesis has shrunk."""
 
-    def __init__(self, owner: Check, sampler: Subject, reference: Subject | None) -> None:
-        self.owner, self.sampler, self.reference = owner, sampler, reference
+    def __init__(self, owner: Check, sampler: Subject, reference: Subject | None, out_of_time: OutOfTime) -> None:
+        self.owner, self.timed = owner, Timed(out_of_time)
+        self.sampler, self.reference = self.timed.guarded(sampler), self.timed.guarded(reference)
         self.tried = 0
         self.failing: Any = None  # the case
 
     def one(self, case: Any) -> None:
-        self.tried += 1
+        from hypothesis.errors import UnsatisfiedAssumption
+
+        self.timed.require_time()
         try:
             self.owner.on_case(self.sampler, case, self.reference)
-        except (Exception, SystemExit):
-            self.failing = case
+        except UnsatisfiedAssumption:
             raise
+        except (Exception, SystemExit) as error:
+            self.tried += 1
+            self.failing = case
+            self.timed.failed(case, error)
+            raise
+        self.tried += 1
 
     def search(self, cases: st.SearchStrategy[Any], examples: int, seed: int) -> None:
         import hypothesis
@@ -322,6 +380,8 @@ class _Trial:
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:
             searching()
+        except BudgetEnded:
+            raise self.timed.ended(self.tried, f"{examples} cases") from None
         except (Exception, SystemExit) as error:
             raised = self._alone(error) or error
             # Read back with getattr by the runner. Not setattr: the class may be the user's, and forbid it.
@@ -341,6 +401,9 @@ class _Trial:
             for seed in range(_SEEDS_ALONE):
                 try:
                     self.one(found.replace(requests=(request,), seed=seed))
+                except BudgetEnded:
+                    self.failing = found
+                    return None
                 except (Exception, SystemExit) as error:
                     if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
                         return error  # else another fault, or a check that needs several requests

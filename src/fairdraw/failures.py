@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = [
-    "OUT_OF_TIME",
     "AdapterError",
     "CapabilityClosed",
     "CheckFailure",
@@ -22,9 +21,6 @@ __all__ = [
     "raised_by",
     "without_numbers",
 ]
-
-OUT_OF_TIME = "the time budget ended"
-"""How the reason of a check begins that time left undecided; the verdict counts these apart."""
 
 
 def without_numbers(text: str) -> str:

@@ -26,6 +26,7 @@ __all__ = [
     "last_line",
     "load_reference",
     "load_sampler",
+    "require_extra",
 ]
 
 LENSES: dict[str, tuple[str, ...]] = {
@@ -103,6 +104,20 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[Subjec
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
     return reference, reference.name
+
+
+def require_extra(option: str, module: str) -> None:
+    """Refuse an option before the run if what it needs cannot be imported; it comes with the extra `report`.
+
+    Raises:
+        CannotStart: If so; it says how to install it.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise CannotStart(
+            f"{option}: {module} cannot be imported ({error}), but it is needed. Use pip install 'fairdraw[report]'."
+        ) from None
 
 
 def _require_contract(reference: Subject, asked: str) -> None:

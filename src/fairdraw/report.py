@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
+from fairdraw.budget import budget_report, undecided_by_budget
 from fairdraw.causes import Cause, find_causes, has_a_lone_property
 from fairdraw.controls import controls_lines, controls_to_json
 from fairdraw.runner import STALE, CheckRecord, Status
@@ -147,6 +148,7 @@ class Summary:
             *self._reasons("skipped"),
             *self._declined(),
             *self._undecided(),
+            *(f"  {line}" for line in budget_report(self.records)),
             *(f"  incomplete {record.id}: {record.reason}" for record in self.records if record.status == "incomplete"),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
@@ -168,10 +170,10 @@ class Summary:
         return f"{run} run: {', '.join(counts)}{not_run}"
 
     def _undecided(self) -> list[str]:
-        """Checks without a decision, grouped by reason: a budget that ends leaves many, for one reason."""
+        """Checks without a decision, grouped by reason; those that time left undecided have a report of their own."""
         codes: dict[str, list[str]] = {}
         for record in self.records:
-            if record.status == "inconclusive":
+            if record.status == "inconclusive" and not undecided_by_budget(record):
                 codes.setdefault(record.reason, []).append(record.code)
         return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
 

@@ -21,7 +21,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.html_report import page
-from fairdraw.loading import CannotStart
+from fairdraw.loading import CannotStart, require_extra
 from fairdraw.report import Scope, Summary
 
 if TYPE_CHECKING:
@@ -96,12 +96,14 @@ class RunFiles:
         """Refuse before the run.
 
         Raises:
-            CannotStart: If one of the files cannot be written.
+            CannotStart: If one of the files cannot be written, or Jinja2 is missing.
         """
         for name, path in ((f"{self.option}json", self.lines), (f"{self.option}html", self.page)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
             require_writable(name, path)
+        if self.page is not None:
+            require_extra(f"{self.option}html", "jinja2")
 
     def start(self, header: Header, num_checks: int) -> None:
         """Write what is true of a run that has just begun: whatever kills it leaves files that say INCOMPLETE.

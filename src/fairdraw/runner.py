@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairdraw.budget import Deadline
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.contracts import contract_name
 from fairdraw.expected import Expected
@@ -191,7 +192,7 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
                 profile=session.profile,
                 seed=session.seed,
                 reference=session.reference,
-                out_of_time=session.out_of_time,
+                out_of_time=Deadline(session.ends_at),
             )
     except (Exception, SystemExit, SamplerHangs) as caught:  # a sampler that leaves the program has failed
         error, cases = caught, getattr(caught, "tried", 0)

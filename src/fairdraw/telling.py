@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.budget import unwrapped
 from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS
 from fairdraw.crash import Crash, write_crash
@@ -68,7 +69,7 @@ _UNSTEADY = (
 def told(check: AnyCheck, session: Session, error: BaseException, sampler: Subject) -> Story:
     """The failure of `sampler` as a story; writes its crash file on the way."""
     case = vars(error).get("case")
-    notes = [_UNSTEADY] if _grouped(error) != (error,) else []
+    notes = [*([_UNSTEADY] if _grouped(error) != (error,) else []), *vars(error).get("remarks", ())]
     story = _about(check, session, error, sampler)
     if case is None:
         return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
@@ -107,7 +108,7 @@ def _raised_title(error: BaseException, sampler: Subject, reference: Subject | N
 
     A mark of somebody else's is that of the specification, which is called as samplers are, and is ours.
     """
-    blamed = raised_by(error)
+    blamed = unwrapped(raised_by(error))
     if blamed is not None and blamed is sampler:
         return "sampler raised an exception"
     if blamed is not None and blamed is reference:

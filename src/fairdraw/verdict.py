@@ -17,8 +17,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from fairdraw.budget import undecided_by_budget
 from fairdraw.contracts import CONTRACTS
-from fairdraw.failures import OUT_OF_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,7 +96,7 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
         return Verdict(RED, "RED: " + "; ".join(f"{what}: {n}" for what, n in (red | not_run).items() if n))
     if ended.not_run:
         return Verdict(INCOMPLETE, _incomplete(f"the run ended after {_done(records, ended)}", records))
-    late = [record for record in records if _is_late(record)]
+    late = [record for record in records if undecided_by_budget(record)]
     if late:
         why = f"the time budget ended with {len(late)} of {len(records)} checks undecided"
         return Verdict(INCOMPLETE, _incomplete(why, records))
@@ -115,17 +115,14 @@ def _count(records: Iterable[CheckRecord], *statuses: str) -> int:
     return sum(record.status in statuses for record in records)
 
 
-def _is_late(record: CheckRecord) -> bool:
-    """Whether the time budget, and not the sampler, left this check undecided."""
-    return record.status == "inconclusive" and record.reason.startswith(OUT_OF_TIME)
-
-
 def _red_reasons(records: Sequence[CheckRecord], num_missed: int) -> dict[str, int]:
     found = {
         "checks failed": _count(records, "failed"),
         "checks that ended in an exception": _count(records, "error"),
         "known failures gone": _count(records, "xpassed"),
-        "checks undecided": sum(record.status == "inconclusive" and not _is_late(record) for record in records),
+        "checks undecided": sum(
+            record.status == "inconclusive" and not undecided_by_budget(record) for record in records
+        ),
         "mutants missed, so that the checks cannot be trusted here": num_missed,
     }
     return found if any(found.values()) else {}
