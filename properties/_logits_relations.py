@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
+
 from fairdraw.checks import check
 from fairdraw.oracles.logits_bounds import logits_bounds
 from fairdraw.oracles.logits_plan import LogitsPlanOracle
@@ -20,12 +22,11 @@ from fairdraw.properties._logits_asserts import (
 )
 from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
 from fairdraw.protocols._logits_plan import BatchChange, LogitsParams, RowOfRequest
-from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, logits_cases
+from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, EventRecipe, logits_cases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hypothesis import strategies as st
     from torch import Tensor
 
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsPlanner
@@ -66,7 +67,30 @@ def parameters_move_with_their_request(planner: LogitsPlanner, case: LogitsCase)
     _every_step_equals_the_oracle(planner, case)
 
 
-@check("PLAN132", lambda can: _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2), contract="logits_plan")
+_GROWS_AND_IS_CUT = (EventRecipe("grow"), EventRecipe("cut"))
+
+
+def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    """Half of the cases are one request whose work begins and ends while its output grows, is cut, and whatever else.
+
+    Drawn freely, kinds and events that fit together are rare.
+    """
+    freely = _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2)
+    one = logits_cases(
+        can,
+        max_requests=1,
+        max_drafts=1,
+        min_kinds=1,
+        max_kinds=2,
+        kinds=("min-tokens", "bad-words"),
+        idle=False,
+        events=("grow", "cut"),
+        max_events=2,
+    )
+    return st.one_of(freely, one.map(lambda case: case.replace(events=(*_GROWS_AND_IS_CUT, *case.events))))
+
+
+@check("PLAN132", _growing, contract="logits_plan")
 def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
     """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hypothesis import strategies as st
 
 from fairdraw.oracles.supports import support_of
 from fairdraw.properties._sampling_asserts import (
@@ -22,6 +25,7 @@ from fairdraw.properties._sampling_asserts import (
 from fairdraw.protocols import Capability, TokenDrafter, filter_policy
 
 if TYPE_CHECKING:
+    from fairdraw.protocols import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
 
 _LAW = (Capability.DRAFT_LAW,)
@@ -76,7 +80,25 @@ def drafted_tokens_have_positive_probability_in_their_law(sampler: TokenDrafter,
             broken(f"request {request} drafted token {token}, which its law does not give")
 
 
-@check("SAM174", lambda can: ordinary(can, greedy=False), needs=_LAW)
+_BOTH_CUT = ((0.9, 0.1), (0.5, 0.1), (0.9, 0.5), (0.9, 0.01))
+"""Values of top-p and min-p that both take tokens away, so that their order shows."""
+
+
+def _filtered(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Half of the cases have top-p and min-p in every request: drawn apart, both cut in one batch of a hundred."""
+    any_filters = ordinary(can, greedy=False)
+    if Capability.TOP_P not in can or Capability.MIN_P not in can:
+        return any_filters
+    plain = ordinary(can, greedy=False, filters=(), min_vocab_size=8, logits=("normal", "zipf"))
+    return st.one_of(any_filters, plain.map(_with_both))
+
+
+def _with_both(case: SamplingCase) -> SamplingCase:
+    requests = zip(case.requests, cycle(_BOTH_CUT), strict=False)
+    return case.replace(requests=tuple(replace(request, top_p=p, min_p=m) for request, (p, m) in requests))
+
+
+@check("SAM174", _filtered, needs=_LAW)
 def draft_laws_have_the_support_of_the_filters(sampler: TokenDrafter, case: SamplingCase) -> None:
     """`draft_probs` are positive on every token that the filters must keep, and 0 on every one that they must not.
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]  # Any: JSON
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
 PROFILE_NAMES = ("smoke", "ci")
+_COMMIT = commit()
 
 
 def mutants() -> Iterator[tuple[str, Mutant]]:
@@ -72,6 +73,7 @@ def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
         "caught_by": caught_by,
         "resolved": mutant.min_draws <= PROFILES[profile].draws,
         "seconds": round(time.process_time() - started, 2),
+        "commit": _COMMIT[:10],
     }
 
 
@@ -94,9 +96,9 @@ def all_rows(kept: dict[tuple[object, ...], Row], part: Path) -> list[Row]:
     return rows
 
 
-def write_record(path: Path, rows: list[Row], started: str) -> None:
-    """JSON, a row per line."""
-    head = {"commit": started, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
+def write_record(path: Path, rows: list[Row]) -> None:
+    """JSON, a row per line; each says the commit that made it."""
+    head = {"commit": _COMMIT, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
     lines = ",\n".join(json.dumps(row) for row in rows)
     path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
 
@@ -202,8 +204,7 @@ def main() -> int:
             kept |= {key(r): r for r in before if arguments.match not in f"{r['contract']} {r['first']} {r['mutant']}"}
         if not arguments.resume:
             part.unlink(missing_ok=True)
-        began = commit()
-        write_record(arguments.out, all_rows(kept, part), began)
+        write_record(arguments.out, all_rows(kept, part))
         part.unlink()
     record = json.loads(arguments.out.read_text(encoding="utf-8"))
     if arguments.docs:
