@@ -9,16 +9,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairdraw import __version__
-from fairdraw.loading import CannotStart, all_checks
+from fairdraw.loading import CannotStart, all_checks, all_questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairdraw.checks import AnyCheck
+    from fairdraw.checks import AnyCheck, Question
 
-__all__ = ["EXIT_CODES", "Refused", "find_check", "or_refuse", "with_progress"]
+__all__ = ["EXIT_CODES", "Refused", "find_check", "find_question", "or_refuse", "with_progress"]
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound="AnyCheck | Question")
 
 EXIT_CODES = """\b
 Exit codes:
@@ -46,7 +47,16 @@ def or_refuse(action: Callable[[], T]) -> T:
 
 def find_check(code: str) -> AnyCheck:
     """The check of that code."""
-    for one in all_checks():
+    return _of_code(code, all_checks())
+
+
+def find_question(code: str) -> Question:
+    """The question of that code: a check, or what is asked beside them."""
+    return _of_code(code, all_questions())
+
+
+def _of_code(code: str, known: Iterable[Q]) -> Q:
+    for one in known:
         if one.code == code.upper():
             return one
     raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")

@@ -102,6 +102,10 @@ class Question:
     def __str__(self) -> str:
         return self.id
 
+    def again(self, profile: str, seed: int) -> dict[str, str]:
+        """Options of `fairdraw check` that ask this question again, and no other."""
+        return {"-k": self.code, "--profile": profile, "--seed": str(seed)}
+
     # Any: a subclass for one contract asks for that contract's type.
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be asked of `sampler`; `None` if it can."""
@@ -190,6 +194,7 @@ class AnyCheck(Protocol):
     def id(self) -> str: ...
 
     def why_not(self, sampler: Any, reference: Any | None = None) -> str | None: ...
+    def again(self, profile: str, seed: int) -> dict[str, str]: ...
     def run(
         self,
         sampler: Any,
