@@ -130,14 +130,14 @@ class TestVerdict:
         assert result.ret == 1
         lines = result.stdout.lines
         start = next(i for i, line in enumerate(lines) if line.startswith("REJ101"))
-        labels = [line.partition(":")[0] for line in lines[start : start + 10]]
+        labels = [line.partition(":")[0] for line in lines[start : start + 11]]
         story = ["meaning", "usually", "effect", "evidence", "smallest example", "reproduce", "crash file"]
         command, search = labels.pop(7), labels.pop(8)
         story.insert(6, "search again")
         assert labels == ["REJ101 token ids lie in the vocabulary", *story]
         assert command.startswith("fairdraw replay .fairdraw/crashes/REJ101-")
         assert search.startswith("pytest --pyargs fairdraw --sampler stranger")
-        assert lines[start + 10].startswith("=")
+        assert lines[start + 11].startswith("=")
         assert "RED: promises broken: 1" in lines
         for noise in ("Traceback", "Failing test case", "Falsifying", "hypothesis.", "runner.py"):
             assert noise not in "\n".join(line for line in lines if not line.startswith(("plugins:", "  versions:")))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from fairdraw.checks import AnyCheck, Question
 
-__all__ = ["EXIT_CODES", "Refused", "find_check", "find_question", "or_refuse", "with_progress"]
+__all__ = ["EXIT_CODES", "Refused", "find_check", "find_question", "or_refuse", "wants_colour", "with_progress"]
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound="AnyCheck | Question")
@@ -62,9 +64,20 @@ def _of_code(code: str, known: Iterable[Q]) -> Q:
     raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")
 
 
+def wants_colour() -> bool | None:
+    """Whether to colour, by the environment: `NO_COLOR`, else `FORCE_COLOR`, whatever their values unless empty.
+
+    `None` if neither does: then a terminal gets colours, and nothing else.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
 def with_progress(what: str, total: int, results: Iterable[T], line: Callable[[T], str | None]) -> list[T]:
     """Collect `results`: under a bar on a terminal, a line each elsewhere."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    # FORCE_COLOR asks for colours, not for a bar that moves in a file.
+    console = Console(highlight=False, markup=False, soft_wrap=True, force_terminal=sys.stdout.isatty())
     if not console.is_terminal:
         return [_echoed(result, line) for result in results]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairdraw import __version__
-from fairdraw._cli_parts import EXIT_CODES, find_question, or_refuse
+from fairdraw._cli_parts import EXIT_CODES, find_question, or_refuse, wants_colour
 from fairdraw.bench_cli import bench_command
 from fairdraw.capability_words import glossary
 from fairdraw.check_cli import check_command
@@ -29,8 +29,10 @@ __all__ = ["main"]
 
 @click.group(epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="fairdraw")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Is a token sampler right, fair and fast?"""
+    context.color = wants_colour()  # of every command below, and of its refusals
 
 
 main.add_command(bench_command)
