@@ -9,12 +9,14 @@ processes drew it, it is).
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.budget import BudgetEnded, cut_short, guarded
@@ -30,11 +32,10 @@ from fairdraw.statistical.pictures import Picture, write_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["LedgerCheck", "draw_pictures", "fingerprint", "ledger_check"]
+__all__ = ["LEDGER", "LedgerCheck", "draw_pictures", "fingerprint", "ledger_check"]
 
 LEDGER_RATE = 1e-4
 """Of all lines of a ledger together; see `ledger` for what it bounds."""
@@ -193,9 +194,27 @@ class LedgerCheck(Question):
         except BudgetEnded:
             raise cut_short("this night is not entered") from None
 
+    def again(self, profile: str, seed: int) -> dict[str, str]:
+        """Another night: the ledger has seen this one's seed."""
+        return {"--only": self.lens, "--profile": profile, "--seed": "fresh", "--ledger": str(self.path)}
+
     def __call__(self, sampler: RejectionSampler) -> None:
         """Not for `parametrize_with_checks`: a night has a seed."""
         raise refuse("LedgerCheck", "no seed", "a night must have one of its own", "Use fairdraw check --ledger.")
+
+
+LEDGER = LedgerCheck(
+    "LAW901",
+    "no evidence adds up over nights",
+    "Biases too small for one night show over many: e-values multiply, and counts add up.\n\n"
+    "Look at the table that is named; its line started when the sampler's code last changed.",
+    "rejection",
+    "statistical",
+    (),
+    Path("FILE"),
+    (),
+)
+"""What a run with `--ledger FILE` asks beside its checks."""
 
 
 def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerCheck:
@@ -207,14 +226,4 @@ def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerChe
     if seed == DEFAULT_SEED:
         raise refuse("ledger_check", f"seed={seed} is the release's", "nights must differ", "Add --seed fresh.")
     Ledger.load(path)
-    return LedgerCheck(
-        "LAW901",
-        "no evidence adds up over nights",
-        "Biases too small for one night show over many: e-values multiply, and counts add up.\n\n"
-        "Look at the table that is named; its line started when the sampler's code last changed.",
-        "rejection",
-        "statistical",
-        (),
-        path,
-        tuple(checks),
-    )
+    return dataclasses.replace(LEDGER, path=path, checks=tuple(checks))

@@ -207,7 +207,7 @@ class TestReplay:
         assert result.exit_code == 1
         assert result.stdout.startswith("FAILED: stranger:make_beyond still breaks this promise")
         assert "effect:" in result.output
-        assert "reproduce: fairdraw replay" in result.output
+        assert "\nreproduce:\nfairdraw replay" in result.output
         assert "\nthe batch, in numbers:\n  draft_token_ids: " in result.output
 
     def test_mended_sampler_is_fixed(self, stranger: Path) -> None:

@@ -71,7 +71,7 @@ def effect(text: str) -> str:
 def test_command_of_a_failed_law_writes_the_file_that_it_names() -> None:
     told = fairdraw("check", "planted:make", "-k", "LAW201", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
-    assert f"\nreproduce: fairdraw replay {path}  (or search again: fairdraw check planted:make -k LAW201 " in told
+    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check planted:make -k LAW201 " in told
     assert f"\ncrash file: {path}" in told
     assert "smallest example" not in told
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -128,10 +130,14 @@ class TestVerdict:
         assert result.ret == 1
         lines = result.stdout.lines
         start = next(i for i, line in enumerate(lines) if line.startswith("REJ101"))
-        labels = [line.partition(":")[0] for line in lines[start : start + 8]]
+        labels = [line.partition(":")[0] for line in lines[start : start + 11]]
         story = ["meaning", "usually", "effect", "evidence", "smallest example", "reproduce", "crash file"]
+        command, search = labels.pop(7), labels.pop(8)
+        story.insert(6, "search again")
         assert labels == ["REJ101 token ids lie in the vocabulary", *story]
-        assert lines[start + 8].startswith("=")
+        assert command.startswith("fairdraw replay .fairdraw/crashes/REJ101-")
+        assert search.startswith("pytest --pyargs fairdraw --sampler stranger")
+        assert lines[start + 11].startswith("=")
         assert "RED: checks failed: 1" in lines
         for noise in ("Traceback", "Failing test case", "Falsifying", "hypothesis.", "runner.py"):
             assert noise not in "\n".join(line for line in lines if not line.startswith(("plugins:", "  versions:")))
@@ -267,10 +273,15 @@ class TestDecorator:
     def test_story_repeats_the_very_test(self, pytester: pytest.Pytester) -> None:
         result = self.decorated(pytester, "make_beyond", "-k", "REJ101", "--fairdraw-seed", "5")
         assert result.ret == 1
+        lines = result.stdout.lines
+        command = shlex.split(lines[lines.index("reproduce:") + 1])
+        assert command[0] == "pytest"
+        assert fnmatch(command[1], "test_*.py::test_sampler[[]beyond-REJ101 *]")
+        assert command[2:] == ["--fairdraw-profile", "smoke", "--fairdraw-seed", "5"]
+        assert pytester.runpytest_inprocess(*OPTIONS, *command[1:]).ret == 1
         result.stdout.fnmatch_lines(
-            ['reproduce: *pytest "*::test_sampler?beyond-REJ101*" --fairdraw-profile smoke --fairdraw-seed 5)']
+            ["note: this case alone: fairdraw replay * --sampler SPEC, with pkg.module:factory *"]
         )
-        result.stdout.fnmatch_lines(["reproduce: * --sampler SPEC  (SPEC: pkg.module:factory of your sampler, *"])
 
     def test_declined_capability_is_a_skip(self, pytester: pytest.Pytester) -> None:
         self.decorated(pytester, "make_closed", "-k", NEEDS_NOISE.code).assert_outcomes(skipped=1)

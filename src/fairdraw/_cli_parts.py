@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -9,16 +11,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fairdraw import __version__
-from fairdraw.loading import CannotStart, all_checks
+from fairdraw.loading import CannotStart, all_checks, all_questions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairdraw.checks import AnyCheck
+    from fairdraw.checks import AnyCheck, Question
 
-__all__ = ["EXIT_CODES", "Refused", "find_check", "or_refuse", "with_progress"]
+__all__ = ["EXIT_CODES", "Refused", "find_check", "find_question", "or_refuse", "wants_colour", "with_progress"]
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound="AnyCheck | Question")
 
 EXIT_CODES = """\b
 Exit codes:
@@ -49,10 +52,29 @@ def or_refuse(action: Callable[[], T]) -> T:
 
 def find_check(code: str) -> AnyCheck:
     """The check of that code."""
-    for one in all_checks():
+    return _of_code(code, all_checks())
+
+
+def find_question(code: str) -> Question:
+    """The question of that code: a check, or what is asked beside them."""
+    return _of_code(code, all_questions())
+
+
+def _of_code(code: str, known: Iterable[Q]) -> Q:
+    for one in known:
         if one.code == code.upper():
             return one
     raise Refused(f"code={code!r} is no check of fairdraw {__version__}. See: fairdraw list")
+
+
+def wants_colour() -> bool | None:
+    """Whether to colour, by the environment: `NO_COLOR`, else `FORCE_COLOR`, whatever their values unless empty.
+
+    `None` if neither does: then a terminal gets colours, and nothing else.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
 
 
 def with_progress(
@@ -63,7 +85,8 @@ def with_progress(
     Args:
         into: What was found stands there even if an exception ends the collecting.
     """
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    # FORCE_COLOR asks for colours, not for a bar that moves in a file.
+    console = Console(highlight=False, markup=False, soft_wrap=True, force_terminal=sys.stdout.isatty())
     if not console.is_terminal:
         for result in results:
             into.append(result)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shlex
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -165,8 +167,10 @@ class PytestRun:
         session = self._sessions.get(check.contract) or self._open([check])[0]
         if any(sampler is loaded for loaded in self._samplers.values()):
             return session
-        options = f"--fairdraw-profile {session.profile.name} --fairdraw-seed {session.seed}"
-        return dataclasses.replace(session, spec=None, command=f'pytest "{item.nodeid}" {options}')
+        path, _, names = item.nodeid.partition("::")  # relative to pytest's root, which need not be where it was typed
+        test = f"{os.path.relpath(item.path)}::{names}" if names else path
+        options = ["--fairdraw-profile", session.profile.name, "--fairdraw-seed", str(session.seed)]
+        return dataclasses.replace(session, spec=None, command=shlex.join(["pytest", test, *options]))
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
         """The session that all tests of one contract share, and a word about its reference."""

@@ -126,6 +126,10 @@ class Question:
         groups = (capabilities.why_all_closed(group) for group in self.needs_one_of)
         return capabilities.why_closed(self.needs) or next((reason for reason in groups if reason), None)
 
+    def again(self, profile: str, seed: int) -> dict[str, str]:
+        """Options of `fairdraw check` that ask this question again, and no other."""
+        return {"-k": self.code, "--profile": profile, "--seed": str(seed)}
+
     # Any: a subclass for one contract asks for that contract's type.
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be asked of `sampler`; `None` if it can."""
@@ -216,6 +220,7 @@ class AnyCheck(Protocol):
     def id(self) -> str: ...
 
     def why_not(self, sampler: Any, reference: Any | None = None) -> str | None: ...
+    def again(self, profile: str, seed: int) -> dict[str, str]: ...
     def run(
         self,
         sampler: Any,

@@ -106,6 +106,8 @@ class Story:
     Args:
         meaning: What is promised.
         usually: What it usually means that the promise is broken, and where to look.
+        command: What shows it again: one line that can be pasted into a shell.
+        search: What searches for it anew, if that is another command.
     """
 
     code: str
@@ -118,9 +120,10 @@ class Story:
     crash_file: str = ""
     notes: tuple[str, ...] = field(default=())
     usually: str = ""
+    search: str = ""
 
     def lines(self) -> list[str]:
-        """The failure as text, one fact a line."""
+        """The failure as text, one fact a line; commands stand alone on lines of their own, to be pasted."""
         rows = [
             ("", f"{self.code} {self.title}"),
             ("meaning", self.meaning),
@@ -129,7 +132,15 @@ class Story:
             ("evidence", self.evidence),
             ("smallest example", self.example),
             ("reproduce", self.command),
+            ("search again", self.search),
             ("crash file", self.crash_file),
             *(("note", note) for note in self.notes),
         ]
-        return [f"{label}: {text}" if label else text for label, text in rows if text]
+        return [line for label, text in rows if text for line in _labelled(label, text)]
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    """The text behind its label; a command below it."""
+    if label in ("reproduce", "search again"):
+        return [f"{label}:", text]
+    return [f"{label}: {text}" if label else text]

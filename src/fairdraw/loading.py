@@ -5,21 +5,22 @@ from __future__ import annotations
 import importlib
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairdraw.contracts import CONTRACTS, contract_of, missing_parts
+from fairdraw.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw.protocols import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fairdraw.checks import AnyCheck
+    from fairdraw.checks import AnyCheck, Question
 
 __all__ = [
     "LENSES",
     "NO_REFERENCE",
     "CannotStart",
     "all_checks",
+    "all_questions",
     "as_sampler",
     "is_built_in",
     "known_defects",
@@ -49,6 +50,17 @@ _ADAPTERS = Path(__file__).parent / "adapters"
 
 class CannotStart(Exception):
     """The run cannot start: an unknown sampler, a factory that raises, not a sampler. One sentence says why."""
+
+
+BESIDE_CHECKS = ("fairdraw.statistical.keeping:LEDGER",)
+"""Questions that a run may ask beside `all_checks`; reports print their codes, too."""
+
+
+def all_questions() -> tuple[Question, ...]:
+    """Everything that has a code of its own, in the order of the codes: `all_checks`, and what is asked beside them."""
+    beside: Iterable[Question] = map(load_part, BESIDE_CHECKS)
+    checks: Iterable[Any] = all_checks()  # Any: each is a Question, which the protocol AnyCheck does not say
+    return tuple(sorted((*checks, *beside), key=lambda question: question.code))
 
 
 def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:

@@ -151,7 +151,9 @@ def printable(text: str) -> str:
 def _replay(stored: _Stored, sampler: Subject, spec: str | None, reference: str | None) -> Told:
     """Ask, and say what became of it."""
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
-    again = f"fairdraw replay {stored.path}" + (f" --sampler {spec}" if spec else "")
+    options = {"--sampler": spec, "--reference": reference}
+    given = [word for option, value in options.items() if value is not None for word in (option, value)]
+    again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
     record = _asked(stored, sampler, session)
     told = _tell(record, stored, _why_undecided(record, stored, sampler))

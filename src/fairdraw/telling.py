@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.budget import unwrapped
@@ -18,16 +20,14 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Subject
     from fairdraw.runner import Session
 
-__all__ = ["RAISED", "broken_promise", "told"]
+__all__ = ["RAISED", "broken_promise", "raised_meanings", "told"]
 
 RAISED = {
     "sampler raised an exception": (
         "A sampler answers every batch of its contract. If it was never meant to take this one, decline the capability "
         "with a reason: the checks that need it are then skipped and counted."
     ),
-    "sampler returned something that is not an output": (
-        "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device."
-    ),
+    "sampler returned something that is not an output": "{output}",
     "reference raised an exception": (
         "The check compares with a reference sampler, and that one could not take this batch. Name another with "
         "--reference, or none."
@@ -43,6 +43,19 @@ RAISED = {
     ),
 }
 """What ends a check without a broken promise, and what it means; all of it is told as `REJ100` (or `SAM100` ...)."""
+
+_OUTPUTS = {
+    "rejection": "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device.",
+    "sampling": "An output is an int64 or int32 tensor [batch_size] on the batch's device; of `draft`, a Drafted.",
+    "logits_plan": "An output is a tensor of logits with the shape of those given.",
+    "penalties": "An output is a float32 tensor with the shape of the logits given.",
+    "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
+}
+
+
+def raised_meanings(contract: str) -> dict[str, str]:
+    """Title to meaning of everything that is told under the contract's code of exceptions."""
+    return {title: meaning.format(output=_OUTPUTS[contract]) for title, meaning in RAISED.items()}
 
 
 def broken_promise(error: BaseException) -> CheckFailure | None:
@@ -72,14 +85,15 @@ def told(check: AnyCheck, session: Session, error: BaseException, sampler: Subje
     notes = [*([_UNSTEADY] if _grouped(error) != (error,) else []), *vars(error).get("remarks", ())]
     story = _about(check, session, error, sampler)
     if case is None:
-        return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
+        search = _search(check, session)
+        return dataclasses.replace(story, command=search, notes=(*story.notes, *notes))
     crash_file, trouble = _stored(check, session, case, story.effect, is_raised=broken_promise(error) is None)
     return dataclasses.replace(
         story,
         example="" if isinstance(case, LawCase) else repr(case),
-        command=_command(check, session, crash_file),
         crash_file=crash_file,
-        notes=(*story.notes, *notes, *trouble),
+        notes=(*story.notes, *notes, *trouble, *_by_hand(session, crash_file)),
+        **_commands(check, session, crash_file),
     )
 
 
@@ -97,7 +111,7 @@ def _about(check: AnyCheck, session: Session, error: BaseException, sampler: Sub
     return Story(
         code,
         f"{title} while asked {check.code}",
-        RAISED[title],
+        raised_meanings(check.contract)[title],
         str(first) if isinstance(first, AdapterError) else last_line(first),
         notes=(f"seen while checking {check.id}",),
     )
@@ -161,25 +175,33 @@ def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[s
         return "", (f"no crash file was written: {error}",)
 
 
-_NAMED = " --sampler SPEC  (SPEC: pkg.module:factory of your sampler, as `fairdraw check` takes it)"
-
-
-def _command(check: AnyCheck, session: Session, crash_file: str) -> str:
-    """What to type to see the failure again."""
-    search = session.command or (_search(check, session) if session.spec is not None else "")
+def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, str]:
+    """What to type to see the failure again, as fields of the story: each can be pasted as it is."""
+    search = _search(check, session)
     if not crash_file:
-        return search
-    replay = f"fairdraw replay {crash_file}" + ("" if session.spec else _NAMED)
-    return f"{replay}  (or search again: {search})" if search else replay
+        return {"command": search}
+    replay = shlex.join(["fairdraw", "replay", crash_file])
+    if session.spec is None:  # an object of a test: a person has to say where it comes from (`_by_hand`)
+        return {"command": search}
+    return {"command": replay, "search": search}
+
+
+def _by_hand(session: Session, crash_file: str) -> tuple[str, ...]:
+    """How to replay the case of a sampler that has no name on the command line."""
+    if not crash_file or session.spec is not None:
+        return ()
+    replay = shlex.join(["fairdraw", "replay", crash_file])
+    return (f"this case alone: {replay} --sampler SPEC, with pkg.module:factory of your sampler as SPEC",)
 
 
 def _search(check: AnyCheck, session: Session) -> str:
-    """The search again, for this check alone, by the program that was started."""
-    profile, seed = session.profile.name, session.seed
-    compared = check.differential and session.reference_spec
+    """The search again, for this check alone, by the program that was started; empty if nothing can be named."""
+    if session.command or session.spec is None:
+        return session.command
+    options = check.again(session.profile.name, session.seed)
+    if check.differential and session.reference_spec:
+        options["--reference"] = session.reference_spec
     if not session.under_pytest:
-        command = f"fairdraw check {session.spec} -k {check.code} --profile {profile} --seed {seed}"
-        return command + (f" --reference {session.reference_spec}" if compared else "")
-    command = f"pytest --pyargs fairdraw --sampler {session.spec} -k {check.code}"
-    command += f" --fairdraw-profile {profile} --fairdraw-seed {seed}"
-    return command + (f" --fairdraw-reference {session.reference_spec}" if compared else "")
+        return shlex.join(["fairdraw", "check", session.spec, *chain(*options.items())])
+    ours = {option.replace("--", "--fairdraw-"): value for option, value in options.items()}
+    return shlex.join(["pytest", "--pyargs", "fairdraw", "--sampler", session.spec, *chain(*ours.items())])
