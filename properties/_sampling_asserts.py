@@ -44,6 +44,7 @@ __all__ = [
     "covered_rows",
     "differential",
     "equals_the_oracle",
+    "equals_the_oracle_on",
     "ordinary",
     "pick",
     "requests_of",
@@ -180,6 +181,11 @@ def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoi
     return [row for row in rows if is_covered(row)]
 
 
+def fresh(noise: SamplingNoise) -> SamplingNoise:
+    """The same noise; generators start at their seeds."""
+    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
+
+
 def numbers_of(batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
     """The exponentials of the call: those that were handed in, or what the seeds give in vLLM's order."""
     if isinstance(noise, RaceNoise):
@@ -212,19 +218,24 @@ def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: floa
 
 
 def equals_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Every request has the oracle's token, as far as the sampler promises it.
+    """Every request of the case has the oracle's token, as far as the sampler promises it."""
+    equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
+
+
+def equals_the_oracle_on(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> None:
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
 
     A race may divide or multiply by a reciprocal. Who promises vLLM's stream divides, as vLLM does, where torch's
     generators can tell the two apart.
     """
-    batch, noise, seen = call(sampler, case)
-    expected = sample_tokens(ORACLE, case.batch(sampler.device), case.noise(sampler.device)).tokens
+    seen = sample_tokens(sampler, batch.clone(), fresh(noise))
+    expected = sample_tokens(ORACLE, batch, fresh(noise)).tokens
     if (expected == seen.tokens).all():
         return
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, RaceNoise):
         free |= [_overflows(row) for row in numbers_of(batch, noise)]
-    other = sample_tokens(MULTIPLYING, case.batch(sampler.device), case.noise(sampler.device)).tokens
+    other = sample_tokens(MULTIPLYING, batch, fresh(noise)).tokens
     right = free & (other == seen.tokens)
     rows = [i for i in covered_rows(sampler, batch, noise) if not right[i]]
     same_tokens(expected, seen.tokens, "the oracle disagrees", rows)

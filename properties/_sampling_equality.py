@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
+from fairdraw.oracles.sampling import SamplingOracle
+from fairdraw.properties._near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     ORACLE,
     RACE,
@@ -14,13 +19,16 @@ from fairdraw.properties._sampling_asserts import (
     covered_rows,
     differential,
     equals_the_oracle,
+    equals_the_oracle_on,
     ordinary,
     pick,
+    requests_of,
     same_tokens,
 )
-from fairdraw.protocols import Capability, TokenSampler
+from fairdraw.protocols import Capability, RaceNoise, TokenSampler
 from fairdraw.sampling_harness import Sampled, sample_tokens
 from fairdraw.strategies import LARGE_VOCAB_SIZES
+from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
@@ -64,6 +72,30 @@ def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: Sampl
     If explicit noise agrees and seeds do not, the order of draws differs, or a request takes another's numbers.
     """
     equals_the_oracle(sampler, case)
+
+
+@check(
+    "SAM146",
+    lambda can: ordinary(
+        can,
+        explicit=True,
+        greedy=False,
+        logits=("normal", "zipf", "tied", "half"),
+        max_vocab_size=100,
+        exponentials=("random",),
+    ),
+    needs=RACE,
+)
+def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Noise under which one token wins by a thousandth over another: the oracle's token.
+
+    Also asked of samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
+    on the way, an approximate logarithm, or a temperature that is rounded.
+    """
+    batch = case.batch(sampler.device)
+    rng, oracle = bulk_rng("near ties", case.seed), SamplingOracle()
+    rows = np.stack([close_race(oracle.law(request), rng) for request in requests_of(batch)])
+    equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(rows).to(batch.device)))
 
 
 def _same_states(expected: Sampled, seen: Sampled, whose: str) -> None:

@@ -29,6 +29,7 @@ from fairdraw.properties._sampling_asserts import (
 )
 from fairdraw.protocols import Capability, RaceNoise, TokenSampler
 from fairdraw.sampling_harness import sample_tokens
+from fairdraw.seeds import derive_seed
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
@@ -146,6 +147,20 @@ def the_temperature_divides_the_logits(sampler: TokenSampler, case: SamplingCase
     divided = batch.replace(logits=logits, temperature=ones)
     other, rows = sample_tokens(sampler, divided, noise), covered_rows(sampler, batch, noise)
     same_tokens(other.tokens, seen.tokens, "against logits that were divided before", rows)
+
+
+@check("SAM127", lambda can: ordinary(can, greedy=True, filters=(), min_vocab_size=2, logits=("flat",)), needs=_GREEDY)
+def greedy_requests_see_small_differences(sampler: TokenSampler, case: SamplingCase) -> None:
+    """In a flat row the one logit that is larger by 1/128 of its value wins: a step that every dtype can hold.
+
+    An argmax of probabilities in half precision, or one that takes what is nearly the largest, answers another id.
+    """
+    batch = case.batch(sampler.device)
+    logits = torch.full_like(batch.logits, 0.125)
+    best = [1 + derive_seed("best", case.seed, row) % (batch.vocab_size - 1) for row in range(batch.batch_size)]
+    logits[range(batch.batch_size), best] = 0.125 * (1 + 2.0**-7)
+    seen = sample_tokens(sampler, batch.replace(logits=logits), case.noise(sampler.device))
+    same_tokens(np.array(best), seen.tokens, "the only largest logit")
 
 
 def _lively(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases

@@ -4,8 +4,8 @@
     python tools/odd_samplers.py --contract sampling --profile smoke --seeds 20
 
 A right sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
-written as they come; with `--out` of an earlier run, rows of the same sampler, profile and seed are replaced. Exits 1 if
-a check accused one.
+written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same. Exits
+1 if a check accused one.
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either co
         "cpu_seconds": round(time.process_time() - started, 1),
         "commit": commit(),
     }
+
+
+def table_line(row: Row) -> str:
+    """One line of the table on the terminal."""
+    verdict = ", ".join(row["accused"]) or "green"
+    return f"{row['cpu_seconds']:6.1f} s  {row['contract']:9}  {row['sampler']:40}  seed {row['seed']}  {verdict}"
 
 
 def key(row: Row) -> tuple[str, ...]:
