@@ -46,6 +46,7 @@ __all__ = [
     "emit_oracle",
     "emit_seeded",
     "equals_the_oracle",
+    "equals_the_oracle_on",
     "explicit_noise",
     "is_left_to",
     "is_masked",
@@ -148,12 +149,17 @@ def same_rows(
         )
 
 
+def fresh(noise: Noise) -> Noise:
+    """The same noise; generators start at their seeds."""
+    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
+
+
 def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> list[int]:
     """Requests whose tokens follow from the noise by what the sampler promises (`covered_requests`)."""
     if isinstance(noise, SeededNoise):
         with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
             torch.manual_seed(noise.seed)
-            noise = draw_noise(batch, SeededNoise(noise.seed, noise.request_seeds))
+            noise = draw_noise(batch, SeededNoise(noise.seed, dict(noise.request_seeds)))
     return covered_requests(sampler, batch, noise)
 
 
@@ -162,20 +168,24 @@ _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Every request has the oracle's tokens, as far as the sampler promises them.
+    """Every request of the case has the oracle's tokens, as far as the sampler promises them."""
+    equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
+
+
+def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> None:
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
 
     A race may divide or multiply by a reciprocal. Who promises vLLM's stream multiplies, as vLLM does, where torch's
     generators can tell the two apart.
     """
-    batch, noise, emission = emit_case(sampler, case)
-    expected = emit_oracle(sampler, case)
+    emission, expected = (emit(one, batch.clone(), fresh(noise)) for one in (sampler, ORACLE))
     differing = (expected.tokens != emission.tokens).any(axis=1)
     if not differing.any():
         return
     free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
     if isinstance(noise, ExplicitNoise):
         free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
-    other = emit(DIVIDING, case.batch(sampler.device), case.noise(sampler.device)).tokens
+    other = emit(DIVIDING, batch, fresh(noise)).tokens
     right = free & (other == emission.tokens).all(axis=1)
     rows = [i for i in covered(sampler, batch, noise) if not right[i]]
     same_rows(expected.tokens[rows], emission.tokens[rows], "the oracle disagrees")

@@ -11,10 +11,12 @@ from fairdraw.properties._asserts import (
     covered,
     emit_case,
     equals_the_oracle,
+    equals_the_oracle_on,
     explicit_noise,
     pick,
     same_rows,
 )
+from fairdraw.properties._near_ties import close_steps
 from fairdraw.properties._rejection_cases import lively, ordinary, rejecting, seeded, synthetic, withdrawing
 from fairdraw.protocols import Capability, ExplicitNoise, RejectionSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
@@ -183,6 +185,23 @@ def synthetic_acceptance_equals_the_oracle(sampler: RejectionSampler, case: Reje
     Only acceptance is synthetic. A sampler that skips recovery in this mode benchmarks something else.
     """
     equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ411",
+    lambda can: rejecting(
+        can, explicit=True, targets=("normal", "zipf", "tied", "half"), max_vocab_size=100, exponentials=("random",)
+    ),
+    needs=_RACE,
+)
+def decisions_by_a_thousandth_equal_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Uniforms a thousandth above or below the ratio, and races won by a thousandth: the oracle's tokens.
+
+    Also asked of samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
+    on the way, an approximate logarithm or reciprocal, or a constant that is added to a probability.
+    """
+    batch = case.batch(sampler.device)
+    equals_the_oracle_on(sampler, batch, close_steps(batch, explicit_noise(case, sampler.device), case.seed))
 
 
 def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:

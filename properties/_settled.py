@@ -31,7 +31,7 @@ _SHIFT = 1e-5
 _TIE = 2.0**-22
 
 # A shift that settles nothing.
-_ANY = 1.0
+_ANY = 2.0**1000
 
 # A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
 _UNDERFLOW = 2.0**-120
@@ -56,14 +56,22 @@ def covered_requests(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: E
     """Requests whose tokens the sampler promises: all, but for near ties and ties that it leaves open.
 
     Without `reference-rounding` these are the requests that no rounding of `log_error` can change; without
-    `lowest-id-ties` also none whose greedy tokens or best scores are tied.
+    `lowest-id-ties` also none whose greedy tokens or best scores are tied. What is drawn in a way that the suite does
+    not know, and rounded freely, is not covered: a recovered token without `reference-race`, an acceptance without
+    `token-verification`.
     """
     has_rounding, has_ties = (
         one in sampler.capabilities for one in (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES)
     )
     if has_rounding and has_ties:
         return list(range(batch.batch_size))
-    shifts = _tie_shifts if has_rounding else _own_shifts
+
+    def own_shifts(step: DraftStep) -> Shifts:
+        known = zip((Capability.TOKEN_VERIFICATION, Capability.REFERENCE_RACE), _own_shifts(step), strict=True)
+        of_acceptance, of_recovery = (shift if one in sampler.capabilities else _ANY for one, shift in known)
+        return of_acceptance, of_recovery
+
+    shifts = _tie_shifts if has_rounding else own_shifts
     return _settled(batch, noise, shifts, are_ties_open=not has_ties)
 
 

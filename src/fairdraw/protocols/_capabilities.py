@@ -25,7 +25,8 @@ class Capability(StrEnum):
     Decline it if your kernel draws inside and cannot be handed numbers.
     """
     REFERENCE_RACE = "reference-race"
-    """With explicit noise, its tokens equal the oracle's bit for bit: same acceptance test, same exponential race.
+    """With explicit noise, its tokens equal the oracle's: same acceptance test, same exponential race, by a division or
+    by a product with the reciprocal.
 
     Decline it if you recover in another way, for instance from a cumulative sum.
     """
@@ -51,7 +52,8 @@ class Capability(StrEnum):
     Decline it if one generator serves the whole batch.
     """
     UPSTREAM_STREAM = "upstream-stream"
-    """Draws in vLLM's order: with seeded noise, tokens and final generator states equal vLLM's.
+    """Draws in vLLM's order, and races by vLLM's operation: with seeded noise, tokens and final generator states equal
+    vLLM's.
 
     Decline it unless you replace vLLM's own function.
     """
@@ -101,7 +103,7 @@ class Capability(StrEnum):
     TOKEN_VERIFICATION = "token-verification"
     """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit.
 
-    Decline it if you verify drafts jointly, as block verification does.
+    Decline it if you verify drafts jointly, as block verification does, or accept by another lossless scheme.
     """
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Decline it if no request has more than 8 drafts."""
