@@ -110,8 +110,9 @@ class PenaltiesJudge:
         expected: NDArray[np.float32],  # [num_rows, vocab_size] float32
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:  # [num_rows, vocab_size] float64 and bool
         """How far from `expected` a right answer may be, and whether each logit is right."""
-        if self.rounding is not Rounding.FREE:
-            return np.zeros(found.shape), alike(found, expected)
+        same = alike(found, expected)
+        if self.rounding is not Rounding.FREE or same.all():
+            return np.zeros(found.shape), same
         each = [penalised_intervals(Intervals.exactly(one), row) for one, row in zip(logits, rows, strict=True)]
         may_be = Intervals(np.stack([one.low for one in each]), np.stack([one.high for one in each]))
         return may_be.width, alike(found, expected, may_be.width) if self.against else may_be.hold(found)

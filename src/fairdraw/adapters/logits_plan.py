@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fairdraw.adapters._runtime import default_device
 from fairdraw.oracles.logits_plan import LogitsPlanOracle
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols import Capabilities, Capability, Rounding
 from fairdraw.protocols._logits_plan import (
     CustomLogitsProcessor,
     FunctionLogitsPlanner,
@@ -43,7 +43,7 @@ def make_always_copy(device: str | None = None) -> OurPlanner:
 
 def make_oracle(device: str | None = None) -> FunctionLogitsPlanner:
     """The executable specification, in NumPy on the host."""
-    return logits_planner(LogitsPlanOracle().process, name="oracle", device=device or "cpu")
+    return logits_planner(LogitsPlanOracle().process, name="oracle", device=device or "cpu", rounding="vllm-torch")
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ class OurPlanner:
     capabilities: Capabilities = field(default_factory=Capabilities)
     always_copies: bool = False
     contract: Literal["logits_plan"] = "logits_plan"
+
+    @property
+    def rounding(self) -> Rounding:
+        return Rounding.VLLM_TORCH if self.device == "cpu" else Rounding.VLLM_CUDA
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
         from fairdraw.sampler_impl.logits_plan import LogitsPlan

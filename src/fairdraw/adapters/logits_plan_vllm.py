@@ -23,7 +23,7 @@ from unittest import mock
 
 from fairdraw.adapters._runtime import default_device, quiet_floats, triton_is_interpreted
 from fairdraw.adapters.vllm import _quiet_upstream
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw.protocols import Capabilities, Capability, Rounding
 from fairdraw.protocols._logits_plan import (
     BatchChange,
     CustomLogitsProcessor,
@@ -74,6 +74,10 @@ class VllmPlanner:
     @property
     def name(self) -> str:
         return f"vllm {self.release} processors"
+
+    @property
+    def rounding(self) -> Rounding:
+        return Rounding.VLLM_TORCH if self.device == "cpu" else Rounding.VLLM_CUDA
 
     @property
     def capabilities(self) -> Capabilities:

@@ -15,7 +15,7 @@ import torch
 from fairdraw.mutants._planted import Mutant
 from fairdraw.oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Markers, Move, MovedRow, RowChanges
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ class Scanner:
     contract: Literal["penalties", "thinking_budget"]
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
+    rounding: Rounding = Rounding.FREE
 
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
         """`open_penalties` or `open_thinking`: the one of its contract, and not the other."""

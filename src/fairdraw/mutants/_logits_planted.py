@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from fairdraw.mutants._planted import Mutant
-from fairdraw.protocols import Capabilities
+from fairdraw.protocols import Capabilities, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,7 @@ class OraclePlanner:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["logits_plan"] = "logits_plan"
+    rounding: Rounding = Rounding.FREE
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
         return _OracleSession(self.make_oracle(), setup)

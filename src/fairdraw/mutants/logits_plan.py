@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.mutants import _logits_plans, _logits_processors
+from fairdraw.mutants import _logits_plans, _logits_processors, _logits_rounding, _odd_plans
 from fairdraw.mutants._logits_planted import OraclePlanner
 from fairdraw.mutants._planted import Mutant
 from fairdraw.oracles.logits_plan import Edit, LogitsPlanOracle, Row
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw.protocols._logits_plan import LogitsPlanner
+
 __all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 MUTANTS: tuple[Mutant, ...] = tuple(
     value
-    for module in (_logits_processors, _logits_plans)
+    for module in (_logits_processors, _logits_plans, _logits_rounding)
     for value in vars(module).values()
     if isinstance(value, Mutant)
 )
@@ -59,26 +61,16 @@ class _GoesThroughRowsBackwards(LogitsPlanOracle):
         return super().edits(name, rows[::-1])
 
 
-class _AllocatesThenCopies(LogitsPlanOracle):
-    """A buffer of its own, filled by one `copy_`."""
-
-    def copied(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
-        return torch.empty(logits.shape, dtype=torch.float32).copy_(logits)
-
-
 _COPIES = {Capability.COPY_FREE: "copies at every step"}
 _IN_PLACE = {
     Capability.COPY_FREE: "writes in place",
     Capability.INTACT_LOGITS: "writes in place",
 }
 
-ODD_BUT_RIGHT: tuple[OraclePlanner, ...] = (
+ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
     OraclePlanner("always copies", _AlwaysCopies, capabilities=Capabilities(_COPIES)),
     OraclePlanner("works in place", _WorksInPlace, capabilities=Capabilities(_IN_PLACE)),
     OraclePlanner("goes through rows backwards", _GoesThroughRowsBackwards),
-    OraclePlanner("allocates, then copies", _AllocatesThenCopies),
+    *_odd_plans.ODD_BUT_RIGHT,
 )
 """Right planners of other making, with the capabilities that their making closes."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fairdraw.mutants import _following as following
 from fairdraw.mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, planted_follower
+from fairdraw.mutants._odd_scanners import ODD_PENALTIES
 from fairdraw.mutants._planted import Mutant
-from fairdraw.oracles.penalties import PenalisedRow
+from fairdraw.oracles.intervals import Intervals
+from fairdraw.oracles.penalties import PenalisedRow, penalised_intervals
 from fairdraw.protocols import Capabilities, Capability
 
 if TYPE_CHECKING:
@@ -123,6 +126,74 @@ class TakesTheFactorsOfTheFirstRow(PenaltiesFollower):
         return PenalisedRow(row.prompt_token_ids, row.output_token_ids, super().seen(self.rows[0], request).factors)
 
 
+class _OffInOneToken(PenaltiesFollower):
+    """Right but for one token of a penalised row, which `moved` puts elsewhere."""
+
+    def penalise(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        penalised = super().penalise(logits, row)
+        is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
+        may_be = penalised_intervals(Intervals.exactly(logits), row)
+        chosen = np.flatnonzero(self.concerned(is_seen, may_be) & np.isfinite(penalised) & (penalised != 0))
+        if len(chosen):
+            penalised[chosen[-1]] = self.moved(penalised[chosen[-1]], float(may_be.high[chosen[-1]]))
+        return penalised
+
+    def concerned(self, is_seen: NDArray[np.bool_], may_be: Intervals) -> NDArray[np.bool_]:  # [vocab_size] bool
+        return is_seen & (may_be.width > 0)
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        raise NotImplementedError
+
+
+@planted_follower("PEN101")
+class IsFourUlpsBeyondRounding(_OffInOneToken):
+    """One token, four units in the last place above what float32 arithmetic in any order could make of it."""
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        beyond = np.float32(highest)
+        for _ in range(4):
+            beyond = np.nextafter(beyond, np.float32(np.inf))
+        return beyond
+
+
+@planted_follower("PEN101")
+class MovesAnUnseenTokenByOneUlp(_OffInOneToken):
+    """A token that nobody said is not penalised, so nothing rounds it."""
+
+    def concerned(self, is_seen: NDArray[np.bool_], may_be: Intervals) -> NDArray[np.bool_]:  # [vocab_size] bool
+        return ~is_seen
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        return np.nextafter(logit, np.float32(np.inf))
+
+
+@planted_follower("PEN101")
+class FlipsASign(_OffInOneToken):
+    """Of a zero it would not matter; of a number it does."""
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        return -logit
+
+
+@planted_follower("PEN101")
+class PenalisesInBfloat16(PenaltiesFollower):
+    """Penalised logits are kept with 8 bits."""
+
+    def penalise(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        penalised = super().penalise(logits, row)
+        is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
+        rounded = torch.from_numpy(penalised).to(torch.bfloat16).float().numpy()
+        return np.where(is_seen, rounded, penalised)
+
+
 class _RecountsEverything(PenaltiesFollower):
     """Reads everything anew in each step."""
 
@@ -156,6 +227,7 @@ ODD_BUT_RIGHT: tuple[Scanner, ...] = (
     Scanner("recounts everything", _RecountsEverything, "penalties", capabilities=_RESCANS),
     Scanner("goes through rows backwards", _GoesThroughRowsBackwards, "penalties"),
     Scanner("reads penalised rows only", _ReadsLate, "penalties"),
+    *ODD_PENALTIES,
 )
 
 MUTANTS: tuple[Mutant, ...] = (

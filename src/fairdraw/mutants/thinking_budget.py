@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw.mutants import _following as following
 from fairdraw.mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, planted_follower
+from fairdraw.mutants._odd_scanners import ODD_THINKING
 from fairdraw.mutants._planted import Mutant
 from fairdraw.protocols import Capabilities, Capability
 
@@ -184,6 +185,7 @@ _RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "recounts everything in eve
 ODD_BUT_RIGHT: tuple[Scanner, ...] = (
     Scanner("recounts everything", _RecountsEverything, "thinking_budget", capabilities=_RESCANS),
     Scanner("reads rows with a budget only", _ReadsBudgetedRowsOnly, "thinking_budget"),
+    *ODD_THINKING,
 )
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._rounding import Rounding, rounding_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -192,7 +193,13 @@ class LogitsSession(Protocol):
 
 @runtime_checkable
 class LogitsPlanner(Protocol):
-    """An implementation under the logits-plan contract. Any object with these attributes is one; do not subclass."""
+    """An implementation under the logits-plan contract. Any object with these attributes is one; do not subclass.
+
+    The order of the processors is vLLM's: allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking
+    budget, temperature, min-p, custom for random requests, top-k, top-p. No rounding is promised; of tokens that tie at
+    the edge of a filter any may stay; a forced token is one beside which all others have a probability of 0. A planner
+    that promises bits has an attribute `rounding` (`Rounding`).
+    """
 
     @property
     def name(self) -> str: ...
@@ -226,6 +233,10 @@ class FunctionLogitsPlanner:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["logits_plan"] = "logits_plan"
+    rounding: Rounding = Rounding.FREE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rounding", rounding_of(self))
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
         return _FunctionSession(self.function, setup)
@@ -238,6 +249,7 @@ def logits_planner(
     device: str = "cpu",
     closed: Mapping[str, str] | None = None,
     slow: bool = False,
+    rounding: Rounding | str = Rounding.FREE,
 ) -> FunctionLogitsPlanner:
     """Wrap `function(batch, setup) -> processed_logits`, which keeps nothing between steps, for the suite.
 
@@ -246,10 +258,12 @@ def logits_planner(
         device: Where the logits are put before each call.
         closed: Capability to the reason why it is declined.
         slow: Draw fewer examples.
+        rounding: The bits that are promised, if any.
 
     Raises:
-        ValueError: If `closed` names an unknown capability or gives no reason.
+        ValueError: If `closed` names an unknown capability or gives no reason, or `rounding` is no known word.
     """
     declined = {Capability(k) if k in set(Capability) else k: v for k, v in (closed or {}).items()}
     capabilities = Capabilities(declined, slow)  # type: ignore[arg-type]  # unknown names are refused there
-    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities)
+    promised: Rounding = rounding  # type: ignore[assignment]  # a word becomes a member there
+    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, rounding=promised)
