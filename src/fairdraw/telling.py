@@ -140,7 +140,9 @@ def _command(check: AnyCheck, session: Session, crash_file: str) -> str:
     if not crash_file:
         return search
     replay = f"fairdraw replay {crash_file}" + ("" if session.spec else _NAMED)
-    return f"{replay}  (or search again: {search})" if search else replay
+    # A part of a profile, chosen for a time budget, is not what the command line would choose again.
+    is_whole = session.profile.scale == 1
+    return f"{replay}  (or search again: {search})" if search and is_whole else replay
 
 
 def _search(check: AnyCheck, session: Session) -> str:
