@@ -24,7 +24,7 @@ from fairdraw.controls import controls_for, run_control
 from fairdraw.loading import all_checks, load_reference, load_sampler
 from fairdraw.report import installed_versions
 from fairdraw.runner import Session, one_torch_thread, quiet_interpreter, run_check
-from fairdraw.speed import Cost, Costs, Meter, calibrate, in_order, measure, size_of, subject_key
+from fairdraw.speed import Cost, Costs, Meter, calibrate, expected_seconds, in_order, measure, size_of, subject_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -147,7 +147,7 @@ def size_of(check: AnyCheck, sampler: Any, profile: Profile) -> float:
     subject, strata = getattr(check, "subject", None), getattr(check, "num_strata", None)
     if subject is not None and isinstance(check, DrawnQuestion):
         share = subject.slow_share if sampler.capabilities.slow else subject.share
-        return round(check.num_draws(sampler, profile) * share)
+        return float(round(check.num_draws(sampler, profile) * share))
     return 0.0 if strata is None else float(strata(sampler, profile))
 
 
