@@ -58,6 +58,7 @@ class Profile:
         slow_examples: The same for a sampler that declares itself slow (an interpreter).
         draws: Rows drawn from each law by the statistical lens; 100 times as many on a CUDA device.
         slow_draws: The same for a slow sampler.
+        scale: The part of the profile of this name that this is; below 1 if a time budget asked for less.
     """
 
     name: str
@@ -65,6 +66,20 @@ class Profile:
     slow_examples: int
     draws: int = 500_000
     slow_draws: int = 4_000
+    scale: float = 1.0
+
+    def scaled(self, scale: float) -> Profile:
+        """This profile with a part of its examples and draws; at least 2 and 200, as fewer show nothing.
+
+        Example:
+            >>> Profile("ci", 100, 25).scaled(0.1)
+            Profile(name='ci', examples=10, slow_examples=2, draws=50000, slow_draws=400, scale=0.1)
+        """
+        if scale == 1:
+            return self
+        examples, slow_examples = (max(2, round(scale * most)) for most in (self.examples, self.slow_examples))
+        draws, slow_draws = (max(_FEWEST_DRAWS, round(scale * most)) for most in (self.draws, self.slow_draws))
+        return Profile(self.name, examples, slow_examples, draws, slow_draws, scale * self.scale)
 
     def examples_for(self, capabilities: Capabilities, weight: float) -> int:
         """Examples of one check; at least 2, so that something is compared."""
@@ -74,6 +89,8 @@ class Profile:
         """Draws from each law."""
         return self.slow_draws if capabilities.slow else self.draws
 
+
+_FEWEST_DRAWS = 200
 
 PROFILES = {
     profile.name: profile
@@ -151,28 +168,39 @@ class LawCase:
     Args:
         profile: The name of the run's.
         num_draws: The check's budget there and then; the same profile has another on another device.
+        scale: The part of the profile that was drawn; below 1 if a time budget asked for less.
     """
 
     profile: str
     num_draws: int
+    scale: float = 1.0
 
     def build(self) -> Profile:
         """The profile.
 
         Raises:
-            TypeError: If `num_draws` is no number.
-            ValueError: If there is no such profile.
+            TypeError: If `num_draws` or `scale` is no number.
+            ValueError: If there is no such profile, or `scale` is no part of it.
         """
         if type(self.num_draws) is not int:
             raise TypeError(f"LawCase: num_draws={self.num_draws!r}, but it must be an integer. Ask the check again.")
         if self.profile not in PROFILES:
             known = ", ".join(PROFILES)
             raise ValueError(f"LawCase: profile={self.profile!r}, but it must be a known word. Use one of: {known}.")
-        return PROFILES[self.profile]
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
+            raise TypeError(f"LawCase: scale={self.scale!r}, but it must be a number. Use 1.0 for the whole profile.")
+        if not 0 < self.scale <= 1:
+            raise ValueError(
+                f"LawCase: scale={self.scale!r}, but it must lie in (0, 1]. Use 1.0 for the whole profile."
+            )
+        return PROFILES[self.profile].scaled(self.scale)
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data for a crash file."""
-        return dataclasses.asdict(self)
+        """Plain data for a crash file; without `scale` if the whole profile was drawn, as older releases wrote it."""
+        plain = dataclasses.asdict(self)
+        if self.scale == 1:
+            del plain["scale"]
+        return plain
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> LawCase:  # Any: JSON
@@ -191,7 +219,7 @@ class DrawnQuestion(Question):
 
     def case(self, sampler: Any, profile: Profile) -> LawCase:
         """What a crash file stores of it."""
-        return LawCase(profile.name, self.num_draws(sampler, profile))
+        return LawCase(profile.name, self.num_draws(sampler, profile), profile.scale)
 
 
 class AnyCheck(Protocol):

@@ -183,7 +183,8 @@ def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, s
     replay = shlex.join(["fairdraw", "replay", crash_file])
     if session.spec is None:  # an object of a test: a person has to say where it comes from (`_by_hand`)
         return {"command": search}
-    return {"command": replay, "search": search}
+    # A part of a profile, chosen for a time budget, is not what the command line would choose again.
+    return {"command": replay, "search": search if session.profile.scale == 1 else ""}
 
 
 def _by_hand(session: Session, crash_file: str) -> tuple[str, ...]:
