@@ -85,6 +85,13 @@ def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
     assert words[profile] in page("design-statistics")
 
 
+def test_contracts_with_distribution_checks_are_named() -> None:
+    drawn = {check.contract for check in all_checks("statistical")}
+    assert drawn == {"rejection", "sampling"}
+    for name in ("design-statistics", "what-a-pass-means"):
+        assert "ogits plans, penalties and thinking budgets" in page(name)
+
+
 def test_null_of_every_check_is_exact_as_the_manual_says() -> None:
     sampler = load_sampler("oracle")
     plans = [plan for check in LAW_CHECKS for plan in check.plans(sampler, PROFILES["smoke"], DEFAULT_SEED).values()]
