@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from fairdraw import expected
-from fairdraw._cli_parts import EXIT_CODES, or_refuse, with_progress
+from fairdraw._cli_parts import EXIT_CODES, Refused, or_refuse, with_progress
 from fairdraw.checks import PROFILES
 from fairdraw.html_report import shown_from
 from fairdraw.job import Job
-from fairdraw.loading import LENSES, require_extra
+from fairdraw.loading import LENSES, CannotStart, require_extra
 from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw.report import NOTHING_RUN, Header, Scope, Summary, broken_texts, progress_line
 from fairdraw.run_files import RunFiles, require_writable
@@ -156,12 +156,19 @@ def check_command(**options: Any) -> None:  # Any: click's, by the fields of _As
     crew = open_crew(asked.job, asked.workers, asked.call_timeout)
     try:
         with _signals_interrupt():
-            or_refuse(lambda: run.conduct(crew))
+            run.conduct(crew)
     except KeyboardInterrupt as interrupt:
         run.signal = str(interrupt) or "SIGINT"
+    except CannotStart as refusal:
+        run.refusal = str(refusal)
     finally:
         crew.close()
-    sys.exit(run.report())
+    if run.refusal and run.plan is None:
+        raise Refused(run.refusal)
+    exit_code = run.report()
+    if run.refusal:  # after the checks: what they found is not lost
+        raise Refused(run.refusal)
+    sys.exit(exit_code)
 
 
 @contextmanager
@@ -192,6 +199,7 @@ class _Run:
     controls: list[Control] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)
     signal: str = ""
+    refusal: str = ""
 
     def conduct(self, crew: Crew) -> None:
         """Do everything that was asked for."""
@@ -202,8 +210,8 @@ class _Run:
         click.echo("\n".join(plan.header.lines()))
         self.asked.files.start(plan.header, len(plan.pieces))
         with_progress("checks", len(plan.pieces), crew.records(plan.pieces), self._line, self.records)
-        tried = crew.controls(plan.num_controls)
-        with_progress("controls", plan.num_controls, tried, _control_line, self.controls)
+        tried = crew.controls(plan.controls)
+        with_progress("controls", len(plan.controls), tried, _control_line, self.controls)
         if self.asked.pictures is not None:
             written = crew.draw_pictures(self.asked.pictures)
             click.echo(f"{len(written)} pictures in {self.asked.pictures}")

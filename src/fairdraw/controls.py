@@ -56,6 +56,7 @@ class Untried(StrEnum):
     TOO_SMALL = "below this run's resolution"
     SKIPPED = "checks skipped for this sampler"
     OUT_OF_TIME = "the time budget ended"
+    LOST = "its process was lost"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ survives whatever the sampler does to its process.
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,10 +16,12 @@ from typing import TYPE_CHECKING
 from fairdraw import expected
 from fairdraw.checks import PROFILES, AnyCheck, Profile
 from fairdraw.contracts import CONTRACTS, contract_of
-from fairdraw.controls import controls_for, run_control
+from fairdraw.controls import Untried, controls_for, run_control
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw.pulse import SamplerHangs
 from fairdraw.report import Header, count_checks, worded_fairness
 from fairdraw.runner import CheckRecord, Session, one_torch_thread, run_check
+from fairdraw.speed import estimate, in_order, measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,10 +29,13 @@ if TYPE_CHECKING:
 
     from fairdraw.controls import Control, Planned
 
-__all__ = ["LEDGER", "Bench", "Job", "Plan"]
+__all__ = ["LEDGER", "Bench", "Job", "Pace", "Plan"]
 
 LEDGER = "the ledger"
 """The piece of a job that stands beside the codes of checks."""
+
+_WORTH_TIMING = 9
+"""Checks of a run that is timed first: fewer tell how long they take about as soon as timing would."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +78,34 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How fast the sampler is, and what follows for the run. Found once, so that all processes plan the same.
+
+    Args:
+        scale: Of the profile: below 1 if only a part of it fits into the time budget.
+        words: For the header.
+        order: Codes of the checks, the cheapest first; empty if nothing was timed.
+    """
+
+    scale: float = 1.0
+    words: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a job comes down to once its sampler is known.
 
     Args:
         pieces: Codes of the checks, in the order in which they are run; and the ledger, which is the last.
-        num_controls: Mutation controls of the run.
+        controls: What is said of each mutation control if the process that tries it is lost.
         nothing: Why there is nothing to do; empty if there is something.
     """
 
     sampler_name: str
     header: Header
     pieces: tuple[str, ...]
-    num_controls: int
+    controls: tuple[Control, ...]
     nothing: str = ""
 
 
@@ -99,6 +121,7 @@ class Bench:
         self.sampler = load_sampler(job.spec)
         self.contract = CONTRACTS[getattr(contract_of(self.sampler), "name", "")]
         self.checks = [check for check in all_checks(job.only, self.contract.name) if job.matches(check)]
+        self.pace = Pace()
         self.profile: Profile = PROFILES[job.profile]
         reference, self.about_reference = load_reference(job.reference, self.checks)
         self.session = Session(
@@ -112,6 +135,34 @@ class Bench:
         )
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 
+    def load(self) -> None:
+        """Nothing more: that the bench was made is the answer."""
+
+    def time_sampler(self, num_workers: int) -> Pace:
+        """Time the sampler for at most some seconds, and fit the run into what is left of the budget.
+
+        Args:
+            num_workers: Processes that share the checks.
+        """
+        if len(self.checks) < _WORTH_TIMING and self.job.ends_at is None:
+            return Pace()  # the checks themselves tell sooner
+        try:
+            speed = measure(self.sampler, self.checks)
+        except SamplerHangs as hangs:
+            return Pace(words=(f"the sampler could not be timed: {hangs}",))
+        left = None if self.job.ends_at is None else max(0.0, self.job.ends_at - time.time())
+        reference = self.session.reference
+        found = estimate(
+            self.checks, self.sampler, self.profile, speed, budget=left, reference=reference, workers=num_workers
+        )
+        ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference)
+        return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered))
+
+    def adopt(self, pace: Pace) -> None:
+        """Go on at this pace."""
+        self.pace, self.profile = pace, self.profile.scaled(pace.scale)
+        self.session = dataclasses.replace(self.session, profile=self.profile)
+
     def plan(self) -> Plan:
         """What is to be done, and the header that says so."""
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
@@ -124,10 +175,19 @@ class Bench:
             self.about_reference,
             count_checks(self.checks),
             fairness,
+            duration="; ".join(self.pace.words),
         )
         nothing = "" if self.checks else self.job.why_nothing(self.contract.name)
-        pieces = [check.code for check in self.checks] + ([LEDGER] if self._ledger else [])
-        return Plan(self.sampler.name, header, tuple(pieces), len(self._mutants) if self.checks else 0, nothing)
+        by_suite = sorted(self.checks, key=lambda check: (check.lens == "statistical", check.code))
+        codes = self.pace.order or tuple(check.code for check in by_suite)
+        pieces = (*codes, *([LEDGER] if self._ledger else []))
+        return Plan(
+            self.sampler.name,
+            header,
+            pieces,
+            tuple(one.control(untried=Untried.LOST) for one in self._mutants),
+            nothing,
+        )
 
     def run(self, piece: str) -> CheckRecord:
         """Run one check, or enter the run into the ledger."""

@@ -65,6 +65,7 @@ class Header:
         sampler: As it was asked for.
         reference: Whom differential checks compare with, or why there is nobody.
         fairness: Alpha of the run, the TV that it can see and at what power.
+        duration: How long the run is expected to take; empty if the sampler was not timed.
     """
 
     sampler: str
@@ -76,6 +77,7 @@ class Header:
     fairness: str = NO_STATISTICS
     suite_version: str = __version__
     versions: dict[str, str] = dataclasses.field(default_factory=installed_versions)
+    duration: str = ""
 
     def lines(self) -> list[str]:
         """The header as text."""
@@ -87,6 +89,7 @@ class Header:
             f"  checks: {number or 'none'}; profile {self.profile}; seed {self.seed}",
             f"  reference: {self.reference}",
             f"  alpha, TV and power: {self.fairness}",
+            *([f"  {self.duration}"] if self.duration else []),
         ]
 
 

@@ -18,7 +18,7 @@ from multiprocessing import connection, get_context, parent_process
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fairdraw import pulse
-from fairdraw.job import LEDGER, Bench, Job, Plan
+from fairdraw.job import LEDGER, Bench, Job, Pace, Plan
 from fairdraw.loading import CannotStart, all_checks
 from fairdraw.runner import unfinished
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Crew", "Here", "open_crew"]
 
-_MOST_LOST = 3
-"""Processes of one run; a sampler that kills every process is not worth a hundred of them."""
+_MOST_LOST = 4
+"""Processes in a row that may be lost before the rest is given up: a sampler may kill every one of them."""
 
 _GRACE_SECONDS = 10.0
 """Added to the time of a call, so that the alarm in the worker comes first: it costs one check and no process."""
@@ -55,7 +55,7 @@ class Crew(Protocol):
     def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
         """A record of every piece, as soon as it is there."""
 
-    def controls(self, count: int) -> Iterator[Control]:
+    def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
         """What became of each mutation control."""
 
     def draw_pictures(self, folder: Path) -> list[Path]:
@@ -74,13 +74,14 @@ class Here:
 
     def plan(self) -> Plan:
         self._bench = Bench(self._job)
+        self._bench.adopt(self._bench.time_sampler(1))
         return self._bench.plan()
 
     def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
         return map(self._bench.run, pieces)
 
-    def controls(self, count: int) -> Iterator[Control]:
-        return map(self._bench.control, range(count))
+    def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
+        return map(self._bench.control, range(len(planned)))
 
     def draw_pictures(self, folder: Path) -> list[Path]:
         return self._bench.draw_pictures(folder)
@@ -104,7 +105,13 @@ _Order = tuple[str, Any]  # Any: a method of `Bench` and its argument
 _Answer = tuple[bool, Any]  # Any: whether it went well, and the result or the sentence that refuses
 
 
-def _work(pipe: Connection, job: Job, beat: Any, call_timeout: float) -> None:  # Any: a shared double of ctypes
+def _work(
+    pipe: Connection,
+    job: Job,
+    pace: Pace | None,
+    beat: Any,  # Any: a shared double of ctypes
+    call_timeout: float,
+) -> None:
     """Do what is ordered until the pipe closes. Ctrl-C goes to the printing process, which decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -119,6 +126,8 @@ def _work(pipe: Connection, job: Job, beat: Any, call_timeout: float) -> None:  
         try:
             if bench is None:
                 bench = Bench(job)
+                if pace is not None:
+                    bench.adopt(pace)
             method = getattr(bench, order)
             pipe.send((True, method() if argument is None else method(argument)))
         except CannotStart as error:
@@ -151,12 +160,12 @@ class _Worker:
         call_timeout: Seconds after which a call of the sampler counts as hanging.
     """
 
-    def __init__(self, job: Job, call_timeout: float) -> None:
+    def __init__(self, job: Job, pace: Pace | None, call_timeout: float) -> None:
         context = get_context("spawn")  # forking would copy the threads of whatever is loaded here
         self._limit, self._call_timeout = _STARTING_SECONDS, call_timeout
         self._beat = context.Value("d", time.time(), lock=False)
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, job, self._beat, call_timeout), daemon=True)
+        self._process = context.Process(target=_work, args=(theirs, job, pace, self._beat, call_timeout), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -217,14 +226,27 @@ class Workers:
         self._idle: list[_Worker] = []
         self._busy: dict[_Worker, Any] = {}  # Any: the argument of the order
         self._num_lost = 0
+        self._pace: Pace | None = None
 
     def plan(self) -> Plan:
         try:
+            self._ask("load")
+            pace = self._timed()
+            self._ask("adopt", pace)
             found = cast("Plan", self._ask("plan"))
+            self._pace = pace
             self._name = found.sampler_name
             return found
         except _Lost as lost:
             raise CannotStart(f"sampler {self._job.spec!r} could not be loaded: {lost}.") from None
+
+    def _timed(self) -> Pace:
+        """The pace of the sampler; one that does not survive being timed is run all the same, check by check."""
+        try:
+            return cast("Pace", self._ask("time_sampler", self._number))
+        except _Lost as lost:
+            self._num_lost = 0
+            return Pace(words=(f"the sampler could not be timed: {lost}",))
 
     def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
         """Checks first, spread over the workers; the ledger needs the draws of all of them and is the last."""
@@ -232,11 +254,10 @@ class Workers:
             for piece, record in self._spread("run", own):
                 yield self._unfinished(piece, str(record)) if isinstance(record, _Lost) else record
 
-    def controls(self, count: int) -> Iterator[Control]:
-        for number, control in self._spread("control", range(count)):
-            if isinstance(control, _Lost):
-                raise CannotStart(f"mutation control {number} could not be run: {control}. Its code is fairdraw's own.")
-            yield control
+    def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
+        self._num_lost = 0  # the sampler is not called any more
+        for number, control in self._spread("control", range(len(planned))):
+            yield planned[number] if isinstance(control, _Lost) else control
 
     def draw_pictures(self, folder: Path) -> list[Path]:
         try:
@@ -262,11 +283,14 @@ class Workers:
         waiting = deque(arguments)
         while waiting or self._busy:
             while waiting and len(self._busy) < self._number and self._num_lost < _MOST_LOST:
-                worker = self._idle.pop() if self._idle else _Worker(self._job, self._call_timeout)
+                worker = self._idle.pop() if self._idle else _Worker(self._job, self._pace, self._call_timeout)
                 self._busy[worker] = waiting.popleft()
                 worker.order(what, self._busy[worker])
             if not self._busy:
-                yield waiting.popleft(), _Lost(f"not run: {self._num_lost} processes of this sampler were lost before")
+                yield (
+                    waiting.popleft(),
+                    _Lost(f"not run: the last {self._num_lost} processes of this sampler were lost"),
+                )
             yield from self._answers()
 
     def _answers(self) -> Iterator[tuple[Any, Any]]:  # Any: as `_spread`
@@ -279,6 +303,7 @@ class Workers:
                     continue
                 answer = worker.answer()
                 self._idle.append(worker)
+                self._num_lost = 0
             except _Lost as lost:
                 self._num_lost += 1
                 answer = lost
