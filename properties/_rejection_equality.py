@@ -158,7 +158,7 @@ def _with_impossible_request(case: RejectionCase) -> RejectionCase:
 @check(
     "REJ408",
     lambda can: rejection_cases(can, explicit=True, min_vocab_size=2).map(_with_impossible_request),
-    needs=(*_RACE, Capability.PADDED_DRAFTS, Capability.RAGGED),
+    needs=_RACE,
 )
 def tokens_equal_the_oracle_in_the_strangest_batches(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Everything at once: withdrawn and impossible drafts, laws without residual, adversarial noise of both kinds.

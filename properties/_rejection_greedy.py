@@ -73,16 +73,19 @@ def greedy_requests_ignore_the_noise(sampler: RejectionSampler, case: RejectionC
 @check(
     "REJ204",
     lambda can: ordinary(can, greedy=True, dense=True, min_vocab_size=2, min_drafts=1),
-    needs=(*_GREEDY, Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),
+    needs=(*_GREEDY, Capability.DENSE_DRAFTS),
 )
 def greedy_requests_ignore_the_draft_law(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """With or without `draft_probs`: the same tokens.
+    """With or without `draft_probs`: the same tokens. A sampler that does not support one-hot drafts gets flat ones.
 
     Argmax decoding knows no draft law. If it matters, the argmax was taken of the residual.
     """
     batch, _noise, dense = emit_case(sampler, case)
-    one_hot = emit(sampler, batch.replace(draft_probs=None), case.noise(sampler.device))
-    same_tokens(dense, one_hot, "without draft_probs")
+    assert batch.draft_probs is not None
+    has_one_hot = Capability.ONE_HOT_DRAFTS in sampler.capabilities
+    other = None if has_one_hot else torch.full_like(batch.draft_probs, 1 / batch.vocab_size)
+    seen = emit(sampler, batch.replace(draft_probs=other), case.noise(sampler.device))
+    same_tokens(dense, seen, "without draft_probs" if has_one_hot else "with flat draft_probs")
 
 
 def _largest_by_one_step(sampler: RejectionSampler, case: RejectionCase) -> None:

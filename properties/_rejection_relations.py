@@ -277,7 +277,7 @@ def a_constant_added_to_the_logits_changes_nothing(sampler: RejectionSampler, ca
 @check(
     "REJ314",
     lambda can: ordinary(can, explicit=True, min_drafts=2, min_vocab_size=2, max_vocab_size=8, targets=POSITIVE),
-    needs=(*_EXPLICIT, Capability.RAGGED, Capability.TOKEN_VERIFICATION),
+    needs=(*_EXPLICIT, Capability.TOKEN_VERIFICATION),
 )
 def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Without its last draft a request emits the same prefix, then its bonus token if nothing was rejected before.
@@ -293,6 +293,7 @@ def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, 
         draft_token_ids=batch.draft_token_ids[index],
         num_draft_tokens=shorter.num_draft_tokens,
         cu_num_draft_tokens=counts.cumsum(0, dtype=torch.int32),
+        max_spec_len=batch.max_spec_len - (Capability.RAGGED not in sampler.capabilities),
         draft_probs=None if batch.draft_probs is None else batch.draft_probs[index],
         target_logits=batch.target_logits[index],
     )

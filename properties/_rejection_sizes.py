@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -103,17 +104,23 @@ def the_last_id_of_the_vocabulary_can_be_emitted(sampler: RejectionSampler, case
             broken(f"{answer}, but only the last id {batch.vocab_size - 1} is possible")
 
 
-def _with_long_drafts(case: RejectionCase) -> RejectionCase:
-    """The first request's only draft, over and over, up to the greatest number of drafts."""
+def _with_long_drafts(case: RejectionCase, num_long: int) -> RejectionCase:
+    """The only draft of the first `num_long` requests, over and over, up to the greatest number of drafts."""
     count = MAX_SPEC_LEN - case.seed % 3
-    long = RequestRecipe(case.requests[0].drafts * count, case.requests[0].greedy)
-    return case.replace(requests=(long, *case.requests[1:]), slack=0)
+    long = tuple(RequestRecipe(request.drafts * count, request.greedy) for request in case.requests[:num_long])
+    return case.replace(requests=(*long, *case.requests[num_long:]), slack=0)
+
+
+def _long_drafts(can: Capabilities) -> st.SearchStrategy[RejectionCase]:
+    """In the first of two requests; in both for a sampler that takes equal numbers of drafts only."""
+    drawn = accepting(can, max_vocab_size=8, min_drafts=1, max_drafts=1, max_requests=2)
+    return drawn.map(partial(_with_long_drafts, num_long=1 if Capability.RAGGED in can else 2))
 
 
 @check(
     "REJ622",
-    lambda can: accepting(can, max_vocab_size=8, min_drafts=1, max_drafts=1, max_requests=2).map(_with_long_drafts),
-    needs=(Capability.LONG_DRAFTS, Capability.RAGGED),
+    _long_drafts,
+    needs=(Capability.LONG_DRAFTS,),
     weight=0.2,
 )
 def up_to_128_drafts_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
@@ -136,11 +143,10 @@ def _repeated(case: RejectionCase) -> RejectionCase:
 @check(
     "REJ623",
     lambda can: ordinary(can, max_vocab_size=8, max_drafts=2, max_requests=4).map(_repeated),
-    needs=(Capability.RAGGED,),
     weight=0.2,
 )
 def many_requests_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A batch of 67 ragged requests.
+    """A batch of 67 requests, ragged if the sampler supports that.
 
     The 65th is lost where a grid, a warp or a bit mask was sized for 64.
     """

@@ -27,7 +27,7 @@ from fairdraw.properties._sampling_asserts import (
     settled_rows,
     slack_of,
 )
-from fairdraw.protocols import Capability, RaceNoise, TokenSampler
+from fairdraw.protocols import Capability, RaceNoise, SeededNoise, TokenSampler
 from fairdraw.sampling_harness import sample_tokens
 from fairdraw.seeds import derive_seed
 from fairdraw.strategies.rows import bulk_rng
@@ -43,6 +43,12 @@ if TYPE_CHECKING:
     from fairdraw.strategies.sampling import SamplingCase
 
 _GREEDY = (Capability.GREEDY,)
+_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+
+
+def _preferred(can: Capabilities) -> bool | None:
+    """Explicit noise where it is taken: it can be aimed."""
+    return True if Capability.EXPLICIT_NOISE in can else None
 
 
 @check("SAM121", lambda can: ordinary(can, min_vocab_size=2), needs=_GREEDY)
@@ -64,15 +70,16 @@ def _may_be_argmax(sampler: TokenSampler, request: Request, token: int, best: in
     return token == best or bool(is_tied and Capability.LOWEST_ID_TIES not in sampler.capabilities)
 
 
-@check("SAM122", lambda can: ordinary(can, explicit=True, greedy=True), needs=(*_GREEDY, *EXPLICIT))
+@check("SAM122", lambda can: ordinary(can, explicit=_preferred(can), greedy=True), needs=_GREEDY)
 def greedy_requests_ignore_the_noise(sampler: TokenSampler, case: SamplingCase) -> None:
-    """With noise aimed at its least probable token a greedy request still gets the largest logit.
+    """With noise aimed at its least probable token, or another seed, a greedy request still gets the largest logit.
 
     Greedy decoding divides by a temperature that is nearly 0 in some engines, and then draws.
     """
-    batch, _, expected = call_race(sampler, case)
+    batch, _, expected = call(sampler, case)
     worst = [int(np.argmin(request.logits)) for request in requests_of(batch)]
-    seen = sample_tokens(sampler, batch, aimed_at(batch, worst))
+    other = aimed_at(batch, worst) if case.explicit else SeededNoise(derive_seed("other noise", case.seed))
+    seen = sample_tokens(sampler, batch, other)
     same_tokens(expected.tokens, seen.tokens, "with other noise")
 
 
@@ -217,15 +224,8 @@ def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: TokenSampler,
     batch, _, seen = call(sampler, case)
     request = pick(case, range(len(case.requests)))
     can = sampler.capabilities
-    filters = {
-        name: value
-        for name, value, capability in (
-            ("top_k", 2, Capability.TOP_K),
-            ("top_p", 0.3, Capability.TOP_P),
-            ("min_p", 0.9, Capability.MIN_P),
-        )
-        if capability in can
-    }
+    wanted = {"top_k": 2, "top_p": 0.3, "min_p": 0.9}
+    filters = {name: value for name, value in wanted.items() if _FILTERS[name] in can}
     mates = {"logits": "peaked", "temperature": 30.0, "exponentials": "equal", **filters}
     changed = [r if i == request else dataclasses.replace(r, **mates) for i, r in enumerate(case.requests)]  # type: ignore[arg-type]  # one type each
     _, _, beside_others = call(sampler, case.replace(requests=tuple(changed)))
@@ -236,10 +236,11 @@ def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: TokenSampler,
 @check(
     "SAM134",
     lambda can: ordinary(can, explicit=True, filters=()),
-    needs=(*EXPLICIT, Capability.TOP_K, Capability.TOP_P, Capability.MIN_P),
+    needs=EXPLICIT,
+    needs_one_of=(tuple(_FILTERS.values()),),
 )
 def filters_that_keep_all_change_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
-    """`top_k=vocab_size`, `top_p=1` and `min_p=0` give the tokens of no filters.
+    """`top_k=vocab_size`, `top_p=1` and `min_p=0`, as far as they are supported, give the tokens of no filters.
 
     That is what a server writes into the rows of requests that do not filter. A nucleus that loses its last token at
     `top_p=1` loses it for all of them.
@@ -250,8 +251,9 @@ def filters_that_keep_all_change_nothing(sampler: TokenSampler, case: SamplingCa
         "top_p": torch.ones_like(batch.temperature),
         "min_p": torch.zeros_like(batch.temperature),
     }
-    seen, rows = sample_tokens(sampler, batch.replace(**off), noise), covered_rows(sampler, batch, noise)
-    same_tokens(bare.tokens, seen.tokens, "with filters that keep all", rows)
+    supported = {name: value for name, value in off.items() if _FILTERS[name] in sampler.capabilities}
+    seen = sample_tokens(sampler, batch.replace(**supported), noise)
+    same_tokens(bare.tokens, seen.tokens, "with filters that keep all", covered_rows(sampler, batch, noise))
 
 
 @check("SAM135", lambda can: ordinary(can, explicit=True, exponentials=("random", "tiny")), needs=RACE)

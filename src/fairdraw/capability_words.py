@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw.contracts import CONTRACTS
 from fairdraw.loading import all_checks
-from fairdraw.protocols import Capability
+from fairdraw.protocols import Capabilities, Capability
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Word:
     Args:
         promise: What is promised while it is open.
         decline: When to decline it: a phrase that begins with `if` or `unless`.
-        skipped: Contract to the codes of the checks that are skipped if it is declined.
+        skipped: Contract to the codes of the checks that are skipped if it, and nothing else, is declined.
         asked: Contract to the number of its checks.
     """
 
@@ -72,7 +72,8 @@ def glossary() -> Mapping[str, Word]:
 def _word(capability: Capability, promise: str, decline: str) -> Word:
     checks = {contract: all_checks(contract=contract) for contract in CONTRACTS}
     asked = {contract: len(own) for contract, own in checks.items()}
-    skipped = {contract: tuple(c.code for c in own if capability in c.needs) for contract, own in checks.items()}
+    lacking = Capabilities({capability: "it is the only one that is declined"})
+    skipped = {contract: tuple(c.code for c in own if c.missing(lacking)) for contract, own in checks.items()}
     return Word(capability, promise, decline, {name: codes for name, codes in skipped.items() if codes}, asked)
 
 
