@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from fairdraw import __version__
 from fairdraw.causes import Cause, find_causes, has_a_lone_property
 from fairdraw.controls import controls_lines, controls_to_json
+from fairdraw.expected import UNSEEN
 from fairdraw.runner import STALE, CheckRecord, Status
 
 if TYPE_CHECKING:
@@ -163,11 +164,21 @@ class Summary:
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
+            *self._unseen(),
             *controls_lines(self.controls),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_decline(),
             *self._where_to_start(),
             self.verdict,
+        ]
+
+    def _unseen(self) -> list[str]:
+        """Known failures that did not show in a run too small to call them gone, counted and named."""
+        unseen = [record for record in self.records if record.reason.startswith(UNSEEN)]
+        if not unseen:
+            return []
+        return [f"known failures not seen, and not called gone: {len(unseen)}"] + [
+            f"  {record.id}: {record.reason}" for record in unseen
         ]
 
     def _where_to_start(self) -> list[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.contracts import contract_name
-from fairdraw.expected import Expected
+from fairdraw.expected import Expected, why_unseen
 from fairdraw.failures import CapabilityClosed, Inconclusive, Story
 from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects
 from fairdraw.seeds import DEFAULT_SEED
@@ -91,7 +91,8 @@ class CheckRecord:
     Args:
         status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone,
             `inconclusive` too little to decide on.
-        reason: Why it was skipped or is inconclusive, or which known defect this is.
+        reason: Why it was skipped or is inconclusive, which known defect this is, or why one that was not seen may
+            still be there.
         cases: How many cases were tried; for statistical checks, how many draws were judged.
         story: How the failure is told; also kept for a known defect.
         needs: The capabilities that the check needs.
@@ -207,7 +208,7 @@ def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> 
         error = caught
         error.case = case  # type: ignore[union-attr]  # as Check.run does
     blank = _blank(check, 1, time.perf_counter() - started)
-    return _judged(blank, check, sampler, session, error)
+    return _judged(blank, check, sampler, session, error, is_search=False)
 
 
 def check_sampler(
@@ -256,21 +257,34 @@ def _blank(check: AnyCheck, cases: int, seconds: float) -> CheckRecord:
 
 
 def _judged(
-    blank: CheckRecord, check: AnyCheck, sampler: Subject, session: Session, error: BaseException | None
+    blank: CheckRecord,
+    check: AnyCheck,
+    sampler: Subject,
+    session: Session,
+    error: BaseException | None,
+    *,
+    is_search: bool = True,
 ) -> CheckRecord:
-    """`blank` with its status, and the story if there is one to tell."""
+    """`blank` with its status, and the story if there is one to tell.
+
+    A known failure that a search did not see is gone only if the search could have seen it; on a stored case it is.
+    """
     listed = session.expected.xfails.get(check.code)
-    defect = listed or known_defects(sampler).get(check.code)
+    known = listed or known_defects(sampler).get(check.code)
     frozen = check.code in session.expected.baseline
     if isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
     if isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
-    if error is None and defect is not None:
+    if error is None and known is not None:
+        unseen = why_unseen(known, check, sampler, session.profile, blank.cases) if is_search else ""
+        if unseen:
+            return dataclasses.replace(blank, reason=unseen)
         source = session.expected.xfails_file if listed else "the sampler's known_defects"
-        return dataclasses.replace(blank, status="xpassed", reason=defect, source=source)
+        return dataclasses.replace(blank, status="xpassed", reason=known.reason, source=source)
     if error is None:
         return dataclasses.replace(blank, reason=STALE if frozen else "")
+    defect = known.reason if known is not None else None
     defect = defect or (IN_BASELINE if frozen else None)
     folder = session.crash_folder if defect is None else None
     story = told(check, dataclasses.replace(session, crash_folder=folder), error)
