@@ -161,9 +161,16 @@ class TestVerdict:
         result.stdout.fnmatch_lines(["  xfailed REJ101 *: one beyond the end, https://example.org/1"])
 
     def test_known_defect_that_is_gone_fails(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_mended")
+        result = ask(pytester, "--sampler", "stranger:make_mended", "--fairdraw-profile", "ci")
         assert result.ret == 1
         result.stdout.fnmatch_lines(["*remove REJ101 from the sampler's known_defects", "RED: known failures gone: 1"])
+
+    def test_known_defect_is_not_called_gone_by_a_run_too_small_to_see_it(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_mended")  # smoke
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(
+            ["known failures not seen, and not called gone: 1", "  REJ101 *(it takes 100): one beyond the end*"]
+        )
 
     def test_everything_skipped_is_not_green(self, pytester: pytest.Pytester) -> None:
         result = ask(pytester, "--sampler", "stranger:make_closed", codes=(NEEDS_NOISE.code,))

@@ -1,9 +1,12 @@
 """Failures that a team knows about: an xfails file, written by people, and a baseline file, written by a run.
 
 An xfails file is TOML: the code of a check, and the reason why the sampler fails it. Entries are strict: one that
-passes makes the run red until the line is taken out.
+passes makes the run red until the line is taken out. That takes a run that could have seen the failure: one that tries
+at least as many cases as profile `ci` does for a sampler of that speed, or as the entry says. A smaller run says that it
+did not see the failure, and stays green.
 
     REJ404 = "ties go to the highest id; https://example.org/issues/7"
+    REJ116 = {reason = "in a row of NaN the first NaN wins", cases = 60}
 
 A baseline is JSON and freezes what fails today, so that only new failures are red. Entries that pass are stale: they
 are named, and the run stays green.
@@ -17,15 +20,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
-from fairdraw.loading import CannotStart, all_checks
+from fairdraw.checks import PROFILES, AnyCheck, Check, DrawnQuestion, Profile
+from fairdraw.loading import CannotStart, KnownFailure, all_checks, known_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["Expected", "read_baseline", "read_expected", "read_xfails", "require_new", "write_baseline"]
+    from fairdraw.protocols import Subject
+
+__all__ = [
+    "UNSEEN",
+    "Expected",
+    "read_baseline",
+    "read_expected",
+    "read_xfails",
+    "require_new",
+    "why_unseen",
+    "write_baseline",
+]
 
 _FORMAT = "fairdraw-baseline"
+
+UNSEEN = "known failure not seen"
+"""What the reason of a record begins with if the run was too small to call the failure gone."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +51,12 @@ class Expected:
     """What is known to fail.
 
     Args:
-        xfails: Code to reason, of an xfails file.
+        xfails: Code to what is known, of an xfails file.
         xfails_file: Its name.
         baseline: Codes, of a baseline file.
     """
 
-    xfails: Mapping[str, str] = field(default_factory=dict)
+    xfails: Mapping[str, KnownFailure] = field(default_factory=dict)
     baseline: frozenset[str] = frozenset()
     xfails_file: str = ""
 
@@ -56,18 +74,50 @@ def read_expected(xfails: Path | None, baseline: Path | None) -> Expected:
     )
 
 
-def read_xfails(path: Path) -> dict[str, str]:
-    """Code to reason."""
+def read_xfails(path: Path) -> dict[str, KnownFailure]:
+    """Code to what is known about its failure."""
     try:
         content = tomllib.loads(_text(path, "xfails file"))
     except tomllib.TOMLDecodeError as error:
         raise CannotStart(f'xfails file {path} is not TOML: {error}. Write lines like: REJ404 = "reason"') from None
-    reasons = {code: reason for code, reason in content.items() if isinstance(reason, str) and reason.strip()}
-    if set(reasons) != set(content):
-        without = ", ".join(sorted(set(content) - set(reasons)))
-        raise CannotStart(f"xfails file {path} gives no reason for {without}, but each entry must have one.")
-    _require_checks(path, "xfails file", reasons)
-    return reasons
+    known, wrong = {}, {}
+    for code, value in content.items():
+        try:
+            known[code] = known_failure(value)
+        except ValueError as error:
+            wrong[code] = str(error)
+    without = [code for code, why in sorted(wrong.items()) if why == "gives no reason"]
+    if without:
+        raise CannotStart(f"xfails file {path} gives no reason for {', '.join(without)}, but each entry must have one.")
+    for code, why in wrong.items():
+        raise CannotStart(f'xfails file {path}: {code} {why}. Write: {code} = {{reason = "why", cases = 60}}')
+    _require_checks(path, "xfails file", known)
+    return known
+
+
+def why_unseen(known: KnownFailure, check: AnyCheck, sampler: Subject, profile: Profile, tried: int) -> str:
+    """Why a known failure that did not show may still be there; empty if the run could have seen it.
+
+    Args:
+        tried: Cases or draws, as the record counts them.
+    """
+    needed, had = _asked(check, sampler, PROFILES["ci"]), _asked(check, sampler, profile)
+    if known.cases:
+        # Lives are counted by their events, and a check with few different cases ends when all were tried.
+        needed, had = known.cases, max(had, tried)
+    if had >= needed:
+        return ""
+    word = "draws" if check.lens == "statistical" else "cases"
+    return f"{UNSEEN} in {tried} {word}; too few to call it gone (it takes {needed}): {known.reason}"
+
+
+def _asked(check: AnyCheck, sampler: Subject, profile: Profile) -> int:
+    """Cases or draws that `profile` asks for."""
+    if isinstance(check, Check):
+        return profile.examples_for(sampler.capabilities, check.weight)
+    if isinstance(check, DrawnQuestion):
+        return check.num_draws(sampler, profile)
+    return profile.draws_for(sampler.capabilities)
 
 
 def read_baseline(path: Path) -> frozenset[str]:

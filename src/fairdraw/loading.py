@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +13,7 @@ from fairdraw.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw.protocols import Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from fairdraw.checks import AnyCheck, Question
 
@@ -19,11 +21,13 @@ __all__ = [
     "LENSES",
     "NO_REFERENCE",
     "CannotStart",
+    "KnownFailure",
     "all_checks",
     "all_questions",
     "as_sampler",
     "is_built_in",
     "known_defects",
+    "known_failure",
     "last_line",
     "load_reference",
     "load_sampler",
@@ -145,7 +149,7 @@ def as_sampler(value: object) -> Subject:
     """`value`, if it has what a sampler has.
 
     Raises:
-        CannotStart: If an attribute is missing, or a known defect belongs to no check.
+        CannotStart: If an attribute is missing, or a known defect belongs to no check or says no reason.
     """
     contract = contract_of(value)
     if contract is None or not isinstance(value, Subject) or not hasattr(value, contract.method):
@@ -161,10 +165,53 @@ def as_sampler(value: object) -> Subject:
     return value
 
 
-def known_defects(sampler: object) -> Mapping[str, str]:
-    """Check code to the reason why the sampler is known to fail it; empty if it declares none."""
-    declared: Mapping[str, str] = getattr(sampler, "known_defects", {})
-    return declared
+@dataclass(frozen=True)
+class KnownFailure:
+    """A check that a sampler is known to fail.
+
+    Args:
+        reason: Why, for reports.
+        cases: How many cases (statistical checks: draws) it takes to see the failure; a run with fewer that does not see
+            it cannot call it gone. 0: as many as profile `ci` gives a sampler of that speed.
+    """
+
+    reason: str
+    cases: int = 0
+
+
+def known_failure(value: object) -> KnownFailure:
+    """What an entry says: a reason, or a table of `reason` and `cases`.
+
+    Raises:
+        ValueError: If it is neither. The message ends a sentence that names the entry.
+
+    Example:
+        >>> known_failure({"reason": "rare", "cases": 60})
+        KnownFailure(reason='rare', cases=60)
+    """
+    table = value if isinstance(value, Mapping) else {"reason": value}
+    reason, cases = table.get("reason"), table.get("cases", 0)
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError("gives no reason")
+    if type(cases) is not int or cases < 0 or set(table) - {"reason", "cases"}:
+        raise ValueError(f"says {dict(table)!r}, but beside a reason it may say only cases, a whole number")
+    return KnownFailure(reason, cases)
+
+
+def known_defects(sampler: object) -> dict[str, KnownFailure]:
+    """Check code to what is known about its failure; empty if the sampler declares none.
+
+    Raises:
+        CannotStart: If an entry is no reason.
+    """
+    declared: Mapping[str, object] = getattr(sampler, "known_defects", {})
+    found = {}
+    for code, value in declared.items():
+        try:
+            found[code] = known_failure(value)
+        except ValueError as error:
+            raise CannotStart(f"sampler {getattr(sampler, 'name', '')}: known_defects[{code!r}] {error}.") from None
+    return found
 
 
 def last_line(error: BaseException) -> str:

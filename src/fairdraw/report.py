@@ -14,6 +14,7 @@ from fairdraw import __version__
 from fairdraw.budget import budget_report, undecided_by_budget
 from fairdraw.causes import Cause, find_causes, has_a_lone_property
 from fairdraw.controls import controls_lines, controls_to_json
+from fairdraw.expected import UNSEEN
 from fairdraw.runner import STALE, CheckRecord, Status
 from fairdraw.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED, Scope, Verdict, verdict_of
 
@@ -156,6 +157,7 @@ class Summary:
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
+            *self._unseen(),
             *controls_lines(self.controls),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_decline(),
@@ -179,6 +181,15 @@ class Summary:
             if record.status == "inconclusive" and not undecided_by_budget(record):
                 codes.setdefault(record.reason, []).append(record.code)
         return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
+
+    def _unseen(self) -> list[str]:
+        """Known failures that did not show in a run too small to call them gone, counted and named."""
+        unseen = [record for record in self.records if record.reason.startswith(UNSEEN)]
+        if not unseen:
+            return []
+        return [f"known failures not seen, and not called gone: {len(unseen)}"] + [
+            f"  {record.id}: {record.reason}" for record in unseen
+        ]
 
     def _where_to_start(self) -> list[str]:
         """One fault breaks many promises; the first story is the one to read, and one apart may be another fault."""

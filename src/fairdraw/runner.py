@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fairdraw.budget import Deadline
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.contracts import contract_name
-from fairdraw.expected import Expected
+from fairdraw.expected import Expected, why_unseen
 from fairdraw.failures import CapabilityClosed, Inconclusive, Story, calling, raised_by
 from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects
 from fairdraw.pulse import SamplerHangs
@@ -95,7 +95,8 @@ class CheckRecord:
         status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone,
             `inconclusive` too little to decide on, `incomplete` a check that could not end: the sampler hung, or its
             process died.
-        reason: Why it was skipped or is inconclusive, or which known defect this is.
+        reason: Why it was skipped or is inconclusive, which known defect this is, or why one that was not seen may
+            still be there.
         cases: How many cases were tried; for statistical checks, how many draws were judged.
         story: How the failure is told; also kept for a known defect.
         needs: The capabilities that the check needs.
@@ -221,7 +222,7 @@ def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> 
         vars(caught)["case"] = case  # as Check.run does
         error = caught
     blank = _blank(check, sampler, 1, time.perf_counter() - started)
-    return _judged(blank, check, sampler, session, error)
+    return _judged(blank, check, sampler, session, error, is_search=False)
 
 
 def check_sampler(
@@ -297,11 +298,20 @@ def unfinished(check: AnyCheck, sampler: str, reason: str) -> CheckRecord:
 
 
 def _judged(
-    blank: CheckRecord, check: AnyCheck, sampler: Subject, session: Session, error: BaseException | None
+    blank: CheckRecord,
+    check: AnyCheck,
+    sampler: Subject,
+    session: Session,
+    error: BaseException | None,
+    *,
+    is_search: bool = True,
 ) -> CheckRecord:
-    """`blank` with its status, and the story if there is one to tell."""
+    """`blank` with its status, and the story if there is one to tell.
+
+    A known failure that a search did not see is gone only if the search could have seen it; on a stored case it is.
+    """
     listed = session.expected.xfails.get(check.code)
-    defect = listed or known_defects(sampler).get(check.code)
+    known = listed or known_defects(sampler).get(check.code)
     frozen = check.code in session.expected.baseline
     ours = error is None or raised_by(error) is None  # a sampler that raises a word of ours says nothing by it
     if ours and isinstance(error, CapabilityClosed):
@@ -310,11 +320,15 @@ def _judged(
         return dataclasses.replace(blank, status="incomplete", reason=str(error))
     if ours and isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
-    if error is None and defect is not None:
+    if error is None and known is not None:
+        unseen = why_unseen(known, check, sampler, session.profile, blank.cases) if is_search else ""
+        if unseen:
+            return dataclasses.replace(blank, reason=unseen)
         source = session.expected.xfails_file if listed else "the sampler's known_defects"
-        return dataclasses.replace(blank, status="xpassed", reason=defect, source=source)
+        return dataclasses.replace(blank, status="xpassed", reason=known.reason, source=source)
     if error is None:
         return dataclasses.replace(blank, reason=STALE if frozen else "")
+    defect = known.reason if known is not None else None
     defect = defect or (IN_BASELINE if frozen else None)
     folder = session.crash_folder if defect is None else None
     story = told(check, dataclasses.replace(session, crash_folder=folder), error, sampler)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 import torch
 
+from fairdraw.adapters._vllm_defects import Known, stated
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
     Capabilities,
@@ -33,12 +34,14 @@ class OthersDefect(TypedDict):
     Args:
         sampler: Name of the adapter.
         checks: Codes of the checks that it breaks.
+        cases: How many cases it takes to see it; absent if those of profile `ci` are enough.
         link: Where its authors, or a page of ours, talk about it.
     """
 
     sampler: str
     checks: list[str]
     reason: str
+    cases: NotRequired[int]
     link: NotRequired[str]
 
 
@@ -49,29 +52,31 @@ def read_others_defects() -> list[OthersDefect]:
     return defects
 
 
-def defects_of(sampler: str) -> dict[str, str]:
+def defects_of(sampler: str) -> dict[str, Known]:
     """Check code to the reason why the adapter called `sampler` fails it, with a link where there is one."""
     reasons: dict[str, list[str]] = {}
+    cases: dict[str, int] = {}
     for defect in read_others_defects():
         if defect["sampler"] == sampler:
             link = f" ({defect['link']})" if "link" in defect else ""
             for code in defect["checks"]:
                 reasons.setdefault(code, []).append(f"{defect['reason']}{link}")
-    return {code: "; ".join(found) for code, found in sorted(reasons.items())}
+                cases[code] = max(cases.get(code, 0), defect.get("cases", 0))
+    return {code: stated(found, cases[code]) for code, found in sorted(reasons.items())}
 
 
 @dataclass(frozen=True)
 class KnownSampler(FunctionSampler):
     """A function under the rejection contract, with the defects it is known to have."""
 
-    known_defects: Mapping[str, str] = field(default_factory=dict)
+    known_defects: Mapping[str, Known] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class KnownTokenSampler(FunctionTokenSampler):
     """A function under the sampling contract, with the defects it is known to have."""
 
-    known_defects: Mapping[str, str] = field(default_factory=dict)
+    known_defects: Mapping[str, Known] = field(default_factory=dict)
 
 
 def closed(*groups: tuple[str, Sequence[Capability]], slow: bool = False) -> Capabilities:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from fairdraw.adapters._inject import inject_noise
 from fairdraw.adapters._metadata import read_fields
 from fairdraw.adapters._runtime import default_device, quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.adapters._vllm_defects import known_defects
+from fairdraw.adapters._vllm_defects import Known, known_defects
 from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class VllmSampler:
         return Capabilities(closed, slow=self.interpreted)
 
     @property
-    def known_defects(self) -> Mapping[str, str]:
+    def known_defects(self) -> Mapping[str, Known]:
         """Check code to the reason why this release fails it."""
         return known_defects(self.release)
 
