@@ -154,7 +154,10 @@ def _small_tables(num_calls: int, cycles: int, strides: list[int], filters: Filt
     batch = _batch(list(KINDS), np.tile(_small_row(), (len(KINDS), 1)), np.zeros(len(KINDS), np.int64), "cpu")
     laws, rows = [_law(batch, kind, filters) for kind in range(len(KINDS))], num_calls * cycles
     neighbours, same = (np.outer(law, laws[0]).ravel() for law in (laws[1], laws[0]))
-    tables = {f"T1 {kind.name}": WatchedTable(law, rows, law > 0) for kind, law in zip(KINDS, laws, strict=True)}
+    tables = {
+        f"T1 {kind.name}": WatchedTable(law, rows, law > 0, label="token {}".format)
+        for kind, law in zip(KINDS, laws, strict=True)
+    }
     tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
     for stride in strides:
         tables[f"T2 rows {stride * len(KINDS)} apart"] = WatchedTable(same, rows // 2, same > 0)
