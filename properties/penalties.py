@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from fairdraw.properties._lifecycle_check import LifecycleCheck, lifecycle_check
+from fairdraw.properties._lifecycle_check import LifecycleCheck, happen_in_secret, lifecycle_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies.lifecycle import Add, PenaltiesLife, PenaltiesMachine, Playing, Replace
 
@@ -71,7 +71,7 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
     costs nothing; on a difference refuse, so that the engine's own code can do the step. Silently going on with the old
     list penalises tokens of another request.
     """
-    playing.happen(event)
+    happen_in_secret(playing, event)
 
 
 @lifecycle_check("PEN401", PenaltiesMachine, contract="penalties", weight=0.7, differential=True)

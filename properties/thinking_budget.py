@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from fairdraw.properties._lifecycle_check import LifecycleCheck, lifecycle_check
+from fairdraw.properties._lifecycle_check import LifecycleCheck, happen_in_secret, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
 from fairdraw.protocols import Capability
 from fairdraw.strategies.lifecycle import MOST_REQUESTS, Add, Decode, Playing, Replace, ThinkingLife, ThinkingMachine
@@ -97,7 +97,7 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
     Compare the row's list with the known one by identity, which costs nothing. Silently going on with the old one
     forces the end of somebody else's thoughts.
     """
-    playing.happen(event)
+    happen_in_secret(playing, event)
 
 
 @lifecycle_check("THK401", SoundUpstreamMachine, contract="thinking_budget", weight=0.7, differential=True)

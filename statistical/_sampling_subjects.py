@@ -198,7 +198,10 @@ def _small_tables(
     batch = _batch(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
     laws = [_law(batch, kind, filters) for kind in range(len(cycle))]
     neighbours, same = (np.outer(law, laws[0]).ravel() for law in (laws[1], laws[0]))
-    tables = {f"T1 {kind.name}": WatchedTable(law, rows, law > 0) for kind, law in zip(cycle, laws, strict=True)}
+    tables = {
+        f"T1 {kind.name}": WatchedTable(law, rows, law > 0, label="token {}".format)
+        for kind, law in zip(cycle, laws, strict=True)
+    }
     tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
     for stride in strides:
         tables[f"T2 rows {stride * len(cycle)} apart"] = WatchedTable(same, rows // 2, same > 0)

@@ -62,6 +62,7 @@ class TableEvidence:
         tv_interval: 95 % interval for the true distance over the pooled cells. It holds without asymptotics and is
             wide; it may hold 0 where the e-value, which looks at every cell, is beyond doubt.
         worst_cell: Cell with the largest standardised deviation, with observed and expected counts.
+        impossible: The impossible observations by name, the most frequent first; empty if there are none.
     """
 
     name: str
@@ -74,6 +75,7 @@ class TableEvidence:
     tv_distance: float
     tv_interval: tuple[float, float]
     worst_cell: str
+    impossible: str = ""
 
     @property
     def distance(self) -> str:
@@ -83,7 +85,7 @@ class TableEvidence:
         return f"TV {self.tv_distance:.4f} (95 %: {between}) over {self.num_cells} cells, {self.num_samples} samples"
 
     def __str__(self) -> str:
-        impossible = f"; {self.num_impossible} impossible observations" if self.num_impossible else ""
+        impossible = f"; {self.impossible}" if self.impossible else ""
         return (
             f"{self.name}: {self.distance}, E = 10^{self.log_e_value / np.log(10):.1f}, "
             f"chi-square {self.chi_square:.1f} (p = {self.p_value:.2g}); worst {self.worst_cell}{impossible}"
@@ -203,8 +205,10 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, label: Label =
     pooled, num_impossible = plan.pooling.pool(counts)
     expected = plan.pooling.probs * pooled.sum()
     probs, num_samples = plan.pooling.probs, int(pooled.sum())
+    impossible = _impossible(counts, plan.pooling, label)
     if num_samples == 0:
-        return TableEvidence(name, num_impossible, probs.size, num_impossible, 0.0, 0.0, 1.0, 0.0, (0.0, 1.0), "none")
+        chance = (0.0, 0.0, 1.0, 0.0, (0.0, 1.0))
+        return TableEvidence(name, num_impossible, probs.size, num_impossible, *chance, "none", impossible)
     # SciPy refuses sums that differ by more than rounding; both are made from the same total.
     chi_square, p_value = chisquare(pooled, expected * (num_samples / expected.sum()))
     worst = int(np.argmax(np.abs(pooled - expected) / np.sqrt(expected)))
@@ -220,7 +224,31 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, label: Label =
         tv_distance=tv_distance,
         tv_interval=(low, high),
         worst_cell=f"{_pool_label(plan.pooling, worst, label)}: {pooled[worst]} seen, {expected[worst]:.1f} expected",
+        impossible=impossible,
     )
+
+
+_MOST_NAMED = 3
+"""Impossible cells that are named one by one."""
+
+
+def _impossible(counts: NDArray[np.int64], pooling: Pooling, label: Label) -> str:  # [num_cells + 1] int64
+    """What was observed that cannot be, and how often; empty if nothing was."""
+    cells = np.flatnonzero((pooling.pool_of[:-1] == pooling.num_pools) & (counts[:-1] > 0))
+    most = cells[np.argsort(-counts[cells], kind="stable")]
+    told = [f"{label(int(c))} was seen {_times(counts[c])}, its probability is 0" for c in most[:_MOST_NAMED]]
+    if most.size > _MOST_NAMED:
+        rest = most[_MOST_NAMED:]
+        told.append(f"{rest.size} more cells of probability 0 were seen {_times(counts[rest].sum())}")
+    if counts[-1] > 0:
+        # A table that knows more about it says so (`PitCells`); its label is one of its methods.
+        what = getattr(getattr(label, "__self__", None), "OUTSIDE", "what is no cell of this table")
+        told.append(f"{what} was seen {_times(counts[-1])}")
+    return "; ".join(told)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def tv_distance_interval(

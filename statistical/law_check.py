@@ -170,7 +170,9 @@ def _cut(decision: Decision, num_draws: int) -> Inconclusive:
 def _failure(decision: Decision) -> CheckFailure:
     """The failure, told by the table that carries most of the evidence."""
     worst = max(decision.evidence, key=lambda table: (table.num_impossible > 0, table.log_e_value))
-    effect = f"{worst.name}: {worst.distance}; worst {worst.worst_cell}"
+    # What decided comes first: beside it the distance is a detail.
+    decided = f"{worst.impossible}; {worst.distance}" if worst.impossible else worst.distance
+    effect = f"{worst.name}: {decided}; worst {worst.worst_cell}"
     threshold = decision.log_threshold / math.log(10)
     if worst.num_impossible:
         evidence = f"{worst.num_impossible} observations of probability 0; one decides"

@@ -119,6 +119,9 @@ class PitCells:
         num_halvings: How often the last one is halved.
     """
 
+    OUTSIDE = "a token of probability 0 in its own row, or outside of the vocabulary,"
+    """What the last entry of the table counts; which tokens these are is not kept, as every row has its own law."""
+
     def __init__(self, num_equal: int = 32, num_halvings: int = 8) -> None:
         if num_equal < 2 or num_halvings < 0:
             raise refuse(

@@ -192,12 +192,17 @@ class Cut(_OfRow):
 
 @dataclass(frozen=True, repr=False)
 class Replace(_OfRow):
-    """Behind the scanner's back the row gets another list object; no contract allows it, so it must be noticed."""
+    """Behind the scanner's back the row gets another list object; no contract allows it, so it must be noticed.
+
+    Args:
+        told: The scanner is told that the row holds a request anew: the same lists, and nothing behind its back.
+    """
 
     output: Tokens = ()
+    told: bool = False
 
     def happen_to(self, world: World, row: int) -> None:
-        world.replace(world.kept(row), world.ids(self.output))
+        world.replace(world.kept(row), world.ids(self.output), row if self.told else None)
 
 
 _KINDS: tuple[type[Event], ...] = (Add, Finish, Preempt, Resume, CarryOn, Swap, Decode, Repair, Draft, Cut, Replace)

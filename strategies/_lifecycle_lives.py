@@ -106,17 +106,34 @@ class Playing:
         self.judge = life.judge(scanner, reference)
         self.refused = False
         self._replaced = False
+        self._life, self._reference = life, reference
+        self._past: list[Event] = []
 
     def happen(self, event: Event) -> None:
         """Let `event` happen, and compare."""
         if self.refused:
             return
+        self._past.append(event)
         if self.world.has_added and not isinstance(event, (Add, Resume)):
             self._look()  # a server removes requests before it adds some
         event.happen(self.world)
-        self._replaced = self._replaced or isinstance(event, Replace)
+        self._replaced = self._replaced or (isinstance(event, Replace) and not event.told)
         if not event.held:
             self._look()
+
+    def owes_to_secrets(self) -> bool:
+        """Whether the promise that was just broken is kept if the scanner is told of every list that was replaced.
+
+        If none was, or the scanner errs all the same, the fault is another one than not to notice.
+        """
+        if not self._replaced:
+            return False
+        told = tuple(dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in self._past)
+        try:
+            self._life.replace(events=told).play(self.scanner, self._reference)
+        except Exception:  # whatever it is, it has nothing to do with secrets
+            return False
+        return True
 
     def _look(self) -> None:
         num_new, self.world.num_new = self.world.num_new, 0

@@ -157,10 +157,13 @@ class World:
         kept.output.clear()
         self._enter(kept)
 
-    def replace(self, kept: _Kept, output: Sequence[int]) -> None:
-        """Another list object; whoever is not told holds a dead one."""
+    def replace(self, kept: _Kept, output: Sequence[int], told_row: int | None = None) -> None:
+        """Another list object; whoever is not told holds a dead one. With its row, it is told as added anew."""
         kept.output = self._list(output)
         kept.live.output_token_ids = kept.output
+        if told_row is not None and told_row not in self._added:
+            self._added.append(told_row)
+            self.num_new += len(kept.output)
 
     def _list(self, token_ids: Iterable[int]) -> CountedTokens | list[int]:
         return CountedTokens(token_ids) if self._counted else list(token_ids)
