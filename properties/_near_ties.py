@@ -39,7 +39,7 @@ def close_race(weights: NDArray[np.floating], rng: np.random.Generator) -> NDArr
 
 
 def close_steps(batch: SpecDecodeBatch, noise: ExplicitNoise, seed: int) -> ExplicitNoise:
-    """Uniforms a thousandth above or below the ratio of their draft, and a close race where each request is cut short."""
+    """Uniforms a thousandth above or below the ratio of their draft; a close race where a request is cut short."""
     rng, oracle = bulk_rng("near ties", seed), RejectionOracle()
     given = noise.uniforms.tolist()
     ratios = [_ratio(step) for step in oracle.steps(batch, noise)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -114,6 +114,20 @@ def test_name_that_is_missing_closes_nothing_while_another_may_stand_for_it(here
     text = (here / "fairdraw_chain.py").read_text()
     assert "# Does any of draft_ids, draft_lens, q, p, generator take batch.draft_probs?" in text
     assert '# "dense-drafts": "our drafts are one-hot",' in text
+
+
+def test_other_right_ways_are_comments_that_can_be_taken_away(here: Path) -> None:
+    assert "other right ways to verify, to round and to break ties" in init("explicit").output
+    path = here / "fairdraw_explicit.py"
+    before = adapted("explicit").capabilities.closed
+    choices = {"token-verification", "reference-race", "reference-rounding", "lowest-id-ties"}
+    assert not choices & set(before)
+    for word in choices:
+        path.write_text(path.read_text().replace(f'# "{word}"', f'"{word}"'))
+    assert max(map(len, path.read_text().splitlines())) <= 120
+    found: dict[str, Any] = {}
+    exec(compile(path.read_text(), "adapter", "exec"), found)
+    assert set(found["make"]().capabilities.closed) == {*before, *choices}
 
 
 def test_sampler_that_ignores_a_draft_law_of_another_name_is_caught(here: Path) -> None:

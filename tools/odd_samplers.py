@@ -4,8 +4,8 @@
     python tools/odd_samplers.py --contract sampling --profile smoke --seeds 20
 
 A right sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
-written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same. Exits
-1 if a check accused one.
+written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same.
+Exits 1 if a check accused one.
 """
 
 from __future__ import annotations

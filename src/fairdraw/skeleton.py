@@ -49,6 +49,14 @@ _EXPLICIT = {"uniforms", "exponentials"}
 _OFFERED = {"explicit-noise": "we draw our own noise", "dense-drafts": "our drafts are one-hot"}
 """The reason that stands beside a question, should the answer be to decline."""
 
+_CHOICES = {
+    "token-verification": "we accept by another lossless scheme, for instance exact match or block verification",
+    "reference-race": "we recover in another way, for instance from a cumulative sum",
+    "reference-rounding": "we compute with log-probabilities, in float64, or by a Gumbel-max",
+    "lowest-id-ties": "of equal logits, or equal scores of a race, another than the lowest id may come",
+}
+"""Where there are several right ways, and a signature does not say which one a sampler takes: word to reason."""
+
 _COMMENT = "        # "
 
 _ADAPTER = '''"""{spec} as fairdraw meets it. Judge it with: fairdraw check {module}:make"""
@@ -76,7 +84,8 @@ def make() -> RejectionSampler:
     # What your sampler does not promise, each with the reason; a declined capability is a visible, counted skip.
     # What a word means, and what declining it costs: fairdraw explain WORD
     closed = {{
-{closed}{questions}    }}
+{closed}{questions}        # Several ways are right here. Take the # away where the sentence is true of your sampler:
+{choices}    }}
     return fairdraw.rejection_sampler(verify, name="{function}", device="cpu", closed=closed)
 '''
 
@@ -145,6 +154,7 @@ class Skeleton:
         return [
             *(f"written: {path}" for path in self.files),
             *(f"{what} {self.files[0]}: {', '.join(names)}" for what, names in todo.items() if names),
+            f"other right ways to verify, to round and to break ties: take the # away in {self.files[0]}",
             "what a word means, and which checks are skipped without it: fairdraw explain WORD",
             f"then: fairdraw check {self.module}:make --profile smoke",
         ]
@@ -162,6 +172,7 @@ def write_skeleton(spec: str, folder: Path) -> Skeleton:
     closed, questions = _declined(signature)
     words = {"spec": spec, "package": package, "function": function, "module": f"fairdraw_{function}"}
     words |= {"arguments": _arguments(needed), "closed": _closed(closed), "questions": _questions(questions)}
+    words["choices"] = "".join(f'{_COMMENT}"{word}": "{reason}",\n' for word, reason in _CHOICES.items())
     texts = {
         folder / f"{words['module']}.py": _ADAPTER,
         folder / f"test_{words['module']}.py": _TEST,

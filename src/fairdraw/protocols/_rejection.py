@@ -155,7 +155,8 @@ class ExplicitNoise:
     """The random numbers of one call, handed in.
 
     A draft token is accepted if `target_prob / draft_prob >= uniform`; a recovered token is the
-    argmax over the vocabulary of `residual / exponential` (the exponential race).
+    argmax over the vocabulary of `residual / exponential` (the exponential race). A division and a product with the
+    reciprocal are both right; formulas that round otherwise are, too, if `reference-rounding` is declined.
     """
 
     uniforms: Tensor  # [num_tokens] float64, in [0, 1)
@@ -210,7 +211,8 @@ class RejectionSampler(Protocol):
     """A sampler under the rejection contract. Any object with these attributes is one; do not subclass.
 
     `verify` returns `[batch_size, max_spec_len + 1] int32`: per request the accepted drafts, then one
-    recovered or bonus token, then `PLACEHOLDER_TOKEN_ID`. It must not modify the batch.
+    recovered or bonus token, then `PLACEHOLDER_TOKEN_ID`. It must not modify the batch. The result may have any
+    strides, and may be a buffer that the next call writes again: the suite copies it at once.
     """
 
     @property

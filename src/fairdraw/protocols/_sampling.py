@@ -99,7 +99,11 @@ class SamplingBatch:
 
 @dataclass(frozen=True, eq=False)
 class RaceNoise:
-    """Explicit noise of the sampling contract: the token is the argmax of `prob / exponential`."""
+    """Explicit noise of the sampling contract: the token is the argmax of `prob / exponential`.
+
+    A division and a product with the reciprocal are both right; formulas that round otherwise are, too, if
+    `reference-rounding` is declined.
+    """
 
     exponentials: Tensor  # [batch_size, vocab_size] float32, > 0
 
@@ -167,7 +171,8 @@ class Drafted:
 class TokenSampler(Protocol):
     """A sampler under the sampling contract. Any object with these attributes is one; do not subclass.
 
-    `sample` returns one token id per request, `[batch_size]` int32 or int64. It must not modify the batch. An attribute
+    `sample` returns one token id per request, `[batch_size]` int32 or int64, with any strides; it may be a buffer that
+    the next call writes again, because the suite copies it at once. It must not modify the batch. An attribute
     `filters` (a `FilterPolicy`) says how it filters; without one, as vLLM 0.22.0 does.
     """
 
