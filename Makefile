@@ -1,6 +1,6 @@
 # Two commands do everything, set-up included:
 #   make check   judge samplers:  make check SAMPLER="triton torch"   (or vllm, or pkg.module:factory)
-#   make test    the project's own tests, linters and type checkers
+#   make test    the project's own tests, linters and type checkers, and the manual
 # Both work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
@@ -10,14 +10,14 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test bench lint matrix vllm clean
+.PHONY: check test bench lint docs matrix vllm clean
 
 check: $(READY)
 	@status=0; for sampler in $(SAMPLER); do \
 	  $(BIN)/fairdraw check $$sampler --profile $(PROFILE) || status=1; done; exit $$status
 
 # The performance lens counts in a process of its own: beside another worker it gives no verdict.
-test: lint
+test: lint docs
 	$(BIN)/python -m pytest tests properties statistical -n 2 --dist loadfile
 	$(BIN)/python -m pytest perf_regression
 
@@ -31,6 +31,10 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+# The manual as a site, in .cache/site. A warning is an error; the build needs no network.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 matrix: $(READY)
 	$(BIN)/python tools/matrix.py

@@ -10,9 +10,12 @@ import torch
 
 from fairdraw.failures import CheckFailure
 from fairdraw.harness import Emission, emit
+from fairdraw.oracles.rejection import DividingOracle, draw_noise
 from fairdraw.oracles.rejection import verify as oracle_verify
+from fairdraw.properties._settled import covered_requests
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
+    Capability,
     ExplicitNoise,
     Noise,
     RejectionSampler,
@@ -36,11 +39,16 @@ __all__ = [
     "answers",
     "argmax_decoding",
     "broken",
+    "covered",
+    "decodes_argmax",
     "emit_case",
     "emit_explicit",
     "emit_oracle",
     "emit_seeded",
+    "equals_the_oracle",
+    "equals_the_oracle_on",
     "explicit_noise",
+    "is_left_to",
     "is_masked",
     "other_explicit_noise",
     "other_noise",
@@ -52,6 +60,7 @@ __all__ = [
 ]
 
 ORACLE = rejection_sampler(oracle_verify, name="oracle")
+DIVIDING = rejection_sampler(DividingOracle().verify, name="oracle that divides")
 
 
 def broken(effect: str) -> NoReturn:
@@ -140,6 +149,54 @@ def same_rows(
         )
 
 
+def fresh(noise: Noise) -> Noise:
+    """The same noise; generators start at their seeds."""
+    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
+
+
+def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> list[int]:
+    """Requests whose tokens follow from the noise by what the sampler promises (`covered_requests`)."""
+    if isinstance(noise, SeededNoise):
+        with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+            torch.manual_seed(noise.seed)
+            noise = draw_noise(batch, SeededNoise(noise.seed, dict(noise.request_seeds)))
+    return covered_requests(sampler, batch, noise)
+
+
+# Below, a float32 reciprocal may overflow; torch's generators draw no such exponential.
+_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Every request of the case has the oracle's tokens, as far as the sampler promises them."""
+    equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
+
+
+def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> None:
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
+
+    A race may divide or multiply by a reciprocal. Who promises vLLM's stream multiplies, as vLLM does, where torch's
+    generators can tell the two apart.
+    """
+    emission, expected = (emit(one, batch.clone(), fresh(noise)) for one in (sampler, ORACLE))
+    differing = (expected.tokens != emission.tokens).any(axis=1)
+    if not differing.any():
+        return
+    free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
+    if isinstance(noise, ExplicitNoise):
+        free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
+    other = emit(DIVIDING, batch, fresh(noise)).tokens
+    right = free & (other == emission.tokens).all(axis=1)
+    rows = [i for i in covered(sampler, batch, noise) if not right[i]]
+    same_rows(expected.tokens[rows], emission.tokens[rows], "the oracle disagrees")
+
+
+def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[int]) -> bool:
+    """Whether these tokens are accepted drafts, cut off by a sampler that may accept fewer than token verification."""
+    may_stop = Capability.TOKEN_VERIFICATION not in sampler.capabilities
+    return may_stop and 0 < len(seen) <= len(drafts) and list(seen) == list(drafts[: len(seen)])
+
+
 def same_tokens(expected: Emission, seen: Emission, why: str) -> None:
     """Two emissions agree, request by request, placeholders included."""
     same_rows(expected.tokens, seen.tokens, why)
@@ -197,6 +254,25 @@ def argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
         if emitted[-1] != draft:
             return emitted
     return [*emitted, answer.bonus_token_id]
+
+
+def decodes_argmax(sampler: RejectionSampler, batch: SpecDecodeBatch, answer: Answer) -> bool:
+    """Whether the answer is argmax decoding, with the ties and the early ends that the sampler leaves open."""
+    tokens, drafts, last = answer.tokens, answer.drafts, answer.num_accepted
+    if not 0 <= last <= len(drafts) or tokens[:last] != drafts[:last]:
+        return False
+    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
+    if not all(token in _argmaxes(sampler, row) for token, row in zip(tokens, rows, strict=False)):
+        return False
+    if answer.is_fully_accepted:
+        return tokens[-1] == answer.bonus_token_id
+    return tokens[-1] != drafts[last] or is_left_to(sampler, tokens, drafts)
+
+
+def _argmaxes(sampler: RejectionSampler, row: NDArray[np.float32]) -> list[int]:  # [vocab_size] float32
+    if Capability.LOWEST_ID_TIES in sampler.capabilities or np.isnan(row).any():
+        return [int(np.argmax(row))]
+    return [int(token) for token in np.flatnonzero(row == row.max())]
 
 
 def probabilities(

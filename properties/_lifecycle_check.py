@@ -6,8 +6,9 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fairdraw.checks import PROFILES, Check, OutOfTime, Profile
-from fairdraw.failures import CapabilityClosed, Inconclusive
+from fairdraw.budget import BudgetEnded, before_it_began
+from fairdraw.checks import PROFILES, Check, OutOfTime, Profile, Timed
+from fairdraw.failures import CapabilityClosed
 from fairdraw.seeds import derive_seed
 from fairdraw.strategies.lifecycle import LifecycleMachine, Playing
 
@@ -57,7 +58,7 @@ class LifecycleCheck(Check):
 
         Raises:
             CapabilityClosed: If the scanner declines what the check needs.
-            Inconclusive: If time is out.
+            Inconclusive: If time is out before a life failed.
             CheckFailure: If the promise is broken. The exception carries the smallest life as `case`.
 
         Randomness:
@@ -67,27 +68,40 @@ class LifecycleCheck(Check):
         if reason is not None:
             raise CapabilityClosed(reason)
         if out_of_time():
-            raise Inconclusive("the time budget ended before this check began")
-        tried = 0
+            raise before_it_began()
+        tried, timed = 0, Timed(out_of_time)
+        failing: list[BaseException] = []
 
         def seen(life: Life) -> None:
             nonlocal tried
             tried += len(life.events)
+            if failing:
+                timed.failed(life, failing.pop())
 
         def happen(playing: Playing, event: Event) -> None:
-            self.body(playing, event)  # type: ignore[call-arg]  # a plain body
+            timed.require_time()
+            try:
+                self.body(playing, event)  # type: ignore[call-arg]  # a plain body
+            except (Exception, SystemExit) as error:
+                failing[:] = [error]
+                raise
 
-        found = self.machine.search(
-            sampler,
-            reference=reference if self.differential else None,
-            examples=(profile or PROFILES["ci"]).examples_for(sampler.capabilities, self.weight),
-            seed=derive_seed("lives", seed, self.code),
-            seen=seen,
-            happen=staticmethod(happen),
-        )
+        examples = (profile or PROFILES["ci"]).examples_for(sampler.capabilities, self.weight)
+        try:
+            found = self.machine.search(
+                timed.guarded(sampler),
+                reference=timed.guarded(reference) if self.differential else None,
+                examples=examples,
+                seed=derive_seed("lives", seed, self.code),
+                seen=seen,
+                happen=staticmethod(happen),
+            )
+        except BudgetEnded:
+            raise timed.ended(tried, f"the events of {examples} lives") from None
         if found is not None:
             error = found.error
-            error.case, error.tried = found.lifecycle, tried  # type: ignore[attr-defined]  # read by the runner
+            # Read by the runner. Not setattr: the class may be the user's, and forbid it.
+            vars(error).update(case=found.lifecycle, tried=tried, remarks=found.remarks)
             raise error
         return tried
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairdraw.failures import AdapterError
+from fairdraw.failures import AdapterError, calling
 from fairdraw.oracles.intervals import alike
 from fairdraw.oracles.logits_bounds import RowBounds, logits_bounds
 from fairdraw.oracles.logits_plan import process as oracle_process
@@ -35,6 +35,7 @@ __all__ = [
     "bounds_of",
     "differing_rows",
     "follow",
+    "opened",
     "same_logits",
     "wrong_rows",
 ]
@@ -113,7 +114,7 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
         AdapterError: If the answer is no tensor of logits.
     """
     before, counted = batch.logits.clone(), Counted(batch.logits)
-    with counted:
+    with calling(planner), counted:
         processed = session.process(batch)
     if not isinstance(processed, torch.Tensor) or processed.shape != batch.logits.shape:
         given = list(processed.shape) if isinstance(processed, torch.Tensor) else type(processed).__name__
@@ -124,9 +125,15 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
     return Answer(batch, before, processed, counted.operations, counted.num_copies)
 
 
+def opened(planner: LogitsPlanner, setup: PlanSetup) -> LogitsSession:
+    """A session of the planner's; what it raises is marked as the planner's own."""
+    with calling(planner):
+        return planner.open_plan(setup)
+
+
 def follow(planner: LogitsPlanner, case: LogitsCase, setup: PlanSetup | None = None) -> Iterator[Answer]:
     """All steps of a case in one session. An answer holds until the next one is taken, as output lists are live."""
-    session = planner.open_plan(setup or case.setup())
+    session = opened(planner, setup or case.setup())
     for batch in case.batches(planner.device):
         yield answered(planner, session, batch)
 

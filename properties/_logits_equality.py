@@ -11,6 +11,7 @@ from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
     follow,
+    opened,
     same_logits,
 )
 from fairdraw.protocols import Capabilities, Capability
@@ -129,7 +130,7 @@ def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsP
     (answer,) = follow(planner, case)
     for position in range(max(answer.batch.num_draft_tokens) + 1):
         before = _as_output(answer.batch.replace(logits=answer.before), position)
-        plain = answered(planner, planner.open_plan(case.setup()), before)
+        plain = answered(planner, opened(planner, case.setup()), before)
         wanted, given = as_float32(answer.processed).clone(), as_float32(plain.processed)
         counts, firsts = answer.batch.num_draft_tokens, answer.batch.first_rows
         reached = [i for i, count in enumerate(counts) if count >= position]
@@ -204,7 +205,7 @@ def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, r
 
 
 def _equal_to(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
-    theirs = reference.open_plan(case.setup())
+    theirs = opened(reference, case.setup())
     for step, answer in enumerate(follow(planner, case)):
         given = answer.batch.replace(logits=answer.before.to(reference.device))
         rows = set(range(len(answer.before))) - _rows_of_pending_minima(answer.batch)

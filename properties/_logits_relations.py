@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
+
 from fairdraw.checks import check
 from fairdraw.oracles.logits_bounds import logits_bounds
 from fairdraw.oracles.logits_plan import LogitsPlanOracle
@@ -15,16 +17,16 @@ from fairdraw.properties._logits_asserts import (
     as_float32,
     as_specified,
     follow,
+    opened,
     same_logits,
 )
 from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
 from fairdraw.protocols._logits_plan import BatchChange, LogitsParams, RowOfRequest
-from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, logits_cases
+from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, EventRecipe, logits_cases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hypothesis import strategies as st
     from torch import Tensor
 
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsPlanner
@@ -65,7 +67,30 @@ def parameters_move_with_their_request(planner: LogitsPlanner, case: LogitsCase)
     _every_step_equals_the_oracle(planner, case)
 
 
-@check("PLAN132", lambda can: _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2), contract="logits_plan")
+_GROWS_AND_IS_CUT = (EventRecipe("grow"), EventRecipe("cut"))
+
+
+def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    """Half of the cases are one request whose work begins and ends while its output grows, is cut, and whatever else.
+
+    Drawn freely, kinds and events that fit together are rare.
+    """
+    freely = _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2)
+    one = logits_cases(
+        can,
+        max_requests=1,
+        max_drafts=1,
+        min_kinds=1,
+        max_kinds=2,
+        kinds=("min-tokens", "bad-words"),
+        idle=False,
+        events=("grow", "cut"),
+        max_events=2,
+    )
+    return st.one_of(freely, one.map(lambda case: case.replace(events=(*_GROWS_AND_IS_CUT, *case.events))))
+
+
+@check("PLAN132", _growing, contract="logits_plan")
 def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
     """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
 
@@ -91,7 +116,7 @@ def rows_do_not_depend_on_batch_mates(planner: LogitsPlanner, case: LogitsCase) 
     first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
     alone = _alone(batch.replace(logits=together.before), request)
     wanted = as_float32(together.processed).clone()
-    wanted[first : first + count] = as_float32(answered(planner, planner.open_plan(case.setup()), alone).processed)
+    wanted[first : first + count] = as_float32(answered(planner, opened(planner, case.setup()), alone).processed)
     same_logits(planner, case, together, wanted, f"as request {request} alone gives")
 
 
@@ -179,9 +204,7 @@ def _greatest(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> list[
     if rounding_of(planner) is not Rounding.FREE:
         return [[int(row.argmax())] for row in wanted]
     bounds = logits_bounds(given, case.setup(), _decisive())
-    return [
-        sorted({int(row.argmax()), *may.greatest()}) for row, may in zip(wanted, bounds, strict=True)
-    ]
+    return [sorted({int(row.argmax()), *may.greatest()}) for row, may in zip(wanted, bounds, strict=True)]
 
 
 def _decisive() -> LogitsPlanOracle:

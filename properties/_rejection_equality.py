@@ -8,24 +8,23 @@ from fairdraw.checks import check, differential
 from fairdraw.harness import emit
 from fairdraw.properties._asserts import (
     broken,
+    covered,
     emit_case,
-    emit_oracle,
+    equals_the_oracle,
+    equals_the_oracle_on,
     explicit_noise,
     pick,
-    same_tokens,
+    same_rows,
 )
+from fairdraw.properties._near_ties import close_steps
 from fairdraw.properties._rejection_cases import lively, ordinary, rejecting, seeded, synthetic, withdrawing
 from fairdraw.protocols import Capability, ExplicitNoise, RejectionSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 from fairdraw.strategies.rows import bulk_rng
 
 _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
+_ROUNDING = (*_RACE, Capability.REFERENCE_ROUNDING)
 _STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
-
-
-def _equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    _, _, emission = emit_case(sampler, case)
-    same_tokens(emit_oracle(sampler, case), emission, "the oracle disagrees")
 
 
 @check("REJ401", lambda can: lively(can, explicit=True), needs=_RACE)
@@ -34,7 +33,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: R
 
     The broadest check: whatever it finds, a check with a narrower title usually explains.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check(
@@ -50,7 +49,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: R
         tokens=("drawn",),
         uniforms=("ratio", "above", "below"),
     ),
-    needs=_RACE,
+    needs=_ROUNDING,
 )
 def acceptance_at_the_exact_ratio_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A uniform equal to the float32 quotient target / draft accepts, as does one float64 step less; one more rejects.
@@ -58,20 +57,20 @@ def acceptance_at_the_exact_ratio_equals_the_oracle(sampler: RejectionSampler, c
     `>` for `>=`, a uniform rounded to float32, a product for the quotient, or an approximate division move the
     threshold.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check(
     "REJ403",
     lambda can: rejecting(can, explicit=True, dense=True, drafts=("dominating",), uniforms=("largest",)),
-    needs=(*_RACE, Capability.DENSE_DRAFTS),
+    needs=(*_ROUNDING, Capability.DENSE_DRAFTS),
 )
 def recovery_without_residual_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If rounding left no residual, the race runs over the target.
 
     The choice is ours (vLLM answers id 0): it is the law's own limit, and never a masked token.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check(
@@ -79,14 +78,14 @@ def recovery_without_residual_equals_the_oracle(sampler: RejectionSampler, case:
     lambda can: rejecting(
         can, explicit=True, targets=("flat", "tied"), exponentials=("equal", "coarse"), uniforms=("half",)
     ),
-    needs=_RACE,
+    needs=(*_ROUNDING, Capability.LOWEST_ID_TIES),
 )
 def race_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Equal scores: the lowest id with residual wins.
 
     Real exponentials hardly ever tie, but a rule that depends on the tile size makes kernels disagree where they do.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check(
@@ -103,7 +102,7 @@ def race_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase
         max_requests=2,
         max_drafts=1,
     ),
-    needs=_RACE,
+    needs=(*_ROUNDING, Capability.LOWEST_ID_TIES),
     weight=0.4,
 )
 def ties_across_kernel_tiles_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
@@ -120,13 +119,18 @@ def ties_across_kernel_tiles_go_to_the_lowest_id(sampler: RejectionSampler, case
         broken(f"ids {tied} tie, but the first column is {seen.tokens[:, 0].tolist()}")
 
 
-@check("REJ406", lambda can: rejecting(can, explicit=True, exponentials=("denormal",)), needs=_RACE)
+@check(
+    "REJ406",
+    lambda can: rejecting(can, explicit=True, exponentials=("denormal",)),
+    needs=(*_ROUNDING, Capability.LOWEST_ID_TIES),
+)
 def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Exponentials so small that their reciprocal is infinite: the lowest id with residual wins, never a masked one.
+    """Exponentials so small that their reciprocal is infinite: the lowest id whose score is infinite wins, never a
+    masked one. A race may divide or multiply by the reciprocal.
 
     0 times infinity is NaN, and NaN in an argmax may win. Such exponentials are out of reach of torch's generators.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check(
@@ -139,7 +143,7 @@ def recovery_from_withdrawn_drafts_equals_the_oracle(sampler: RejectionSampler, 
 
     With one-hot drafts nothing is removed from the target, because nothing was proposed.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 _IMPOSSIBLE = DraftRecipe(target="last-only", draft="dominating", token="first", uniform="zero")
@@ -161,7 +165,7 @@ def tokens_equal_the_oracle_in_the_strangest_batches(sampler: RejectionSampler, 
 
     If only this check fails, two rare things meet; the smallest example says which.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check("REJ409", lambda can: lively(can, explicit=False), needs=_STREAM)
@@ -171,7 +175,7 @@ def tokens_equal_the_oracle_on_the_same_seeds(sampler: RejectionSampler, case: R
     If explicit noise agrees and seeds do not, the order of draws differs, or their dtype, or a request takes another's
     numbers.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
 
 
 @check("REJ410", lambda can: synthetic(can, explicit=True), needs=(*_RACE, Capability.SYNTHETIC_RATES))
@@ -180,13 +184,31 @@ def synthetic_acceptance_equals_the_oracle(sampler: RejectionSampler, case: Reje
 
     Only acceptance is synthetic. A sampler that skips recovery in this mode benchmarks something else.
     """
-    _equals_the_oracle(sampler, case)
+    equals_the_oracle(sampler, case)
+
+
+@check(
+    "REJ411",
+    lambda can: rejecting(
+        can, explicit=True, targets=("normal", "zipf", "tied", "half"), max_vocab_size=100, exponentials=("random",)
+    ),
+    needs=_RACE,
+)
+def decisions_by_a_thousandth_equal_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Uniforms a thousandth above or below the ratio, and races won by a thousandth: the oracle's tokens.
+
+    Also asked of samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
+    on the way, an approximate logarithm or reciprocal, or a constant that is added to a probability.
+    """
+    batch = case.batch(sampler.device)
+    equals_the_oracle_on(sampler, batch, close_steps(batch, explicit_noise(case, sampler.device), case.seed))
 
 
 def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
-    _, _, emission = emit_case(sampler, case)
+    batch, _, emission = emit_case(sampler, case)
     _, _, expected = emit_case(reference, case)
-    same_tokens(expected, emission, f"{reference.name} disagrees")
+    rows = covered(sampler, batch, case.noise(sampler.device))
+    same_rows(expected.tokens[rows], emission.tokens[rows], f"{reference.name} disagrees")
 
 
 @differential(

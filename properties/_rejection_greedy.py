@@ -11,6 +11,7 @@ from fairdraw.properties._asserts import (
     answers,
     argmax_decoding,
     broken,
+    decodes_argmax,
     emit_case,
     emit_explicit,
     other_noise,
@@ -25,10 +26,9 @@ from fairdraw.strategies import DTYPES, RejectionCase
 _GREEDY = (Capability.GREEDY,)
 
 
-def _equals_argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> None:
-    expected = argmax_decoding(batch, answer)
-    if answer.is_greedy and answer.tokens != expected:
-        broken(f"{answer}, but argmax decoding gives {expected}")
+def _equals_argmax_decoding(sampler: RejectionSampler, batch: SpecDecodeBatch, answer: Answer) -> None:
+    if answer.is_greedy and not decodes_argmax(sampler, batch, answer):
+        broken(f"{answer}, but argmax decoding gives {argmax_decoding(batch, answer)}")
 
 
 @check("REJ201", lambda can: ordinary(can, greedy=True, min_drafts=1), needs=_GREEDY)
@@ -39,7 +39,7 @@ def greedy_requests_equal_argmax_decoding(sampler: RejectionSampler, case: Rejec
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
-        _equals_argmax_decoding(batch, answer)
+        _equals_argmax_decoding(sampler, batch, answer)
 
 
 @check(
@@ -47,7 +47,7 @@ def greedy_requests_equal_argmax_decoding(sampler: RejectionSampler, case: Rejec
     lambda can: ordinary(
         can, greedy=True, min_drafts=1, min_vocab_size=2, targets=("flat", "tied"), tokens=("last", "likely")
     ),
-    needs=_GREEDY,
+    needs=(*_GREEDY, Capability.LOWEST_ID_TIES),
 )
 def greedy_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Among equal largest logits the lowest id wins, in and across kernel tiles.
@@ -56,7 +56,7 @@ def greedy_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCa
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
-        _equals_argmax_decoding(batch, answer)
+        _equals_argmax_decoding(sampler, batch, answer)
 
 
 @check("REJ203", lambda can: ordinary(can, greedy=True, min_vocab_size=2, targets=POSITIVE), needs=_GREEDY)
@@ -93,13 +93,13 @@ def _largest_by_one_step(sampler: RejectionSampler, case: RejectionCase) -> None
     logits[torch.arange(batch.num_tokens), best] = 0.125 * (1 + torch.finfo(logits.dtype).eps)
     batch = batch.replace(target_logits=logits)
     for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
-        _equals_argmax_decoding(batch, answer)
+        _equals_argmax_decoding(sampler, batch, answer)
 
 
 @check(
     "REJ205",
     lambda can: ordinary(can, greedy=True, min_vocab_size=2, min_drafts=1, targets=("flat",), dtypes=("float32",)),
-    needs=_GREEDY,
+    needs=(*_GREEDY, Capability.REFERENCE_ROUNDING),
 )
 def greedy_requests_see_the_last_bit_of_a_logit(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A logit that is larger by one float32 step wins, though its probability rounds to the same number.
@@ -157,7 +157,7 @@ def mixed_batches_equal_greedy_and_random_batches_apart(sampler: RejectionSample
         tokens=("likely",),
         dtypes=("float32",),
     ),
-    needs=_GREEDY,
+    needs=(*_GREEDY, Capability.TOKEN_VERIFICATION),
 )
 def greedy_requests_accept_every_argmax_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Drafts that are the argmax are all accepted, and the bonus token follows, at every uniform.

@@ -12,6 +12,7 @@ from fairdraw.harness import emit
 from fairdraw.properties._asserts import (
     answers,
     broken,
+    covered,
     emit_case,
     emit_explicit,
     explicit_noise,
@@ -25,6 +26,7 @@ from fairdraw.strategies import RejectionCase, rejection_cases
 from fairdraw.strategies.rows import bulk_rng
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
+_THRESHOLD = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
 _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 
 
@@ -40,7 +42,7 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
         tokens=("drawn",),
         uniforms=("zero",),
     ),
-    needs=_EXPLICIT,
+    needs=_THRESHOLD,
 )
 def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
     """At uniform 0 every draft that target and drafter give any probability is accepted.
@@ -55,7 +57,7 @@ def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: R
 
 
 @check(
-    "REJ322", lambda can: ordinary(can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2), needs=_EXPLICIT
+    "REJ322", lambda can: ordinary(can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2), needs=_THRESHOLD
 )
 def larger_uniforms_never_accept_more(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If every uniform grows, no request accepts more drafts.
@@ -95,7 +97,7 @@ def uniforms_influence_nothing_but_acceptance(sampler: RejectionSampler, case: R
     same_tokens(emission, seen, "with other uniforms and the same decisions")
 
 
-@check("REJ324", lambda can: lively(can, explicit=True, min_drafts=1, min_vocab_size=2), needs=_EXPLICIT)
+@check("REJ324", lambda can: lively(can, explicit=True, min_drafts=1, min_vocab_size=2), needs=_THRESHOLD)
 def exponentials_influence_only_recovered_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Other exponentials leave the number of accepted drafts, the accepted drafts and the bonus token as they are.
 
@@ -117,8 +119,9 @@ def exponentials_matter_only_by_their_ratios(sampler: RejectionSampler, case: Re
     The race has no scale. A constant added to exponentials, to guard a division, gives it one.
     """
     batch, noise, emission = emit_explicit(sampler, case)
-    seen = emit(sampler, batch, ExplicitNoise(noise.uniforms, noise.exponentials * 2.0**-60))
-    same_tokens(emission, seen, "with all exponentials divided by 2**60")
+    scaled = ExplicitNoise(noise.uniforms, noise.exponentials * 2.0**-60)
+    seen, rows = emit(sampler, batch, scaled), covered(sampler, batch, scaled)
+    same_rows(emission.tokens[rows], seen.tokens[rows], "with all exponentials divided by 2**60")
 
 
 @check("REJ326", lambda can: lively(can, explicit=True, min_vocab_size=2, max_vocab_size=8), needs=_EXPLICIT)

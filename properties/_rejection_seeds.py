@@ -70,7 +70,8 @@ def requests_do_not_share_their_uniforms(sampler: RejectionSampler, case: Reject
     """
     emission = _copies(sampler, case, SeededNoise(derive_seed("copies", case.seed)))
     accepted = [len(emission.emitted(i)) > 1 for i in range(_COPIES)]
-    if len(set(accepted)) == 1:
+    may_refuse = Capability.TOKEN_VERIFICATION not in sampler.capabilities  # a lossless scheme may accept nothing
+    if len(set(accepted)) == 1 and not (may_refuse and not accepted[0]):
         broken(f"{_COPIES} equal requests all {'accepted' if accepted[0] else 'rejected'} a draft of probability 1/2")
 
 
@@ -83,7 +84,9 @@ def positions_do_not_share_their_uniforms(sampler: RejectionSampler, case: Rejec
     not.
     """
     emission = _copies(sampler, case, SeededNoise(derive_seed("copies", case.seed)))
-    if {len(emission.emitted(i)) for i in range(_COPIES)} <= {1, 5}:
+    lengths = {len(emission.emitted(i)) for i in range(_COPIES)}
+    may_refuse = Capability.TOKEN_VERIFICATION not in sampler.capabilities  # a lossless scheme may accept nothing
+    if lengths <= {1, 5} and not (may_refuse and lengths == {1}):
         broken(f"{_COPIES} requests accepted none or all of 4 drafts of probability 1/2")
 
 

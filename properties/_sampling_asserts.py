@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from fairdraw import checks
-from fairdraw.oracles.sampling import Request, SamplingOracle, draft, sample
+from fairdraw.oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
 from fairdraw.oracles.supports import Support, support_of
 from fairdraw.properties._asserts import broken
+from fairdraw.properties._settled import log_error
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.sampling_harness import Sampled, draft_tokens, sample_tokens
 from fairdraw.strategies.rows import bulk_rng
@@ -32,6 +33,7 @@ __all__ = [
     "ORACLE",
     "POSITIVE",
     "RACE",
+    "TIES",
     "aimed_at",
     "broken",
     "call",
@@ -39,13 +41,17 @@ __all__ = [
     "call_race",
     "check",
     "comparable_rows",
+    "covered_rows",
     "differential",
+    "equals_the_oracle",
+    "equals_the_oracle_on",
     "ordinary",
     "pick",
     "requests_of",
     "same_tokens",
     "selected_noise",
     "settled_rows",
+    "slack_of",
     "supports_of",
 ]
 
@@ -53,9 +59,11 @@ check = partial(checks.check, contract="sampling")
 differential = partial(checks.differential, contract="sampling")
 
 ORACLE = token_sampler(sample, drafting=draft, name="oracle")
+MULTIPLYING = token_sampler(MultiplyingOracle().sample, name="oracle that multiplies")
 
 EXPLICIT = (Capability.EXPLICIT_NOISE,)
 RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
+TIES = (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES)
 
 POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
 """Rows with mass on every token."""
@@ -101,20 +109,29 @@ def requests_of(batch: SamplingBatch) -> list[Request]:
     return [Request(batch, i) for i in range(batch.batch_size)]
 
 
-def supports_of(sampler: object, batch: SamplingBatch) -> list[Support | None]:
+def slack_of(sampler: TokenSampler, request: Request) -> float:
+    """How far the sampler's own formulas may move a probability, relative; 0 if it computes as the oracle does."""
+    if Capability.REFERENCE_ROUNDING in sampler.capabilities:
+        return 0.0
+    logits = np.abs(request.logits[np.isfinite(request.logits)])
+    return log_error(float(logits.max(initial=0.0)) / min(1.0, float(request.temperature) or 1.0))
+
+
+def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | None]:
     """Bounds of each random request's support, by the sampler's own policy; `None` for greedy and lawless rows."""
     policy = filter_policy(sampler)
-    return [None if r.is_greedy else support_of(r, policy) for r in requests_of(batch)]
+    return [None if r.is_greedy else support_of(r, policy, slack_of(sampler, r)) for r in requests_of(batch)]
 
 
-def comparable_rows(sampler: object, batch: SamplingBatch) -> list[int]:
+def comparable_rows(sampler: TokenSampler, batch: SamplingBatch) -> list[int]:
     """Rows whose support does not hang on rounding, on a choice among ties, or on the sampler's own policy."""
     policy = filter_policy(sampler)
 
     def is_comparable(request: Request) -> bool:
         if request.is_greedy or (request.top_k, request.top_p, request.min_p) == (None, None, None):
             return True
-        own, default = support_of(request, policy), support_of(request, FilterPolicy())
+        slack = slack_of(sampler, request)
+        own, default = support_of(request, policy, slack), support_of(request, FilterPolicy(), slack)
         if own is None or default is None:
             return False
         return own.is_settled and default.is_settled and bool((own.required == default.required).all())
@@ -125,22 +142,103 @@ def comparable_rows(sampler: object, batch: SamplingBatch) -> list[int]:
 # Summing a row in another order moves its probabilities by less than 1e-6 relative; ten times that is clear.
 _SHIFT = 1e-5
 
+# Two float32 scores that are equal after rounding are nearer than this, relative to each other.
+_TIE = 2.0**-22
 
-def settled_rows(sampler: object, batch: SamplingBatch, noise: RaceNoise) -> list[int]:
+# A probability below this may underflow in float32, or be kept by a sampler that works with logarithms.
+_UNDERFLOW = 2.0**-120
+
+
+def settled_rows(sampler: TokenSampler, batch: SamplingBatch, noise: RaceNoise) -> list[int]:
     """Comparable rows that draw the same token if every probability moves by a factor of up to `1 ± 1e-5`."""
     exponentials = noise.exponentials.double().cpu().numpy()
-    return [i for i in comparable_rows(sampler, batch) if _is_settled(Request(batch, i), exponentials[i])]
+    return [i for i in covered_rows(sampler, batch, noise) if _is_settled(Request(batch, i), exponentials[i], _SHIFT)]
 
 
-def _is_settled(request: Request, exponentials: NDArray[np.float64]) -> bool:  # [vocab_size] float64
+def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> list[int]:
+    """Comparable rows whose tokens the sampler promises: all, but for near ties and ties that it leaves open.
+
+    Without `reference-rounding` these are the rows that no rounding of `log_error` can change; without
+    `lowest-id-ties` also none whose largest logits or best scores are tied. What is drawn in a way that the suite does
+    not know, and rounded freely, is not covered.
+    """
+    rows, can = comparable_rows(sampler, batch), sampler.capabilities
+    has_rounding, has_ties = (one in can for one in (Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES))
+    if has_rounding and has_ties:
+        return rows
+    exponentials = numbers_of(batch, noise)
+
+    def is_covered(row: int) -> bool:
+        request = Request(batch, row)
+        if request.is_greedy:
+            return has_ties or _has_one_largest_logit(request)
+        is_known = has_rounding or Capability.REFERENCE_RACE in can
+        if not is_known or _overflows(exponentials[row]):
+            return False
+        shift = slack_of(sampler, request) + log_error(float(np.abs(np.log(exponentials[row])).max()))
+        return _is_settled(request, exponentials[row], _TIE if has_rounding else shift)
+
+    return [row for row in rows if is_covered(row)]
+
+
+def fresh(noise: SamplingNoise) -> SamplingNoise:
+    """The same noise; generators start at their seeds."""
+    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
+
+
+def numbers_of(batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
+    """The exponentials of the call: those that were handed in, or what the seeds give in vLLM's order."""
+    if isinstance(noise, RaceNoise):
+        return noise.exponentials.double().cpu().numpy()
+    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+        torch.manual_seed(noise.seed)
+        return draw_exponentials(batch, SeededNoise(noise.seed, noise.request_seeds)).double().cpu().numpy()
+
+
+def _overflows(exponentials: NDArray[np.float64]) -> bool:  # [vocab_size] float64
+    """Whether float32 scores may be infinite, hence equal: torch's generators draw no such exponentials."""
+    return bool((exponentials < np.finfo(np.float32).tiny).any())
+
+
+def _has_one_largest_logit(request: Request) -> bool:
+    return int((request.logits == request.logits.max()).sum()) == 1
+
+
+def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: float) -> bool:  # [vocab_size] float64
     if request.is_greedy:
-        return int((request.logits == request.logits.max()).sum()) == 1
-    scores = SamplingOracle().law(request).astype(np.float64) / exponentials
+        return _has_one_largest_logit(request)
+    probs = SamplingOracle().law(request).astype(np.float64)
+    scores = probs / exponentials
     if np.isnan(scores).any():
         return False
     winner = int(np.argmax(scores))
-    rivals = np.delete(scores, winner).max(initial=0.0)
-    return bool(scores[winner] * (1 - _SHIFT) > rivals * (1 + _SHIFT))
+    slack = np.where((probs < _UNDERFLOW) & (request.logits > -np.inf), _UNDERFLOW, 0.0) / exponentials
+    rivals = np.delete(scores * (1 + shift) + slack, winner).max(initial=0.0)
+    return bool(scores[winner] * (1 - shift) > rivals)
+
+
+def equals_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Every request of the case has the oracle's token, as far as the sampler promises it."""
+    equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
+
+
+def equals_the_oracle_on(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> None:
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
+
+    A race may divide or multiply by a reciprocal. Who promises vLLM's stream divides, as vLLM does, where torch's
+    generators can tell the two apart.
+    """
+    seen = sample_tokens(sampler, batch.clone(), fresh(noise))
+    expected = sample_tokens(ORACLE, batch, fresh(noise)).tokens
+    if (expected == seen.tokens).all():
+        return
+    free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
+    if isinstance(noise, RaceNoise):
+        free |= [_overflows(row) for row in numbers_of(batch, noise)]
+    other = sample_tokens(MULTIPLYING, batch, fresh(noise)).tokens
+    right = free & (other == seen.tokens)
+    rows = [i for i in covered_rows(sampler, batch, noise) if not right[i]]
+    same_tokens(expected, seen.tokens, "the oracle disagrees", rows)
 
 
 def same_tokens(

@@ -87,6 +87,7 @@ CHECKS: tuple[Check, ...] = (
     equality.tokens_equal_the_oracle_in_the_strangest_batches,
     equality.tokens_equal_the_oracle_on_the_same_seeds,
     equality.synthetic_acceptance_equals_the_oracle,
+    equality.decisions_by_a_thousandth_equal_the_oracle,
     # 42x: bit for bit the real vLLM
     equality.tokens_equal_upstream_on_one_hot_drafts,
     equality.tokens_equal_upstream_on_dense_drafts,

@@ -35,6 +35,7 @@ CHECKS: tuple[Check, ...] = (
     relations.top_k_of_one_is_greedy,
     relations.temperatures_near_zero_tend_to_greedy,
     relations.the_temperature_divides_the_logits,
+    relations.greedy_requests_see_small_differences,
     # 131 and following: relations between runs
     relations.tokens_do_not_depend_on_batch_mates,
     relations.permuted_requests_get_permuted_tokens,
@@ -51,6 +52,7 @@ CHECKS: tuple[Check, ...] = (
     equality.tokens_equal_the_oracle_on_the_same_seeds,
     equality.generators_end_in_the_documented_state,
     equality.greedy_batches_consume_no_randomness,
+    equality.races_won_by_a_thousandth_equal_the_oracle,
     equality.tokens_equal_upstream_without_filters,
     equality.tokens_equal_upstream_with_filters,
     equality.generators_end_where_upstream_leaves_them,

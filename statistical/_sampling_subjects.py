@@ -6,18 +6,20 @@
 * Drafts: the same under the law that the drafter *returned*, whatever mask it used.
 
 Laws of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ, and are right.
+
+A request never asks for a filter that the sampler does not support: it goes without, and its tokens are counted under
+the law that is left (`supported_kinds`). So a sampler without filters is still judged by the softmax of its logits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fairdraw.failures import CapabilityClosed
 from fairdraw.oracles.sampling import Request
 from fairdraw.oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
@@ -25,18 +27,21 @@ from fairdraw.sampling_harness import draft_tokens, sample_tokens
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical.pit import Order, PitCells, randomised_pit, starting_mass
 from fairdraw.statistical.production import PitLaws
-from fairdraw.statistical.subjects import Course, Subject, WatchedTable, noise_kinds
+from fairdraw.statistical.subjects import Course, Setting, Subject, WatchedTable, noise_kinds
 from fairdraw.statistical.tables import count_codes, joint_codes
 from fairdraw.statistical.watching import NUM_LOOKS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     Counts = Mapping[str, NDArray[np.int64]]
 
-__all__ = ["KINDS", "STRIDES", "Kind", "drafts", "production", "small_laws"]
+__all__ = ["KINDS", "STRIDES", "Kind", "drafts", "production", "small_laws", "supported_kinds"]
+
+_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+_FILTER_WORDS = frozenset(_FILTERS.values())
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,41 @@ KINDS = (
     Kind("plain, once more"),
 )
 """Requests of a batch take them in turn. There is a power of two of them: pairs of equal kind are one apart, too."""
+
+
+def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) -> tuple[Kind, ...]:
+    """The kinds, as many and in their order, none with a filter that is not in `supported`.
+
+    A kind that loses filters gets the name of what is left: its table is judged by the check of that. Several filters
+    that are left together are still all filters of the sampler.
+    """
+    return tuple(_supported(kind, supported) for kind in kinds)
+
+
+def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
+    asked = [name for name in _FILTERS if getattr(kind, name) is not None]
+    left = [_FILTERS[name] for name in asked if _FILTERS[name] in supported]
+    if len(left) == len(asked):
+        return kind
+    name = (
+        kind.name
+        if len(left) > 1
+        else f"{_described(left, kind.temperature)}, instead of {kind.name.removeprefix('with ')}"
+    )
+    return replace(
+        kind,
+        name=name,
+        top_k=kind.top_k if Capability.TOP_K in supported else None,
+        top_p=kind.top_p if Capability.TOP_P in supported else None,
+        min_p=kind.min_p if Capability.MIN_P in supported else None,
+    )
+
+
+def _described(filters: Sequence[Capability], temperature: float) -> str:
+    """At most one filter and a temperature, as the name of a kind begins."""
+    words = [f"with {one}" for one in filters] + [f"at temperature {temperature:g}"] * (temperature != 1)
+    return " ".join(words) or "plain"
+
 
 _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
 """Ids are not in order of probability; one token cannot come."""
@@ -90,10 +130,7 @@ def _batch(kinds: list[Kind], logits: NDArray[np.float32], positions: NDArray[np
 
 def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, own_seeds: bool = False) -> SamplingNoise:
     """Noise of a kind that the sampler takes: its own random numbers first."""
-    kinds = noise_kinds(sampler)
-    if not kinds:
-        raise CapabilityClosed("the sampler takes neither seeded nor explicit noise")
-    if kinds[0] is Capability.SEEDED_NOISE:
+    if noise_kinds(sampler)[0] is Capability.SEEDED_NOISE:
         own = {i: derive_seed("own", seed, i) for i in range(batch.batch_size)} if own_seeds else {}
         return SeededNoise(derive_seed("noise", seed), own)
     rng = np.random.default_rng(derive_seed("noise", seed))
@@ -122,9 +159,10 @@ def small_laws(share: float, slow_share: float, *, own_seeds: bool = False) -> S
         own_seeds: Every request of every call has a seed of its own.
     """
 
-    def prepare(num_draws: int, device: str, filters: FilterPolicy) -> Course:
-        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(KINDS))).bit_length() - 1))
-        kinds = list(KINDS) * cycles
+    def prepare(setting: Setting) -> Course:
+        num_draws, cycle = setting.num_draws, supported_kinds(KINDS, setting.supported)
+        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(cycle))).bit_length() - 1))
+        kinds = list(cycle) * cycles
         logits = np.tile(_small_row(), (len(kinds), 1))
         num_looks, num_calls = _looks(num_draws, len(kinds))
         strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
@@ -132,16 +170,16 @@ def small_laws(share: float, slow_share: float, *, own_seeds: bool = False) -> S
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
             drawn = []
             for call in range(num_calls):
-                batch = _batch(kinds, logits, np.full(len(kinds), call, dtype=np.int64), device)
+                batch = _batch(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
                 noise = _noise(sampler, batch, derive_seed("call", seed, call), own_seeds=own_seeds)
                 drawn.append(sample_tokens(sampler, batch, noise).tokens)
-            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(KINDS)), strides)
+            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), cycle, strides)
 
-        tables = _small_tables(num_looks * num_calls, cycles, strides, filters)
+        tables = _small_tables(cycle, num_looks * num_calls * cycles, strides, setting.filters)
         return Course(tables, count, num_looks, num_calls * len(kinds))
 
     name = "sampling: requests with seeds" if own_seeds else "sampling: small laws"
-    return Subject(name, "tokens", share, slow_share, prepare)
+    return Subject(name, "tokens", share, slow_share, prepare, _FILTER_WORDS)
 
 
 def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
@@ -149,26 +187,33 @@ def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
 
-def _small_tables(num_calls: int, cycles: int, strides: list[int], filters: FilterPolicy) -> dict[str, WatchedTable]:
-    """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls."""
-    batch = _batch(list(KINDS), np.tile(_small_row(), (len(KINDS), 1)), np.zeros(len(KINDS), np.int64), "cpu")
-    laws, rows = [_law(batch, kind, filters) for kind in range(len(KINDS))], num_calls * cycles
+def _small_tables(
+    cycle: Sequence[Kind], rows: int, strides: list[int], filters: FilterPolicy
+) -> dict[str, WatchedTable]:
+    """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls.
+
+    Args:
+        rows: Of each kind, over all looks.
+    """
+    batch = _batch(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
+    laws = [_law(batch, kind, filters) for kind in range(len(cycle))]
     neighbours, same = (np.outer(law, laws[0]).ravel() for law in (laws[1], laws[0]))
-    tables = {f"T1 {kind.name}": WatchedTable(law, rows, law > 0) for kind, law in zip(KINDS, laws, strict=True)}
+    tables = {f"T1 {kind.name}": WatchedTable(law, rows, law > 0) for kind, law in zip(cycle, laws, strict=True)}
     tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
     for stride in strides:
-        tables[f"T2 rows {stride * len(KINDS)} apart"] = WatchedTable(same, rows // 2, same > 0)
+        tables[f"T2 rows {stride * len(cycle)} apart"] = WatchedTable(same, rows // 2, same > 0)
     tables["T3 consecutive calls"] = WatchedTable(same, rows // 2, same > 0)
     return tables
 
 
 def _count_small(
     tokens: NDArray[np.int64],  # [num_calls, cycles, kinds] int64
+    cycle: Sequence[Kind],
     strides: list[int],
 ) -> dict[str, NDArray[np.int64]]:
     size = len(_PROBS)
     known = np.where((tokens >= 0) & (tokens < size), tokens, -1)
-    counts = {f"T1 {kind.name}": count_codes(known[..., k], size) for k, kind in enumerate(KINDS)}
+    counts = {f"T1 {kind.name}": count_codes(known[..., k], size) for k, kind in enumerate(cycle)}
     plain, next_to_it = known[..., 0], known[..., 1]
 
     def pairs(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -177,12 +222,14 @@ def _count_small(
     counts["T2 neighbours"] = pairs(next_to_it, plain)
     for stride in strides:
         left = np.flatnonzero(np.arange(plain.shape[1]) // stride % 2 == 0)
-        counts[f"T2 rows {stride * len(KINDS)} apart"] = pairs(plain[:, left], plain[:, left + stride])
+        counts[f"T2 rows {stride * len(cycle)} apart"] = pairs(plain[:, left], plain[:, left + stride])
     counts["T3 consecutive calls"] = pairs(plain[0::2], plain[1::2])
     return counts
 
 
-_VOCAB_SIZE, _NUM_LAWS = 32768, 16
+_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _NUM_LAWS = 32768, 1024, 16
+"""The smaller vocabulary is for samplers that do not support a large one."""
+
 _PRODUCTION_KINDS = (
     Kind("plain"),
     Kind("cool", temperature=0.6),
@@ -204,12 +251,14 @@ class _Pool:
 
 
 @lru_cache(maxsize=2)
-def _pool(filters: FilterPolicy) -> _Pool:
+def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
     """Normal logits at scales 1 to 6; every fourth law forbids half of the vocabulary."""
-    rng = np.random.default_rng(derive_seed("sampling pool", _VOCAB_SIZE, _NUM_LAWS))
-    logits = rng.normal(size=(_NUM_LAWS, _VOCAB_SIZE)) * np.geomspace(1, 6, _NUM_LAWS)[:, None]
+    vocab_size = _VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
+    rng = np.random.default_rng(derive_seed("sampling pool", vocab_size, _NUM_LAWS))
+    logits = rng.normal(size=(_NUM_LAWS, vocab_size)) * np.geomspace(1, 6, _NUM_LAWS)[:, None]
     logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
-    stored, kinds = logits.astype(np.float32), _PRODUCTION_KINDS * (_NUM_LAWS // len(_PRODUCTION_KINDS))
+    cycle = supported_kinds(_PRODUCTION_KINDS, supported)
+    stored, kinds = logits.astype(np.float32), cycle * (_NUM_LAWS // len(cycle))
     batch = _batch(list(kinds), stored, np.zeros(_NUM_LAWS, np.int64), "cpu")
     supports = [support_of(Request(batch, i), filters) for i in range(_NUM_LAWS)]
     # Less than 1e-6 of all draws hang on a token about which rounding decides: both answers are the law.
@@ -219,11 +268,11 @@ def _pool(filters: FilterPolicy) -> _Pool:
 
 
 def production(share: float, slow_share: float) -> Subject:
-    """Tokens at a vocabulary of 32768, by the probability integral transform."""
+    """Tokens at a vocabulary of 32768, or a smaller one, by the probability integral transform."""
 
-    def prepare(num_draws: int, device: str, filters: FilterPolicy) -> Course:
-        pool, cells, batch_size = _pool(filters), PitCells(), 16
-        num_looks, num_calls = _looks(num_draws, batch_size)
+    def prepare(setting: Setting) -> Course:
+        pool, cells, batch_size = _pool(setting.filters, setting.supported), PitCells(), 16
+        num_looks, num_calls = _looks(setting.num_draws, batch_size)
         tables = {
             f"T4 token by {order}": WatchedTable(cells.probs, num_looks * num_calls * batch_size, label=cells.label)
             for order in Order
@@ -234,7 +283,7 @@ def production(share: float, slow_share: float) -> Subject:
             values: dict[Order, list[NDArray[np.float64]]] = {order: [] for order in Order}
             for call in range(num_calls):
                 law_ids = rng.integers(0, _NUM_LAWS, batch_size)
-                batch = pool.batch(law_ids, np.full(batch_size, call, dtype=np.int64), device)
+                batch = pool.batch(law_ids, np.full(batch_size, call, dtype=np.int64), setting.device)
                 tokens = sample_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call))).tokens
                 for order, laws in pool.laws.items():
                     values[order].append(laws.transform(law_ids, tokens.astype(np.int32), rng.random(batch_size)))
@@ -242,7 +291,8 @@ def production(share: float, slow_share: float) -> Subject:
 
         return Course(tables, count, num_looks, num_calls * batch_size)
 
-    return Subject("sampling: production", "production vocabulary", share, slow_share, prepare)
+    adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
+    return Subject("sampling: production", "production vocabulary", share, slow_share, prepare, adapts_to)
 
 
 _DRAFT_VOCAB_SIZE = 256
@@ -257,9 +307,10 @@ _DRAFT_KINDS = (
 def drafts(share: float, slow_share: float) -> Subject:
     """Drafted tokens under the laws that came with them: rows of normal logits, no two of them alike."""
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
-        cells, batch_size = PitCells(), min(1024, max(16, num_draws // (4 * NUM_LOOKS)))
-        num_looks, num_calls = _looks(num_draws, batch_size)
+    def prepare(setting: Setting) -> Course:
+        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (4 * NUM_LOOKS)))
+        num_looks, num_calls = _looks(setting.num_draws, batch_size)
+        cycle = supported_kinds(_DRAFT_KINDS, setting.supported)
         most = num_looks * num_calls * batch_size
         tables = {f"T5 draft by {order}": WatchedTable(cells.probs, most, label=cells.label) for order in Order}
 
@@ -268,8 +319,8 @@ def drafts(share: float, slow_share: float) -> Subject:
             counts = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in tables.items()}
             for call in range(num_calls):
                 logits = (2 * rng.normal(size=(batch_size, _DRAFT_VOCAB_SIZE))).astype(np.float32)
-                kinds = [_DRAFT_KINDS[i % len(_DRAFT_KINDS)] for i in range(batch_size)]
-                batch = _batch(kinds, logits, np.full(batch_size, call, dtype=np.int64), device)
+                kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
+                batch = _batch(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
                 seen = draft_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call)))
                 assert seen.draft_probs is not None  # draft_tokens checked the answer
                 for order in Order:
@@ -279,4 +330,4 @@ def drafts(share: float, slow_share: float) -> Subject:
 
         return Course(tables, count, num_looks, num_calls * batch_size)
 
-    return Subject("sampling: drafts", "drafts", share, slow_share, prepare)
+    return Subject("sampling: drafts", "drafts", share, slow_share, prepare, _FILTER_WORDS)

@@ -1,16 +1,16 @@
 """Fixed experiments: small laws under which every event that a statistic looks at has enough mass.
 
 Random laws are good at finding crashes and bad at finding unfairness: most of them hardly ever reject, or hardly ever
-reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 % rejections per step),
-and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING` has equal laws, so
-that every row ends in a bonus token; `RAGGED` mixes requests of different length whose laws differ, so that reading a
-neighbour's row cannot go unnoticed.
+reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 to 56 % rejections per
+step), and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING` has equal
+laws, so that every row ends in a bonus token; `RAGGED` mixes requests of different length whose laws differ, so that
+reading a neighbour's row cannot go unnoticed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,11 @@ class Configuration:
 
     def __str__(self) -> str:
         return self.name.upper().replace("-", "_")
+
+    def without_draft_probs(self) -> Configuration:
+        """The same laws, but the sampler is not told those of the drafts: for samplers of one-hot drafts alone."""
+        told = tuple(replace(request, one_hot=True) for request in self.requests)
+        return replace(self, name=f"{self.name}, one-hot", requests=told)
 
     def batch(
         self, batch_size: int, seed: int, *, drafter: Drafter | None = None, device: str = "cpu"

@@ -4,7 +4,7 @@ Three outcomes, and the third is the point: a check whose budget ended first, wh
 plan had no power is *inconclusive*. It is never green.
 
 Error rates:
-    One false-fail rate serves a whole run. `split_false_fail_rate` divides it over the checks known at collection, so
+    One false-fail rate serves a whole run. It is divided over the shipped checks of a contract (`LawCheck.share`), so
     each worker can decide alone; by Ville's inequality and the union bound, honest code then fails *any* of them with
     probability at most the total, whatever the dependence between checks and however often each one looks.
 """
@@ -265,7 +265,7 @@ def split_false_fail_rate(total: float, weights: Mapping[str, float]) -> dict[st
 
 
 def adjusted_log_e_values(log_e_values: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
-    """E-values adjusted for listing several failures of one run, a Holm procedure for e-values.
+    """E-values adjusted for listing several failures of one run, a Holm procedure for e-values; no report uses it.
 
     A check's adjusted e-value is the least weighted mean over all sets of checks that contain it (closed testing). That
     set takes the smallest e-values first.

@@ -14,7 +14,7 @@ Randomness:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -40,6 +40,8 @@ from fairdraw.statistical.language_models import NGramModel, Vocabulary, read_te
 from fairdraw.statistical.laws import ROUNDING
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -128,6 +130,20 @@ class DecodeSetup:
             Capability.GREEDY: GREEDY_TEMPERATURE in self.temperatures,
         }
         return tuple(capability for capability, is_wanted in wanted.items() if is_wanted)
+
+    def within(self, supported: Collection[Capability]) -> DecodeSetup:
+        """The nearest setup that needs nothing but what is `supported`.
+
+        Requests have equally many drafts, none is greedy, and drafts are one-hot or not, as the sampler takes them.
+        """
+        random = tuple(t for t in self.temperatures if t != GREEDY_TEMPERATURE or Capability.GREEDY in supported)
+        drafts = Capability.DENSE_DRAFTS if self.dense_drafts else Capability.ONE_HOT_DRAFTS
+        return replace(
+            self,
+            dense_drafts=self.dense_drafts == (drafts in supported),
+            ragged=self.ragged and Capability.RAGGED in supported,
+            temperatures=random or (1.0,),
+        )
 
     def target_logits(
         self,
@@ -222,12 +238,12 @@ def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capa
 
 
 def _noise_kind(capabilities: Capabilities, setup: DecodeSetup, noise: Capability | None) -> Capability:
-    reason = capabilities.why_closed(setup.needs())
-    kinds = (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE) if noise is None else (noise,)
-    taken = [kind for kind in kinds if kind in capabilities]
-    if reason is not None or not taken:
-        raise CapabilityClosed(reason or capabilities.why_closed(kinds))
-    return taken[0]
+    reason = capabilities.why_closed((*setup.needs(), *([] if noise is None else [noise])))
+    if reason is not None:
+        raise CapabilityClosed(reason)
+    # A sampler that takes neither kind draws by itself, whatever it is given.
+    takes_numbers_alone = Capability.SEEDED_NOISE not in capabilities and Capability.EXPLICIT_NOISE in capabilities
+    return noise or (Capability.EXPLICIT_NOISE if takes_numbers_alone else Capability.SEEDED_NOISE)
 
 
 def _start(setup: DecodeSetup, device: str) -> tuple[Tensor, Tensor]:

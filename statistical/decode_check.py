@@ -1,7 +1,8 @@
 """Could the target model have written this? The decoding loop, its statistics and the decision, put together.
 
 A scenario is a setup and the statistics whose laws are exact for it. `decode_scenarios` has four, each of which sees
-faults that the others miss; `check_decoding` runs one of them through a sampler.
+faults that the others miss. The checks of a run draw them through `subjects.decoding`; `check_decoding` runs one of
+them by itself.
 
 Cost:
     A sampler vectorised over requests decodes and judges 100 000 to 200 000 tokens a second on one CPU core, the oracle
@@ -15,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fairdraw.protocols import Capability
 from fairdraw.seeds import derive_seed
 from fairdraw.statistical.decision import Decision, SequentialCheck
 from fairdraw.statistical.decode import DecodeSetup, decode
@@ -29,12 +31,12 @@ from fairdraw.statistical.design import NoPower, SamplePlan, finest_plan
 from fairdraw.statistical.outcomes import Verification
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Capability, RejectionSampler
+    from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical.decode import Decoding
     from fairdraw.statistical.decode_laws import DecodeLaw, DecodeStatistic
 
@@ -58,7 +60,10 @@ class DecodeScenario:
 
 
 def decode_scenarios(
-    num_requests: int = 2048, num_sequences: int = 4096, verification: Verification = Verification.TOKEN
+    num_requests: int = 2048,
+    num_sequences: int = 4096,
+    verification: Verification = Verification.TOKEN,
+    supported: Collection[Capability] = frozenset(Capability),
 ) -> dict[str, DecodeScenario]:
     """The standard scenarios by name.
 
@@ -67,6 +72,7 @@ def decode_scenarios(
         num_sequences: The same for the small language: 4 tokens each. A few hundred are the least that show anything.
         verification: How the sampler says that it accepts. What is emitted has the same law for all; accepted drafts
             are counted for token verification alone.
+        supported: Setups need no other capabilities (`DecodeSetup.within`).
     """
     text = replace(DecodeSetup.of_shipped_text(), num_requests=num_requests)
     own = replace(text, ragged=True, temperatures=(0.0, 0.7, 1.0, 1.4), presence_penalty=0.5, frequency_penalty=0.3)
@@ -80,6 +86,7 @@ def decode_scenarios(
         presence_penalty=0.7,
         frequency_penalty=0.2,
     )
+    text, own, n_gram, small = (setup.within(supported) for setup in (text, own, n_gram, small))
     emitted: dict[str, tuple[DecodeSetup, list[DecodeStatistic]]] = {
         "text": (text, [NextTokens(text), FrequentContexts(text)]),
         "requests with parameters of their own": (own, [NextTokens(own)]),

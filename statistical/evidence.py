@@ -14,7 +14,7 @@ bets on alternatives far away and loses against the near ones.) For counts `c` o
 Limits:
     A float32 sampler does not follow its float64 law exactly, and with enough samples an exact null says so. With a
     `tolerance` the denominator is the *largest* likelihood among laws whose cells are within that relative distance
-    (universal inference): E then bounds the evidence against every one of them.
+    (universal inference): E then bounds the evidence against every one of them. Every check uses tolerance 0.
 
 Reference:
     Ville (1939); Wasserman, Ramdas, Balakrishnan (2020), arXiv:1912.11436 (universal inference);

@@ -9,13 +9,17 @@ processes drew it, it is).
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import inspect
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.budget import BudgetEnded, cut_short, guarded
 from fairdraw.checks import PROFILES, AnyCheck, OutOfTime, Profile, Question
 from fairdraw.failures import CheckFailure, Inconclusive
 from fairdraw.seeds import DEFAULT_SEED
@@ -28,11 +32,10 @@ from fairdraw.statistical.pictures import Picture, write_pictures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["LedgerCheck", "draw_pictures", "fingerprint", "ledger_check"]
+__all__ = ["LEDGER", "LedgerCheck", "draw_pictures", "fingerprint", "ledger_check"]
 
 LEDGER_RATE = 1e-4
 """Of all lines of a ledger together; see `ledger` for what it bounds."""
@@ -42,6 +45,9 @@ def judged_tables(
     checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
 ) -> Iterator[Picture]:
     """Every table that the open law checks judge, with all counts of the run; empty ones are left out.
+
+    Raises:
+        BudgetEnded: If `sampler` is guarded and time is out before a check's counts are complete.
 
     Randomness:
         That of the checks.
@@ -55,15 +61,34 @@ def judged_tables(
                 yield Picture(f"{check.code} {name}", counts[name], plan, tables[name].label)
 
 
-def draw_pictures(folder: Path, checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int) -> list[Path]:
+def draw_pictures(
+    folder: Path,
+    checks: Iterable[AnyCheck],
+    sampler: Any,
+    profile: Profile,
+    seed: int,
+    out_of_time: OutOfTime = lambda: False,
+) -> list[Path]:
     """A PNG per table, observed against expected with the bands of chance; the files.
 
-    The sampler is `Any`: of the contract that the checks are about; law checks are about rejection.
+    Args:
+        out_of_time: Checks whose counts are not complete when it says so have no pictures.
+
+    The sampler is `Any`: of the contract that the checks are about.
 
     Raises:
         ImportError: If Matplotlib is not installed.
     """
-    return write_pictures(folder, judged_tables(checks, sampler, profile, seed))
+    return write_pictures(folder, _complete_tables(checks, guarded(sampler, out_of_time), profile, seed))
+
+
+def _complete_tables(
+    checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
+) -> Iterator[Picture]:
+    """The judged tables of the checks that were drawn to the end."""
+    for check in checks:
+        with suppress(BudgetEnded):
+            yield from judged_tables([check], sampler, profile, seed)
 
 
 def fingerprint(sampler: RejectionSampler) -> str:
@@ -135,10 +160,10 @@ class LedgerCheck(Question):
             See `ledger`; each line has an equal share of 1e-4.
         """
         if out_of_time():
-            raise Inconclusive("the time budget ended: this night is not entered")
+            raise cut_short("this night is not entered")
         ledger, mark, chosen = Ledger.load(self.path), fingerprint(sampler), profile or PROFILES["ci"]
         entries = {}
-        for table in judged_tables(self.checks, sampler, chosen, seed):
+        for table in self._tables(sampler, chosen, seed, out_of_time):
             counts, _ = table.plan.pooling.pool(table.counts)
             p_value = weigh(table.name, table.counts, table.plan, table.label).p_value
             entries[table.name] = ledger.record(
@@ -162,9 +187,34 @@ class LedgerCheck(Question):
             )
         return max(entry.num_nights for entry in entries.values())
 
+    def _tables(self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime) -> list[Picture]:
+        """All judged tables: a night that is cut is not entered."""
+        try:
+            return list(judged_tables(self.checks, guarded(sampler, out_of_time), profile, seed))
+        except BudgetEnded:
+            raise cut_short("this night is not entered") from None
+
+    def again(self, profile: str, seed: int) -> dict[str, str]:
+        """Another night: the ledger has seen this one's seed."""
+        return {"--only": self.lens, "--profile": profile, "--seed": "fresh", "--ledger": str(self.path)}
+
     def __call__(self, sampler: RejectionSampler) -> None:
         """Not for `parametrize_with_checks`: a night has a seed."""
         raise refuse("LedgerCheck", "no seed", "a night must have one of its own", "Use fairdraw check --ledger.")
+
+
+LEDGER = LedgerCheck(
+    "LAW901",
+    "no evidence adds up over nights",
+    "Biases too small for one night show over many: e-values multiply, and counts add up.\n\n"
+    "Look at the table that is named; its line started when the sampler's code last changed.",
+    "rejection",
+    "statistical",
+    (),
+    Path("FILE"),
+    (),
+)
+"""What a run with `--ledger FILE` asks beside its checks."""
 
 
 def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerCheck:
@@ -176,14 +226,4 @@ def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerChe
     if seed == DEFAULT_SEED:
         raise refuse("ledger_check", f"seed={seed} is the release's", "nights must differ", "Add --seed fresh.")
     Ledger.load(path)
-    return LedgerCheck(
-        "LAW901",
-        "no evidence adds up over nights",
-        "Biases too small for one night show over many: e-values multiply, and counts add up.\n\n"
-        "Look at the table that is named; its line started when the sampler's code last changed.",
-        "rejection",
-        "statistical",
-        (),
-        path,
-        tuple(checks),
-    )
+    return dataclasses.replace(LEDGER, path=path, checks=tuple(checks))

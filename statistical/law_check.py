@@ -1,8 +1,8 @@
 """A statistical check: some tables of one subject, and the decision.
 
 Each check has a code of its own, so that a failure says what is wrong; checks of one subject share its samples
-(`subjects`), so that codes cost nothing. One error rate serves the run: each of the *shipped* checks has an equal
-share, whichever are run, so that neither workers nor `-k` change a verdict.
+(`subjects`), so that codes cost nothing. One error rate serves the run: each of the checks that a contract *ships* has an
+equal share, whichever are run, so that neither workers nor `-k` change a verdict.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairdraw.budget import before_it_began, cut_short, guarded
 from fairdraw.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
 from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
 from fairdraw.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical.decision import SequentialCheck, Verdict
 from fairdraw.statistical.design import SamplePlan
 from fairdraw.statistical.stratified_check import StratifiedCheck
-from fairdraw.statistical.subjects import Course, Subject, noise_kinds, shared_counts
+from fairdraw.statistical.subjects import Course, Subject, shared_counts
 from fairdraw.statistical.tables import merge_counts
 from fairdraw.statistical.watching import watch
 
@@ -62,12 +63,6 @@ class LawCheck(DrawnQuestion):
     tables: tuple[str, ...]
     share: float = 1.0
 
-    def why_not(self, sampler: RejectionSampler, reference: RejectionSampler | None = None) -> str | None:
-        """Why this check cannot be asked of `sampler`; `None` if it can."""
-        if not noise_kinds(sampler):
-            return "the sampler takes neither seeded nor explicit noise"
-        return super().why_not(sampler, reference)
-
     def course(self, sampler: RejectionSampler, profile: Profile) -> Course:
         """The subject, prepared for what `sampler` can draw under `profile`."""
         return self.subject.course(sampler, self.num_draws(sampler, profile))
@@ -96,7 +91,7 @@ class LawCheck(DrawnQuestion):
 
         Args:
             reference: Not used; every check takes one.
-            out_of_time: Asked before each look.
+            out_of_time: Asked before each look and before each call of the sampler.
 
         Returns:
             The number of draws judged. Checks of the same subject judge the same draws.
@@ -111,7 +106,8 @@ class LawCheck(DrawnQuestion):
             off as their plans say passes with probability at most 1e-3.
 
         Randomness:
-            Everything follows from `seed`, the subject and the number of draws.
+            Everything follows from `seed`, the subject and the number of draws, unless the sampler takes no noise at
+            all: it then draws by itself.
         """
         reason = self.why_not(sampler, reference)
         if reason is not None:
@@ -121,20 +117,26 @@ class LawCheck(DrawnQuestion):
         check = SequentialCheck(
             plans, self.share * false_fail_rate(seed), {name: course.tables[name].label for name in plans}
         )
-        num_looks = 0
+        num_looks, asked = 0, guarded(sampler, out_of_time)
 
         def count(look: int) -> Counts:
             nonlocal num_looks
+            counts = shared_counts(asked, course, self._subject_seed(seed), look)
             num_looks = look + 1
-            return shared_counts(sampler, course, self._subject_seed(seed), look)
+            return counts
 
         decision = watch(check, count, num_looks=course.num_looks, out_of_time=out_of_time)
         num_draws = num_looks * course.draws_per_look
-        _raise_unless_passed(decision, num_draws, self.case(sampler, chosen), ended=out_of_time())
+        ended = num_looks < course.num_looks and out_of_time()
+        _raise_unless_passed(decision, num_draws, self.case(sampler, chosen), ended=ended)
         return num_draws
 
     def counts(self, sampler: RejectionSampler, profile: Profile, seed: int) -> Counts:
-        """The sum of all looks of the run; what `run` has drawn in this process is not drawn again."""
+        """The sum of all looks of the run; what `run` has drawn in this process is not drawn again.
+
+        Raises:
+            BudgetEnded: If `sampler` is guarded and time is out, unless everything was drawn before.
+        """
         course = self.course(sampler, profile)
         looks = [shared_counts(sampler, course, self._subject_seed(seed), look) for look in range(course.num_looks)]
         return {name: merge_counts(look[name] for look in looks) for name in course.tables} if looks else {}
@@ -152,13 +154,17 @@ def _raise_unless_passed(decision: Decision, num_draws: int, case: LawCase, *, e
         return
     error: Exception
     if decision.verdict is Verdict.INCONCLUSIVE:
-        why = "the time budget ended" if ended else "the budget of draws shows too little"
-        error = Inconclusive(f"{why}: {decision.reason}")
+        shows_little = Inconclusive(f"the budget of draws shows too little: {decision.reason}")
+        error = _cut(decision, num_draws) if ended else shows_little
     else:
         error = _failure(decision)
     # Read back with getattr by the runner.
     error.case, error.tried = case, num_draws  # type: ignore[union-attr]
     raise error
+
+
+def _cut(decision: Decision, num_draws: int) -> Inconclusive:
+    return cut_short(decision.reason, num_draws) if num_draws else before_it_began()
 
 
 def _failure(decision: Decision) -> CheckFailure:

@@ -7,7 +7,7 @@ A line of the ledger holds one table of one sampler on one device, and looks at 
   `M_t = E_t * max(1, M_{t-1})`.
 * *Was something always a little wrong?* A bias far below one night's discrepancy makes the product of nightly e-values
   shrink, not grow. The nights' *counts* add up, and an e-process over all of them, which bets on smaller and smaller
-  distances, finds any fixed bias outside the tolerance in the end (within 65536 nights' worth of samples).
+  distances, finds any fixed bias in the end (if 65536 nights' worth of samples show it, after pooling).
 
 Error rates:
     Each is given half of `false_fail_rate`. On honest code the detector's mean time to an alarm is at least
@@ -57,7 +57,7 @@ class LedgerEntry:
         cells: Fingerprint of the plan; counts of other cells cannot be added and start anew.
         counts: Sum over the nights with these cells.
         log_lifelong: Logarithm of the e-value of `counts`.
-        p_values: Of the last nights, for the test of the suite itself: they must be uniform.
+        p_values: Of the last nights, for whoever tests the suite itself: they must be uniform.
         seeds: Of the last nights: the same draws are no new evidence.
     """
 

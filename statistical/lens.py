@@ -14,7 +14,7 @@ from fairdraw.statistical.subjects import Subject, decoding, production, small_l
 __all__ = ["CHECKS", "LAW_CHECKS"]
 
 _DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
-_RAGGED, _GREEDY, _LARGE = Capability.RAGGED, Capability.GREEDY, Capability.LARGE_VOCAB
+_RAGGED = Capability.RAGGED
 
 # Shares of a profile's draws follow costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
 # milliseconds (an interpreted kernel) take about 100 seconds each.
@@ -32,7 +32,10 @@ _SEQUENCES = decoding("sequences of a small language", 0.4, 0.3)
 def _law(
     code: str, title: str, subject: Subject, tables: tuple[str, ...], needs: tuple[Capability, ...], meaning: str
 ) -> LawCheck:
-    return LawCheck(code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, subject, tables)
+    # Every check needs drafts of some kind. One that does not name the kind adapts to what the sampler takes.
+    some = () if {_DENSE, _HOT}.intersection(needs) else ((_DENSE, _HOT),)
+    text = inspect.cleandoc(meaning)
+    return LawCheck(code, title, text, "rejection", "statistical", needs, subject, tables, needs_one_of=some)
 
 
 _LISTED = (
@@ -121,7 +124,7 @@ _LISTED = (
         "rows of ragged batches follow the law of their own request",
         _RAGGED_LAWS,
         ("S1",),
-        (_DENSE, _TOKEN, _RAGGED),
+        (_TOKEN, _RAGGED),
         """Requests of 2, 1, 0 and 2 drafts with different laws, side by side, each follow their own.
 
         Usually an offset: `cu_num_draft_tokens` without its leading 0, or `request * max_spec_len` where drafts are
@@ -148,7 +151,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Draft token and emitted token at a position have their joint law.
 
-        Drafter and sampler may draw from overlapping random streams, or drafts may follow another law than declared.
+        Noise that depends on the draft: numbers that serve twice. Drafts come from the suite's own random stream.
         """,
     ),
     _law(
@@ -159,7 +162,8 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Given a rejection, the recovered token is independent of the draft token that was rejected.
 
-        Recovery shares its noise with the drafter (vLLM #54282) or with the acceptance test. Give it noise of its own.
+        Recovery shares its noise with the acceptance test. Give it noise of its own. (Sharing it with the drafter, vLLM
+        #54282, does the same, but drafts of a run come from the suite.)
         """,
     ),
     _law(
@@ -170,7 +174,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Given that all drafts are accepted, the bonus token follows the target and is independent of the last draft.
 
-        A bonus token of another row or position, or one that shares its noise with the drafter.
+        A bonus token of another row or position. Bonus tokens come from the suite and need only be passed on.
         """,
     ),
     _law(
@@ -181,7 +185,7 @@ _LISTED = (
         (_HOT, _TOKEN),
         """Draft token and emitted token at a position have their joint law when drafts are one-hot.
 
-        Drafter and sampler may draw from overlapping random streams.
+        Noise that depends on the draft: numbers that serve twice.
         """,
     ),
     _law(
@@ -214,7 +218,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """If draft and target laws are equal, the bonus token is still independent of the last draft.
 
-        Here every row ends in a bonus token, so that shared noise has nowhere to hide.
+        Here every row ends in a bonus token, so that one of another row or position has nowhere to hide.
         """,
     ),
     # 3xx: what depends on what between rows and calls
@@ -223,7 +227,7 @@ _LISTED = (
         "rows of one call are independent",
         _DISAGREEING,
         ("S6",),
-        (_DENSE,),
+        (),
         """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
@@ -236,7 +240,7 @@ _LISTED = (
         "consecutive calls are independent",
         _DISAGREEING,
         ("S7",),
-        (_DENSE,),
+        (),
         """First tokens of the same row in two consecutive calls with different seeds are independent.
 
         A seed or offset that does not advance, or noise kept in a buffer. It means this only if LAW102 passes: first
@@ -249,10 +253,11 @@ _LISTED = (
         "emitted tokens follow the target at a production vocabulary, by rank",
         _PRODUCTION,
         ("S9 emitted token by rank",),
-        (_DENSE, _RAGGED, _LARGE),
+        (),
         """Emitted tokens, ordered by their target probability, are as often probable and improbable as they should be.
 
-        A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best.
+        A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best. The vocabulary has
+        32768 tokens, or 1024 for a sampler that does not support large ones.
         """,
     ),
     _law(
@@ -260,10 +265,11 @@ _LISTED = (
         "emitted tokens follow the target at a production vocabulary, by id",
         _PRODUCTION,
         ("S9 emitted token by id",),
-        (_DENSE, _RAGGED, _LARGE),
+        (),
         """Emitted tokens, ordered by id, are spread over the vocabulary as they should be.
 
-        A tile of the vocabulary that is lost or weighed twice, most often the last.
+        A tile of the vocabulary that is lost or weighed twice, most often the last. The vocabulary has 32768 tokens, or
+        1024 for a sampler that does not support large ones.
         """,
     ),
     _law(
@@ -271,10 +277,11 @@ _LISTED = (
         "drafts are accepted with their probabilities at a production vocabulary",
         _PRODUCTION,
         ("S9 acceptance",),
-        (_DENSE, _RAGGED, _LARGE, _TOKEN),
+        (_TOKEN,),
         """Each draft is accepted with probability `min(1, target / draft)` at a vocabulary of 32768 tokens.
 
-        Sums over the vocabulary that lose accuracy or a tile; offsets in ragged batches.
+        Sums over the vocabulary that lose accuracy or a tile; offsets in ragged batches. A sampler that does not
+        support large vocabularies is judged at 1024 tokens, one of one-hot drafts without `draft`.
         """,
     ),
     _law(
@@ -282,10 +289,11 @@ _LISTED = (
         "recovered tokens follow the residual at a production vocabulary",
         _PRODUCTION,
         ("S9 recovered",),
-        (_DENSE, _RAGGED, _LARGE, _TOKEN),
+        (_TOKEN,),
         """Recovered tokens, by rank and by id, follow `max(target - draft, 0)` at a vocabulary of 32768 tokens.
 
-        A tile that takes no part in the race, or a residual of another position.
+        A tile that takes no part in the race, or a residual of another position. A sampler that does not support large
+        vocabularies is judged at 1024 tokens, one of one-hot drafts by the target without the rejected draft.
         """,
     ),
     # 5xx: a real decoding loop
@@ -305,10 +313,11 @@ _LISTED = (
         "text decoded with parameters per request follows the target model",
         _PARAMETERS,
         ("next", "token after", "first"),
-        (_DENSE, _RAGGED, _GREEDY),
+        (),
         """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
 
-        Parameters of one request that reach another, or greedy and random requests that are mixed up.
+        What the sampler does not support of these is left out. Parameters of one request that reach another, or greedy
+        and random requests that are mixed up.
         """,
     ),
     _law(
@@ -327,7 +336,7 @@ _LISTED = (
         "whole sequences of a small language follow the target model",
         _SEQUENCES,
         ("next", "token after", "first"),
-        (_DENSE,),
+        (),
         """Sequences of a language of 8 tokens, and pairs of neighbouring requests, have their exact joint law.
 
         Dependence between positions, or between requests, that no single token shows.
@@ -349,10 +358,11 @@ _LISTED = (
         "drafts of requests with parameters are accepted as their laws say",
         _PARAMETERS,
         ("accepted",),
-        (_DENSE, _RAGGED, _GREEDY, _TOKEN),
+        (_TOKEN,),
         """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
 
-        Drafts of one request are verified with the parameters of another.
+        What the sampler does not support of these is left out. Drafts of one request are verified with the parameters
+        of another.
         """,
     ),
     _law(
@@ -371,7 +381,7 @@ _LISTED = (
         "drafts of a small language are accepted as their laws say",
         _SEQUENCES,
         ("accepted",),
-        (_DENSE, _TOKEN),
+        (_TOKEN,),
         """The number of accepted drafts in a small language, with penalties and two temperatures.
 
         One uniform for several positions, or a draft law that is not looked at.

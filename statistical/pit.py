@@ -144,11 +144,11 @@ class PitCells:
 
 
 def uniformity_p_value(values: NDArray[np.float64]) -> float:
-    """Kolmogorov-Smirnov p-value for uniformity on [0, 1], shown beside the table.
+    """Kolmogorov-Smirnov p-value for uniformity on [0, 1]; `tools/measure_false_alarms.py` asks it.
 
     Error rates:
-        Uniform under the null for one look at independent values. It is also the monthly test of the suite itself:
-        p-values of honest nights must be uniform, or *our* nulls are wrong.
+        Uniform under the null for one look at independent values. So it tests the suite itself: the p-values of runs of
+        a right sampler must be uniform, or *our* nulls are wrong.
 
     Raises:
         ValueError: If there are no values.

@@ -6,11 +6,12 @@ of its errors are looked at, and the test statistic would no longer have its law
 Frequent tokens stay single. The tail is grouped first by octave of probability (tokens of like probability are lost
 together: truncation, underflow), then by tile of the vocabulary (tokens of one kernel block are lost together), and
 groups are merged along that order until each expects enough observations. Cells of probability 0 are not pooled: an
-observation there is a failure by itself. A fixed pool could hide an error for ever (what one token loses its neighbour
-gains), so nightly runs shuffle the tiles with a new `rehash_seed`.
+observation there is a failure by itself.
 
 Limits:
-    A check sees the total-variation distance *that pooling leaves visible*; reports say "TV over 32 cells".
+    A check sees the total-variation distance *that pooling leaves visible*; reports say "TV over 32 cells". An error in
+    which one token of a pool loses what another gains stays hidden for ever: `rehash_seed` would shuffle the tiles, but
+    no check passes one, so pools are the same in every run.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LawPool", "ProductionExperiment"]
 
-NUM_DRAFT_TOKENS: tuple[int, ...] = (3, 0, 1, 5)
-"""Per request, in a cycle."""
+RAGGED_DRAFTS: tuple[int, ...] = (3, 0, 1, 5)
+EQUAL_DRAFTS: tuple[int, ...] = (3, 3, 3, 3)
+"""Draft tokens per request, in a cycle: of an engine, and for samplers that do not support ragged batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,17 +59,33 @@ class PitLaws:
         law_ids: NDArray[np.int64],  # [num_samples] int64
         token_ids: NDArray[np.int32],  # [num_samples] int32
         uniforms: NDArray[np.float64],  # [num_samples] float64
+        left_out: NDArray[np.int32] | None = None,  # [num_samples] int32
     ) -> NDArray[np.float64]:  # [num_samples] float64
-        """As `pit.randomised_pit`."""
+        """As `pit.randomised_pit`.
+
+        Args:
+            left_out: A token per sample that its law leaves to the others, as a rejected one-hot draft is.
+        """
         known = (token_ids >= 0) & (token_ids < self.probs.shape[1])
         cells = law_ids, np.where(known, token_ids, 0)
-        values = np.minimum(self.starts[cells] + uniforms * self.probs[cells], np.nextafter(1.0, 0.0))
-        return np.asarray(np.where(known & self.possible[cells], values, IMPOSSIBLE))
+        starts, probs, possible = self.starts[cells], self.probs[cells], known & self.possible[cells]
+        if left_out is not None:
+            lost, before = self.probs[law_ids, left_out], self.starts[law_ids, left_out] < starts
+            scale = 1 / np.maximum(1 - lost, np.finfo(np.float64).tiny)
+            starts, probs = (starts - np.where(before, lost, 0.0)) * scale, probs * scale
+            possible &= token_ids != left_out
+        values = np.clip(starts + uniforms * probs, 0.0, np.nextafter(1.0, 0.0))
+        return np.asarray(np.where(possible, values, IMPOSSIBLE))
 
 
 @dataclass(frozen=True, eq=False)
 class LawPool:
-    """Pairs of target and draft laws, as the sampler gets them and as they are."""
+    """Pairs of target and draft laws, as the sampler gets them and as they are.
+
+    Args:
+        one_hot: The sampler is not told the draft laws: drafts are accepted with their target probability, and a
+            rejected one is left out of the recovery.
+    """
 
     target_logits: NDArray[np.float32]  # [num_laws, vocab_size] float32
     draft_probs: NDArray[np.float32]  # [num_laws, vocab_size] float32
@@ -78,9 +95,10 @@ class LawPool:
     acceptance: NDArray[np.float64]  # [num_laws, vocab_size] float64
     emitted: dict[Order, PitLaws]
     recovered: dict[Order, PitLaws]
+    one_hot: bool = False
 
     @classmethod
-    def build(cls, vocab_size: int, num_laws: int, seed: int) -> LawPool:
+    def build(cls, vocab_size: int, num_laws: int, seed: int, *, one_hot: bool = False) -> LawPool:
         """Normal logits at scales 1 to 6; drafts are the same, disturbed. It takes 110 bytes per law and token.
 
         Every fourth law forbids a random half of the vocabulary, and its drafter does not know; every fourth drafter
@@ -91,29 +109,41 @@ class LawPool:
         logits, draft_logits = base.copy(), base + 0.7 * rng.normal(size=base.shape)
         logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
         draft_logits[1::4][rng.random(draft_logits[1::4].shape) < 0.1] = -np.inf
-        return cls.of(logits.astype(np.float32), softmax_probs(draft_logits).astype(np.float32))
+        return cls.of(logits.astype(np.float32), softmax_probs(draft_logits).astype(np.float32), one_hot=one_hot)
 
     @classmethod
     def of(
         cls,
         target_logits: NDArray[np.float32],  # [num_laws, vocab_size] float32
         draft_probs: NDArray[np.float32],  # [num_laws, vocab_size] float32
+        *,
+        one_hot: bool = False,
     ) -> LawPool:
         """The pool of given laws."""
         target, draft = softmax_probs(target_logits), check_probs("LawPool.of", "draft_probs", draft_probs)
         residual = residual_probs(target, draft)
         recoverable = (target > 0) & (target > (1 - ROUNDING) * draft)
         cumulative = np.cumsum(draft, axis=1)
+        emitted = {order: PitLaws(target, starting_mass(target, order), target > 0) for order in Order}
         return cls(
             target_logits=target_logits,
             draft_probs=draft_probs,
             target=target,
             draft=draft,
             draft_cumulative=cumulative / cumulative[:, -1:],
-            acceptance=acceptance_probs(target, draft),
-            emitted={order: PitLaws(target, starting_mass(target, order), target > 0) for order in Order},
-            recovered={order: PitLaws(residual, starting_mass(residual, order), recoverable) for order in Order},
+            acceptance=target if one_hot else acceptance_probs(target, draft),
+            emitted=emitted,
+            recovered=emitted
+            if one_hot
+            else {order: PitLaws(residual, starting_mass(residual, order), recoverable) for order in Order},
+            one_hot=one_hot,
         )
+
+    def step_acceptance(self) -> float:
+        """Probability that a draft, drawn from its law, is accepted: the mean over the pool."""
+        if self.one_hot:
+            return float((self.draft * self.target).sum(axis=1).mean())
+        return float(np.mean([np.minimum(*laws).sum() for laws in zip(self.target, self.draft, strict=True)]))
 
 
 @lru_cache(maxsize=2)
@@ -143,6 +173,7 @@ class ProductionExperiment:
 
     Args:
         batch_size: Requests per call; a multiple of 4, the cycle of draft lengths.
+        cycle: Draft tokens per request, in turn.
         verification: Acceptance and recovery are looked at under token verification only.
     """
 
@@ -151,9 +182,10 @@ class ProductionExperiment:
     verification: Verification = Verification.TOKEN
     cells: PitCells = PitCells()  # noqa: RUF009  immutable
     device: str = "cpu"
+    cycle: tuple[int, ...] = RAGGED_DRAFTS
 
     def __post_init__(self) -> None:
-        cycle = len(NUM_DRAFT_TOKENS)
+        cycle = len(self.cycle)
         if self.batch_size < cycle or self.batch_size % cycle:
             given = f"batch_size={self.batch_size}"
             raise refuse("ProductionExperiment", given, f"it must be a multiple of {cycle}", "Use 64.")
@@ -161,7 +193,7 @@ class ProductionExperiment:
     @property
     def num_draft_tokens(self) -> list[int]:  # [batch_size]
         """Draft tokens of each request."""
-        return list(NUM_DRAFT_TOKENS) * (self.batch_size // len(NUM_DRAFT_TOKENS))
+        return list(self.cycle) * (self.batch_size // len(self.cycle))
 
     def batch(self, law_ids: NDArray[np.int64], seed: int) -> SpecDecodeBatch:
         """A ragged batch whose drafted position `i` has the laws `law_ids[i]`.
@@ -182,7 +214,7 @@ class ProductionExperiment:
             num_draft_tokens=counts,
             cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device),
             max_spec_len=max(counts),
-            draft_probs=draft_probs[rows],
+            draft_probs=None if self.pool.one_hot else draft_probs[rows],
             target_logits=target_logits[rows],
             bonus_token_ids=torch.tensor(
                 rng.integers(0, vocab_size, (self.batch_size, 1)), dtype=torch.int32, device=self.device
@@ -193,8 +225,8 @@ class ProductionExperiment:
 
     def event_probs(self) -> dict[str, float]:
         """Per table, the probability that a drafted position is an observation (under token verification)."""
-        step = float(np.mean([np.minimum(*laws).sum() for laws in zip(self.pool.target, self.pool.draft, strict=True)]))
-        positions = np.concatenate([np.arange(count) for count in NUM_DRAFT_TOKENS])
+        step = self.pool.step_acceptance()
+        positions = np.concatenate([np.arange(count) for count in self.cycle])
         reached = float(np.mean(step**positions))
         found = {f"S9 emitted token by {order}": reached for order in Order}
         if self.verification is Verification.TOKEN:
@@ -287,17 +319,20 @@ class ProductionExperiment:
         reached, accepted = position < num_emitted, position + 1 < num_emitted
         emitted = tokens[request, position]
 
-        def transforms(laws: PitLaws, where: NDArray[np.bool_]) -> NDArray[np.float64]:
-            return laws.transform(law_ids[where], emitted[where], rng.random(int(where.sum())))
+        def transforms(
+            laws: PitLaws, where: NDArray[np.bool_], left_out: NDArray[np.int32] | None = None
+        ) -> NDArray[np.float64]:
+            without = None if left_out is None else left_out[where]
+            return laws.transform(law_ids[where], emitted[where], rng.random(int(where.sum())), without)
 
         found = {f"S9 emitted token by {order}": transforms(laws, reached) for order, laws in self.pool.emitted.items()}
         if self.verification is Verification.TOKEN:
-            recovered = reached & ~accepted
+            recovered, drafts = reached & ~accepted, batch.draft_token_ids.cpu().numpy()
+            left_out = drafts if self.pool.one_hot else None
             found |= {
-                f"S9 recovered token by {order}": transforms(laws, recovered)
+                f"S9 recovered token by {order}": transforms(laws, recovered, left_out)
                 for order, laws in self.pool.recovered.items()
             }
-            drafts = batch.draft_token_ids.cpu().numpy()
             acceptance, uniforms = self.pool.acceptance[law_ids, drafts], rng.random(law_ids.size)
             decided = np.where(accepted, uniforms * acceptance, acceptance + uniforms * (1 - acceptance))
             found["S9 acceptance"] = np.minimum(decided[reached], np.nextafter(1.0, 0.0))

@@ -4,8 +4,8 @@ Each statistic turns rows into digits, and digits into the cells of a table. Its
 all possible outcomes (`outcomes.enumerate_outcomes`), so it follows from the definition and the verifier alone. Rows in
 which its event did not occur are left out; what remains has the conditional law, and e-values stay valid.
 
-S8 is the same tables with draft tokens from the user's own drafter (`Configuration.batch(drafter=...)`); S9, for
-vocabularies too large to enumerate, is in `production`.
+S9, for vocabularies too large to enumerate, is in `production`. Draft tokens are the harness's; a drafter of the user's
+own (`Configuration.batch(drafter=...)`) is for callers of this package, and no check has one.
 """
 
 from __future__ import annotations
@@ -256,10 +256,11 @@ class BonusByDraft:
 
 @dataclass(frozen=True)
 class EmittedByDraft:
-    """Draft token x emitted token, given that `position` is reached. With the user's own drafter, this is S8.
+    """S8: draft token x emitted token, given that `position` is reached.
 
     Law: accepted drafts on the diagonal, recovered tokens off it.
-    Catches: drafter and sampler on overlapping random streams; drafts from another law than declared (DeepSpec #31).
+    Catches: noise that depends on the draft. With the user's own drafter also overlapping random streams, and drafts
+    from another law than declared (DeepSpec #31).
     Blind to: what happens at other positions.
     """
 

@@ -20,15 +20,25 @@ _SEEDS = small_laws(0.2, 0.5, own_seeds=True)
 _PRODUCTION = production(0.03, 0.15)
 _DRAFTS = drafts(0.25, 1.0)
 
-# Kinds with filters stand in every batch of small laws.
-_FILTERS = (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P)
+# A check needs what it judges. What its batches can go without (filters of other rows, a large vocabulary) it does not
+# need: subjects adapt to that.
+_TOP_K, _TOP_P, _MIN_P = Capability.TOP_K, Capability.TOP_P, Capability.MIN_P
+_TWO_FILTERS = ((_TOP_K, _TOP_P), (_TOP_P, _MIN_P), (_MIN_P, _TOP_K))
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
 
 
 def _law(
-    code: str, title: str, subject: Subject, tables: tuple[str, ...], needs: tuple[Capability, ...], meaning: str
+    code: str,
+    title: str,
+    subject: Subject,
+    tables: tuple[str, ...],
+    needs: tuple[Capability, ...],
+    meaning: str,
+    *,
+    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
 ) -> LawCheck:
-    return LawCheck(code, title, inspect.cleandoc(meaning), "sampling", "statistical", needs, subject, tables)
+    text = inspect.cleandoc(meaning)
+    return LawCheck(code, title, text, "sampling", "statistical", needs, subject, tables, needs_one_of=needs_one_of)
 
 
 _LISTED = (
@@ -37,7 +47,7 @@ _LISTED = (
         "tokens follow the softmax of their logits",
         _SMALL,
         ("T1 plain",),
-        _FILTERS,
+        (),
         """Without filters, at temperature 1, tokens have the law that the logits give.
 
         Look at the race, or at the sums of an inverse CDF: uniforms with too few bits, a tail that is lost.
@@ -48,7 +58,7 @@ _LISTED = (
         "tokens follow the law at their temperature",
         _SMALL,
         ("T1 at temperature",),
-        _FILTERS,
+        (),
         """At temperatures 0.7 and 2, side by side with others, tokens have the law of divided logits.
 
         The temperature of another request, of lower precision, or applied twice.
@@ -59,7 +69,7 @@ _LISTED = (
         "tokens follow the law that top-k leaves",
         _SMALL,
         ("T1 with top-k",),
-        _FILTERS,
+        (_TOP_K,),
         """With `top_k` of 4 the four most probable tokens come, in their proportions.
 
         One token too many or too few, or probabilities that were not normalised again.
@@ -70,7 +80,7 @@ _LISTED = (
         "tokens follow the law that top-p leaves",
         _SMALL,
         ("T1 with top-p",),
-        _FILTERS,
+        (_TOP_P,),
         """With `top_p` of 0.65 the tokens that first reach it come, in their proportions.
 
         The token that reaches `top_p` belongs to them; the next does not.
@@ -81,7 +91,7 @@ _LISTED = (
         "tokens follow the law that min-p leaves",
         _SMALL,
         ("T1 with min-p",),
-        _FILTERS,
+        (_MIN_P,),
         """With `min_p` of 0.5 tokens of at least half of the largest probability come, in their proportions.
 
         The threshold is relative to the largest probability of the row, at the request's temperature, which is 2;
@@ -93,19 +103,20 @@ _LISTED = (
         "tokens follow the law that all filters together leave",
         _SMALL,
         ("T1 with all filters",),
-        _FILTERS,
+        (),
         """With temperature, min-p, top-k and top-p in one request, each works on what the one before it left.
 
-        The order is the sampler's own, as its `FilterPolicy` says. If the laws of single filters hold, look at the
-        order and at what is normalised in between.
+        A sampler that supports two of the filters gets those two. The order is the sampler's own, as its `FilterPolicy`
+        says. If the laws of single filters hold, look at the order and at what is normalised in between.
         """,
+        needs_one_of=_TWO_FILTERS,
     ),
     _law(
         "LAW707",
         "requests with seeds of their own follow their laws",
         _SEEDS,
         ("T1",),
-        (*_FILTERS, *_OWN),
+        _OWN,
         """Every request with a seed of its own, every kind of parameters: tokens have their laws.
 
         Numbers of seeded requests take another path: a generator that is seeded alike for several, or its first
@@ -117,7 +128,7 @@ _LISTED = (
         "rows of one call are independent",
         _SMALL,
         ("T2",),
-        _FILTERS,
+        (),
         """Tokens of two rows of a call are independent: neighbours, and rows 8, 32 and 256 apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
@@ -130,7 +141,7 @@ _LISTED = (
         "consecutive calls are independent",
         _SMALL,
         ("T3",),
-        _FILTERS,
+        (),
         """Tokens of the same row in two consecutive calls with different seeds are independent.
 
         A seed or offset that does not advance, or noise kept in a buffer. It means this only if LAW701 passes: tokens
@@ -142,7 +153,7 @@ _LISTED = (
         "rows with seeds of their own are independent",
         _SEEDS,
         ("T2", "T3"),
-        (*_FILTERS, *_OWN),
+        _OWN,
         """Rows of a call, and calls, are independent if every request has a seed of its own.
 
         Seeds that are folded into few bits, or a counter that forgets the position. It means this only if LAW707
@@ -154,10 +165,11 @@ _LISTED = (
         "tokens follow their law at a production vocabulary, by rank",
         _PRODUCTION,
         ("T4 token by rank",),
-        (Capability.MIN_P, Capability.LARGE_VOCAB),
+        (),
         """Tokens of 32768, ordered by probability, are as often probable and improbable as they should be.
 
-        A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best.
+        A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best. A sampler that does
+        not support large vocabularies is judged at 1024 tokens.
         """,
     ),
     _law(
@@ -165,10 +177,11 @@ _LISTED = (
         "tokens follow their law at a production vocabulary, by id",
         _PRODUCTION,
         ("T4 token by id",),
-        (Capability.MIN_P, Capability.LARGE_VOCAB),
+        (),
         """Tokens of 32768, ordered by id, are spread over the vocabulary as they should be.
 
-        A tile of the vocabulary that is lost or weighed twice, most often the last.
+        A tile of the vocabulary that is lost or weighed twice, most often the last. A sampler that does not support
+        large vocabularies is judged at 1024 tokens.
         """,
     ),
     _law(
@@ -176,7 +189,7 @@ _LISTED = (
         "drafts follow the law that comes with them, by rank",
         _DRAFTS,
         ("T5 draft by rank",),
-        (*_FILTERS, Capability.DRAFT_LAW),
+        (Capability.DRAFT_LAW,),
         """Drafted tokens have the law that the drafter returned, whatever mask it used.
 
         A verifier divides by that law. If drafts come from another one, speculative decoding is lossy.
@@ -187,7 +200,7 @@ _LISTED = (
         "drafts follow the law that comes with them, by id",
         _DRAFTS,
         ("T5 draft by id",),
-        (*_FILTERS, Capability.DRAFT_LAW),
+        (Capability.DRAFT_LAW,),
         """Drafted tokens, ordered by id, have the law that the drafter returned.
 
         A tile that is lost between the draw and the law.

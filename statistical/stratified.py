@@ -10,9 +10,10 @@ numbers, `u_j = (j + 0.5) / n`, visit every part of the unit interval equally of
   `odds = weight / weight of the favourite`: in a share `1 - exp(-odds)` of the draws, to within `0.5 / n`. The odds of
   all opponents are the recovery law.
 
-Step by step these make the law of whole output rows (`laws.chain_law`), and its distance from the law that the sampler
-should have, together with a bound of the error. Nothing is random, so there is no false-fail rate: a right sampler is
-within the bound, always.
+The checks (`stratified_check`) judge each of these shares by itself. `implied_law`, which no check calls, puts them
+together, step by step: the law of whole output rows (`laws.chain_law`), and its distance from the law that the sampler
+should have, with a bound of the error. Nothing is random, so there is no false-fail rate: a right sampler is within the
+bound, always.
 
 Limits:
     Rounding may decide a stratum's edge, which the bound includes. What is integrated is the answer to given noise: how

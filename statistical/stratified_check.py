@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw.budget import BudgetEnded, before_it_began, cut_short, guarded
 from fairdraw.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
 from fairdraw.protocols import Capability
@@ -117,7 +118,7 @@ class StratifiedCheck(DrawnQuestion):
 
         Args:
             seed, reference: Not used; every check takes them.
-            out_of_time: Asked before each question.
+            out_of_time: Asked before each question; a question is one call of the sampler.
 
         Returns:
             The number of draws.
@@ -126,7 +127,7 @@ class StratifiedCheck(DrawnQuestion):
             CapabilityClosed: If the sampler declines what the check needs.
             CheckFailure: If a share is further from its probability than strata allow. The exception carries what
                 replays it as `case`.
-            Inconclusive: If the profile has too few draws, or time is out.
+            Inconclusive: If the profile has too few draws, or time is out and no share that is known is off.
 
         Error rates:
             None; see the module.
@@ -138,14 +139,20 @@ class StratifiedCheck(DrawnQuestion):
         num_strata = self.num_strata(sampler, chosen)
         if num_strata == 0:
             raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per question")
-        questions, found = Questions(sampler, self.configuration.requests[0], num_strata), []
-        for share in self.shares(questions):
-            found.append(share)
-            if out_of_time():
-                error = Inconclusive(f"the time budget ended after {len(found)} questions")
-                error.tried = questions.num_draws  # type: ignore[attr-defined]  # read back with getattr by the runner
-                raise error
-        _raise_unless_exact(found, questions, self.case(sampler, chosen))
+        if out_of_time():
+            raise before_it_began()
+        asked = guarded(sampler, out_of_time)
+        questions, found = Questions(asked, self.configuration.requests[0], num_strata), []
+        cut: Inconclusive | None = None
+        try:
+            for share in self.shares(questions):
+                found.append(share)
+        except BudgetEnded:
+            cut = cut_short(f"{len(found)} questions were answered", questions.num_draws)
+        if found:
+            _raise_unless_exact(found, questions, self.case(sampler, chosen))
+        if cut is not None:
+            raise cut
         return questions.num_draws
 
     def __call__(self, sampler: RejectionSampler) -> None:
@@ -174,13 +181,14 @@ def _raise_unless_exact(shares: list[Share], questions: Questions, case: LawCase
     raise error
 
 
-_NEEDS = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE, Capability.TOKEN_VERIFICATION)
+_NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
 
 
 def _check(
     code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str
 ) -> StratifiedCheck:
-    needs = (drafts, *_NEEDS)
+    # Acceptance asks for less than the race does: given uniforms accept up to some number (REJ321, REJ322), no more.
+    needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
     return StratifiedCheck(
         code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw.failures import CapabilityClosed
+from fairdraw.budget import unwrapped
 from fairdraw.harness import emit
 from fairdraw.protocols import Capability, FilterPolicy, filter_policy
 from fairdraw.seeds import derive_seed
@@ -22,7 +22,7 @@ from fairdraw.statistical.decode import decode, make_noise
 from fairdraw.statistical.decode_check import decode_scenarios
 from fairdraw.statistical.design import NoPower, SamplePlan, finest_plan
 from fairdraw.statistical.experiment import Experiment
-from fairdraw.statistical.production import NUM_DRAFT_TOKENS, LawPool, ProductionExperiment
+from fairdraw.statistical.production import EQUAL_DRAFTS, RAGGED_DRAFTS, LawPool, ProductionExperiment
 from fairdraw.statistical.watching import NUM_LOOKS
 
 if TYPE_CHECKING:
@@ -34,12 +34,23 @@ if TYPE_CHECKING:
     from fairdraw.statistical.configurations import Configuration
     from fairdraw.statistical.watching import Draw
 
-__all__ = ["Course", "Subject", "WatchedTable", "decoding", "noise_kinds", "production", "shared_counts", "small_laws"]
+__all__ = [
+    "Course",
+    "Setting",
+    "Subject",
+    "WatchedTable",
+    "decoding",
+    "noise_kinds",
+    "production",
+    "shared_counts",
+    "small_laws",
+]
 
 Counts = Mapping[str, "NDArray[np.int64]"]
 
-_PRODUCTION_VOCAB_SIZE, _NUM_LAWS = 32768, 24
-"""Large enough for several tiles of every kernel; the pool takes 90 MB."""
+_PRODUCTION_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _NUM_LAWS = 32768, 1024, 24
+"""The larger has several tiles of every kernel, and its pool takes 90 MB; the smaller is for samplers that do not take
+large ones."""
 
 _MOST_ROWS, _MOST_ROWS_CUDA = 14, 19
 """Logarithms to base 2 of the rows per call: what a cache holds, and what keeps a GPU busy between calls."""
@@ -100,6 +111,22 @@ class Course:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What a course is prepared for.
+
+    Args:
+        num_draws: At most so many are drawn.
+        filters: How the sampler filters.
+        supported: Of the capabilities that the subject adapts to, those that the sampler supports.
+    """
+
+    num_draws: int
+    device: str
+    filters: FilterPolicy
+    supported: frozenset[Capability]
+
+
+@dataclass(frozen=True)
 class Subject:
     """Something to draw from.
 
@@ -107,35 +134,43 @@ class Subject:
         group: The word under which the header tells what can be seen.
         share: Draws, as a share of the profile's; a draw costs more here and less there.
         slow_share: The same for slow samplers, whose costs are others.
-        prepare: From the number of draws, the device and how the sampler filters to a course.
+        prepare: From a setting to a course.
+        adapts_to: Capabilities without which other requests are drawn, instead of none. Only what a table is about
+            belongs into the needs of a check.
     """
 
     name: str
     group: str
     share: float
     slow_share: float
-    prepare: Callable[[int, str, FilterPolicy], Course]
+    prepare: Callable[[Setting], Course]
+    adapts_to: frozenset[Capability] = frozenset()
 
     def course(self, sampler: RejectionSampler, num_draws: int) -> Course:
         """The course of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
         share = self.slow_share if sampler.capabilities.slow else self.share
-        return _prepared(self, round(num_draws * share), sampler.device, filter_policy(sampler))
+        supported = frozenset(one for one in self.adapts_to if one in sampler.capabilities)
+        setting = Setting(round(num_draws * share), sampler.device, filter_policy(sampler), supported)
+        return _prepared(self, setting)
 
 
 @lru_cache(maxsize=64)
-def _prepared(subject: Subject, num_draws: int, device: str, filters: FilterPolicy) -> Course:
-    return subject.prepare(num_draws, device, filters)
+def _prepared(subject: Subject, setting: Setting) -> Course:
+    return subject.prepare(setting)
 
 
 def noise_kinds(sampler: RejectionSampler) -> list[Capability]:
-    """The kinds of noise that `sampler` takes; its own random numbers first, because it runs on them."""
-    return [kind for kind in (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE) if kind in sampler.capabilities]
+    """The kinds of noise that `sampler` takes; its own random numbers first, because it runs on them.
+
+    One that takes neither is given seeds, as by the properties. It draws by itself and may ignore them, so it cannot be
+    drawn from again; but what it draws has a distribution, and a right one fails no more often than any other.
+    """
+    kinds = (Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE)
+    return [kind for kind in kinds if kind in sampler.capabilities] or [Capability.SEEDED_NOISE]
 
 
 def _drawing_from(sampler: RejectionSampler) -> Draw:
     kinds = noise_kinds(sampler)
-    if not kinds:
-        raise CapabilityClosed("the sampler takes neither seeded nor explicit noise")
 
     def draw(batch: SpecDecodeBatch, seed: int) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
         return emit(sampler, batch, make_noise(kinds[0], batch, seed)).tokens
@@ -151,7 +186,8 @@ class _SharedCounts:
         self._looks: dict[tuple[Course, int], list[Counts]] = {}
 
     def of(self, sampler: RejectionSampler, course: Course, seed: int) -> list[Counts]:
-        """The looks of one course; another sampler starts anew."""
+        """The looks of one course; another sampler starts anew, and the same one in another wrapper does not."""
+        sampler = unwrapped(sampler)
         if sampler is not self._sampler:
             self._sampler, self._looks = sampler, {}
         return self._looks.setdefault((course, seed), [])
@@ -178,10 +214,16 @@ def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
     return num_draws // (per_call * per_look), per_look
 
 
-def small_laws(configuration: Configuration, share: float) -> Subject:
-    """S1 to S8 on one configuration."""
+_DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
+
+def small_laws(given: Configuration, share: float) -> Subject:
+    """S1 to S8 on one configuration; a sampler without draft probabilities is not told them."""
+    adapts_to: frozenset[Capability] = frozenset() if given.requests[0].one_hot else frozenset({_DENSE})
+
+    def prepare(setting: Setting) -> Course:
+        num_draws, device = setting.num_draws, setting.device
+        configuration = given if setting.supported == adapts_to else given.without_draft_probs()
         # As large as leaves every look its pair of calls: rows far apart are compared, too.
         most = _MOST_ROWS_CUDA if device.startswith("cuda") else _MOST_ROWS
         batch_size = 1 << min(most, max(6, (num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
@@ -206,26 +248,31 @@ def small_laws(configuration: Configuration, share: float) -> Subject:
 
         return Course(tables, count, num_looks, rows_per_look)
 
-    return Subject(configuration.name, "rows", share, share, prepare)
+    return Subject(given.name, "rows", share, share, prepare, adapts_to)
 
 
 @lru_cache(maxsize=1)
-def _production_laws() -> LawPool:
-    return LawPool.build(_PRODUCTION_VOCAB_SIZE, _NUM_LAWS, seed=0)
+def _production_laws(supported: frozenset[Capability]) -> LawPool:
+    vocab_size = _PRODUCTION_VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
+    return LawPool.build(vocab_size, _NUM_LAWS, seed=0, one_hot=_DENSE not in supported)
 
 
 def production(share: float, slow_share: float) -> Subject:
-    """S9 at a vocabulary of 32768 tokens."""
+    """S9 at a vocabulary of 32768 tokens; a smaller one, equal numbers of drafts or one-hot drafts where need be."""
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
+    def prepare(setting: Setting) -> Course:
+        num_draws, device = setting.num_draws, setting.device
         batch_size = 1024 if device.startswith("cuda") else 64
         experiment = ProductionExperiment(
-            _production_laws(), batch_size=16 if num_draws < 8 * 1024 else batch_size, device=device
+            _production_laws(setting.supported - {_RAGGED}),
+            batch_size=16 if num_draws < 8 * 1024 else batch_size,
+            device=device,
+            cycle=RAGGED_DRAFTS if _RAGGED in setting.supported else EQUAL_DRAFTS,
         )
         per_call = sum(experiment.num_draft_tokens)
         num_looks, num_calls = _looks(num_draws, per_call)
         # A first position is always reached, so every verifier brings this many emitted tokens.
-        at_least = np.count_nonzero(NUM_DRAFT_TOKENS) / sum(NUM_DRAFT_TOKENS)
+        at_least = np.count_nonzero(experiment.cycle) / sum(experiment.cycle)
         tables = {
             name: WatchedTable(
                 experiment.cells.probs,
@@ -243,17 +290,19 @@ def production(share: float, slow_share: float) -> Subject:
 
         return Course(tables, count, num_looks, num_calls * per_call)
 
-    return Subject("production", "production vocabulary", share, slow_share, prepare)
+    adapts_to = frozenset({_DENSE, _RAGGED, Capability.LARGE_VOCAB})
+    return Subject("production", "production vocabulary", share, slow_share, prepare, adapts_to)
 
 
 def decoding(scenario: str, share: float, slow_share: float) -> Subject:
-    """One scenario of the decoding loop; a draw is a decoded token."""
+    """One scenario of the decoding loop, as far as the sampler supports it; a draw is a decoded token."""
 
-    def prepare(num_draws: int, device: str, _: FilterPolicy) -> Course:
+    def prepare(setting: Setting) -> Course:
+        num_draws, device = setting.num_draws, setting.device
         # Four decodings at least, each of at least 32 requests of 12 tokens, or 96 sequences of 4.
         most = 65536 if device.startswith("cuda") else 1024
         num_requests = min(most, max(32, num_draws // (4 * 12)))
-        found = decode_scenarios(num_requests, 3 * num_requests)[scenario]
+        found = decode_scenarios(num_requests, 3 * num_requests, supported=setting.supported)[scenario]
         per_decoding = found.setup.num_requests * found.setup.num_tokens
         num_looks, num_decodings = _looks(num_draws, per_decoding)
         tables = {
@@ -278,4 +327,5 @@ def decoding(scenario: str, share: float, slow_share: float) -> Subject:
         return Course(tables, count, num_looks, num_decodings * per_decoding)
 
     group = "whole sequences" if "sequences" in scenario else "decoded tokens"
-    return Subject(f"decoding: {scenario}", group, share, slow_share, prepare)
+    adapts_to = frozenset({_DENSE, Capability.ONE_HOT_DRAFTS, _RAGGED, _GREEDY})
+    return Subject(f"decoding: {scenario}", group, share, slow_share, prepare, adapts_to)

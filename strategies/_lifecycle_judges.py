@@ -14,7 +14,16 @@ from fairdraw.oracles.penalties import PenalisedRow, PenaltyFactors, penalised_i
 from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols import Rounding, rounding_of
 from fairdraw.seeds import derive_seed
-from fairdraw.strategies._lifecycle_harness import forced_by, penalised_by, state_of, tell
+from fairdraw.strategies._lifecycle_harness import (
+    OpenPenalties,
+    OpenThinking,
+    forced_by,
+    open_penalties,
+    open_thinking,
+    penalised_by,
+    state_of,
+    tell,
+)
 from fairdraw.strategies._lifecycle_world import CountedTokens, trailing_placeholders
 
 if TYPE_CHECKING:
@@ -51,8 +60,8 @@ class PenaltiesJudge:
     """
 
     def __init__(self, scanner: PenaltiesScanner, vocab_size: int, reference: PenaltiesScanner | None = None) -> None:
-        self.session = scanner.open_penalties(vocab_size)
-        self.against = reference.open_penalties(vocab_size) if reference else None
+        self.session = open_penalties(scanner, vocab_size)
+        self.against = open_penalties(reference, vocab_size) if reference else None
         self.name, self.device = (reference.name if reference else "the recount"), scanner.device
         self.rounding = rounding_of(scanner)
         self.oracle = penalties_oracle(self.rounding)
@@ -125,8 +134,8 @@ class ThinkingJudge:
         state: bool = False,
     ) -> None:
         self.state = state
-        self.session = scanner.open_thinking(markers)
-        self.against = reference.open_thinking(markers) if reference else None
+        self.session = open_thinking(scanner, markers)
+        self.against = open_thinking(reference, markers) if reference else None
         self.name = reference.name if reference else "the recount"
         self.oracle = ThinkingBudgetOracle(markers.start, markers.end)
 
@@ -176,13 +185,13 @@ class ReadingJudge:
 
     PER_TOKEN, PER_ROW = 2, 12
 
-    def __init__(self, session: object, vocab_size: int = 0, device: str = "cpu") -> None:
+    def __init__(self, session: OpenPenalties | OpenThinking, vocab_size: int = 0, device: str = "cpu") -> None:
         self.session, self.vocab_size, self.device = session, vocab_size, device
         self.unread = 0
 
     def look(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
         before = num_read(batch)
-        tell(self.session, changes)  # type: ignore[arg-type]  # of either contract
+        tell(self.session, changes)
         if self.vocab_size:
             self._penalise(batch)
         else:

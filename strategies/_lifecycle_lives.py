@@ -6,8 +6,10 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fairdraw.failures import raised_by
 from fairdraw.protocols._lifecycle import Markers
 from fairdraw.strategies._lifecycle_events import Add, Event, Replace, Resume, event_from_json
+from fairdraw.strategies._lifecycle_harness import open_penalties, open_thinking
 from fairdraw.strategies._lifecycle_judges import Judge, PenaltiesJudge, ReadingJudge, ThinkingJudge
 from fairdraw.strategies._lifecycle_world import World
 from fairdraw.strategies._recipe import Recipe
@@ -77,7 +79,7 @@ class PenaltiesLife(Life):
 
     def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: PenaltiesScanner
         if self.watch == "reading":
-            return ReadingJudge(scanner.open_penalties(self.vocab_size), self.vocab_size, scanner.device)
+            return ReadingJudge(open_penalties(scanner, self.vocab_size), self.vocab_size, scanner.device)
         return PenaltiesJudge(scanner, self.vocab_size, reference)
 
 
@@ -91,7 +93,7 @@ class ThinkingLife(Life):
     def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: ThinkingScanner
         markers = Markers(self.start, self.end)
         if self.watch == "reading":
-            return ReadingJudge(scanner.open_thinking(markers))
+            return ReadingJudge(open_thinking(scanner, markers))
         return ThinkingJudge(scanner, markers, reference, state=self.watch == "state")
 
 
@@ -100,6 +102,7 @@ class Playing:
 
     def __init__(self, life: Life, scanner: Any, reference: Any = None) -> None:  # Any: as `Life.judge`
         self.world = World(life.vocab_size, counted=life.watch == "reading")
+        self.scanner = scanner
         self.judge = life.judge(scanner, reference)
         self.refused = False
         self._replaced = False
@@ -119,7 +122,7 @@ class Playing:
         num_new, self.world.num_new = self.world.num_new, 0
         try:
             self.judge.look(self.world.take_changes(), self.world.batch(), num_new)
-        except ValueError:
-            if not self._replaced:
+        except ValueError as error:
+            if not self._replaced or raised_by(error) is not self.scanner:
                 raise
             self.refused = True  # noticed what was done behind its back: the engine's own code takes over

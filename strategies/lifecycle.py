@@ -45,6 +45,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from fairdraw.budget import SHRINKING_WAS_CUT, BudgetEnded
+from fairdraw.failures import raised_by
 from fairdraw.strategies._lifecycle_events import (
     Add,
     CarryOn,
@@ -102,7 +104,9 @@ class Found(NamedTuple):
     """What a search found: the smallest life, and how it ended."""
 
     lifecycle: Life
-    error: Exception
+    error: BaseException
+    remarks: tuple[str, ...] = ()
+    """What a reader of the example must know."""
 
 
 class LifecycleMachine(RuleBasedStateMachine):
@@ -175,32 +179,35 @@ class LifecycleMachine(RuleBasedStateMachine):
         machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
         try:
             run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return machine._smallest(ended[0], error) if cls.free else Found(ended[0], error)
         return None
 
     @classmethod
-    def _smallest(cls, life: Life, error: Exception) -> Found:
-        """The smallest life that ends in an error of the same class."""
-        last = error
+    def _smallest(cls, life: Life, error: BaseException) -> Found:
+        """The smallest life that ends in an error of the same class, raised by the same side."""
+        last, smallest = error, life.events
 
         def fails(events: tuple[Event, ...]) -> bool:
-            nonlocal last
+            nonlocal last, smallest
             try:
                 playing = Playing(life.replace(events=events), cls.scanner, cls.reference)
                 for event in events:
                     cls.happen(playing, event)
-            except type(error) as again:
-                last = again
+            except (Exception, SystemExit) as again:
+                if not isinstance(again, type(error)) or raised_by(again) is not raised_by(error):
+                    return False
+                last, smallest = again, events
                 return True
-            except Exception:
-                return False
             return False
 
-        if not fails(life.events):
-            return Found(life, error)
-        events = shrunk(life.events, fails)
-        return Found(life.replace(events=events), last)
+        try:
+            if not fails(life.events):
+                return Found(life, error)
+            shrunk(life.events, fails)
+        except BudgetEnded:
+            return Found(life.replace(events=smallest), last, (SHRINKING_WAS_CUT,))
+        return Found(life.replace(events=smallest), last)
 
 
 class AnyLifeMachine(LifecycleMachine):

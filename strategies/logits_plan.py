@@ -73,7 +73,8 @@ def logits_cases(
     Draws only what `capabilities` leave open.
 
     Args:
-        min_kinds, max_kinds: Parameters per request.
+        min_kinds: Fewest parameters of a request.
+        max_kinds: Most parameters of a request.
         max_events: One step more than events; without events there is one step.
         kinds: Parameters with work (`PARAMETER_KINDS`).
         idle: `True`: only parameters without work (`IDLE_KINDS`); `False`: none of those.

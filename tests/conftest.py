@@ -62,6 +62,20 @@ def make_boom(): raise RuntimeError("no device")
 """
 
 
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fairdraw check` starts no workers, each of which would import torch; tests/test_endings.py is about them."""
+    monkeypatch.setenv("FAIRDRAW_WORKERS", "0")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The key that signs crash files is made beside the tests, not in the home of who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture
 def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current directory holds `stranger.py`, as a user's does; subprocesses find fairdraw."""

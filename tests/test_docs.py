@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,32 @@ def test_pages_of_checks_are_true() -> None:
 
 
 @pytest.mark.skipif(shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="pip install .[docs]")
-def test_site_builds_strictly(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+def test_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "own-sampler" / "index.html").is_file()
+    assert (site / "own-sampler" / "index.html").is_file()
+    # What a browser fetches by itself; an <a href> is followed by people only.
+    fetched = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//", flags=re.IGNORECASE)
+    assert [page.name for page in site.rglob("*.html") if fetched.search(page.read_text())] == []
+
+
+def test_make_test_builds_the_site_into_an_ignored_folder() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^test:(.*)$", makefile, flags=re.MULTILINE)
+    folder = re.findall(r"^site_dir: ([^/\n]+/)", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
+    assert ["docs" in target.split() for target in targets] == [True]
+    assert "mkdocs build --strict" in makefile
+    assert set(folder) <= set((ROOT / ".gitignore").read_text().split())
+
+
+def test_tools_of_the_project_have_an_exact_version() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pins = {canonical(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    assert {canonical(wanted) for wanted in [*extras["dev"], *extras["docs"]]} - pins == set()
+
+
+def canonical(requirement: str) -> str:
+    """The name of the package in `requirement`, as package indexes compare names."""
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=; ]", requirement)[0]).lower()

@@ -35,7 +35,7 @@ def test_failure_named_in_the_xfails_file_is_expected(tmp_path: Path) -> None:
 def test_xfail_that_passes_is_red(tmp_path: Path) -> None:
     result = check("make_right", "--xfails", written(tmp_path / "x.toml", 'REJ101 = "known"'))
     assert result.exit_code == 1
-    assert "known defects gone: 1" in result.output
+    assert "known failures gone: 1" in result.output
     assert f"remove REJ101 from {tmp_path / 'x.toml'}" in result.output
 
 

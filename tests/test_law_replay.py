@@ -71,7 +71,7 @@ def effect(text: str) -> str:
 def test_command_of_a_failed_law_writes_the_file_that_it_names() -> None:
     told = fairdraw("check", "planted:make", "-k", "LAW201", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
-    assert f"\nreproduce: fairdraw replay {path}  (or search again: fairdraw check planted:make -k LAW201 " in told
+    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check planted:make -k LAW201 " in told
     assert f"\ncrash file: {path}" in told
     assert "smallest example" not in told
 
@@ -90,7 +90,7 @@ def test_law_that_failed_is_caught_again_with_the_same_counts(planted: Path) -> 
     record = asked("planted:make")
     result = fairdraw("replay", "LAW201")
     assert result.exit_code == 1
-    assert result.output.startswith("FAILED: planted:make still breaks this promise with the stored seed and profile.")
+    assert result.stdout.startswith("FAILED: planted:make still breaks this promise with the stored seed and profile.")
     assert record.story is not None
     assert effect(result.output) == f"effect: {record.story.effect}"
     assert f"\nevidence: {record.story.evidence}\n" in result.output
@@ -102,7 +102,7 @@ def test_law_is_fixed_once_the_sampler_is_mended(planted: Path) -> None:
     planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
     result = fairdraw("replay", "LAW201")
     assert result.exit_code == 0, result.output
-    fixed, now, before = result.output.splitlines()
+    fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {LAWS['LAW201'].id}"
     assert now == "planted:make keeps this promise with the stored seed and profile now."
     assert record.story is not None
@@ -113,7 +113,7 @@ def test_law_is_kept_by_another_sampler() -> None:
     asked("planted:make")
     result = fairdraw("replay", "LAW201", "--sampler", "planted:make_right")
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("KEPT: LAW201")
+    assert result.stdout.startswith("KEPT: LAW201")
 
 
 def test_law_without_as_many_draws_is_undecided(planted: Path) -> None:
@@ -138,7 +138,7 @@ def test_law_is_caught_even_without_as_many_draws() -> None:
     asked("planted:make")
     result = fairdraw("replay", "LAW201", "--sampler", "planted:make_slow")
     assert result.exit_code == 1
-    assert result.output.startswith("FAILED: planted:make_slow still breaks")
+    assert result.stdout.startswith("FAILED: planted:make_slow still breaks")
 
 
 def test_law_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,16 +147,16 @@ def test_law_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch:
     monkeypatch.setattr("fairdraw.checks.Profile.draws_for", lambda profile, capabilities: 100)
     result = fairdraw("replay", "LAW201")
     assert result.exit_code == 1
-    assert result.output.startswith("UNDECIDED: LAW201")
+    assert result.stdout.startswith("UNDECIDED: LAW201")
     assert "the budget of draws shows too little" in result.output
 
 
 def test_declined_law_is_not_run(planted: Path) -> None:
     asked("planted:make")
-    planted.write_text(PLANTED.replace('"explicit-noise": ', '"seeded-noise": "none", "explicit-noise": '))
+    planted.write_text(PLANTED.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
     result = fairdraw("replay", "LAW201")
     assert result.exit_code == 3
-    assert result.output.startswith("NOT RUN: LAW201")
+    assert result.stdout.startswith("NOT RUN: LAW201")
 
 
 STRATIFIED = """
@@ -186,7 +186,7 @@ def test_stratified_law_that_failed_is_caught_again_and_fixed(planted: Path) -> 
     assert fairdraw("replay", "LAW601").exit_code == 1
     planted.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
     result = fairdraw("replay", "LAW601")
-    assert (result.exit_code, result.output[:13]) == (0, "FIXED: LAW601")
+    assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: LAW601")
 
 
 def test_law_of_single_tokens_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
@@ -196,4 +196,4 @@ def test_law_of_single_tokens_that_failed_is_caught_again_and_fixed(planted: Pat
     assert fairdraw("replay", "LAW702").exit_code == 1
     planted.write_text(TOKENS.replace("right_law(AppliesTheTemperatureAgain)", "right_law()"), encoding="utf-8")
     result = fairdraw("replay", "LAW702")
-    assert (result.exit_code, result.output[:13]) == (0, "FIXED: LAW702")
+    assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: LAW702")

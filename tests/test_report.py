@@ -11,9 +11,9 @@ from fairdraw.causes import find_causes
 from fairdraw.controls import Control
 from fairdraw.failures import Story
 from fairdraw.report import (
-    BROKEN,
     GREEN,
     NOTHING_RUN,
+    RED,
     Header,
     Summary,
     broken_texts,
@@ -40,11 +40,11 @@ def record(status: Status, reason: str = "", code: str = "REJ101") -> CheckRecor
     [
         (["passed"], [], GREEN, "GREEN"),
         (["passed", "skipped"], [CAUGHT], GREEN, "GREEN"),
-        (["xfailed"], [CAUGHT], GREEN, "except known defects: 1"),
-        (["passed", "failed"], [CAUGHT], BROKEN, "RED: promises broken: 1"),
-        (["passed", "error"], [CAUGHT], BROKEN, "RED: checks that ended in an exception: 1"),
-        (["passed", "xpassed"], [CAUGHT], BROKEN, "RED: known defects gone: 1"),
-        (["passed"], [CAUGHT, MISSED], BROKEN, "RED: planted faults missed"),
+        (["xfailed"], [CAUGHT], GREEN, "known failures: 1"),
+        (["passed", "failed"], [CAUGHT], RED, "RED: checks failed: 1"),
+        (["passed", "error"], [CAUGHT], RED, "RED: checks that ended in an exception: 1"),
+        (["passed", "xpassed"], [CAUGHT], RED, "RED: known failures gone: 1"),
+        (["passed"], [CAUGHT, MISSED], RED, "RED: mutants missed"),
         (["skipped", "skipped"], [CAUGHT], NOTHING_RUN, "NOTHING MEASURED: every check was skipped"),
         ([], [CAUGHT], NOTHING_RUN, "NOTHING MEASURED: no check was run"),
     ],
@@ -68,7 +68,7 @@ def test_skips_are_grouped_by_reason_and_counted() -> None:
 
 def test_summary_counts_controls_and_cases_and_names_the_missed() -> None:
     text = "\n".join(Summary([record("passed"), record("passed")], [CAUGHT, MISSED]).lines())
-    assert "controls: 1/2 planted faults caught" in text
+    assert "mutation controls: 1/2 caught at this run's numbers" in text
     assert "missed: swaps rows was not caught by REJ302" in text
     assert "cases used: 20 in 1.0 s of checks" in text
 

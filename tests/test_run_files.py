@@ -101,7 +101,7 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
 class TestCommandLine:
     @pytest.fixture(autouse=True)
     def no_controls(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fairdraw.check_cli.controls_for", lambda *_: [])
+        monkeypatch.setattr("fairdraw.job.controls_for", lambda *_: [])
 
     def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
         words = ["check", "stranger:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
@@ -149,7 +149,7 @@ class TestPytest:
         assert {line["code"] for line in lines[1:-1]} == {"REJ101", "REJ103"}
         page = (pytester.path / "run.html").read_text()
         broken = next(line for line in lines if line.get("status") == "failed")
-        for word in (broken["story"]["command"], lines[0]["sampler"], "promises broken", __version__):
+        for word in (broken["story"]["command"], lines[0]["sampler"], "checks failed", __version__):
             assert word in page
 
     def test_junit_says_the_version_of_the_suite(self, pytester: pytest.Pytester) -> None:

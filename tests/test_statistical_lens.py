@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from fairdraw import adapters
 from fairdraw.checks import PROFILES, Profile
 from fairdraw.cli import main
-from fairdraw.failures import CapabilityClosed, CheckFailure, Inconclusive
+from fairdraw.failures import CheckFailure, Inconclusive
 from fairdraw.mutants._law_sampler import LawSampler
 from fairdraw.mutants.laws import LAW_MUTANTS
-from fairdraw.protocols import Capability, rejection_sampler
+from fairdraw.protocols import Capability, SeededNoise, rejection_sampler
 from fairdraw.runner import DEFAULT_SEED, Session, run_check
 from fairdraw.statistical.configurations import RequestLaws
 from fairdraw.statistical.law_check import LawCheck, fairness, false_fail_rate
@@ -99,10 +100,81 @@ def test_sampler_without_seeds_is_given_numbers() -> None:
     assert BY_CODE["LAW101"].run(sampler, profile=SMOKE) > 0
 
 
-def test_sampler_without_any_noise_is_skipped() -> None:
-    sampler = right_sampler(**{Capability.SEEDED_NOISE.value: "none"})
-    with pytest.raises(CapabilityClosed, match="neither seeded nor explicit"):
-        BY_CODE["LAW101"].run(sampler)
+@pytest.mark.parametrize("code", ["LAW101", "LAW401", "LAW501"])
+def test_sampler_that_takes_no_noise_is_judged_by_what_it_draws(code: str) -> None:
+    rng = np.random.default_rng(0)
+
+    def drawing(batch: SpecDecodeBatch, _: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        return LawSampler().verify(batch, SeededNoise(int(rng.integers(2**62))))
+
+    closed = dict.fromkeys(("seeded-noise", "explicit-noise"), "it draws by itself")
+    assert BY_CODE[code].run(rejection_sampler(drawing, closed=closed), profile=SMOKE) > 0
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(rejection_sampler(uniform_rows, closed=closed), profile=SMOKE)
+
+
+NO_DENSE, NO_HOT = frozenset({Capability.DENSE_DRAFTS}), frozenset({Capability.ONE_HOT_DRAFTS})
+SIMPLE = frozenset({Capability.RAGGED, Capability.GREEDY, Capability.LARGE_VOCAB})
+ADAPTED = [NO_DENSE, NO_HOT | SIMPLE, NO_DENSE | SIMPLE]
+ADAPTED_CODES = [
+    ("accepts with the square root", "LAW403"),
+    ("recovers the rejected draft", "LAW404"),
+    ("reads the row before", "LAW121"),
+    ("one noise row for the batch", "LAW301"),
+    ("calls share their noise", "LAW302"),
+]
+
+
+@pytest.mark.parametrize(("name", "code"), ADAPTED_CODES)
+def test_checks_without_draft_probabilities_see_faults(name: str, code: str) -> None:
+    mutant = next(mutant.make() for mutant in LAW_MUTANTS if mutant.name == name)
+    closed = {**mutant.capabilities.closed, **dict.fromkeys(NO_DENSE, "for the test")}
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(rejection_sampler(mutant.verify, closed=closed), profile=CI, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize("lacking", ADAPTED, ids=lambda words: ", ".join(sorted(words)))
+def test_right_sampler_passes_whatever_it_lacks(lacking: frozenset[Capability]) -> None:
+    """Batches keep to what is supported: the adapter refuses everything else."""
+    sampler = Strict(right_sampler(**dict.fromkeys(lacking, "for the test")))
+    asked = [check for check in LAW_CHECKS if check.why_not(sampler) is None]
+    subjects = {check.subject: check for check in asked}
+    for check in subjects.values():  # checks of a subject share its draws
+        assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+    expected = {"LAW301", "LAW302", *PRODUCTION, "LAW502", "LAW504"}
+    assert expected <= {check.code for check in asked}
+
+
+class Strict:
+    """A sampler that takes nothing that it says it does not support."""
+
+    def __init__(self, sampler: RejectionSampler) -> None:
+        self.name, self.device, self.capabilities = sampler.name, sampler.device, sampler.capabilities
+        self._sampler = sampler
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        used = {
+            Capability.DENSE_DRAFTS: batch.draft_probs is not None,
+            Capability.ONE_HOT_DRAFTS: batch.draft_probs is None,
+            Capability.GREEDY: bool(batch.is_greedy.any()),
+            Capability.RAGGED: len({*batch.num_draft_tokens, batch.max_spec_len}) > 1,
+            Capability.LARGE_VOCAB: batch.vocab_size > 1025,
+        }
+        assert not {one for one, is_used in used.items() if is_used} - {one for one in used if one in self.capabilities}
+        return self._sampler.verify(batch, noise)
+
+
+def uniform_rows(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Every possible token alike, whatever its probability, instead of the first draft."""
+    assert isinstance(noise, SeededNoise)
+    rng = np.random.default_rng(noise.seed)
+    tokens = torch.full((batch.batch_size, batch.max_spec_len + 1), -1, dtype=torch.int32)
+    tokens[:, 0] = batch.bonus_token_ids[:, 0]
+    for request, count in enumerate(batch.num_draft_tokens):
+        if count:
+            row = batch.target_logits[batch.token_slice(request).start]
+            tokens[request, 0] = int(rng.choice(np.flatnonzero(row.numpy() > -np.inf)))
+    return tokens
 
 
 # What a person sees.
@@ -157,7 +229,9 @@ def test_time_budget_makes_properties_inconclusive_too() -> None:
 def test_control_line_counts_and_names_the_smallest_distance() -> None:
     result = fairdraw("check", "torch", "-k", "LAW203", "--profile", "smoke")
     assert result.exit_code == 0
-    assert re.search(r"controls: 1/1 planted faults caught in .* s, smallest TV caught 0\.", result.output)
+    assert re.search(
+        r"controls \(rejection\): 1/1 caught at this run's numbers in .* s, smallest TV caught 0\.", result.output
+    )
 
 
 # Bad input.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,10 +16,10 @@ from fairdraw.failures import CapabilityClosed, CheckFailure
 from fairdraw.mutants.sampling_laws import LAW_MUTANTS, ODD_LAWS, right_law
 from fairdraw.oracles.sampling import Request
 from fairdraw.oracles.supports import support_of
-from fairdraw.protocols import FilterPolicy, filter_policy
+from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy
 from fairdraw.runner import one_torch_thread
 from fairdraw.seeds import DEFAULT_SEED
-from fairdraw.statistical._sampling_subjects import KINDS, _pool
+from fairdraw.statistical._sampling_subjects import KINDS, _pool, _small_tables, supported_kinds
 from fairdraw.statistical.design import SamplePlan
 from fairdraw.statistical.sampling import CHECKS
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 BY_CODE = {check.code: check for check in CHECKS}
 LARGE = ("LAW721", "LAW722")
+FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+SUBSETS = [frozenset(part) for size in range(4) for part in itertools.combinations(FILTERS.values(), size)]
 AT_CI = [(m, code) for m in LAW_MUTANTS for code in m.caught_by if m.min_draws <= CI.draws and code not in LARGE]
 
 
@@ -71,20 +74,69 @@ def test_small_laws_differ_from_each_other() -> None:
         assert all(np.abs(law - other).sum() > 0.05 for other in laws[:i])
 
 
-def test_small_laws_are_settled_whatever_the_filter_policy() -> None:
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_small_laws_are_settled_whatever_the_filter_policy(supported: frozenset[Capability]) -> None:
     orders = itertools.permutations(("min_p", "top_k", "top_p"))
     words: Any = itertools.product(orders, ("first", "last"), (False, True), ("all", "some"), ("all", "some"))
+    cycle = supported_kinds(KINDS, supported)
     for policy in itertools.starmap(FilterPolicy, words):
-        laws = CHECKS[0].course(right_law(filters=policy), SMOKE).tables
-        assert all(math.isclose(laws[f"T1 {kind.name}"].probs.sum(), 1) for kind in KINDS)
+        laws = _small_tables(cycle, 1000, [1], policy)
+        assert all(math.isclose(laws[f"T1 {kind.name}"].probs.sum(), 1) for kind in cycle)
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_batches_ask_for_supported_filters_only(supported: frozenset[Capability]) -> None:
+    """Names differ, and stand for a table each; pairs of rows are of the same two kinds, whatever is supported."""
+    cycle = supported_kinds(KINDS, supported)
+    asked = {name: {kind.name for kind in cycle if getattr(kind, name) is not None} for name in FILTERS}
+    assert [bool(asked[name]) for name, word in FILTERS.items()] == [word in supported for word in FILTERS.values()]
+    assert len({kind.name for kind in cycle}) == len(cycle) == len(KINDS)
+    assert [kind.temperature for kind in cycle] == [kind.temperature for kind in KINDS]
+    assert cycle[:2] == KINDS[:2]
+    assert cycle == KINDS or len(supported) < len(FILTERS)
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_every_table_of_small_laws_is_judged_by_one_check_that_is_asked(supported: frozenset[Capability]) -> None:
+    sampler = without(*(set(FILTERS.values()) - supported))
+    asked = [check for check in CHECKS if check.subject == CHECKS[0].subject and check.why_not(sampler) is None]
+    for name in asked[0].course(sampler, SMOKE).tables:
+        assert sum(name.startswith(check.tables) for check in asked) == 1, name
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_right_sampler_without_filters_passes_what_is_left(supported: frozenset[Capability]) -> None:
+    sampler = without(*(set(FILTERS.values()) - supported))
+    passed = [check.code for check in CHECKS if check.code not in LARGE and check.why_not(sampler) is None]
+    assert {"LAW701", "LAW702", "LAW707", "LAW711", "LAW712", "LAW713", "LAW731", "LAW732"} <= set(passed)
+    for code in passed:
+        assert BY_CODE[code].run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+
+
+@pytest.mark.parametrize("code", LARGE)
+def test_sampler_of_small_vocabularies_is_judged_there(code: str) -> None:
+    """The fault is one that only shows there: a quarter of a vocabulary of a thousand tokens is lost."""
+    sampler = without(Capability.LARGE_VOCAB)
+    assert BY_CODE[code].run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+    mutant = next(mutant for mutant in LAW_MUTANTS if "LAW722" in mutant.caught_by)
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE["LAW722"].run(without(Capability.LARGE_VOCAB, of=mutant.make()), profile=CI, seed=DEFAULT_SEED)
+
+
+def without(*capabilities: Capability, of: Any = None) -> FunctionTokenSampler:
+    """A right sampler, or another, that does not support these."""
+    sampler = of or right_law()
+    closed = {**sampler.capabilities.closed, **dict.fromkeys(capabilities, "for the test")}
+    return dataclasses.replace(sampler, capabilities=dataclasses.replace(sampler.capabilities, closed=closed))
 
 
 @pytest.mark.parametrize("temperature", ["first", "last"])
+@pytest.mark.parametrize("supported", [frozenset(Capability), frozenset({Capability.MIN_P})], ids=["large", "small"])
 def test_rounding_decides_about_hardly_any_token_of_the_production_vocabulary(
-    temperature: Literal["first", "last"],
+    temperature: Literal["first", "last"], supported: frozenset[Capability]
 ) -> None:
     policy = FilterPolicy(temperature=temperature)
-    pool = _pool(policy)
+    pool = _pool(policy, supported)
     batch = pool.batch(np.arange(len(pool.kinds)), np.zeros(len(pool.kinds), np.int64), "cpu")
     supports = [support_of(Request(batch, row), policy) for row in range(batch.batch_size)]
     undecided = [support.probs[support.allowed & ~support.required].sum() for support in supports if support]

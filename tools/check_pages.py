@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairdraw.loading import all_checks
+from fairdraw.protocols import Capability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +61,7 @@ def index_of(checks: list[AnyCheck]) -> str:
 
 def page_of(check: AnyCheck) -> str:
     """What `fairdraw explain` says, as a page."""
-    needs = [f"`{need}`" for need in check.needs] + (["a reference sampler"] if check.differential else [])
+    needs = [f"`{need}`" if need in set(Capability) else need for need in check.needed]
     return "\n".join(
         [
             f"# {check.code} {check.title}",

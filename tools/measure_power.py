@@ -4,9 +4,8 @@
     python tools/measure_power.py --table-only               # docs/power.md from the record
 
 Every fault is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
-run's false-fail rate divided over all checks, a look after each thirty-second part of the budget. A fault that a check
-does not see within the budget is listed as such. Right samplers that look odd are judged by all checks; none may accuse
-them.
+run's false-fail rate divided over all checks, the looks of a run. A fault that a check does not see within the budget
+is listed as such. Right samplers that look odd are judged by all checks; none may accuse them.
 """
 
 from __future__ import annotations
@@ -167,10 +166,10 @@ Made by `python tools/measure_power.py` from `statistical/records/power.json`; d
 Each planted fault was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for
 the whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per law, less for
 production vocabularies (LAW4xx, where a draw is a drafted position) and decoded text (LAW5xx, a decoded token). A check
-looks 32 times; the first look is the earliest that it can fail, so that clear faults stand at a thirty-second of the
-budget. LAW6xx ask with stratified noise: nothing is random there, so they have no rate and no looks. Seconds are of
-one processor core, drawing included. *Distance* is the total-variation distance that the check reported when it failed,
-over the cells of its worst table (large at few draws: noise adds to it).
+looks at its counts up to 63 times, and no fault is seen before the first look: clear faults stand at the draws of one
+look (8,192 for LAW101 in `ci`, a sixty-first of its budget). LAW6xx use stratified noise: nothing is random there, so
+they have no rate and no looks. Seconds are of one processor core, drawing included. *Distance* is the total-variation
+distance that the check reported when it failed, over the cells of its worst table (large at few draws: they add noise).
 
 {made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
 commit `{record["commit"]}`.
@@ -190,7 +189,8 @@ def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
     head = """## Right samplers that look odd
 
 Judged by the whole lens at the larger budget. *Skipped* are checks of the law of token verification, which a sampler of
-another verification declines; it is judged by what it emits.
+another verification declines (it is judged by what it emits), and the four with stratified noise, which need the
+oracle's race.
 
 | sampler | checks passed | skipped | inconclusive | alarms | seconds |
 |---|---:|---:|---:|---:|---:|

@@ -1,28 +1,49 @@
-"""vLLM's model runner V2 has none of the paths that the plugin replaces; say so where it is in use."""
+"""vLLM's model runner V2 has none of the paths that the plugin replaces; say so where it is in use.
+
+Only its construction proves that. A V1 worker imports V2's module, too (`gpu_worker` imports `gpu.warmup`, which needs
+the class), before any configuration is in force. The environment alone proves nothing either: the worker for CPUs runs
+V1 whatever the variable says.
+"""
 
 from __future__ import annotations
 
-import os
-import sys
+from functools import wraps
+from typing import TYPE_CHECKING, Any
 
 from ._log import logger
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MODULE = "vllm.v1.worker.gpu.model_runner"
-"""Imported by a worker that has chosen V2."""
+"""V2's module, in workers of both kinds."""
 
-SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
-
-
-def is_asked_for() -> bool:
-    """By the environment; else vLLM decides by the model."""
-    return os.environ.get(SWITCH, "").strip() not in ("", "0")
+_CLASS = "GPUModelRunner"
+_SWITCH = "VLLM_USE_V2_MODEL_RUNNER"
 
 
-def is_declined() -> bool:
-    """V2's module was imported for another reason: the configuration in force says V1."""
-    current = getattr(sys.modules.get("vllm.config"), "get_current_vllm_config_or_none", None)
-    config = current() if current else None
-    return config is not None and getattr(config, "use_v2_model_runner", None) is False
+def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]:
+    """Call `constructed` when a runner of `module` is made, before vLLM's own constructor.
+
+    Returns:
+        What takes the watch off again.
+    """
+    runner = getattr(module, _CLASS, None)
+    original = vars(runner).get("__init__") if isinstance(runner, type) else None
+    if original is None:
+        return lambda: None
+
+    @wraps(original)
+    def init(self: object, *args: Any, **options: Any) -> None:  # Any: as vLLM's
+        constructed()
+        original(self, *args, **options)
+
+    def remove() -> None:
+        if vars(runner).get("__init__") is init:  # else somebody else stands there now
+            type.__setattr__(runner, "__init__", original)
+
+    type.__setattr__(runner, "__init__", init)
+    return remove
 
 
 def tell_idle(pieces: list[str]) -> None:
@@ -30,5 +51,5 @@ def tell_idle(pieces: list[str]) -> None:
         "fairdraw: model runner V2 is in use, and %s %s for V1 only: idle. %s=0 chooses V1.",
         ", ".join(pieces),
         "is" if len(pieces) == 1 else "are",
-        SWITCH,
+        _SWITCH,
     )

@@ -27,17 +27,17 @@ class _Registration:
         self.installed: list[Piece] = []
         self.patches: dict[str, Patch] = {}
         self._told_idle = False
+        self._unwatch: Callable[[], None] = lambda: None
         names = {name for piece in pieces for name in piece.modules} | {_model_runner.MODULE}
         self._missing = set(names)
         self._hook = ImportHook(names, self._loaded)
 
     def start(self) -> None:
-        if _model_runner.is_asked_for():
-            self._tell_idle()
         self._hook.install()
 
     def stop(self) -> None:
         self._hook.remove()
+        self._unwatch()
         for patch in self.patches.values():
             patch.remove()
         _batches.listeners.clear()
@@ -45,8 +45,8 @@ class _Registration:
 
     def _loaded(self, name: str) -> None:
         self._missing.discard(name)
-        if name == _model_runner.MODULE and not _model_runner.is_declined():
-            self._tell_idle()
+        if name == _model_runner.MODULE:
+            self._unwatch = _model_runner.watch(sys.modules[name], self._tell_idle)
         ready = [piece for piece in self.waiting if not piece.modules & self._missing]
         self.waiting = [piece for piece in self.waiting if piece.modules & self._missing]
         for piece in ready:

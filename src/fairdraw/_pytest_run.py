@@ -7,6 +7,9 @@ home as an attribute of the test's report, the header in `workeroutput`; `user_p
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+import shlex
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,13 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from fairdraw import __version__
+from fairdraw._pytest_ending import Ending, SignalsInterrupt, is_interrupt
 from fairdraw.checks import PROFILES, AnyCheck, Question
 from fairdraw.contracts import CONTRACTS, contract_name
-from fairdraw.controls import Control, is_control, run_control
+from fairdraw.controls import Control, plan_control, run_control
 from fairdraw.expected import read_expected
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw.pulse import limit_calls
 from fairdraw.report import (
-    BROKEN,
     GREEN,
     NO_STATISTICS,
     NOTHING_RUN,
@@ -51,7 +55,8 @@ _RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
 _FOUND = pytest.StashKey[dict[str, list[Fields]]]()
 """Of a test: its records and controls as plain data, by the names above."""
 
-_EXIT_CODES = {BROKEN: pytest.ExitCode.TESTS_FAILED, NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
+_EXIT_CODES = {NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
+"""Exit codes for which pytest has a number of its own; 2 and 4 are pytest's, and no verdict has them."""
 
 _current_item: ContextVar[pytest.Item | None] = ContextVar("fairdraw item", default=None)
 
@@ -82,6 +87,9 @@ class PytestRun:
         self.header_was_shown = False
         self.trouble = ""
         self.has_checks = False
+        self._ending, self._signals = Ending(), SignalsInterrupt()
+        self._summary: Summary | None = None
+        self._not_sent: tuple[bool, Fields, list[str]] | None = None
         self._sessions: dict[str, Session] = {}
         self._samplers: dict[str, Subject] = {}
         self._files = RunFiles(
@@ -121,7 +129,11 @@ class PytestRun:
     def conduct(self, check: AnyCheck, sampler: Subject, item: pytest.Item) -> None:
         """Run a check and end the test accordingly."""
         __tracebackhide__ = True
-        record = run_check(check, sampler, self._session_for(sampler, check, item))
+        limit_calls(self.config.getoption("fairdraw_call_timeout"))
+        try:
+            record = run_check(check, sampler, self._session_for(sampler, check, item))
+        finally:
+            limit_calls(None)
         _keep(item, _RECORD, record.to_json())
         if record.status == "skipped":
             pytest.skip(record.reason)
@@ -133,25 +145,32 @@ class PytestRun:
             pytest.fail(failure_text(record), pytrace=False)
 
     def plant(self, mutant: Mutant, item: pytest.Item) -> None:
-        """Try one planted fault; the test fails if it goes unseen."""
+        """Try one mutant; the test fails if its check is blind, and xfails if this run is too weak to see it."""
         __tracebackhide__ = True
-        profile = PROFILES[self.config.option.fairdraw_profile]
-        check = next(check for check in all_checks() if check.code == mutant.caught_by[0])
-        sampler = self.sampler_for(check.contract)
-        if not is_control(mutant, check, sampler, profile):
-            pytest.skip("too small for the draws of this run, or its check is closed for this sampler")
-        control = run_control(mutant, sampler, profile)
+        first = next(check for check in all_checks() if check.code == mutant.caught_by[0])
+        contract = first.contract
+        sampler = _or_failed(lambda: self.sampler_for(contract))
+        checks = all_checks(contract=contract)
+        collected = _about_contract(item.session.items, contract) or [first]
+        session = self._sessions.get(contract) or self._open(collected)[0]
+        control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
         _keep(item, _CONTROL, dataclasses.asdict(control))
-        if not control.caught:
-            pytest.fail(f"the planted fault {control.name!r} was not caught by {control.code}", pytrace=False)
+        if control.untried:
+            pytest.skip(f"not tried, {control.untried}" + (f": {control.detail}" if control.detail else ""))
+        if control.is_blind:
+            pytest.fail(f"the mutant {control.name!r} was not caught by {control.code}", pytrace=False)
+        if control.is_missed:
+            pytest.xfail(f"missed by this run, which is too weak to see it with {control.code}")
 
     def _session_for(self, sampler: Subject, check: AnyCheck, item: pytest.Item) -> Session:
         """The session as one test sees it: a sampler made by a test has no name on the command line."""
         session = self._sessions.get(check.contract) or self._open([check])[0]
         if any(sampler is loaded for loaded in self._samplers.values()):
             return session
-        options = f"--fairdraw-profile {session.profile.name} --fairdraw-seed {session.seed}"
-        return dataclasses.replace(session, spec=None, command=f'pytest "{item.nodeid}" {options}')
+        path, _, names = item.nodeid.partition("::")  # relative to pytest's root, which need not be where it was typed
+        test = f"{os.path.relpath(item.path)}::{names}" if names else path
+        options = ["--fairdraw-profile", session.profile.name, "--fairdraw-seed", str(session.seed)]
+        return dataclasses.replace(session, spec=None, command=shlex.join(["pytest", test, *options]))
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
         """The session that all tests of one contract share, and a word about its reference."""
@@ -176,6 +195,8 @@ class PytestRun:
         if self._is_worker or self.config.option.collectonly:
             return
         _or_usage_error(self._files.require_writable)
+        if self._sampler_was_named or self._files.are_wanted:
+            self._signals.begin()
         if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
 
@@ -205,9 +226,18 @@ class PytestRun:
             return
         self.has_checks = bool(asked)
         self.header = _or_usage_error(lambda: self._worded_header(asked))
+        self._ending.plan(item.nodeid for item, _ in asked)
         if self._is_worker:
-            sent = (self.has_checks, dataclasses.asdict(self.header))
-            self.config.workeroutput["fairdraw"] = sent  # type: ignore[attr-defined]  # xdist's
+            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
+            self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
+        else:
+            self._signals.begin()
+            self._start_files()
+
+    def _start_files(self) -> None:
+        if self.header is not None:
+            header = self.header
+            _or_usage_error(lambda: self._files.start(header, len(self._ending.planned)))
 
     def pytest_report_collectionfinish(self) -> list[str]:
         self.header_was_shown = True
@@ -215,10 +245,19 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:  # Any: a class of xdist, which may be absent
-        """A worker is done; one that collected checks has sent the header."""
-        has_checks, header = getattr(node, "workeroutput", {}).get("fairdraw", (False, None))
+        """A worker is done; one that ran no test has not said yet what it collected."""
+        self._hear(getattr(node, "workeroutput", {}).get("fairdraw"))
+
+    def _hear(self, sent: tuple[bool, Fields, list[str]] | None) -> None:
+        """What a worker collected; the first that speaks brings the header."""
+        if sent is None:
+            return
+        has_checks, header, planned = sent
         self.has_checks = self.has_checks or has_checks
-        self.header = self.header or (header and Header(**header))
+        self._ending.plan(planned)
+        if self.header is None:
+            self.header = Header(**header)
+            self._start_files()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -240,30 +279,87 @@ class PytestRun:
         found = item.stash.get(_FOUND, {})
         if call.when == "call" and any(found.values()):
             report.fairdraw = found  # type: ignore[attr-defined]  # reports take any attribute
+        if self._not_sent is not None:  # with the first report: an interrupted run hears nothing at its end
+            report.fairdraw_start, self._not_sent = self._not_sent, None  # type: ignore[attr-defined]  # as above
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._is_worker:
+            return
+        self._hear(getattr(report, "fairdraw_start", None))
         found: dict[str, list[Fields]] = getattr(report, "fairdraw", {})
-        self.records += [CheckRecord.from_json(fields) for fields in found.get(_RECORD, ())]
+        records = [CheckRecord.from_json(fields) for fields in found.get(_RECORD, ())]
+        lost = self._ending.watch(report, has_records=bool(records))
+        for record in [*records, *([lost] if lost else [])]:
+            self.records.append(record)
+            self._files.add(record)
         self.controls += [Control(**fields) for fields in found.get(_CONTROL, ())]
 
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        if is_interrupt(excinfo):
+            self._ending.signal = self._signals.received or "SIGINT"
+
+    @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Nothing measured is not green. Files are written here, by the controller."""
-        if self._is_worker or self.header is None:
+        """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
+        self._signals.end()
+        if self._is_worker or not self._has_run():
             return
-        summary = Summary(self.records, self.controls)
-        if self.has_checks and session.exitstatus == pytest.ExitCode.OK and summary.exit_code != GREEN:
-            session.exitstatus = _EXIT_CODES[summary.exit_code]
+        summary = self._summary = self._summarised(session.exitstatus)
+        if self.has_checks or self._ending.signal:
+            self._end_with(session, summary)
         try:
-            self._files.write(self.header, summary)
+            self._files.write(self.header or self._bare_header(), summary)
         except CannotStart as error:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
-        if not (self.has_checks or self.controls):
+    def _has_run(self) -> bool:
+        """Whether there is anything to say: a header, or an interrupt that came before it in a run of ours."""
+        ours = self._sampler_was_named or self._files.are_wanted
+        return self.header is not None or bool(self._ending.signal and ours)
+
+    def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
+        """The summary, which knows how pytest itself ended."""
+        outside = ""
+        if exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            name = pytest.ExitCode(exit_status).name if exit_status in set(pytest.ExitCode) else str(exit_status)
+            outside = f"pytest ended with {name}, see above"
+        return Summary(self.records, self.controls, self._ending.scope(self._narrowed(), outside))
+
+    def _narrowed(self) -> str:
+        """What the user left out by name."""
+        option = self.config.option
+        words = [
+            *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
+            *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
+            *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
+            *(["tests named one by one"] if any("::" in str(argument) for argument in self.config.args) else []),
+        ]
+        return " ".join(words)
+
+    def _end_with(self, session: pytest.Session, summary: Summary) -> None:
+        """Exit with the verdict's code, and say it in the JUnit file; errors of usage and of pytest stay its own."""
+        if session.exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+            return
+        if summary.exit_code != GREEN and (self.has_checks or summary.exit_code != NOTHING_RUN):
+            session.exitstatus = _EXIT_CODES.get(summary.exit_code, summary.exit_code)
+        for plugin in self.config.pluginmanager.get_plugins():
+            if hasattr(plugin, "add_global_property"):  # pytest's writer of JUnit files
+                plugin.add_global_property("fairdraw.verdict", summary.verdict)
+                plugin.add_global_property("fairdraw.exit_code", str(int(session.exitstatus)))
+
+    def _bare_header(self) -> Header:
+        """Of a run that was interrupted before a sampler was loaded."""
+        option = self.config.option
+        unknown = "not loaded when the run ended"
+        spec = option.sampler or "ours"
+        return Header(spec, "unknown", option.fairdraw_profile, option.fairdraw_seed, unknown, {})
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        summary = self._summary
+        if summary is None or not (self.has_checks or self.controls or self._ending.signal):
             return
         terminalreporter.section("fairdraw")
-        summary = Summary(self.records, self.controls)
         *lines, verdict = summary.lines()
         for line in lines if self.header_was_shown else [*self._header_lines(), *lines]:
             terminalreporter.line(line)
@@ -271,10 +367,7 @@ class PytestRun:
             terminalreporter.line(self.trouble, red=True)
         if summary.exit_code == NOTHING_RUN and not self.has_checks:
             return  # controls alone: no sampler was judged
-        ended_well = exitstatus == pytest.ExitCode.OK
-        if summary.exit_code == GREEN and not ended_well:
-            verdict = f"NOT GREEN: pytest ended with {pytest.ExitCode(exitstatus).name}, see above"
-        terminalreporter.line(verdict, green=ended_well and summary.exit_code == GREEN, bold=True)
+        terminalreporter.line(verdict, bold=True, **{summary.judgement.colour: True})
 
     def _header_lines(self) -> list[str]:
         return [] if self.header is None else self.header.lines()
@@ -349,7 +442,7 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
 
 
 def _about(item: pytest.Item) -> AnyCheck | None:
-    """The check that a test is about: it puts it to a sampler, or to a planted fault that it has to catch."""
+    """The check that a test is about: it puts it to a sampler, or to a mutant that it has to catch."""
     check = _check_of(item)
     if check is not None:
         return check
@@ -359,8 +452,23 @@ def _about(item: pytest.Item) -> AnyCheck | None:
     return next((check for check in all_checks() if check.code in codes), None)
 
 
+def _about_contract(items: Iterable[pytest.Item], contract: str) -> list[AnyCheck]:
+    """The checks of one contract that the collected tests are about."""
+    return [check for item in items if (check := _about(item)) and check.contract == contract]
+
+
+def _or_failed(action: Callable[[], T]) -> T:
+    """What `action` gives; what cannot start fails the test in one sentence."""
+    __tracebackhide__ = True
+    try:
+        return action()
+    except CannotStart as error:
+        pytest.fail(str(error), pytrace=False)
+
+
 def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:
     """Remember what a test found: whole for us, its plain fields as properties for JUnit files."""
+    fields = json.loads(json.dumps(fields))  # enums of strings are no strings to xdist
     item.stash[_FOUND][prefix].append(fields)
     plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
     item.user_properties += [(prefix + name, value) for name, value in plain.items()]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairdraw._cli_parts import or_refuse
 from fairdraw.contracts import CONTRACTS, contract_name
-from fairdraw.loading import CannotStart, load_sampler
+from fairdraw.loading import CannotStart, load_sampler, require_extra
 
 if TYPE_CHECKING:
     from fairdraw.perf_regression.bench import Bench, Contender
@@ -60,6 +61,8 @@ def bench_command(
 
     Exact counts first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
     """
+    if plots is not None:
+        or_refuse(lambda: require_extra("--plots", "matplotlib"))
     ours, other = _contenders(spec, against)
     from fairdraw.perf_regression.bench import FAMILY_ALPHA, bench
     from fairdraw.perf_regression.findings import exit_code, table

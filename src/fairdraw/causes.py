@@ -18,6 +18,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fairdraw.budget import ENDED, undecided_by_budget
 from fairdraw.failures import without_numbers
 from fairdraw.protocols import Capability
 
@@ -159,6 +160,8 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
 
 def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[str, str]) -> tuple[str, str]:
     """What a broken record shares with those that are told together with it."""
+    if record.status == "inconclusive":
+        return "undecided", ENDED if undecided_by_budget(record) else record.reason
     kind = _raised(record)
     if kind:
         words = {missing.get(other.code, "") for other in records if _raised(other) == kind}

@@ -1,42 +1,43 @@
-"""The command `fairdraw check`: ask a sampler to keep its promises."""
+"""The command `fairdraw check`: run the checks of a sampler's contract, and say what they amount to.
+
+The sampler lives in worker processes (`workers`). This one prints and writes; a signal ends the workers, and what was
+found until then is kept and reported.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from fairdraw import expected
-from fairdraw._cli_parts import EXIT_CODES, Refused, or_refuse, with_progress
-from fairdraw.checks import PROFILES, AnyCheck
-from fairdraw.contracts import CONTRACTS, contract_of
-from fairdraw.controls import Control, controls_for, run_control
+from fairdraw._cli_parts import EXIT_CODES, or_refuse, with_progress
+from fairdraw.checks import PROFILES
 from fairdraw.html_report import shown_from
-from fairdraw.loading import LENSES, all_checks, load_reference, load_sampler
-from fairdraw.report import (
-    GREEN,
-    NOTHING_RUN,
-    Header,
-    Summary,
-    broken_texts,
-    count_checks,
-    progress_line,
-    worded_fairness,
-)
+from fairdraw.job import Job
+from fairdraw.loading import LENSES, require_extra
+from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
+from fairdraw.report import NOTHING_RUN, Header, Scope, Summary, broken_texts, progress_line
 from fairdraw.run_files import RunFiles, require_writable
-from fairdraw.runner import DEFAULT_SEED, CheckRecord, Session, one_torch_thread, parse_seed, run_check
-from fairdraw.workers import run_checks
+from fairdraw.runner import DEFAULT_SEED, parse_seed
+from fairdraw.workers import open_crew
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator
+    from types import FrameType
 
-    from fairdraw.contracts import Contract
+    from fairdraw.controls import Control
     from fairdraw.html_report import Shown
-    from fairdraw.protocols import Subject
+    from fairdraw.job import Plan
+    from fairdraw.runner import CheckRecord
+    from fairdraw.workers import Crew
 
 __all__ = ["check_command"]
 
@@ -52,6 +53,7 @@ class _Asked:
     reference: str | None
     keywords: tuple[str, ...]
     workers: int
+    call_timeout: float
     time_budget: float | None
     json_file: Path | None
     html_file: Path | None
@@ -65,35 +67,32 @@ class _Asked:
     def files(self) -> RunFiles:
         return RunFiles(self.json_file, self.html_file)
 
+    @property
+    def job(self) -> Job:
+        """What workers need to know."""
+        return Job(
+            self.spec,
+            self.profile,
+            self.only,
+            self.seed,
+            self.reference,
+            self.keywords,
+            ends_at=None if self.time_budget is None else time.time() + self.time_budget,
+            xfails=self.xfails,
+            baseline=self.baseline,
+            ledger=self.ledger,
+        )
+
     def refuse_early(self) -> None:
         """Refuse what would lose its result after a long run."""
         self.files.require_writable()
         require_writable("--pictures", self.pictures)
+        if self.pictures is not None:
+            require_extra("--pictures", "matplotlib")
         require_writable("--ledger", self.ledger)
         if self.write_baseline is not None:
             expected.require_new(self.write_baseline)
             require_writable("--write-baseline", self.write_baseline)
-
-    def matches(self, one: AnyCheck) -> bool:
-        return not self.keywords or any(word.lower() in one.id.lower() for word in self.keywords)
-
-    def why_nothing(self, contract: str) -> str:
-        """Why no check is left."""
-        if self.keywords:
-            return f"no check has {' or '.join(map(repr, self.keywords))} in its code or title"
-        return f"the {contract} contract has no {self.only or ''} checks".replace("  ", " ")
-
-    def session(self, contract: Contract, compared: Subject | None) -> Session:
-        """What all checks of the run share."""
-        return Session(
-            self.spec,
-            PROFILES[self.profile],
-            self.seed,
-            compared,
-            self.reference or (contract.reference if compared else None),
-            ends_at=None if self.time_budget is None else time.time() + self.time_budget,
-            expected=or_refuse(lambda: expected.read_expected(self.xfails, self.baseline)),
-        )
 
 
 def _seed(text: str | int) -> int:
@@ -116,7 +115,24 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 )
 @click.option("--reference", metavar="SPEC|none", help="Compare with this sampler; vllm if it can be imported.")
 @click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Checks whose code or title has TEXT; repeatable.")
-@click.option("-n", "workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option(
+    "-n",
+    "workers",
+    type=click.IntRange(0),
+    envvar="FAIRDRAW_WORKERS",
+    default=1,
+    show_default=True,
+    show_envvar=True,
+    help="Worker processes; 0 runs everything in this one, for a debugger.",
+)
+@click.option(
+    "--call-timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=DEFAULT_CALL_TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help="A call of the sampler that takes longer hangs.",
+)
 @click.option(
     "--time-budget", type=click.FloatRange(0), metavar="SECONDS", help="What is not decided by then is inconclusive."
 )
@@ -131,88 +147,101 @@ def check_command(**options: Any) -> None:  # Any: click's, by the fields of _As
     """Ask the sampler SPEC to keep its promises.
 
     SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory; its method says
-    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Planted faults
-    are tried in the same run: it is green only if all are caught.
+    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Mutants (known
+    wrong samplers) are tried in the same run, which says how many it catches; a check that is blind makes it red.
     """
     asked = _Asked(**options)
     or_refuse(asked.refuse_early)
-    sampler = or_refuse(lambda: load_sampler(asked.spec))
-    contract = CONTRACTS[getattr(contract_of(sampler), "name", "")]
-    checks = [check for check in all_checks(asked.only, contract.name) if asked.matches(check)]
-    if not checks:
-        click.echo(f"NOTHING MEASURED: {asked.why_nothing(contract.name)}")
-        sys.exit(NOTHING_RUN)
-    compared, about_reference = or_refuse(lambda: load_reference(asked.reference, checks))
-    nights = None if asked.ledger is None else _ledger_check(asked.ledger, checks, asked.seed)
-    session = asked.session(contract, compared)
-    header = _header(asked, sampler, checks, about_reference)
-    click.echo("\n".join(header.lines()))
-    records = _run(checks, sampler, session, asked.workers, nights)
-    shown = [] if asked.pictures is None else shown_from(_draw_pictures(asked.pictures, checks, sampler, session))
-    summary = Summary(records, _plant(checks, sampler, session))
-    _tell(summary)
-    _write(asked, header, summary, shown)
-    sys.exit(summary.exit_code)
+    run = _Run(asked)
+    crew = open_crew(asked.job, asked.workers, asked.call_timeout)
+    try:
+        with _signals_interrupt():
+            or_refuse(lambda: run.conduct(crew))
+    except KeyboardInterrupt as interrupt:
+        run.signal = str(interrupt) or "SIGINT"
+    finally:
+        crew.close()
+    sys.exit(run.report())
 
 
-def _header(asked: _Asked, sampler: Subject, checks: Sequence[AnyCheck], about_reference: str) -> Header:
-    subject = asked.spec if sampler.name == asked.spec else f"{asked.spec} ({sampler.name})"
-    fairness = worded_fairness(checks, sampler, PROFILES[asked.profile], asked.seed)
-    number = count_checks(checks)
-    return Header(subject, sampler.device, asked.profile, asked.seed, about_reference, number, fairness)
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does: what was found is reported."""
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    if threading.current_thread() is not threading.main_thread():
+        names = []
+    before = {name: signal.signal(getattr(signal, name), _interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
 
 
-def _run(
-    checks: Sequence[AnyCheck], sampler: Subject, session: Session, workers: int, nights: AnyCheck | None
-) -> list[CheckRecord]:
-    """The records, in the order of their codes; that of the ledger is the last."""
-    running = run_checks(checks, sampler, session, workers)
-    records = or_refuse(lambda: with_progress("checks", len(checks), running, progress_line))
-    records.sort(key=lambda record: record.code)
-    if nights is not None:
-        records += with_progress("ledger", 1, [run_check(nights, sampler, session)], progress_line)
-    return records
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
-def _plant(checks: Sequence[AnyCheck], sampler: Subject, session: Session) -> list[Control]:
-    """Try the planted faults of this run."""
-    mutants = controls_for(checks, sampler, session.profile)
-    tried = (run_control(mutant, sampler, session.profile) for mutant in mutants)
-    return with_progress("controls", len(mutants), tried, _control_line)
+@dataclass
+class _Run:
+    """One run: what it found so far, whatever ends it."""
+
+    asked: _Asked
+    plan: Plan | None = None
+    records: list[CheckRecord] = field(default_factory=list)
+    controls: list[Control] = field(default_factory=list)
+    shown: list[Shown] = field(default_factory=list)
+    signal: str = ""
+
+    def conduct(self, crew: Crew) -> None:
+        """Do everything that was asked for."""
+        self.plan = plan = crew.plan()
+        if plan.nothing:
+            click.echo(f"NOTHING MEASURED: {plan.nothing}")
+            sys.exit(NOTHING_RUN)
+        click.echo("\n".join(plan.header.lines()))
+        self.asked.files.start(plan.header, len(plan.pieces))
+        with_progress("checks", len(plan.pieces), crew.records(plan.pieces), self._line, self.records)
+        tried = crew.controls(plan.num_controls)
+        with_progress("controls", plan.num_controls, tried, _control_line, self.controls)
+        if self.asked.pictures is not None:
+            written = crew.draw_pictures(self.asked.pictures)
+            click.echo(f"{len(written)} pictures in {self.asked.pictures}")
+            self.shown = shown_from(written)
+
+    def _line(self, record: CheckRecord) -> str:
+        self.asked.files.add(record)
+        return progress_line(record)
+
+    def report(self) -> int:
+        """Print failures, summary and verdict, write the files, and give the exit code."""
+        summary = Summary(sorted(self.records, key=lambda record: record.code), self.controls, self._scope())
+        _print(summary)
+        _write(self.asked, self._header(), summary, self.shown)
+        return summary.exit_code
+
+    def _scope(self) -> Scope:
+        planned = len(self.plan.pieces) if self.plan else 0
+        return Scope(planned - len(self.records), self.asked.job.narrowed, self.signal)
+
+    def _header(self) -> Header:
+        """The plan's; of a run that was interrupted before there was one, what the command line says."""
+        asked = self.asked
+        unknown = "not loaded when the run ended"
+        return self.plan.header if self.plan else Header(asked.spec, "unknown", asked.profile, asked.seed, unknown, {})
 
 
 def _control_line(control: Control) -> str | None:
-    """Faults that were caught are only counted."""
-    return None if control.caught else f"missed   {control.name} (not caught by {control.code})"
-
-
-def _ledger_check(file: Path, checks: Sequence[AnyCheck], seed: int) -> AnyCheck:
-    from fairdraw.statistical.keeping import ledger_check
-
-    try:
-        return ledger_check(file, checks, seed)
-    except ValueError as error:
-        raise Refused(f"--ledger: {error}") from None
-
-
-def _draw_pictures(folder: Path, checks: Sequence[AnyCheck], sampler: Subject, session: Session) -> list[Path]:
-    from fairdraw.statistical.keeping import draw_pictures
-
-    try:
-        with one_torch_thread():
-            written = draw_pictures(folder, checks, sampler, session.profile, session.seed)
-    except ImportError as error:
-        raise Refused(str(error)) from None
-    click.echo(f"{len(written)} pictures in {folder}")
-    return written
+    """Mutants that were caught are only counted; so are those that the summary names as not tried."""
+    return f"missed   {control.name} (not caught by {control.code})" if control.is_missed else None
 
 
 _MOST_STORIES = 10
 """One fault breaks dozens of promises; nobody reads the eleventh story. Files and crash files have all of them."""
 
 
-def _tell(summary: Summary) -> None:
-    """Print stories, summary and verdict."""
+def _print(summary: Summary) -> None:
+    """Print failure reports, summary and verdict."""
     texts = broken_texts(summary.causes)
     for text in texts[:_MOST_STORIES]:
         click.echo(f"\n{text}")
@@ -221,13 +250,13 @@ def _tell(summary: Summary) -> None:
         click.echo("\n".join(f"  {text.splitlines()[0]}" for text in texts[_MOST_STORIES:]))
     *lines, verdict = summary.lines()
     click.echo("\n" + "\n".join(lines))
-    click.secho(verdict, fg="green" if summary.exit_code == GREEN else "red", bold=True)
+    click.secho(verdict, fg=summary.judgement.colour, bold=True)
 
 
-def _write(asked: _Asked, header: Header, summary: Summary, shown: Sequence[Shown]) -> None:
+def _write(asked: _Asked, header: Header, summary: Summary, shown: list[Shown]) -> None:
     """Write the files; the verdict has been printed, whatever becomes of them."""
     frozen = asked.write_baseline
-    if frozen is not None:
+    if frozen is not None and not summary.scope.signal:
         failed = [record.code for record in summary.records if record.status in ("failed", "error")]
         or_refuse(lambda: expected.write_baseline(frozen, asked.spec, failed))
     or_refuse(lambda: asked.files.write(header, summary, shown))

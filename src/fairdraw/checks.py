@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fairdraw.failures import CapabilityClosed, Inconclusive
+from fairdraw.budget import (
+    SHRINKING_SHARE,
+    SHRINKING_WAS_CUT,
+    BudgetEnded,
+    before_it_began,
+    cut_short,
+    guarded,
+    is_endless,
+    part_of,
+)
+from fairdraw.failures import CapabilityClosed, raised_by
 from fairdraw.protocols import Capabilities, Capability, Subject
 from fairdraw.seeds import derive_seed
 
@@ -27,6 +37,7 @@ __all__ = [
     "OutOfTime",
     "Profile",
     "Question",
+    "Timed",
     "check",
     "differential",
 ]
@@ -47,6 +58,7 @@ class Profile:
         slow_examples: The same for a sampler that declares itself slow (an interpreter).
         draws: Rows drawn from each law by the statistical lens; 100 times as many on a CUDA device.
         slow_draws: The same for a slow sampler.
+        scale: The part of the profile of this name that this is; below 1 if a time budget asked for less.
     """
 
     name: str
@@ -54,6 +66,20 @@ class Profile:
     slow_examples: int
     draws: int = 500_000
     slow_draws: int = 4_000
+    scale: float = 1.0
+
+    def scaled(self, scale: float) -> Profile:
+        """This profile with a part of its examples and draws; at least 2 and 200, as fewer show nothing.
+
+        Example:
+            >>> Profile("ci", 100, 25).scaled(0.1)
+            Profile(name='ci', examples=10, slow_examples=2, draws=50000, slow_draws=400, scale=0.1)
+        """
+        if scale == 1:
+            return self
+        examples, slow_examples = (max(2, round(scale * most)) for most in (self.examples, self.slow_examples))
+        draws, slow_draws = (max(_FEWEST_DRAWS, round(scale * most)) for most in (self.draws, self.slow_draws))
+        return Profile(self.name, examples, slow_examples, draws, slow_draws, scale * self.scale)
 
     def examples_for(self, capabilities: Capabilities, weight: float) -> int:
         """Examples of one check; at least 2, so that something is compared."""
@@ -63,6 +89,8 @@ class Profile:
         """Draws from each law."""
         return self.slow_draws if capabilities.slow else self.draws
 
+
+_FEWEST_DRAWS = 200
 
 PROFILES = {
     profile.name: profile
@@ -84,6 +112,7 @@ class Question:
         meaning: What it usually means when the sentence is false, and where to look.
         needs: Capabilities without which the question makes no sense.
         differential: It compares with the reference sampler (the real vLLM by default).
+        needs_one_of: Of each group, one capability at least.
     """
 
     code: str
@@ -93,6 +122,7 @@ class Question:
     lens: str
     needs: tuple[Capability, ...]
     differential: bool = field(default=False, kw_only=True)
+    needs_one_of: tuple[tuple[Capability, ...], ...] = field(default=(), kw_only=True)
 
     @property
     def id(self) -> str:
@@ -102,18 +132,33 @@ class Question:
     def __str__(self) -> str:
         return self.id
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """What it needs, in words: `greedy`, `top-k or top-p`, `a reference sampler`."""
+        groups = (" or ".join(group) for group in self.needs_one_of)
+        return (*map(str, self.needs), *groups, *["a reference sampler"] * self.differential)
+
+    def missing(self, capabilities: Capabilities) -> str | None:
+        """The first capability that it lacks among `capabilities`, with the reason; `None` if it lacks none."""
+        groups = (capabilities.why_all_closed(group) for group in self.needs_one_of)
+        return capabilities.why_closed(self.needs) or next((reason for reason in groups if reason), None)
+
+    def again(self, profile: str, seed: int) -> dict[str, str]:
+        """Options of `fairdraw check` that ask this question again, and no other."""
+        return {"-k": self.code, "--profile": profile, "--seed": str(seed)}
+
     # Any: a subclass for one contract asks for that contract's type.
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be asked of `sampler`; `None` if it can."""
         asked: Capabilities = sampler.capabilities
         if not self.differential:
-            return asked.why_closed(self.needs)
+            return self.missing(asked)
         if reference is None:
             return "there is no reference sampler to compare with (the header says why)"
         if reference.name == sampler.name:
             return f"{sampler.name} is the reference itself"
         compared: Capabilities = reference.capabilities
-        return asked.why_closed(self.needs) or compared.why_closed(self.needs)
+        return self.missing(asked) or self.missing(compared)
 
 
 @dataclass(frozen=True)
@@ -123,28 +168,39 @@ class LawCase:
     Args:
         profile: The name of the run's.
         num_draws: The check's budget there and then; the same profile has another on another device.
+        scale: The part of the profile that was drawn; below 1 if a time budget asked for less.
     """
 
     profile: str
     num_draws: int
+    scale: float = 1.0
 
     def build(self) -> Profile:
         """The profile.
 
         Raises:
-            TypeError: If `num_draws` is no number.
-            ValueError: If there is no such profile.
+            TypeError: If `num_draws` or `scale` is no number.
+            ValueError: If there is no such profile, or `scale` is no part of it.
         """
         if type(self.num_draws) is not int:
             raise TypeError(f"LawCase: num_draws={self.num_draws!r}, but it must be an integer. Ask the check again.")
         if self.profile not in PROFILES:
             known = ", ".join(PROFILES)
             raise ValueError(f"LawCase: profile={self.profile!r}, but it must be a known word. Use one of: {known}.")
-        return PROFILES[self.profile]
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
+            raise TypeError(f"LawCase: scale={self.scale!r}, but it must be a number. Use 1.0 for the whole profile.")
+        if not 0 < self.scale <= 1:
+            raise ValueError(
+                f"LawCase: scale={self.scale!r}, but it must lie in (0, 1]. Use 1.0 for the whole profile."
+            )
+        return PROFILES[self.profile].scaled(self.scale)
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data for a crash file."""
-        return dataclasses.asdict(self)
+        """Plain data for a crash file; without `scale` if the whole profile was drawn, as older releases wrote it."""
+        plain = dataclasses.asdict(self)
+        if self.scale == 1:
+            del plain["scale"]
+        return plain
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> LawCase:  # Any: JSON
@@ -163,7 +219,7 @@ class DrawnQuestion(Question):
 
     def case(self, sampler: Any, profile: Profile) -> LawCase:
         """What a crash file stores of it."""
-        return LawCase(profile.name, self.num_draws(sampler, profile))
+        return LawCase(profile.name, self.num_draws(sampler, profile), profile.scale)
 
 
 class AnyCheck(Protocol):
@@ -187,9 +243,12 @@ class AnyCheck(Protocol):
     @property
     def differential(self) -> bool: ...
     @property
+    def needed(self) -> tuple[str, ...]: ...
+    @property
     def id(self) -> str: ...
 
     def why_not(self, sampler: Any, reference: Any | None = None) -> str | None: ...
+    def again(self, profile: str, seed: int) -> dict[str, str]: ...
     def run(
         self,
         sampler: Any,
@@ -235,14 +294,15 @@ class Check(Question):
         """Try the promise on drawn cases and shrink the first that breaks it.
 
         Args:
-            out_of_time: Asked before the search, which is short.
+            out_of_time: Asked before every case and every call of the sampler. Shrinking has a share of the time that
+                is left then; when that is over, the smallest case so far is reported.
 
         Returns:
             The number of cases tried.
 
         Raises:
             CapabilityClosed: If the sampler declines what the check needs.
-            Inconclusive: If time is out.
+            Inconclusive: If time is out before a case failed.
             CheckFailure: If the promise is broken. The exception carries the smallest case as `case`.
 
         Randomness:
@@ -252,8 +312,8 @@ class Check(Question):
         if reason is not None:
             raise CapabilityClosed(reason)
         if out_of_time():
-            raise Inconclusive("the time budget ended before this check began")
-        trial = _Trial(self, sampler, reference)
+            raise before_it_began()
+        trial = _Trial(self, sampler, reference, out_of_time)
         chosen = profile or PROFILES["ci"]
         examples = chosen.examples_for(sampler.capabilities, self.weight)
         trial.search(self.cases(sampler.capabilities), examples, derive_seed("cases", seed, self.code))
@@ -268,21 +328,67 @@ _SEEDS_ALONE = 32
 """Seeds tried per request of a failing batch: enough if one in ten shows the fault (0.9**32 = 3 %)."""
 
 
+class Timed:
+    """What a search remembers for the case that the time budget ends it."""
+
+    def __init__(self, out_of_time: OutOfTime) -> None:
+        self._out_of_time = out_of_time
+        self.smallest: tuple[Any, BaseException] | None = None
+        """The failing case with the shortest description, and how it failed. Any: a case of the contract."""
+
+    def guarded(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
+        """`sampler`, which raises `BudgetEnded` when time is out; once a case failed, when that for shrinking is."""
+        return sampler if is_endless(self._out_of_time) else guarded(sampler, self.out_of_time)
+
+    def out_of_time(self) -> bool:
+        """Whether the search has to end; `failed` moves the end."""
+        return self._out_of_time()
+
+    def require_time(self) -> None:
+        """Raise `BudgetEnded` if time is out."""
+        if self.out_of_time():
+            raise BudgetEnded
+
+    def failed(self, case: Any, error: BaseException) -> None:
+        """Remember a failing case; the first one starts the time for shrinking."""
+        if self.smallest is None:
+            self._out_of_time = part_of(self._out_of_time, SHRINKING_SHARE)
+        if self.smallest is None or len(repr(case)) <= len(repr(self.smallest[0])):
+            self.smallest = case, error
+
+    def ended(self, tried: int, what: str) -> BaseException:
+        """What a search raises that the time budget ended: the failure that it found, or that it is undecided."""
+        if self.smallest is None:
+            return cut_short(f"{tried} of {what} tried", tried)
+        case, error = self.smallest
+        # Read back by the runner. Not setattr: the class may be the user's, and forbid it.
+        vars(error).update(case=case, tried=tried, remarks=(SHRINKING_WAS_CUT,))
+        return error
+
+
 class _Trial:
     """One search; remembers the failing case, which is the smallest once Hypothesis has shrunk."""
 
-    def __init__(self, owner: Check, sampler: Subject, reference: Subject | None) -> None:
-        self.owner, self.sampler, self.reference = owner, sampler, reference
+    def __init__(self, owner: Check, sampler: Subject, reference: Subject | None, out_of_time: OutOfTime) -> None:
+        self.owner, self.timed = owner, Timed(out_of_time)
+        self.sampler, self.reference = self.timed.guarded(sampler), self.timed.guarded(reference)
         self.tried = 0
         self.failing: Any = None  # the case
 
     def one(self, case: Any) -> None:
-        self.tried += 1
+        from hypothesis.errors import UnsatisfiedAssumption
+
+        self.timed.require_time()
         try:
             self.owner.on_case(self.sampler, case, self.reference)
-        except Exception:
-            self.failing = case
+        except UnsatisfiedAssumption:
             raise
+        except (Exception, SystemExit) as error:
+            self.tried += 1
+            self.failing = case
+            self.timed.failed(case, error)
+            raise
+        self.tried += 1
 
     def search(self, cases: st.SearchStrategy[Any], examples: int, seed: int) -> None:
         import hypothesis
@@ -307,14 +413,16 @@ class _Trial:
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:
             searching()
-        except Exception as error:
-            raised = self._alone(type(error)) or error
-            # Read back with getattr by the runner.
-            raised.case, raised.tried = self.failing, self.tried  # type: ignore[attr-defined]
+        except BudgetEnded:
+            raise self.timed.ended(self.tried, f"{examples} cases") from None
+        except (Exception, SystemExit) as error:
+            raised = self._alone(error) or error
+            # Read back with getattr by the runner. Not setattr: the class may be the user's, and forbid it.
+            vars(raised).update(case=self.failing, tried=self.tried)
             raise raised  # noqa: B904  # the smaller example replaces the other
 
-    def _alone(self, kind: type[Exception]) -> Exception | None:
-        """What one request of the failing batch does by itself, if it fails too.
+    def _alone(self, like: BaseException) -> BaseException | None:
+        """What one request of the failing batch does by itself, if it fails too, and in the same way.
 
         Hypothesis cannot see that: numbers follow from a request's place in the batch, so dropping one changes those of
         the next. Each request is tried alone, with some seeds; the first that fails becomes the example.
@@ -326,10 +434,12 @@ class _Trial:
             for seed in range(_SEEDS_ALONE):
                 try:
                     self.one(found.replace(requests=(request,), seed=seed))
-                except kind as error:
-                    return error
-                except Exception:  # another fault, or a check that needs several requests
-                    continue
+                except BudgetEnded:
+                    self.failing = found
+                    return None
+                except (Exception, SystemExit) as error:
+                    if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
+                        return error  # else another fault, or a check that needs several requests
         self.failing = found
         return None
 
@@ -339,6 +449,7 @@ def check(
     cases: Cases,
     *,
     needs: tuple[Capability, ...] = (),
+    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
     weight: float = 1.0,
     contract: str = "rejection",
     lens: str = "properties",
@@ -350,7 +461,7 @@ def check(
     """
 
     def make(body: Body) -> Check:
-        return _make(code, cases, body, needs, weight, contract, lens, differential=False)
+        return _make(code, cases, body, needs, needs_one_of, weight, contract, lens, differential=False)
 
     return make
 
@@ -360,6 +471,7 @@ def differential(
     cases: Cases,
     *,
     needs: tuple[Capability, ...] = (),
+    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
     weight: float = 1.0,
     contract: str = "rejection",
     lens: str = "properties",
@@ -367,7 +479,7 @@ def differential(
     """Make a check of a function `(sampler, case, reference)` that compares with a reference sampler."""
 
     def make(body: DifferentialBody) -> Check:
-        return _make(code, cases, body, needs, weight, contract, lens, differential=True)
+        return _make(code, cases, body, needs, needs_one_of, weight, contract, lens, differential=True)
 
     return make
 
@@ -377,6 +489,7 @@ def _make(
     cases: Cases,
     body: Body | DifferentialBody,
     needs: tuple[Capability, ...],
+    needs_one_of: tuple[tuple[Capability, ...], ...],
     weight: float,
     contract: str,
     lens: str,
@@ -394,4 +507,5 @@ def _make(
         body=body,
         weight=weight,
         differential=differential,
+        needs_one_of=needs_one_of,
     )

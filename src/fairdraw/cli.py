@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import click
 
 from fairdraw import __version__
-from fairdraw._cli_parts import EXIT_CODES, find_check, or_refuse
+from fairdraw._cli_parts import EXIT_CODES, find_question, or_refuse, wants_colour
 from fairdraw.bench_cli import bench_command
 from fairdraw.capability_words import glossary
 from fairdraw.check_cli import check_command
 from fairdraw.contracts import CONTRACTS
-from fairdraw.loading import LENSES, all_checks
+from fairdraw.loading import LENSES, all_checks, all_questions
 from fairdraw.replay_cli import replay_command
 from fairdraw.run_files import schema_text
 from fairdraw.skeleton import write_skeleton
-from fairdraw.telling import RAISED
+from fairdraw.telling import raised_meanings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,10 @@ __all__ = ["main"]
 
 @click.group(epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="fairdraw")
-def main() -> None:
+@click.pass_context
+def main(context: click.Context) -> None:
     """Is a token sampler right, fair and fast?"""
+    context.color = wants_colour()  # of every command below, and of its refusals
 
 
 main.add_command(bench_command)
@@ -53,10 +55,11 @@ def list_checks(only: str | None) -> None:
     for place, checks in _by_place(all_checks(only)).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:
-            needs = [*one.needs, *(["a reference sampler"] if one.differential else [])]
-            click.echo(f"  {one.id}" + (f"  [needs {', '.join(needs)}]" if needs else ""))
+            click.echo(f"  {one.id}" + (f"  [needs {', '.join(one.needed)}]" if one.needed else ""))
     raised = ", ".join(contract.raised for contract in CONTRACTS.values())
     click.echo(f"exceptions where an answer was due: {raised}")
+    beside = [one for one in all_questions() if one.code not in {check.code for check in all_checks()}]
+    click.echo("\n".join(f"beside the checks, by an option of its own: {one.id}" for one in beside))
 
 
 @main.command()
@@ -75,15 +78,20 @@ def explain(code: str) -> None:
     if code.lower() in glossary():
         click.echo("\n".join(glossary()[code.lower()].lines()))
         return
-    if code.upper() in {contract.raised for contract in CONTRACTS.values()}:
-        click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in RAISED.items()))
+    contract = next((contract for contract in CONTRACTS.values() if contract.raised == code.upper()), None)
+    if contract is not None:
+        meanings = raised_meanings(contract.name)
+        click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in meanings.items()))
+        click.echo(f"\ncontract: {contract.name}")
         return
-    found = find_check(code)
+    found = find_question(code)
     click.echo(f"{found.id}\n")
     click.echo(f"{found.meaning}\n")
     click.echo(f"lens: {found.lens}\ncontract: {found.contract}")
-    click.echo(f"needs: {', '.join(found.needs) or 'nothing'}{', a reference sampler' if found.differential else ''}")
-    click.echo(f"alone: fairdraw check SPEC -k {found.code}")
+    click.echo(f"needs: {', '.join(found.needed) or 'nothing'}")
+    common = {("--profile", "ci"), ("--seed", "0")}
+    own = (f"{option} {value}" for option, value in found.again("ci", 0).items() if (option, value) not in common)
+    click.echo(f"alone: fairdraw check SPEC {' '.join(own)}")
 
 
 def _by_place(checks: Iterable[AnyCheck]) -> dict[str, list[AnyCheck]]:

@@ -21,6 +21,7 @@ class Contract:
         default: The sampler that is judged if none is named.
         reference: Whom differential checks compare with if nobody is named.
         raised: Code of an exception where an answer was due.
+        has_distributions: Whether answers are random, so that there are distributions to judge.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Contract:
     default: str
     reference: str
     raised: str
+    has_distributions: bool = False
 
 
 CONTRACTS = {
@@ -45,6 +47,7 @@ CONTRACTS = {
             default="torch",
             reference="vllm",
             raised="REJ100",
+            has_distributions=True,
         ),
         Contract(
             name="sampling",
@@ -55,6 +58,7 @@ CONTRACTS = {
             default="sampling",
             reference="sampling_vllm",
             raised="SAM100",
+            has_distributions=True,
         ),
         Contract(
             name="logits_plan",

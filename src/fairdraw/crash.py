@@ -1,6 +1,7 @@
 """Crash files: one failing case as JSON, to be replayed after a fix or on another machine.
 
 The case of a property is the smallest batch that broke it; that of a law is how much was drawn, from the stored seed.
+A file is signed where it is written, so that `fairdraw replay` can tell files of this folder from foreign ones.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
+from fairdraw._signature import is_signed, sign
 from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS, load_part
 
@@ -38,6 +42,7 @@ class Crash:
         reference: Name of the sampler compared with, of differential checks.
         case: `to_json()` of the case.
         seed: Of the session that found it; laws are drawn from it, and the case of a property needs none.
+        signature: Of all other fields; empty until it is written, and where no key can be kept.
     """
 
     sampler: str | None
@@ -48,6 +53,16 @@ class Crash:
     seed: int
     effect: str
     suite_version: str = field(default=__version__)
+    signature: str = field(default="", compare=False)
+
+    def text(self) -> str:
+        """The file's text without its signature."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if name != "signature"}
+        return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **fields}, indent=1)
+
+    def is_own(self) -> bool:
+        """Whether this account wrote it in the current directory, and nobody changed it since."""
+        return is_signed(self.text(), self.signature)
 
     def rebuild(self, lens: str = "properties") -> Any:  # Any: a case of the contract, or a `LawCase`
         """The case, after building what it describes once.
@@ -73,22 +88,45 @@ class Crash:
 
 
 def write_crash(folder: Path, crash: Crash) -> Path:
-    """Write `crash` into `folder` under a name made of its content; an existing file is never overwritten.
+    """Write `crash`, signed, into `folder` under a name made of its content.
+
+    An existing file is never overwritten, unless it says the same without a signature of this folder (it was copied
+    here): then it is signed, as the failure was now seen here, too.
 
     Raises:
         OSError: If it cannot be written.
     """
-    text = json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **dataclasses.asdict(crash)}, indent=1)
+    text = crash.text()
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{crash.check}-{digest}.json"
+    signed = dataclasses.replace(crash, signature=sign(text))
+    content = json.dumps({**json.loads(text), "signature": signed.signature}, indent=1) + "\n"
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text + "\n")
+            file.write(content)
     except FileExistsError:
-        if path.read_text(encoding="utf-8") != text + "\n":
+        known = _known(path)
+        if known is None or known.text() != text:
             raise
+        if not known.is_own():
+            _replace(path, content)
     return path
+
+
+def _known(path: Path) -> Crash | None:
+    """The crash that `path` holds; `None` if it is something else."""
+    try:
+        return read_crash(path)
+    except CrashFileError:
+        return None
+
+
+def _replace(path: Path, content: str) -> None:
+    """Put `content` in the file's place at once: whoever reads it meanwhile finds one or the other."""
+    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    fresh.write_text(content, encoding="utf-8")
+    os.replace(fresh, path)
 
 
 def read_crash(path: Path) -> Crash:
@@ -135,6 +173,7 @@ def _typed(crash: Crash) -> Crash:
         "seed": int,
         "effect": str,
         "suite_version": str,
+        "signature": str,
     }
     for name, types in wanted.items():
         if not isinstance(getattr(crash, name), types):

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-__all__ = ["AdapterError", "CapabilityClosed", "CheckFailure", "Inconclusive", "Story", "without_numbers"]
+from fairdraw.pulse import call_begins, call_ends
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = [
+    "AdapterError",
+    "CapabilityClosed",
+    "CheckFailure",
+    "Inconclusive",
+    "Story",
+    "calling",
+    "raised_by",
+    "without_numbers",
+]
 
 
 def without_numbers(text: str) -> str:
@@ -16,6 +31,44 @@ def without_numbers(text: str) -> str:
         'IndexError: index N of [N, N] (mine.py:14 in verify)'
     """
     return re.sub(r"\b\d+\b(?! in )", "N", text)
+
+
+_CALLED = "_fairdraw_called"
+
+
+class calling:  # reads as a word: `with calling(sampler):`
+    """Marks every exception that leaves the block as raised by `subject`; `raised_by` reads the mark.
+
+    The block holds calls of somebody else's object and nothing else, so that blame never depends on the names of files
+    or functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: who calls a
+    helper answers for it. A class, not a generator: it adds no frames to the traceback.
+
+    A call of the sampler begins and ends here, too, for whoever watches for calls that hang (`fairdraw.pulse`).
+
+    Example:
+        >>> try:
+        ...     with calling("their sampler"):
+        ...         raise ValueError("theirs")
+        ... except ValueError as error:
+        ...     raised_by(error)
+        'their sampler'
+    """
+
+    def __init__(self, subject: object) -> None:
+        self.subject = subject
+
+    def __enter__(self) -> None:
+        call_begins()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        call_ends()
+        if error is not None:
+            vars(error)[_CALLED] = self.subject  # not setattr: a class of theirs may forbid or count it
+
+
+def raised_by(error: BaseException) -> object | None:
+    """Whose code raised `error`: what `calling` was given; `None` if no such block was left by it."""
+    return vars(error).get(_CALLED)
 
 
 class AdapterError(TypeError):
@@ -53,6 +106,8 @@ class Story:
     Args:
         meaning: What is promised.
         usually: What it usually means that the promise is broken, and where to look.
+        command: What shows it again: one line that can be pasted into a shell.
+        search: What searches for it anew, if that is another command.
     """
 
     code: str
@@ -65,9 +120,10 @@ class Story:
     crash_file: str = ""
     notes: tuple[str, ...] = field(default=())
     usually: str = ""
+    search: str = ""
 
     def lines(self) -> list[str]:
-        """The failure as text, one fact a line."""
+        """The failure as text, one fact a line; commands stand alone on lines of their own, to be pasted."""
         rows = [
             ("", f"{self.code} {self.title}"),
             ("meaning", self.meaning),
@@ -76,7 +132,15 @@ class Story:
             ("evidence", self.evidence),
             ("smallest example", self.example),
             ("reproduce", self.command),
+            ("search again", self.search),
             ("crash file", self.crash_file),
             *(("note", note) for note in self.notes),
         ]
-        return [f"{label}: {text}" if label else text for label, text in rows if text]
+        return [line for label, text in rows if text for line in _labelled(label, text)]
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    """The text behind its label; a command below it."""
+    if label in ("reproduce", "search again"):
+        return [f"{label}:", text]
+    return [f"{label}: {text}" if label else text]

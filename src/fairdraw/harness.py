@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._validation import check_batch, check_noise, check_output
+from fairdraw.failures import calling
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
     ExplicitNoise,
@@ -53,6 +54,7 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
     Raises:
         ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
         AdapterError: If the sampler's answer is not of the contract's type (a fault of the adapter).
+        Exception: Whatever the sampler raises, marked as its own (`fairdraw.failures.raised_by`).
 
     Randomness:
         With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
@@ -63,8 +65,12 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
     with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
         if isinstance(noise, SeededNoise):
             torch.manual_seed(noise.seed)
-        output = check_output(batch, sampler.verify(batch, noise), sampler.name)
-        return Emission(output.cpu().numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
+        with calling(sampler):
+            answer, name = sampler.verify(batch, noise), sampler.name
+        output = check_output(batch, answer, name)
+        with calling(sampler):  # the error of a kernel of theirs surfaces where its result is waited for
+            tokens = output.cpu()
+        return Emission(tokens.numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
 
 
 def _generator_states(noise: Noise, batch: SpecDecodeBatch) -> dict[int, bytes]:

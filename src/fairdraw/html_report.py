@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.controls import controls_lines
 from fairdraw.report import advice
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from fairdraw.report import Header, Summary
 
 __all__ = ["Shown", "page", "shown_from"]
-
-_WORD = {0: "green", 1: "red", 3: "grey"}
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
     text = resources.files("fairdraw").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(text).render(
         run={"header": dataclasses.asdict(header), "summary": summary.to_json()},
-        colour=_WORD[summary.exit_code],
+        colour=summary.judgement.colour,
         broken=[
             {**record.to_json(), "advice": advice(cause) if record is cause.told else []}
             for cause in summary.causes
@@ -71,7 +70,7 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
         ],
         to_decline="\n".join(summary.to_decline()),
         by_lens=_by_lens(summary),
-        controls_line=summary.controls_line(),
+        controls_lines=controls_lines(summary.controls),
         controls=summary.controls,
         pictures=pictures,
     )

@@ -5,26 +5,29 @@ from __future__ import annotations
 import importlib
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fairdraw.contracts import CONTRACTS, contract_of, missing_parts
+from fairdraw.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw.protocols import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from fairdraw.checks import AnyCheck
+    from fairdraw.checks import AnyCheck, Question
 
 __all__ = [
     "LENSES",
     "NO_REFERENCE",
     "CannotStart",
     "all_checks",
+    "all_questions",
     "as_sampler",
+    "is_built_in",
     "known_defects",
     "last_line",
     "load_reference",
     "load_sampler",
+    "require_extra",
 ]
 
 LENSES: dict[str, tuple[str, ...]] = {
@@ -47,6 +50,17 @@ _ADAPTERS = Path(__file__).parent / "adapters"
 
 class CannotStart(Exception):
     """The run cannot start: an unknown sampler, a factory that raises, not a sampler. One sentence says why."""
+
+
+BESIDE_CHECKS = ("fairdraw.statistical.keeping:LEDGER",)
+"""Questions that a run may ask beside `all_checks`; reports print their codes, too."""
+
+
+def all_questions() -> tuple[Question, ...]:
+    """Everything that has a code of its own, in the order of the codes: `all_checks`, and what is asked beside them."""
+    beside: Iterable[Question] = map(load_part, BESIDE_CHECKS)
+    checks: Iterable[Any] = all_checks()  # Any: each is a Question, which the protocol AnyCheck does not say
+    return tuple(sorted((*checks, *beside), key=lambda question: question.code))
 
 
 def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:
@@ -73,6 +87,12 @@ def load_sampler(spec: str) -> Subject:
     return as_sampler(sampler)
 
 
+def is_built_in(spec: str) -> bool:
+    """Whether `spec` names one of fairdraw's own samplers, whose code comes with it."""
+    built_in: tuple[str, ...] = importlib.import_module("fairdraw.adapters").BUILT_IN
+    return spec in built_in
+
+
 def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[Subject | None, str]:
     """The sampler that differential checks compare with, and a word about it for the header.
 
@@ -96,6 +116,20 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[Subjec
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
     return reference, reference.name
+
+
+def require_extra(option: str, module: str) -> None:
+    """Refuse an option before the run if what it needs cannot be imported; it comes with the extra `report`.
+
+    Raises:
+        CannotStart: If so; it says how to install it.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise CannotStart(
+            f"{option}: {module} cannot be imported ({error}), but it is needed. Use pip install 'fairdraw[report]'."
+        ) from None
 
 
 def _require_contract(reference: Subject, asked: str) -> None:

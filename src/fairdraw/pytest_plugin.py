@@ -16,6 +16,7 @@ from fairdraw._pytest_run import RUN, CheckUnderPytest, PytestRun
 from fairdraw.checks import PROFILES, AnyCheck
 from fairdraw.contracts import contract_name
 from fairdraw.loading import LENSES, CannotStart, all_checks, as_sampler
+from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw.runner import DEFAULT_SEED, parse_seed
 
 if TYPE_CHECKING:
@@ -54,6 +55,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fairdraw-only", choices=list(LENSES), help="run the checks of one lens")
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
+    )
+    group.addoption(
+        "--fairdraw-call-timeout",
+        type=float,
+        default=DEFAULT_CALL_TIMEOUT,
+        metavar="SECONDS",
+        help=f"a call of the sampler that takes longer hangs (default: {DEFAULT_CALL_TIMEOUT:g})",
     )
     _add_files(group)
 
@@ -110,7 +118,7 @@ def fairdraw_run(request: pytest.FixtureRequest) -> Callable[[AnyCheck], None]:
 
 @pytest.fixture
 def fairdraw_control(request: pytest.FixtureRequest) -> Callable[[Mutant], None]:
-    """Try one planted fault; fails if the check that has to catch it does not."""
+    """Try one mutant as the run tries its sampler; fails if the check that has to catch it is blind here."""
 
     def plant(mutant: Mutant) -> None:
         __tracebackhide__ = True
@@ -147,7 +155,7 @@ def parametrize_with_checks(
 class SamplerTests:
     """The checks as a class, for those who like classes; one test per check, with the ids of `parametrize_with_checks`.
 
-    Args:
+    Attributes:
         sampler: The sampler under test.
         only: One lens.
 

@@ -2,11 +2,15 @@
 
 A property is asked on the stored batch. A law is drawn again, from the stored seed and with the stored profile: the
 same sampler gives the same counts, and a pass says something only if the budget is no smaller than where it failed.
+
+A name in a file is code that would run, and files come from other people's machines. What a file names is run only if
+it comes with fairdraw, or if the file was written in this folder; a person may name another on the command line.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,8 +23,8 @@ from fairdraw._cli_parts import Refused, find_check, or_refuse
 from fairdraw.case_text import batch_lines
 from fairdraw.checks import AnyCheck, Check, DrawnQuestion
 from fairdraw.crash import Crash, CrashFileError, read_crash
-from fairdraw.loading import load_reference, load_sampler
-from fairdraw.report import BROKEN, GREEN, NOTHING_RUN
+from fairdraw.loading import NO_REFERENCE, is_built_in, load_reference, load_sampler
+from fairdraw.report import GREEN, NOTHING_RUN, RED
 from fairdraw.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
 
 if TYPE_CHECKING:
@@ -34,24 +38,27 @@ Told = Literal["FIXED", "KEPT", "FAILED", "UNDECIDED", "NOT RUN"]
 _EXIT_CODES: dict[Told, int] = {
     "FIXED": GREEN,
     "KEPT": GREEN,
-    "FAILED": BROKEN,
-    "UNDECIDED": BROKEN,
+    "FAILED": RED,
+    "UNDECIDED": RED,
     "NOT RUN": NOTHING_RUN,
 }
 
 
 @click.command("replay")
 @click.argument("targets", metavar="FILE|CODE...", nargs=-1, required=True)
-@click.option("--sampler", "spec", metavar="SPEC", help="Another sampler than the one in the file.")
-@click.option("--reference", metavar="SPEC", help="Compare with another sampler than the one in the file.")
+@click.option("--sampler", "spec", metavar="SPEC", help="Run this one, not what the file names.")
+@click.option("--reference", metavar="SPEC", help="Compare with this one, not with what the file names.")
 def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | None) -> None:
     """Ask again for promises that were broken, on the very cases stored in crash files.
 
-    Each is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. Says FIXED (KEPT, if another sampler
-    found it), FAILED, or of a law UNDECIDED. Exit code 0 if nothing failed, 1 if something did or is undecided, 3 if no
-    check was run; 2 if a file cannot be replayed, and then none is.
+    Each is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. What a file names as its sampler is
+    imported and called only if it comes with fairdraw, or if the file was written in this folder; else add --sampler.
+    Says FIXED (KEPT, if another sampler found it), FAILED, or of a law UNDECIDED. Exit code 0 if nothing failed, 1 if
+    something did or is undecided, 3 if no check was run; 2 if a file cannot be replayed, and then none is.
     """
-    stored = [_read(path, spec) for target in targets for path in _files(target)]
+    stored = [_read(path, spec, reference) for target in targets for path in _files(target)]
+    for name in dict.fromkeys(one.name for one in stored):
+        click.echo(f"sampler: {escaped(name)}", err=True)
     samplers = {name: or_refuse(partial(load_sampler, name)) for name in dict.fromkeys(one.name for one in stored)}
     told = []
     for one in stored:
@@ -64,7 +71,7 @@ def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | 
         undecided = f", {told.count('UNDECIDED')} undecided" if "UNDECIDED" in told else ""
         click.echo(f"{len(told)} replayed: {told.count('FAILED')} failed{undecided}, {told.count('NOT RUN')} not run")
     codes = [_EXIT_CODES[word] for word in told]
-    sys.exit(BROKEN if BROKEN in codes else min(codes))
+    sys.exit(RED if RED in codes else min(codes))
 
 
 @dataclass(frozen=True)
@@ -98,23 +105,55 @@ def _files(target: str) -> list[Path]:
     return found
 
 
-def _read(path: Path, spec: str | None) -> _Stored:
+def _read(path: Path, spec: str | None, reference: str | None) -> _Stored:
     try:
         crash = read_crash(path)
+        name = _trusted(path, crash, spec, reference)
         check = find_check(crash.check)
         case = crash.rebuild(check.lens)
     except CrashFileError as error:
-        raise Refused(f"{path} cannot be replayed: {error}.") from None
-    name = spec or crash.sampler
+        raise Refused(f"{path} cannot be replayed: {printable(str(error))}.") from None
+    return _Stored(path, crash, case, check, name)
+
+
+def _trusted(path: Path, crash: Crash, spec: str | None, reference: str | None) -> str:
+    """The sampler to be asked, if what the file names may run; nothing is imported to find out."""
+    name = crash.sampler if spec is None else spec
     if name is None:
         raise Refused(f"{path} names no sampler: it was an object of a test. Add --sampler SPEC.")
-    return _Stored(path, crash, case, check, name)
+    own = crash.is_own()
+    if spec is None and not own and not is_built_in(name):
+        raise Refused(_foreign(path, "sampler", name, "Add --sampler SPEC"))
+    compared = crash.reference
+    if reference is None and not own and compared not in (None, NO_REFERENCE) and not is_built_in(compared):
+        raise Refused(_foreign(path, "reference", compared, "Add --reference SPEC, or none"))
+    return name
+
+
+def _foreign(path: Path, what: str, name: str, remedy: str) -> str:
+    return (
+        f"{path} was not written in this folder (or was changed since), and names the {what} {escaped(name)}, "
+        f"which is code: nothing of it was run. {remedy}."
+    )
+
+
+def escaped(text: str, most: int = 100) -> str:
+    """A name out of a file as it may be shown: one line of ASCII, not too long, and harmless if it is pasted."""
+    shown = ascii(text)[1:-1].replace("\\'", "'")
+    return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
+
+
+def printable(text: str) -> str:
+    """A sentence out of a file without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _replay(stored: _Stored, sampler: Subject, spec: str | None, reference: str | None) -> Told:
     """Ask, and say what became of it."""
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
-    again = f"fairdraw replay {stored.path}" + (f" --sampler {spec}" if spec else "")
+    options = {"--sampler": spec, "--reference": reference}
+    given = [word for option, value in options.items() if value is not None for word in (option, value)]
+    again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
     record = _asked(stored, sampler, session)
     told = _tell(record, stored, _why_undecided(record, stored, sampler))
@@ -160,5 +199,6 @@ def _tell(record: CheckRecord, stored: _Stored, undecided: str) -> Told:
     now = f"{name} keeps this promise {stored.place}" + (" now." if same else ".")
     told: Told = "FIXED" if same else "KEPT"
     click.echo(f"{told}: {record.id}\n{now}")
-    click.echo(f"It was broken so{'' if same else f' by {crash.sampler}'}: {crash.effect}")
+    by = "" if same else f" by {escaped(str(crash.sampler))}"
+    click.echo(f"It was broken so{by}: {printable(crash.effect)}")
     return told

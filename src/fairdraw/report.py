@@ -11,8 +11,11 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, get_args
 
 from fairdraw import __version__
+from fairdraw.budget import budget_report, undecided_by_budget
 from fairdraw.causes import Cause, find_causes, has_a_lone_property
+from fairdraw.controls import controls_lines, controls_to_json
 from fairdraw.runner import STALE, CheckRecord, Status
+from fairdraw.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED, Scope, Verdict, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,11 +24,15 @@ if TYPE_CHECKING:
     from fairdraw.controls import Control
 
 __all__ = [
-    "BROKEN",
     "GREEN",
+    "INCOMPLETE",
+    "INTERRUPTED",
     "NOTHING_RUN",
+    "NOT_JUDGED",
     "NO_STATISTICS",
+    "RED",
     "Header",
+    "Scope",
     "Summary",
     "advice",
     "broken_texts",
@@ -33,9 +40,6 @@ __all__ = [
     "progress_line",
     "worded_fairness",
 ]
-
-GREEN, BROKEN, NOTHING_RUN = 0, 1, 3
-"""Exit codes of a run. 2 is for callers' mistakes, which have no run."""
 
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
 
@@ -109,6 +113,7 @@ class Summary:
 
     records: Sequence[CheckRecord]
     controls: Sequence[Control] = ()
+    scope: Scope = dataclasses.field(default_factory=Scope)
 
     def count(self, *statuses: str) -> int:
         return sum(record.status in statuses for record in self.records)
@@ -120,54 +125,57 @@ class Summary:
 
     @property
     def missed(self) -> list[Control]:
-        return [control for control in self.controls if not control.caught]
+        """Mutants that show a blind check; one that only this run is too weak to see is not among them."""
+        return [control for control in self.controls if control.is_blind]
+
+    @cached_property
+    def judgement(self) -> Verdict:
+        """The verdict: its line and its exit code."""
+        return verdict_of(self.records, len(self.missed), self.scope)
 
     @property
     def exit_code(self) -> int:
-        """Nothing measured is not green, nor is a run whose planted faults went unseen."""
-        if self.missed or any(record.is_broken for record in self.records):
-            return BROKEN
-        return GREEN if self.count("passed", "xfailed") else NOTHING_RUN
+        return self.judgement.exit_code
 
     @property
     def verdict(self) -> str:
-        """One line: green, red and why, or nothing measured."""
-        if self.exit_code == GREEN:
-            known = self.count("xfailed")
-            return "GREEN: every promise asked for was kept" + (f", except known defects: {known}" if known else "")
-        if self.exit_code == NOTHING_RUN:
-            return "NOTHING MEASURED: " + ("every check was skipped" if self.records else "no check was run")
-        reasons = {
-            "promises broken": self.count("failed"),
-            "checks that ended in an exception": self.count("error"),
-            "known defects gone": self.count("xpassed"),
-            "checks without a verdict": self.count("inconclusive"),
-            "planted faults missed, so that the checks cannot be trusted here": len(self.missed),
-        }
-        return "RED: " + "; ".join(f"{what}: {count}" for what, count in reasons.items() if count)
+        return self.judgement.text
 
     def lines(self) -> list[str]:
         """The summary as text."""
-        run = len(self.records) - self.count("skipped")
-        counts = [f"{self.count(status)} {status}" for status in ("passed", "failed", "xfailed", "skipped")]
-        rare = [
-            f"{self.count(status)} {status}" for status in ("error", "xpassed", "inconclusive") if self.count(status)
-        ]
         return [
-            f"{run} run: {', '.join(counts + rare)}",
+            self._counts(),
             *self._reasons("skipped"),
             *self._declined(),
-            *self._reasons("inconclusive"),
+            *self._undecided(),
+            *(f"  {line}" for line in budget_report(self.records)),
+            *(f"  incomplete {record.id}: {record.reason}" for record in self.records if record.status == "incomplete"),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
-            self.controls_line(),
-            *(f"  missed: {control.name} was not caught by {control.code}" for control in self.missed),
+            *controls_lines(self.controls),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_decline(),
             *self._where_to_start(),
             self.verdict,
         ]
+
+    def _counts(self) -> str:
+        """How many checks were run, and what became of them."""
+        run = len(self.records) - self.count("skipped")
+        counts = [f"{self.count(status)} {status}" for status in ("passed", "failed", "xfailed", "skipped")]
+        rare = ("error", "xpassed", "inconclusive", "incomplete")
+        counts += [f"{self.count(status)} {status}" for status in rare if self.count(status)]
+        not_run = f"; not run: {self.scope.not_run}" if self.scope.not_run else ""
+        return f"{run} run: {', '.join(counts)}{not_run}"
+
+    def _undecided(self) -> list[str]:
+        """Checks without a decision, grouped by reason; those that time left undecided have a report of their own."""
+        codes: dict[str, list[str]] = {}
+        for record in self.records:
+            if record.status == "inconclusive" and not undecided_by_budget(record):
+                codes.setdefault(record.reason, []).append(record.code)
+        return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
 
     def _where_to_start(self) -> list[str]:
         """One fault breaks many promises; the first story is the one to read, and one apart may be another fault."""
@@ -209,23 +217,15 @@ class Summary:
         reasons = Counter(record.reason for record in self.records if record.status == status)
         return [f"  {status} {count}: {reason}" for reason, count in reasons.most_common()]
 
-    def controls_line(self) -> str:
-        """How many planted faults were caught."""
-        if not self.controls:
-            return "controls: none in this run"
-        caught = len(self.controls) - len(self.missed)
-        seconds = sum(control.seconds for control in self.controls)
-        distances = [control.distance for control in self.controls if control.caught and control.distance is not None]
-        smallest = f", smallest TV caught {min(distances):.2g}" if distances else ""
-        return f"controls: {caught}/{len(self.controls)} planted faults caught in {seconds:.1f} s{smallest}"
-
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         return {
             "exit_code": self.exit_code,
             "verdict": self.verdict,
+            "not_run": self.scope.not_run,
+            "signal": self.scope.signal,
             **{status: self.count(status) for status in get_args(Status)},
             "cases": sum(record.cases for record in self.records),
-            "controls": {"planted": len(self.controls), "caught": len(self.controls) - len(self.missed)},
+            "controls": controls_to_json(self.controls),
             "missed_controls": [control.name for control in self.missed],
         }
 
@@ -233,7 +233,7 @@ class Summary:
 def progress_line(record: CheckRecord) -> str:
     """One finished check as one line."""
     used = f"{record.cases} {'draws' if record.lens == 'statistical' else 'cases'}, {record.seconds:.1f} s"
-    detail = record.reason if record.status in ("skipped", "inconclusive") else used
+    detail = record.reason if record.status in ("skipped", "inconclusive", "incomplete") else used
     return f"{record.status:12} {record.id} ({detail})"
 
 
@@ -241,8 +241,8 @@ def failure_text(record: CheckRecord) -> str:
     """How a broken record is told: its story, or that a known defect is gone."""
     if record.story is not None:
         return "\n".join(record.story.lines())
-    if record.status == "inconclusive":
-        return f"{record.id}\nmeaning: INCONCLUSIVE, which is never green\neffect: {record.reason}"
+    if record.status in ("inconclusive", "incomplete"):
+        return f"{record.id}\nmeaning: {record.status.upper()}, which is never green\neffect: {record.reason}"
     return (
         f"{record.id}\n"
         f"meaning: a known defect was not seen in {record.cases} cases; known defects are strict\n"

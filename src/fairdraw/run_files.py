@@ -3,13 +3,16 @@
     {"kind": "header", "format": "fairdraw-run", "format_version": 1, "sampler": ..., "suite_version": ...}
     {"kind": "check", "code": "REJ101", "status": "passed", ...}        one for each check
     {"kind": "control", "name": ..., "caught": true, ...}               one for each planted fault
-    {"kind": "summary", "exit_code": 0, "verdict": "GREEN: ..."}        the last line: without it the file is not whole
+    {"kind": "summary", "exit_code": 0, "verdict": "GREEN: ..."}        the last line
+
+Lines are appended while the run goes on. A file without the summary is of a run that was killed: INCOMPLETE.
 
 `fairdraw schema` prints the JSON Schema of a line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import tempfile
@@ -18,14 +21,16 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.html_report import page
-from fairdraw.loading import CannotStart
+from fairdraw.loading import CannotStart, require_extra
+from fairdraw.report import Scope, Summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from fairdraw.html_report import Shown
-    from fairdraw.report import Header, Summary
+    from fairdraw.report import Header
+    from fairdraw.runner import CheckRecord
 
 __all__ = ["FORMAT", "FORMAT_VERSION", "RunFiles", "require_writable", "run_lines", "schema_text"]
 
@@ -82,19 +87,43 @@ class RunFiles:
     page: Path | None = None
     option: str = "--"
 
+    @property
+    def are_wanted(self) -> bool:
+        """Whether anything is to be written."""
+        return self.lines is not None or self.page is not None
+
     def require_writable(self) -> None:
         """Refuse before the run.
 
         Raises:
-            CannotStart: If one of the files cannot be written.
+            CannotStart: If one of the files cannot be written, or Jinja2 is missing.
         """
         for name, path in ((f"{self.option}json", self.lines), (f"{self.option}html", self.page)):
             if path is not None and not path.absolute().parent.is_dir():
                 raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
             require_writable(name, path)
+        if self.page is not None:
+            require_extra(f"{self.option}html", "jinja2")
+
+    def start(self, header: Header, num_checks: int) -> None:
+        """Write what is true of a run that has just begun: whatever kills it leaves files that say INCOMPLETE.
+
+        Raises:
+            CannotStart: If that fails.
+        """
+        begun = Summary([], scope=Scope(not_run=num_checks))
+        lines = json.dumps(next(run_lines(header, begun))) + "\n"
+        self._write({self.lines: lines} if self.lines else {})
+        self._write({self.page: page(header, begun)} if self.page else {})
+
+    def add(self, record: CheckRecord) -> None:
+        """Append a finished check to the lines; `write` puts all of them in order."""
+        if self.lines is not None:
+            with contextlib.suppress(OSError), self.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": "check", **record.to_json()}) + "\n")
 
     def write(self, header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> None:
-        """Write what was asked for.
+        """Write what was asked for, once the run is over.
 
         Raises:
             CannotStart: If that fails now; the disk may be full.
@@ -104,6 +133,9 @@ class RunFiles:
             texts[self.lines] = "".join(json.dumps(line) + "\n" for line in run_lines(header, summary))
         if self.page is not None:
             texts[self.page] = page(header, summary, pictures)
+        self._write(texts)
+
+    def _write(self, texts: dict[Path, str]) -> None:
         for path, text in texts.items():
             try:
                 path.write_text(text, encoding="utf-8")

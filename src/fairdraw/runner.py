@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fairdraw.budget import Deadline
 from fairdraw.checks import PROFILES, AnyCheck, Check, Profile
 from fairdraw.contracts import contract_name
 from fairdraw.expected import Expected
-from fairdraw.failures import CapabilityClosed, Inconclusive, Story
+from fairdraw.failures import CapabilityClosed, Inconclusive, Story, calling, raised_by
 from fairdraw.loading import LENSES, all_checks, as_sampler, known_defects
+from fairdraw.pulse import SamplerHangs
 from fairdraw.seeds import DEFAULT_SEED
 from fairdraw.telling import broken_promise, told
 
@@ -41,9 +43,10 @@ __all__ = [
     "parse_seed",
     "replay_case",
     "run_check",
+    "unfinished",
 ]
 
-Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "skipped"]
+Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
 
 CRASH_FOLDER = Path(".fairdraw/crashes")
 
@@ -90,12 +93,14 @@ class CheckRecord:
 
     Args:
         status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone,
-            `inconclusive` too little to decide on.
+            `inconclusive` too little to decide on, `incomplete` a check that could not end: the sampler hung, or its
+            process died.
         reason: Why it was skipped or is inconclusive, or which known defect this is.
         cases: How many cases were tried; for statistical checks, how many draws were judged.
         story: How the failure is told; also kept for a known defect.
         needs: The capabilities that the check needs.
         source: Where a known defect is declared.
+        sampler: The name of the sampler under test.
         trace: The traceback, for those who ask for it.
     """
 
@@ -110,6 +115,7 @@ class CheckRecord:
     story: Story | None = None
     needs: tuple[str, ...] = ()
     source: str = ""
+    sampler: str = ""
     trace: str = field(default="", repr=False)
 
     @property
@@ -119,7 +125,7 @@ class CheckRecord:
     @property
     def is_broken(self) -> bool:
         """Whether this record alone makes the run red."""
-        return self.status in ("failed", "error", "xpassed", "inconclusive")
+        return self.status in ("failed", "error", "xpassed", "inconclusive", "incomplete")
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         """Plain data; the traceback stays here."""
@@ -179,18 +185,25 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
     started = time.perf_counter()
     error: BaseException | None = None
     try:
+        _ask_attributes(sampler)
         with one_torch_thread(), quiet_interpreter():
             cases = check.run(
                 sampler,
                 profile=session.profile,
                 seed=session.seed,
                 reference=session.reference,
-                out_of_time=session.out_of_time,
+                out_of_time=Deadline(session.ends_at),
             )
-    except (Exception, SystemExit) as caught:  # a sampler that leaves the program has not kept its promise
+    except (Exception, SystemExit, SamplerHangs) as caught:  # a sampler that leaves the program has failed
         error, cases = caught, getattr(caught, "tried", 0)
-    blank = _blank(check, cases, time.perf_counter() - started)
+    blank = _blank(check, sampler, cases, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
+
+
+def _ask_attributes(sampler: Subject) -> None:
+    """Read what every sampler has, which may be properties: what they raise is the sampler's own exception."""
+    with calling(sampler):
+        _ = sampler.name, sampler.device, sampler.capabilities
 
 
 def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> CheckRecord:
@@ -198,15 +211,16 @@ def replay_case(check: Check, sampler: Subject, case: Any, session: Session) -> 
     started = time.perf_counter()
     error: BaseException | None = None
     try:
+        _ask_attributes(sampler)
         reason = check.why_not(sampler, session.reference)
         if reason is not None:
             raise CapabilityClosed(reason)
         with one_torch_thread(), quiet_interpreter():
             check.on_case(sampler, case, session.reference)
-    except (Exception, SystemExit) as caught:
+    except (Exception, SystemExit, SamplerHangs) as caught:
+        vars(caught)["case"] = case  # as Check.run does
         error = caught
-        error.case = case  # type: ignore[union-attr]  # as Check.run does
-    blank = _blank(check, 1, time.perf_counter() - started)
+    blank = _blank(check, sampler, 1, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
 
 
@@ -248,10 +262,37 @@ def _require_known(name: str, value: str | None, known: Container[str | None]) -
         raise ValueError(f"check_sampler: {name}={value!r}, but it must be a known word. Use one of: {words}.")
 
 
-def _blank(check: AnyCheck, cases: int, seconds: float) -> CheckRecord:
-    needs = tuple(map(str, check.needs))
+def _blank(check: AnyCheck, sampler: Subject, cases: int, seconds: float) -> CheckRecord:
     return CheckRecord(
-        check.code, check.title, check.lens, check.contract, "passed", cases=cases, seconds=seconds, needs=needs
+        check.code,
+        check.title,
+        check.lens,
+        check.contract,
+        "passed",
+        cases=cases,
+        seconds=seconds,
+        needs=tuple(map(str, check.needs)),
+        sampler=_name(sampler),
+    )
+
+
+def _name(sampler: Subject) -> str:
+    """Its name, or its class if its name cannot be read; the record says then what was raised."""
+    try:
+        return str(sampler.name)
+    except Exception:
+        return type(sampler).__name__
+
+
+def unfinished(check: AnyCheck, sampler: str, reason: str) -> CheckRecord:
+    """The record of a check that began and did not end.
+
+    Args:
+        sampler: Its name.
+        reason: What happened: the process died, the sampler hung.
+    """
+    return CheckRecord(
+        check.code, check.title, check.lens, check.contract, "incomplete", reason=reason, sampler=sampler
     )
 
 
@@ -262,9 +303,12 @@ def _judged(
     listed = session.expected.xfails.get(check.code)
     defect = listed or known_defects(sampler).get(check.code)
     frozen = check.code in session.expected.baseline
-    if isinstance(error, CapabilityClosed):
+    ours = error is None or raised_by(error) is None  # a sampler that raises a word of ours says nothing by it
+    if ours and isinstance(error, CapabilityClosed):
         return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
-    if isinstance(error, Inconclusive):
+    if isinstance(error, SamplerHangs):
+        return dataclasses.replace(blank, status="incomplete", reason=str(error))
+    if ours and isinstance(error, Inconclusive):
         return dataclasses.replace(blank, status="inconclusive", reason=str(error))
     if error is None and defect is not None:
         source = session.expected.xfails_file if listed else "the sampler's known_defects"
@@ -273,7 +317,7 @@ def _judged(
         return dataclasses.replace(blank, reason=STALE if frozen else "")
     defect = defect or (IN_BASELINE if frozen else None)
     folder = session.crash_folder if defect is None else None
-    story = told(check, dataclasses.replace(session, crash_folder=folder), error)
+    story = told(check, dataclasses.replace(session, crash_folder=folder), error, sampler)
     status: Status = "failed" if broken_promise(error) else "error"
     return dataclasses.replace(
         blank,

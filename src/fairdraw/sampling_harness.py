@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.failures import AdapterError
+from fairdraw.failures import AdapterError, calling
 from fairdraw.protocols import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
     Raises:
         ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
         AdapterError: If the answer is not of the contract's type (a fault of the adapter).
+        Exception: Whatever the sampler raises, marked as its own (`fairdraw.failures.raised_by`).
 
     Randomness:
         With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
@@ -68,29 +69,35 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
     """
 
     def call() -> tuple[torch.Tensor, None]:
-        return _checked_tokens(batch, sampler.sample(batch, noise), sampler.name), None
+        with calling(sampler):
+            answer, name = sampler.sample(batch, noise), sampler.name
+        return _checked_tokens(batch, answer, name), None
 
-    return _called(batch, noise, call)
+    return _called(sampler, batch, noise, call)
 
 
 def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:
     """Call `sampler.draft` once; everything else is as in `sample_tokens`."""
 
     def call() -> tuple[torch.Tensor, torch.Tensor]:
-        answer = sampler.draft(batch, noise)
+        with calling(sampler):
+            answer, name = sampler.draft(batch, noise), sampler.name
         if not isinstance(answer, Drafted):
             raise AdapterError(
-                f"draft: sampler={sampler.name} returned {type(answer).__name__}, but it must return a Drafted. "
+                f"draft: sampler={name} returned {type(answer).__name__}, but it must return a Drafted. "
                 "Return Drafted(token_ids, draft_probs)."
             )
-        tokens = _checked_tokens(batch, answer.token_ids, sampler.name)
-        return tokens, _checked_answer("draft_probs", answer.draft_probs, batch, ("float32",), sampler.name, 2)
+        tokens = _checked_tokens(batch, answer.token_ids, name)
+        return tokens, _checked_answer("draft_probs", answer.draft_probs, batch, ("float32",), name, 2)
 
-    return _called(batch, noise, call)
+    return _called(sampler, batch, noise, call)
 
 
 def _called(
-    batch: SamplingBatch, noise: SamplingNoise, call: Callable[[], tuple[torch.Tensor, torch.Tensor | None]]
+    sampler: object,
+    batch: SamplingBatch,
+    noise: SamplingNoise,
+    call: Callable[[], tuple[torch.Tensor, torch.Tensor | None]],
 ) -> Sampled:
     check_sampling_batch(batch)
     check_sampling_noise(batch, noise)
@@ -99,7 +106,8 @@ def _called(
         if isinstance(noise, SeededNoise):
             torch.manual_seed(noise.seed)
         tokens, probs = call()
-        copied = tokens.cpu().numpy().astype(np.int64)
+        with calling(sampler):  # the error of a kernel of theirs surfaces where its result is waited for
+            copied = tokens.cpu().numpy().astype(np.int64)
         default_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
         states = {} if isinstance(noise, RaceNoise) else noise.generators(device)
         return Sampled(

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 import dataclasses
-import traceback
-from pathlib import Path
+import shlex
+import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from fairdraw.budget import unwrapped
 from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS
 from fairdraw.crash import Crash, write_crash
-from fairdraw.failures import AdapterError, CheckFailure, Story, without_numbers
+from fairdraw.failures import AdapterError, CheckFailure, Story, raised_by, without_numbers
 from fairdraw.loading import last_line
 
 if TYPE_CHECKING:
     from fairdraw.checks import AnyCheck
+    from fairdraw.protocols import Subject
     from fairdraw.runner import Session
 
-__all__ = ["RAISED", "broken_promise", "told"]
+__all__ = ["RAISED", "broken_promise", "raised_meanings", "told"]
 
 RAISED = {
     "sampler raised an exception": (
         "A sampler answers every batch of its contract. If it was never meant to take this one, decline the capability "
         "with a reason: the checks that need it are then skipped and counted."
     ),
-    "sampler returned something that is not an output": (
-        "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device."
+    "sampler returned something that is not an output": "{output}",
+    "reference raised an exception": (
+        "The check compares with a reference sampler, and that one could not take this batch. Name another with "
+        "--reference, or none."
+    ),
+    "device reported an error": (
+        "A device reports an error at whichever call comes next, so this place says little: the sampler's last kernels "
+        "are the first suspects. After an illegal access every call fails until the process ends. Run this check "
+        "alone, with CUDA_LAUNCH_BLOCKING=1."
     ),
     "check raised an exception": (
         "The check could make no sense of the answer. Look at the other failures first: the answer probably breaks a "
@@ -34,12 +44,33 @@ RAISED = {
 }
 """What ends a check without a broken promise, and what it means; all of it is told as `REJ100` (or `SAM100` ...)."""
 
+_OUTPUTS = {
+    "rejection": "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device.",
+    "sampling": "An output is an int64 or int32 tensor [batch_size] on the batch's device; of `draft`, a Drafted.",
+    "logits_plan": "An output is a tensor of logits with the shape of those given.",
+    "penalties": "An output is a float32 tensor with the shape of the logits given.",
+    "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
+}
+
+
+def raised_meanings(contract: str) -> dict[str, str]:
+    """Title to meaning of everything that is told under the contract's code of exceptions."""
+    return {title: meaning.format(output=_OUTPUTS[contract]) for title, meaning in RAISED.items()}
+
 
 def broken_promise(error: BaseException) -> CheckFailure | None:
-    """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again."""
-    if isinstance(error, ExceptionGroup):
-        return next((e for e in error.exceptions if isinstance(e, CheckFailure)), None)
-    return error if isinstance(error, CheckFailure) else None
+    """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again.
+
+    One that the sampler raises itself is an exception like any other.
+    """
+    return next((e for e in _grouped(error) if isinstance(e, CheckFailure) and raised_by(e) is None), None)
+
+
+def _grouped(error: BaseException) -> tuple[BaseException, ...]:
+    """What Hypothesis has put into a group; `error` itself if it is none of its groups."""
+    from hypothesis.errors import FlakyFailure
+
+    return error.exceptions if isinstance(error, FlakyFailure) else (error,)
 
 
 _UNSTEADY = (
@@ -48,24 +79,25 @@ _UNSTEADY = (
 )
 
 
-def told(check: AnyCheck, session: Session, error: BaseException) -> Story:
-    """The failure as a story; writes its crash file on the way."""
-    case = getattr(error, "case", None)
-    notes = [_UNSTEADY] if isinstance(error, ExceptionGroup) else []
-    story = _about(check, error)
+def told(check: AnyCheck, session: Session, error: BaseException, sampler: Subject) -> Story:
+    """The failure of `sampler` as a story; writes its crash file on the way."""
+    case = vars(error).get("case")
+    notes = [*([_UNSTEADY] if _grouped(error) != (error,) else []), *vars(error).get("remarks", ())]
+    story = _about(check, session, error, sampler)
     if case is None:
-        return dataclasses.replace(story, command=_command(check, session, ""), notes=(*story.notes, *notes))
+        search = _search(check, session)
+        return dataclasses.replace(story, command=search, notes=(*story.notes, *notes))
     crash_file, trouble = _stored(check, session, case, story.effect, is_raised=broken_promise(error) is None)
     return dataclasses.replace(
         story,
         example="" if isinstance(case, LawCase) else repr(case),
-        command=_command(check, session, crash_file),
         crash_file=crash_file,
-        notes=(*story.notes, *notes, *trouble),
+        notes=(*story.notes, *notes, *trouble, *_by_hand(session, crash_file)),
+        **_commands(check, session, crash_file),
     )
 
 
-def _about(check: AnyCheck, error: BaseException) -> Story:
+def _about(check: AnyCheck, session: Session, error: BaseException, sampler: Subject) -> Story:
     """What was broken, and how much."""
     broken = broken_promise(error)
     if broken is not None:
@@ -73,25 +105,37 @@ def _about(check: AnyCheck, error: BaseException) -> Story:
         evidence = broken.evidence or "one example decides"
         diagnosis = " ".join(usually).removeprefix("Usually ")
         return Story(check.code, check.title, meaning, broken.effect, evidence, usually=diagnosis)
-    title = _raised_title(error)
+    first = next((e for e in _grouped(error) if raised_by(e) is not None), error)
+    title = _raised_title(first, sampler, session.reference)
     code = CONTRACTS[check.contract].raised
     return Story(
         code,
         f"{title} while asked {check.code}",
-        RAISED[title],
-        str(error) if isinstance(error, AdapterError) else last_line(error),
+        raised_meanings(check.contract)[title],
+        str(first) if isinstance(first, AdapterError) else last_line(first),
         notes=(f"seen while checking {check.id}",),
     )
 
 
-def _raised_title(error: BaseException) -> str:
-    """Who raised: the adapter's border, the sampler (called by `emit`, and not refused there), or the check."""
+def _raised_title(error: BaseException, sampler: Subject, reference: Subject | None) -> str:
+    """Who raised, by the mark that `calling` leaves: the sampler, whom it is compared with, or fairdraw.
+
+    A mark of somebody else's is that of the specification, which is called as samplers are, and is ours.
+    """
+    blamed = unwrapped(raised_by(error))
+    if blamed is not None and blamed is sampler:
+        return "sampler raised an exception"
+    if blamed is not None and blamed is reference:
+        return "reference raised an exception"
     if isinstance(error, AdapterError):
         return "sampler returned something that is not an output"
-    files = [Path(frame.filename).name for frame in traceback.extract_tb(error.__traceback__)]
-    called = any("harness" in file for file in files[:-1])
-    in_sampler = called and not any("_validation" in file for file in files)
-    return "sampler raised an exception" if in_sampler else "check raised an exception"
+    return "device reported an error" if _is_of_device(error) else "check raised an exception"
+
+
+def _is_of_device(error: BaseException) -> bool:
+    """Whether torch says that the accelerator failed."""
+    kind = getattr(sys.modules.get("torch"), "AcceleratorError", None)
+    return kind is not None and isinstance(error, kind)
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -131,25 +175,34 @@ def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[s
         return "", (f"no crash file was written: {error}",)
 
 
-_NAMED = " --sampler SPEC  (SPEC: pkg.module:factory of your sampler, as `fairdraw check` takes it)"
-
-
-def _command(check: AnyCheck, session: Session, crash_file: str) -> str:
-    """What to type to see the failure again."""
-    search = session.command or (_search(check, session) if session.spec is not None else "")
+def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, str]:
+    """What to type to see the failure again, as fields of the story: each can be pasted as it is."""
+    search = _search(check, session)
     if not crash_file:
-        return search
-    replay = f"fairdraw replay {crash_file}" + ("" if session.spec else _NAMED)
-    return f"{replay}  (or search again: {search})" if search else replay
+        return {"command": search}
+    replay = shlex.join(["fairdraw", "replay", crash_file])
+    if session.spec is None:  # an object of a test: a person has to say where it comes from (`_by_hand`)
+        return {"command": search}
+    # A part of a profile, chosen for a time budget, is not what the command line would choose again.
+    return {"command": replay, "search": search if session.profile.scale == 1 else ""}
+
+
+def _by_hand(session: Session, crash_file: str) -> tuple[str, ...]:
+    """How to replay the case of a sampler that has no name on the command line."""
+    if not crash_file or session.spec is not None:
+        return ()
+    replay = shlex.join(["fairdraw", "replay", crash_file])
+    return (f"this case alone: {replay} --sampler SPEC, with pkg.module:factory of your sampler as SPEC",)
 
 
 def _search(check: AnyCheck, session: Session) -> str:
-    """The search again, for this check alone, by the program that was started."""
-    profile, seed = session.profile.name, session.seed
-    compared = check.differential and session.reference_spec
+    """The search again, for this check alone, by the program that was started; empty if nothing can be named."""
+    if session.command or session.spec is None:
+        return session.command
+    options = check.again(session.profile.name, session.seed)
+    if check.differential and session.reference_spec:
+        options["--reference"] = session.reference_spec
     if not session.under_pytest:
-        command = f"fairdraw check {session.spec} -k {check.code} --profile {profile} --seed {seed}"
-        return command + (f" --reference {session.reference_spec}" if compared else "")
-    command = f"pytest --pyargs fairdraw --sampler {session.spec} -k {check.code}"
-    command += f" --fairdraw-profile {profile} --fairdraw-seed {seed}"
-    return command + (f" --fairdraw-reference {session.reference_spec}" if compared else "")
+        return shlex.join(["fairdraw", "check", session.spec, *chain(*options.items())])
+    ours = {option.replace("--", "--fairdraw-"): value for option, value in options.items()}
+    return shlex.join(["pytest", "--pyargs", "fairdraw", "--sampler", session.spec, *chain(*ours.items())])

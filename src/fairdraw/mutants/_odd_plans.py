@@ -14,7 +14,6 @@ import torch
 from fairdraw.mutants import _odd_scanners as odd_scanners
 from fairdraw.mutants._logits_planted import OraclePlanner
 from fairdraw.oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row
-from fairdraw.oracles.penalties import PenaltiesOracle
 from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, RowOfRequest, logits_planner
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ODD_BUT_RIGHT", "ODD_PENALTIES", "ODD_THINKING"]
 
+
 class _Arithmetic(PenaltiesFollower):
     """The row's ingredients, for subclasses that combine them in another way."""
 
@@ -320,7 +321,9 @@ class _DenseCounts:
 
     def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
         rows = [row for row, request in enumerate(batch.requests) for _ in request.draft_token_ids]
-        drafts = [request.draft_token_ids[:j] for request in batch.requests for j in range(len(request.draft_token_ids))]
+        drafts = [
+            request.draft_token_ids[:j] for request in batch.requests for j in range(len(request.draft_token_ids))
+        ]
         return self.answer(logits, batch, rows, drafts)
 
     def answer(
@@ -368,7 +371,9 @@ class _KeepsAStatePerToken(ThinkingFollower):
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
         states = self.states.setdefault(tuple(prompt), [])
         text, read = (*prompt, *output), self.texts.setdefault(tuple(prompt), [])
-        agreed = next((i for i, (a, b) in enumerate(zip(read, text, strict=False)) if a != b), min(len(read), len(text)))
+        agreed = next(
+            (i for i, (a, b) in enumerate(zip(read, text, strict=False)) if a != b), min(len(read), len(text))
+        )
         del states[agreed:], read[agreed:]
         for length in range(agreed + 1, len(text) + 1):
             before, marker = (states[-1] if states else None), self.marker_at_end(text[:length][-8:])

@@ -159,7 +159,7 @@ class ClampsTheExponentials(RejectionOracle):
         return super().race(weights, np.maximum(exponentials, np.float32(1e-7)))
 
 
-@planted("REJ308")
+@planted("REJ308", "REJ411")
 class PrefersLowIds(RejectionOracle):
     """A bias towards low ids, as from a running sum that is rounded: the law is off by a little, everywhere."""
 

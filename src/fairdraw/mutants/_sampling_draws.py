@@ -89,7 +89,7 @@ class NeverDrawsTheLastToken(SamplingOracle):
         return super().race(kept, exponentials)
 
 
-@planted_sampler("SAM136")
+@planted_sampler("SAM136", "SAM146")
 class PrefersLowIds(SamplingOracle):
     """Scores in eight bits: whatever is nearly tied goes to the lower id."""
 

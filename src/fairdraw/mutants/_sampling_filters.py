@@ -229,7 +229,7 @@ class GreedyTiesGoToTheLastId(SamplingOracle):
         return int(logits.size - 1 - np.argmax(logits[::-1]))
 
 
-@planted_sampler("SAM122", "SAM121")
+@planted_sampler("SAM122", "SAM121", "SAM127")
 class GreedyRequestsDraw(SamplingOracle):
     """Temperature 0 is replaced by 1, against a division by zero, and nobody takes the argmax."""
 

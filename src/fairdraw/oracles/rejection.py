@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["DraftStep", "RejectionOracle", "draw_noise", "verify"]
+__all__ = ["DividingOracle", "DraftStep", "RejectionOracle", "draw_noise", "verify"]
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,19 @@ class RejectionOracle:
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             scores = weights * (np.float32(1.0) / exponentials)
+        return int(np.argmax(np.where(weights > 0, scores, np.float32(-1.0))))
+
+
+class DividingOracle(RejectionOracle):
+    """The same specification with the other float32 race: the quotient `weight / exponential`, rounded once.
+
+    Both are right. They differ where two scores are equal up to rounding, and for exponentials so small that their
+    reciprocal overflows. A sampler that promises vLLM's stream is held to the product, any other to one of the two.
+    """
+
+    def race(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            scores = weights / exponentials
         return int(np.argmax(np.where(weights > 0, scores, np.float32(-1.0))))
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["Request", "SamplingOracle", "draft", "draw_exponentials", "sample"]
+__all__ = ["MultiplyingOracle", "Request", "SamplingOracle", "draft", "draw_exponentials", "sample"]
 
 
 class Request:
@@ -127,6 +127,19 @@ class SamplingOracle:
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             scores = probs / exponentials
+        return int(np.argmax(np.where(probs > 0, scores, np.float32(-1))))
+
+
+class MultiplyingOracle(SamplingOracle):
+    """The same specification with the other float32 race: `prob * (1 / exponential)`, rounded twice.
+
+    Both are right. They differ where two scores are equal up to rounding, and for exponentials so small that their
+    reciprocal overflows. A sampler that promises vLLM's stream is held to the quotient, any other to one of the two.
+    """
+
+    def race(self, probs: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            scores = probs * (np.float32(1) / exponentials)
         return int(np.argmax(np.where(probs > 0, scores, np.float32(-1))))
 
 

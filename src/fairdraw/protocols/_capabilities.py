@@ -25,9 +25,21 @@ class Capability(StrEnum):
     Decline it if your kernel draws inside and cannot be handed numbers.
     """
     REFERENCE_RACE = "reference-race"
-    """With explicit noise, its tokens equal the oracle's bit for bit: same acceptance test, same exponential race.
+    """With explicit noise, its tokens equal the oracle's: same acceptance test, same exponential race, by a division or
+    by a product with the reciprocal.
 
     Decline it if you recover in another way, for instance from a cumulative sum.
+    """
+    REFERENCE_ROUNDING = "reference-rounding"
+    """Computes in float32 by the oracle's formulas, so that decisions nearer than rounding fall alike, too.
+
+    Decline it if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max, or times the
+    reciprocal of the temperature.
+    """
+    LOWEST_ID_TIES = "lowest-id-ties"
+    """Among equal largest logits, and among equal scores of a race, takes the lowest id.
+
+    Decline it if another of the equal ones may come.
     """
     SEEDED_NOISE = "seeded-noise"
     """Takes `SeededNoise`: the same seed gives the same tokens.
@@ -40,7 +52,8 @@ class Capability(StrEnum):
     Decline it if one generator serves the whole batch.
     """
     UPSTREAM_STREAM = "upstream-stream"
-    """Draws in vLLM's order: with seeded noise, tokens and final generator states equal vLLM's.
+    """Draws in vLLM's order, and races by vLLM's operation: with seeded noise, tokens and final generator states equal
+    vLLM's.
 
     Decline it unless you replace vLLM's own function.
     """
@@ -90,7 +103,7 @@ class Capability(StrEnum):
     TOKEN_VERIFICATION = "token-verification"
     """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit.
 
-    Decline it if you verify drafts jointly, as block verification does.
+    Decline it if you verify drafts jointly, as block verification does, or accept by another lossless scheme.
     """
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Decline it if no request has more than 8 drafts."""
@@ -172,6 +185,12 @@ class Capabilities:
             if capability in self.closed:
                 return f"{capability} is closed: {self.closed[capability]}"
         return None
+
+    def why_all_closed(self, alternatives: Sequence[Capability]) -> str | None:
+        """The declined capabilities of `alternatives`, with a reason; `None` if one of them is open."""
+        if any(capability in self for capability in alternatives):
+            return None
+        return f"{' and '.join(alternatives)} are closed: {self.closed[alternatives[0]]}"
 
 
 @runtime_checkable

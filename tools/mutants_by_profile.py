@@ -1,0 +1,218 @@
+"""Put every mutant of the project to the checks, under the numbers that `smoke` and `ci` really run, for five seeds.
+
+    python tools/mutants_by_profile.py --out statistical/records/mutants_by_profile.json --docs docs/mutants.md
+
+One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
+other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss. Numbers
+are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so that a run that
+was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the others.
+
+Exits 1 if `ci` misses a mutant that its draws resolve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provenance import commit, machine
+
+from fairdraw.checks import PROFILES
+from fairdraw.contracts import CONTRACTS, load_part
+from fairdraw.controls import sees
+from fairdraw.loading import all_checks
+from fairdraw.seeds import DEFAULT_SEED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fairdraw.checks import AnyCheck
+    from fairdraw.mutants.rejection import Mutant
+
+Row = dict[str, Any]  # Any: JSON
+SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
+PROFILE_NAMES = ("smoke", "ci")
+_COMMIT = commit()
+
+
+def mutants() -> Iterator[tuple[str, Mutant]]:
+    """Every mutant with its contract."""
+    for contract in CONTRACTS.values():
+        for path in contract.mutants:
+            yield from ((contract.name, mutant) for mutant in load_part(path))
+
+
+def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
+    """Those that the mutant names, then the other properties, then the statistical checks, which cost most."""
+    known = {check.code: check for check in all_checks(contract=contract)}
+    others = [check for code, check in known.items() if code not in mutant.caught_by]
+    return [known[code] for code in mutant.caught_by] + sorted(others, key=lambda check: check.lens)
+
+
+def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
+    """One row. The statistical checks share one sampler, and with it the draws, as in a run."""
+    started, shared = time.process_time(), mutant.make()
+    caught_by = None
+    for check in checks_in_order(contract, mutant):
+        wrong = shared if check.lens == "statistical" else mutant.make()
+        if check.differential or check.why_not(wrong) is not None:
+            continue  # a run has a reference only where one is installed
+        if sees(check, wrong, PROFILES[profile], seed)[0]:
+            caught_by = check.code
+            break
+    return {
+        "contract": contract,
+        "mutant": mutant.name,
+        "first": mutant.caught_by[0],
+        "profile": profile,
+        "seed": seed,
+        "caught_by": caught_by,
+        "resolved": mutant.min_draws <= PROFILES[profile].draws,
+        "seconds": round(time.process_time() - started, 2),
+        "commit": _COMMIT[:10],
+    }
+
+
+def key(row: Row) -> tuple[object, ...]:
+    return row["contract"], row["mutant"], row["profile"], row["seed"]
+
+
+def all_rows(kept: dict[tuple[object, ...], Row], part: Path) -> list[Row]:
+    """A row for everything; those that are not kept are made, and added to `part` at once."""
+    rows = []
+    with part.open("a", encoding="utf-8") as file:
+        for contract, mutant in mutants():
+            for profile in PROFILE_NAMES:
+                for seed in SEEDS:
+                    row = kept.get((contract, mutant.name, profile, seed)) or tried(contract, mutant, profile, seed)
+                    if key(row) not in kept:
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+                    rows.append(row)
+    return rows
+
+
+def write_record(path: Path, rows: list[Row]) -> None:
+    """JSON, a row per line; each says the commit that made it."""
+    head = {"commit": _COMMIT, "machine": machine(), "seeds": SEEDS, "profiles": PROFILE_NAMES}
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
+
+
+def missed_in_ci(rows: Iterable[Row]) -> list[Row]:
+    """Rows of `ci` that make this tool exit 1."""
+    return [row for row in rows if row["profile"] == "ci" and row["resolved"] and row["caught_by"] is None]
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+
+def page(record: dict[str, Any]) -> str:  # Any: JSON
+    """`docs/mutants.md`."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    for row in record["rows"]:
+        groups.setdefault((row["contract"], row["mutant"], row["first"]), []).append(row)
+    seeds = len(record["seeds"])
+    lines = [
+        "# Mutants by profile",
+        "",
+        "Written by `tools/mutants_by_profile.py` from `statistical/records/mutants_by_profile.json`. A mutant is a",
+        "known wrong sampler. Each is put to the checks with the numbers that a profile really runs for a fast sampler",
+        f"that supports everything, with {seeds} seeds: {', '.join(map(str, record['seeds']))} (the first is the",
+        "release's). *Caught* counts the seeds for which at least one check fails it; *by its own check* those for which",
+        "the check that it names first does. Slow samplers get fewer cases and see less; what a run sees stands in its",
+        "lines that begin with `mutation controls`.",
+        "",
+        *_totals(groups, seeds),
+        "",
+        "## What `ci` misses",
+        "",
+        *_missing(groups, "ci", seeds),
+        "",
+        "## What `smoke` misses",
+        "",
+        *_missing(groups, "smoke", seeds),
+        "",
+        "## All mutants",
+        "",
+        "| mutant | contract | own check | `smoke`: caught | by its own check | `ci`: caught | by its own check |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {m} | {c} | {first} | {_counts(rows, seeds)} |" for (c, m, first), rows in groups.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _of(rows: Iterable[Row], profile: str) -> list[Row]:
+    return [row for row in rows if row["profile"] == profile]
+
+
+def _caught(rows: Iterable[Row], profile: str) -> int:
+    return sum(row["caught_by"] is not None for row in _of(rows, profile))
+
+
+def _by_own(rows: Iterable[Row], profile: str) -> int:
+    return sum(row["caught_by"] == row["first"] for row in _of(rows, profile))
+
+
+def _counts(rows: list[Row], seeds: int) -> str:
+    words = [f"{count(rows, name)}/{seeds}" for name in PROFILE_NAMES for count in (_caught, _by_own)]
+    return " | ".join(words)
+
+
+def _totals(groups: dict[tuple[str, str, str], list[Row]], seeds: int) -> list[str]:
+    lines = ["| profile | mutants | caught with every seed | by their own check with every seed |", "|---|---|---|---|"]
+    for name in PROFILE_NAMES:
+        caught = sum(_caught(rows, name) == seeds for rows in groups.values())
+        own = sum(_by_own(rows, name) == seeds for rows in groups.values())
+        lines.append(f"| `{name}` | {len(groups)} | {caught} | {own} |")
+    return lines
+
+
+def _missing(groups: dict[tuple[str, str, str], list[Row]], profile: str, seeds: int) -> list[str]:
+    """A line for each mutant that some seed misses; why, where the numbers say it."""
+    lines = []
+    for (contract, name, first), rows in groups.items():
+        here = _of(rows, profile)
+        if _caught(rows, profile) < seeds:
+            why = "" if all(row["resolved"] for row in here) else ": too small for this profile's draws, by design"
+            lines.append(f"* {name} ({contract}, {first}): caught with {_caught(rows, profile)} of {seeds} seeds{why}.")
+    return lines or ["Nothing."]
+
+
+def _read_part(part: Path) -> dict[tuple[object, ...], Row]:
+    text = part.read_text(encoding="utf-8") if part.exists() else ""
+    return {key(row): row for row in map(json.loads, text.splitlines())}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--docs", type=Path)
+    parser.add_argument("--resume", action="store_true", help="go on with what a stopped run left")
+    parser.add_argument("--match", help="only rows of mutants whose name or first check has this; others are kept")
+    parser.add_argument("--page-only", action="store_true")
+    arguments = parser.parse_args()
+    part = arguments.out.with_suffix(".part")
+    if not arguments.page_only:
+        kept = _read_part(part) if arguments.resume else {}
+        if arguments.match:
+            before = json.loads(arguments.out.read_text(encoding="utf-8"))["rows"]
+            kept |= {key(r): r for r in before if arguments.match not in f"{r['contract']} {r['first']} {r['mutant']}"}
+        if not arguments.resume:
+            part.unlink(missing_ok=True)
+        write_record(arguments.out, all_rows(kept, part))
+        part.unlink()
+    record = json.loads(arguments.out.read_text(encoding="utf-8"))
+    if arguments.docs:
+        arguments.docs.write_text(page(record), encoding="utf-8")
+    missed = missed_in_ci(record["rows"])
+    print("\n".join(f"ci misses {row['mutant']} ({row['first']}) with seed {row['seed']}" for row in missed))
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

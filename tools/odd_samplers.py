@@ -1,0 +1,104 @@
+"""Run every right-but-odd sampler through the engine that users run, and keep what became of its checks.
+
+    python tools/odd_samplers.py --out perf_regression/records/odd_samplers.json
+    python tools/odd_samplers.py --contract sampling --profile smoke --seeds 20
+
+A right sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
+written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same. Exits
+1 if a check accused one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from provenance import commit, machine
+
+from fairdraw.mutants.odd_rejection import ODD_REJECTION
+from fairdraw.mutants.odd_sampling import ODD_SAMPLING
+from fairdraw.runner import check_sampler
+from fairdraw.seeds import DEFAULT_SEED
+
+Row = dict[str, Any]  # Any: JSON
+
+SAMPLERS: dict[str, tuple[Any, ...]] = {"rejection": ODD_REJECTION, "sampling": ODD_SAMPLING}
+
+
+def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either contract
+    """One run of all checks that the sampler allows."""
+    started = time.process_time()
+    records = check_sampler(sampler, profile=profile, seed=seed)
+    count = Counter(record.status for record in records)
+    accused = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
+    unsupported = sorted(map(str, sampler.capabilities.closed))
+    return {
+        "contract": sampler.contract,
+        "sampler": sampler.name,
+        "profile": profile,
+        "seed": seed,
+        "passed": count["passed"],
+        "skipped": count["skipped"],
+        "accused": accused,
+        "unsupported": unsupported,
+        "cpu_seconds": round(time.process_time() - started, 1),
+        "commit": commit(),
+    }
+
+
+def table_line(row: Row) -> str:
+    """One line of the table on the terminal."""
+    verdict = ", ".join(row["accused"]) or "green"
+    return f"{row['cpu_seconds']:6.1f} s  {row['contract']:9}  {row['sampler']:40}  seed {row['seed']}  {verdict}"
+
+
+def key(row: Row) -> tuple[str, ...]:
+    """Rows of equal key replace each other."""
+    return tuple(str(row[name]) for name in ("contract", "sampler", "profile", "seed"))
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """The machine, then one row per line."""
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in sorted(rows, key=key))
+    path.write_text(f'{{\n "machine": {json.dumps(machine())},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--contract", choices=sorted(SAMPLERS), action="append")
+    parser.add_argument("--only", action="append", help="names of samplers; all if omitted")
+    parser.add_argument("--profile", choices=("smoke", "ci"), default="ci")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--seeds", type=int, default=1, help="so many, from --seed on")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = json.loads(arguments.out.read_text(encoding="utf-8"))["rows"] if _exists(arguments.out) else []
+    found: list[Row] = []
+    for contract in arguments.contract or sorted(SAMPLERS):
+        for sampler in SAMPLERS[contract]:
+            if arguments.only and sampler.name not in arguments.only:
+                continue
+            for seed in range(arguments.seed, arguments.seed + arguments.seeds):
+                row = asked(sampler, arguments.profile, seed)
+                found.append(row)
+                verdict = ", ".join(row["accused"]) or "green"
+                print(
+                    f"{row['cpu_seconds']:6.1f} s  {contract:9}  {sampler.name:40}  seed {seed}  {verdict}", flush=True
+                )
+                rows = [one for one in rows if key(one) != key(row)] + [row]
+                if arguments.out:
+                    write(arguments.out, rows)
+    return int(any(row["accused"] for row in found))
+
+
+def _exists(path: Path | None) -> bool:
+    return path is not None and path.exists()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
