@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Subject
 
 ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *plans.ODD_BUT_RIGHT)
-THOROUGHLY = ("dense counts", "touches seen tokens only", "reads when it matters")
+THOROUGHLY = "penalties dense counts"
 """Judged at `ci` here; `tools/odd_samplers.py` does it for all."""
+QUICK = tuple(subject for subject in ODD if not hasattr(subject, "open_plan"))
+VARIED = tuple(plan for plan in plans.ODD_BUT_RIGHT if plan.name in ("vectorised", "keeps exactly k", "keeps books"))
+"""Planners take seconds each; the others are in `tests/test_properties_logits_plan.py`, with fewer cases."""
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}
 
 
@@ -37,10 +40,11 @@ def _id(subject: Subject) -> str:
     return f"{getattr(subject, 'contract', '')} {subject.name}"
 
 
-@pytest.mark.parametrize("subject", ODD, ids=_id)
+@pytest.mark.parametrize("subject", (*QUICK, *VARIED), ids=_id)
 def test_odd_but_right_is_green(subject: Subject) -> None:
-    is_plan = hasattr(subject, "open_plan")
-    records = check_sampler(subject, profile="ci" if subject.name in THOROUGHLY and not is_plan else "smoke")
+    reference = dataclasses.replace(plans.right(), name="reference") if subject in VARIED else None
+    profile = "ci" if _id(subject) == THOROUGHLY else "smoke"
+    records = check_sampler(subject, profile=profile, reference=reference)
     assert {record.code: record.status for record in records if record.status not in ("passed", "skipped")} == {}
     assert sum(record.status == "passed" for record in records) >= 2
 
@@ -57,7 +61,7 @@ def test_there_are_enough() -> None:
         ("penalties", "accumulates penalties", "PEN101"),
         ("logits_plan", "multiplies by reciprocals", "PLAN110"),
         ("logits_plan", "forces by exclusion", "PLAN110"),
-        ("logits_plan", "keeps exactly k", "PLAN112"),
+        ("logits_plan", "keeps exactly k", "PLAN110"),
     ],
 )
 def test_who_promises_bits_is_held_to_them(contract: str, name: str, code: str) -> None:
@@ -125,6 +129,15 @@ def test_top_p_keeps_what_it_must() -> None:
     assert not holds(1, 2)
     assert not holds(0, 1, 3)
     assert not holds(0, 1, 2, 3)
+
+
+def test_ties_that_are_torn_are_no_more_than_asked_for() -> None:
+    bounds = RowBounds.given(np.zeros(10, np.float32)).of_top_k(2).of_top_p(0.35)
+
+    def holds(num_kept: int) -> bool:
+        return bool(bounds.hold(np.where(np.arange(10) < num_kept, 0, -np.inf).astype(np.float32)).all())
+
+    assert [num_kept for num_kept in range(11) if holds(num_kept)] == [1, 2, 3, 4, 10]
 
 
 def test_only_operations_on_the_logits_are_counted() -> None:
