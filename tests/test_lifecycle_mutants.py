@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
-ODD = (*penalties_mutants.ODD_BUT_RIGHT, *thinking_mutants.ODD_BUT_RIGHT)
 MOST_RULES = 8
 PROFILE = Profile("planted", 400, 400)
 
@@ -38,13 +37,6 @@ def test_planted_fault_is_caught(mutant: Mutant) -> None:
 def test_there_are_enough_faults() -> None:
     assert len(MUTANTS) >= 17
     assert {mutant.caught_by[0] for mutant in MUTANTS} == {code for code in CHECKS if code[3] == "1"}
-
-
-@pytest.mark.parametrize("scanner", ODD, ids=[f"{scanner.contract} {scanner.name}" for scanner in ODD])
-def test_odd_scanner_that_is_right_stays_green(scanner: Scanner) -> None:
-    for check in CHECKS.values():
-        if check.contract == scanner.contract and check.why_not(scanner) is None:
-            check.run(scanner, profile=Profile("odd", 15, 15))
 
 
 @pytest.mark.parametrize("make", [penalties_mutants.right, thinking_mutants.right], ids=["penalties", "thinking"])

@@ -46,6 +46,7 @@ class RowBounds:
         optional: Tokens that may also be excluded. `[vocab_size] bool`
         unruled: Tokens of a row without a distribution that passed a filter: nothing is said of them. `[vocab_size] bool`
         least: How many tokens are not excluded, at least.
+        most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
         forced: The token that all others must be impossible beside.
     """
 
@@ -53,6 +54,7 @@ class RowBounds:
     optional: Bools
     unruled: Bools
     least: int = 0
+    most: int | None = None
     forced: int | None = None
 
     @staticmethod
@@ -72,9 +74,22 @@ class RowBounds:
             return self._hold_forced(found, self.forced)
         is_excluded = np.isneginf(found)
         right = self.may_be.hold(found) | (self.optional & is_excluded) | self.unruled
-        if int((~is_excluded).sum()) < self.least:
+        num_kept = int((~is_excluded).sum())
+        if num_kept < self.least:
             right &= ~(self.optional & is_excluded)
+        if self.most is not None and num_kept > self.most:
+            right &= ~self._torn(is_excluded)
         return right
+
+    def _torn(
+        self,
+        is_excluded: Bools,  # [vocab_size] bool
+    ) -> Bools:  # [vocab_size] bool
+        """Tokens that were kept though others that tie with them were not."""
+        low, high = self.may_be.low, self.may_be.high
+        ties = (low[:, None] == low[None, :]) & (high[:, None] == high[None, :])
+        torn: Bools = (ties & (self.optional & is_excluded)[None, :]).any(axis=1) & ~is_excluded
+        return torn
 
     def _hold_forced(
         self,
@@ -144,11 +159,11 @@ class RowBounds:
         """What a filter makes of a row without a distribution: anything, but for tokens that are excluded."""
         return replace(self, unruled=self.unruled | ~np.isneginf(self.may_be.high))
 
-    def filtered(self, kept: Bools, excluded: Bools, least: int) -> RowBounds:
+    def filtered(self, kept: Bools, excluded: Bools, least: int, most: int | None = None) -> RowBounds:
         """After a filter that must keep some tokens and must exclude some; the rest may go either way."""
         low, high = (np.where(excluded, -np.inf, ends) for ends in (self.may_be.low, self.may_be.high))
         optional = (self.optional | ~kept) & ~np.isneginf(high)
-        return replace(self, may_be=Intervals(low, high), optional=optional, least=least)
+        return replace(self, may_be=Intervals(low, high), optional=optional, least=least, most=most)
 
     @property
     def possible(self) -> Bools:  # [vocab_size] bool
@@ -174,7 +189,7 @@ class RowBounds:
         certain = self.possible & ~self.optional
         above, surely_above = self._before(self.possible), self._surely_before(certain)
         kept, excluded = above.sum(1) < top_k, surely_above.sum(1) >= top_k
-        return self.filtered(kept, excluded, min(top_k, self.num_left))
+        return self.filtered(kept, excluded, min(top_k, self.num_left), top_k)
 
     def of_top_p(self, top_p: float) -> RowBounds:
         """Tokens with less probability than `top_p` before them, however a sum is rounded and ties are ordered."""
@@ -187,7 +202,9 @@ class RowBounds:
         excluded = self._surely_before(certain) @ smallest >= (top_p + margin) * greatest.sum()
         enough = np.cumsum(np.sort(greatest)[::-1]) >= (top_p - margin) * least_total
         least = int(enough.argmax()) + 1 if enough.any() else 1
-        return self.filtered(kept, excluded, min(least, max(1, self.num_left)))
+        surely = np.cumsum(np.sort(smallest)[::-1]) >= (top_p + margin) * greatest.sum()
+        most = int(surely.argmax()) + 1 if surely.any() else self.most
+        return self.filtered(kept, excluded, min(least, max(1, self.num_left)), most)
 
     def _before(self, those: Bools) -> Float64s:  # [vocab_size, vocab_size] float64
         """Row to the tokens among `those` that may come before it."""
