@@ -2,6 +2,7 @@
 
     python tools/measure_costs.py                                # writes src/fairdraw/costs.json, in some minutes
     python tools/measure_costs.py --contract sampling            # these rows anew, the others as they are
+    python tools/measure_costs.py --part controls                # the mutation controls of every contract
     python tools/measure_costs.py --compare torch triton         # expected and real seconds of these samplers
 
 Calls are counted by a wrapper around the fast sampler of each contract. Seconds are CPU time, so that another process
@@ -34,10 +35,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src" / "fairdraw" / "costs.json"
 
-EXAMPLES = (5, 20, 100)
-DRAWS = (300, 1500, 8000, 40_000, 160_000)
-STRATA = (8, 64, 512)
+EXAMPLES = (5, 40)
+DRAWS = (300, 1500, 8000, 40_000)
+MOST = 200_000
+"""Draws of a profile up to which is measured; beyond that everything grows with the draws."""
+STRATA = (8, 64)
 CONTROL_DRAWS = (2000, 50_000)
+PARTS = ("properties", "statistics", "controls")
 
 Row = tuple[str, float, float, float, float, float]
 """Key, size, calls, rows, elements, seconds."""
@@ -74,7 +78,7 @@ def stratified_rows(check: AnyCheck, sampler: Any) -> Iterator[Row]:
 def subject_rows(checks: Sequence[Any], sampler: Any) -> Iterator[Row]:
     """The first check pays for what all of them share; asked again, it pays for itself."""
     share = checks[0].subject.share
-    for draws in DRAWS:
+    for draws in [*(size for size in DRAWS if size < MOST * share / 2), MOST * share]:
         clear_caches()
         profile = Profile("table", 2, 2, round(draws / share), round(draws / share))
         size = size_of(checks[0], sampler, profile)
@@ -104,14 +108,17 @@ def control_rows(contract: str, checks: Sequence[AnyCheck], sampler: Any) -> Ite
         yield row(f"controls {contract}", draws, Cost(seconds=time.process_time() - started))
 
 
-def rows_of(contract: str) -> Iterator[Row]:
-    """Every row of a contract."""
+def rows_of(contract: str, part: str) -> Iterator[Row]:
+    """Every row of a contract's properties, of what it draws, or of its mutation controls."""
     sampler = load_sampler(CONTRACTS[contract].default)
     checks = all_checks(contract=contract)
+    if part == "controls":
+        yield from control_rows(contract, checks, sampler)
+        return
     reference, _ = load_reference(None, checks)
     groups: dict[str, list[AnyCheck]] = defaultdict(list)
     for check in checks:
-        if check.why_not(sampler, reference) is None:
+        if check.why_not(sampler, reference) is None and isinstance(check, Check) == (part == "properties"):
             groups[subject_key(check) or check.code].append(check)
     for key, group in groups.items():
         print(key, file=sys.stderr, flush=True)
@@ -121,14 +128,13 @@ def rows_of(contract: str) -> Iterator[Row]:
             yield from subject_rows(group, sampler)
         else:
             yield from stratified_rows(group[0], sampler)
-    yield from control_rows(contract, checks, sampler)
 
 
-def write_table(contracts: Iterable[str]) -> None:
-    """Measure these contracts; rows of the others stay, scaled to this machine's calibration."""
-    calibration, wanted = calibrate(time.process_time), set(contracts)
+def write_table(contract: str, part: str) -> None:
+    """Measure a part of a contract; all other rows stay, scaled to this machine's calibration."""
+    calibration = calibrate(time.process_time)
     with one_torch_thread(), quiet_interpreter():
-        new = [one for contract in CONTRACTS if contract in wanted for one in rows_of(contract)]
+        new = list(rows_of(contract, part))
     old = Costs.from_json(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else Costs(calibration)
     keys = {one[0] for one in new}
     kept = [
@@ -170,13 +176,16 @@ def compare(specs: Iterable[str], profile: Profile) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contract", choices=list(CONTRACTS), action="append")
+    parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--compare", nargs="+", metavar="SPEC")
     parser.add_argument("--profile", choices=list(PROFILES), default="smoke")
     asked = parser.parse_args()
     if asked.compare:
         compare(asked.compare, PROFILES[asked.profile])
     else:
-        write_table(asked.contract or CONTRACTS)
+        for contract in asked.contract or CONTRACTS:
+            for part in asked.part or PARTS:
+                write_table(contract, part)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ class Costs:
     rows: dict[str, list[tuple[float, Cost]]] = field(default_factory=dict)
 
     def at(self, key: str, size: float) -> Cost | None:
-        """The cost at `size`, between measured sizes on a straight line; `None` if the table does not know `key`."""
+        """The cost at `size`, between and beyond measured sizes on a line; `None` if the table does not know `key`."""
         known = self.rows.get(key)
         if not known:
             return None
@@ -111,7 +111,10 @@ class Costs:
         right = min(bisect_left(sizes, size), len(known) - 1)
         (low, before), (high, after) = known[right - 1], known[right]
         part = (size - low) / (high - low)
-        return Cost(*(max(0.0, a + part * (b - a)) for a, b in zip(before.numbers, after.numbers, strict=True)))
+        pairs = zip(before.numbers, after.numbers, strict=True)
+        if part > 1:  # nothing shrinks for larger sizes, though batches of other sizes may need fewer calls
+            return Cost(*(b + (part - 1) * max(0.0, b - a) for a, b in pairs))
+        return Cost(*(a + part * (b - a) for a, b in pairs))
 
     def typical(self, contract_codes: Iterable[str], size: float) -> Cost:
         """The middle cost of the known checks among those; for a check that the table does not know."""
