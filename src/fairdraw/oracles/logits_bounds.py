@@ -44,7 +44,8 @@ class RowBounds:
     Args:
         may_be: Where each logit may lie.
         optional: Tokens that may also be excluded. `[vocab_size] bool`
-        unruled: Tokens of a row without a distribution that passed a filter: nothing is said of them. `[vocab_size] bool`
+        unruled: Tokens of a row without a distribution that passed a filter, of which nothing is said. `[vocab_size]
+            bool`
         least: How many tokens are not excluded, at least.
         most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
         forced: The token that all others must be impossible beside.
@@ -79,7 +80,7 @@ class RowBounds:
             right &= ~(self.optional & is_excluded)
         if self.most is not None and num_kept > self.most:
             right &= ~self._torn(is_excluded)
-        return right
+        return np.asarray(right)
 
     def _torn(
         self,
@@ -274,7 +275,7 @@ class _Bounding:
         return before.without_rule() if before.is_lawless else before.over_min_p(row.params.min_p)
 
     def cut_by_top_k_and_top_p(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
-        """A row of a request without filters passes those of its batch as well, which then keep what has probability."""
+        """A row of a request without filters passes those of its batch, too, which then keep what has probability."""
         uses_top_k = not row.is_greedy and 0 < row.params.top_k < row.vocab_size
         top_p = 1.0 if row.is_greedy else row.params.top_p
         if before.forced is not None:
