@@ -236,7 +236,7 @@ def _impossible(counts: NDArray[np.int64], pooling: Pooling, label: Label) -> st
     """What was observed that cannot be, and how often; empty if nothing was."""
     cells = np.flatnonzero((pooling.pool_of[:-1] == pooling.num_pools) & (counts[:-1] > 0))
     most = cells[np.argsort(-counts[cells], kind="stable")]
-    told = [f"{label(int(c))} was seen {_times(counts[c])}, its probability is 0" for c in most[:_MOST_NAMED]]
+    told = [f"{label(int(c))} was seen {_times(int(counts[c]))}, its probability is 0" for c in most[:_MOST_NAMED]]
     if most.size > _MOST_NAMED:
         rest = most[_MOST_NAMED:]
         told.append(f"{rest.size} more cells of probability 0 were seen {_times(counts[rest].sum())}")

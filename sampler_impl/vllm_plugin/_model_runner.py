@@ -30,8 +30,9 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
     """
     runner = getattr(module, _CLASS, None)
     original = vars(runner).get("__init__") if isinstance(runner, type) else None
-    if original is None:
+    if original is None or not isinstance(runner, type):
         return lambda: None
+    made: type = runner
 
     @wraps(original)
     def init(self: object, *args: Any, **options: Any) -> None:  # Any: as vLLM's
@@ -39,10 +40,10 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
         original(self, *args, **options)
 
     def remove() -> None:
-        if vars(runner).get("__init__") is init:  # else somebody else stands there now
-            type.__setattr__(runner, "__init__", original)
+        if vars(made).get("__init__") is init:  # else somebody else stands there now
+            type.__setattr__(made, "__init__", original)
 
-    type.__setattr__(runner, "__init__", init)
+    type.__setattr__(made, "__init__", init)
     return remove
 
 

@@ -51,18 +51,23 @@ class Crew(Protocol):
         Raises:
             CannotStart: If the job cannot be done, or its process dies.
         """
+        ...
 
     def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
         """A record of every piece, as soon as it is there."""
+        ...
 
     def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
         """What became of each mutation control."""
+        ...
 
     def draw_pictures(self, folder: Path) -> list[Path]:
         """Pictures of what was drawn."""
+        ...
 
     def close(self) -> None:
         """End every process at once."""
+        ...
 
 
 class Here:

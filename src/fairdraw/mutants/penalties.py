@@ -139,7 +139,7 @@ class _OffInOneToken(PenaltiesFollower):
         may_be = penalised_intervals(Intervals.exactly(logits), row)
         chosen = np.flatnonzero(self.concerned(is_seen, may_be) & np.isfinite(penalised) & (penalised != 0))
         if len(chosen):
-            penalised[chosen[-1]] = self.moved(penalised[chosen[-1]], float(may_be.high[chosen[-1]]))
+            penalised[chosen[-1]] = self.moved(np.float32(penalised[chosen[-1]]), float(may_be.high[chosen[-1]]))
         return penalised
 
     def concerned(self, is_seen: NDArray[np.bool_], may_be: Intervals) -> NDArray[np.bool_]:  # [vocab_size] bool
