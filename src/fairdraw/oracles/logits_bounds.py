@@ -101,7 +101,7 @@ class RowBounds:
         right = found <= found[forced] - np.float32(_IMPOSSIBLE)
         right |= np.isneginf(found) | (self.may_be.high >= _UNFORCEABLE) | (np.isnan(self.may_be.low) & np.isnan(found))
         right[forced] = bool(np.isfinite(found[forced]))
-        return right
+        return np.asarray(right)
 
     def agree(
         self,
