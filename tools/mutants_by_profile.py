@@ -3,9 +3,9 @@
     python tools/mutants_by_profile.py --out statistical/records/mutants_by_profile.json --docs docs/mutants.md
 
 One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
-other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss. Numbers
-are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so that a run that
-was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the others.
+other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss.
+Numbers are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so
+that a run that was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the others.
 
 Exits 1 if `ci` misses a mutant that its draws resolve.
 """
@@ -124,8 +124,8 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         "known wrong sampler. Each is put to the checks with the numbers that a profile really runs for a fast sampler",
         f"that supports everything, with {seeds} seeds: {', '.join(map(str, record['seeds']))} (the first is the",
         "release's). *Caught* counts the seeds for which at least one check fails it; *by its own check* those for",
-        "which the check that it names first does. Slow samplers get fewer cases and see less; what a run sees stands in",
-        "its lines that begin with `mutation controls`.",
+        "which the check that it names first does. Slow samplers get fewer cases and see less; what a run sees stands",
+        "in its lines that begin with `mutation controls`.",
         "",
         *_totals(groups, seeds),
         "",

@@ -2,8 +2,8 @@
 
 An xfails file is TOML: the code of a check, and the reason why the sampler fails it. Entries are strict: one that
 passes makes the run red until the line is taken out. That takes a run that could have seen the failure: one that tries
-at least as many cases as profile `ci` does for a sampler of that speed, or as the entry says. A smaller run says that it
-did not see the failure, and stays green.
+at least as many cases as profile `ci` does for a sampler of that speed, or as the entry says. A smaller run says that
+it did not see the failure, and stays green.
 
     REJ404 = "ties go to the highest id; https://example.org/issues/7"
     REJ116 = {reason = "in a row of NaN the first NaN wins", cases = 60}

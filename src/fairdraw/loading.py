@@ -137,8 +137,8 @@ class KnownFailure:
 
     Args:
         reason: Why, for reports.
-        cases: How many cases (statistical checks: draws) it takes to see the failure; a run with fewer that does not see
-            it cannot call it gone. 0: as many as profile `ci` gives a sampler of that speed.
+        cases: How many cases (statistical checks: draws) it takes to see the failure; a run with fewer that does not
+            see it cannot call it gone. 0: as many as profile `ci` gives a sampler of that speed.
     """
 
     reason: str
