@@ -20,7 +20,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.checks import AnyCheck, Check, Profile
@@ -273,13 +272,17 @@ class _Limited:
     """A mutant with other capabilities: it is given the cases, and as many draws, as these ask for."""
 
     def __init__(self, mutant: Subject, capabilities: Capabilities) -> None:
-        self._mutant, self.capabilities = mutant, capabilities
+        self._mutant, self._capabilities = mutant, capabilities
 
-    @cached_property
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
     def name(self) -> str:
         return self._mutant.name
 
-    @cached_property
+    @property
     def device(self) -> str:
         return self._mutant.device
 
