@@ -82,7 +82,7 @@ class TestCheck:
         ],
     )
     def test_exit_code_follows_the_verdict(self, factory: str, exit_code: int, last: str) -> None:
-        result = check(factory)
+        result = check(factory, "--profile", "ci")
         assert (result.exit_code, result.output.splitlines()[-1]) == (exit_code, last)
 
     def test_nothing_measured_is_not_green(self) -> None:

@@ -18,12 +18,12 @@ from fairdraw.controls import (
     controls_lines,
     mutants_for,
     plan_control,
+    property_mutants,
     run_control,
 )
 from fairdraw.failures import CheckFailure
 from fairdraw.loading import all_checks
 from fairdraw.mutants.rejection import Mutant, right
-from fairdraw.properties import test_controls as under_pytest
 from fairdraw.protocols import Capabilities, Capability
 from fairdraw.report import BROKEN, GREEN, Summary
 from fairdraw.runner import CheckRecord, Session
@@ -176,7 +176,7 @@ def test_many_names_are_counted() -> None:
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_pytest_tries_every_mutant_that_the_command_tries(contract: str) -> None:
     command = {(m.name, m.caught_by[0]) for m in mutants_for(contract)}
-    modules = (under_pytest.MUTANTS, test_rejection.LAW_MUTANTS, test_sampling.LAW_MUTANTS)
+    modules = (property_mutants(), test_rejection.LAW_MUTANTS, test_sampling.LAW_MUTANTS)
     assert command <= {(m.name, m.caught_by[0]) for mutants in modules for m in mutants}
 
 

@@ -4,8 +4,9 @@
 
 One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
 other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss.
-Numbers are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so that a
-run that was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the others.
+Numbers are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so
+that a run that was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the
+others.
 
 Exits 1 if `ci` misses a mutant that its draws resolve.
 """

@@ -44,6 +44,7 @@ __all__ = [
     "controls_to_json",
     "mutants_for",
     "plan_control",
+    "property_mutants",
     "run_control",
     "sees",
 ]
@@ -125,6 +126,12 @@ def mutants_for(contract: str) -> list[Mutant]:
     others = [check for check in all_checks(contract=contract) if isinstance(check, Check) and check.code not in first]
     found = [(check, next((m for m in mutants if check.code in m.caught_by), None)) for check in others]
     return mutants + [dataclasses.replace(m, caught_by=(check.code,)) for check, m in found if m is not None]
+
+
+def property_mutants() -> list[Mutant]:
+    """Those of every contract that a property has to catch."""
+    codes = {check.code for check in all_checks("properties")}
+    return [mutant for contract in CONTRACTS for mutant in mutants_for(contract) if mutant.caught_by[0] in codes]
 
 
 def controls_for(checks: Sequence[AnyCheck], sampler: Subject, session: Session) -> list[Planned]:

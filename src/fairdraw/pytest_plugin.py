@@ -15,6 +15,7 @@ import pytest
 from fairdraw._pytest_run import RUN, CheckUnderPytest, PytestRun
 from fairdraw.checks import PROFILES, AnyCheck
 from fairdraw.contracts import contract_name
+from fairdraw.controls import property_mutants
 from fairdraw.loading import LENSES, CannotStart, all_checks, as_sampler
 from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw.runner import DEFAULT_SEED, parse_seed
@@ -89,6 +90,14 @@ def _seed(text: str) -> int:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = PytestRun(config)
     config.pluginmanager.register(config.stash[RUN], "fairdraw-run")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `fairdraw_property_mutant` runs once for each; suites know nothing of the layers above them."""
+    if "fairdraw_property_mutant" in metafunc.fixturenames:
+        mutants = property_mutants()
+        ids = [f"{mutant.caught_by[0]} {mutant}" for mutant in mutants]
+        metafunc.parametrize("fairdraw_property_mutant", mutants, ids=ids)
 
 
 @pytest.fixture(scope="session")
