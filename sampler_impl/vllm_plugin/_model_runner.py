@@ -28,7 +28,7 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
     Returns:
         What takes the watch off again.
     """
-    runner = getattr(module, _CLASS, None)
+    runner: Any = getattr(module, _CLASS, None)  # Any: vLLM's class, if this release has it
     original = vars(runner).get("__init__") if isinstance(runner, type) else None
     if original is None:
         return lambda: None
@@ -40,9 +40,9 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
 
     def remove() -> None:
         if vars(runner).get("__init__") is init:  # else somebody else stands there now
-            type.__setattr__(runner, "__init__", original)
+            runner.__init__ = original
 
-    type.__setattr__(runner, "__init__", init)
+    runner.__init__ = init
     return remove
 
 
