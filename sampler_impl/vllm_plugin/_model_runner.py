@@ -28,11 +28,10 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
     Returns:
         What takes the watch off again.
     """
-    runner = getattr(module, _CLASS, None)
+    runner: Any = getattr(module, _CLASS, None)  # Any: vLLM's class, if this release has it
     original = vars(runner).get("__init__") if isinstance(runner, type) else None
-    if original is None or not isinstance(runner, type):
+    if original is None:
         return lambda: None
-    made: type = runner
 
     @wraps(original)
     def init(self: object, *args: Any, **options: Any) -> None:  # Any: as vLLM's
@@ -40,10 +39,10 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
         original(self, *args, **options)
 
     def remove() -> None:
-        if vars(made).get("__init__") is init:  # else somebody else stands there now
-            type.__setattr__(made, "__init__", original)
+        if vars(runner).get("__init__") is init:  # else somebody else stands there now
+            runner.__init__ = original
 
-    type.__setattr__(made, "__init__", init)
+    runner.__init__ = init
     return remove
 
 

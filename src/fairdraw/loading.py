@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from fairdraw.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw.protocols import Subject
@@ -62,9 +62,9 @@ BESIDE_CHECKS = ("fairdraw.statistical.keeping:LEDGER",)
 
 def all_questions() -> tuple[Question, ...]:
     """Everything that has a code of its own, in the order of the codes: `all_checks`, and what is asked beside them."""
-    beside: Iterable[Question] = map(load_part, BESIDE_CHECKS)
-    checks = cast("Iterable[Question]", all_checks())  # each is one, which the protocol AnyCheck does not say
-    return tuple(sorted((*checks, *beside), key=lambda question: question.code))
+    # Any: each is a Question, which the protocol AnyCheck does not say.
+    found: list[Any] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
+    return tuple(sorted(found, key=lambda question: str(question.code)))
 
 
 def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.budget import unwrapped
+from fairdraw.case_features import asked_for
 from fairdraw.checks import LawCase
 from fairdraw.contracts import CONTRACTS
 from fairdraw.crash import Crash, write_crash
@@ -24,8 +25,7 @@ __all__ = ["RAISED", "broken_promise", "raised_meanings", "told"]
 
 RAISED = {
     "sampler raised an exception": (
-        "A sampler answers every batch of its contract. If it was never meant to take this one, decline the capability "
-        "with a reason: the checks that need it are then skipped and counted."
+        "A sampler answers every batch of its contract, but for what it declares unsupported, with a reason."
     ),
     "sampler returned something that is not an output": "{output}",
     "reference raised an exception": (
@@ -84,6 +84,7 @@ def told(check: AnyCheck, session: Session, error: BaseException, sampler: Subje
     case = vars(error).get("case")
     notes = [*([_UNSTEADY] if _grouped(error) != (error,) else []), *vars(error).get("remarks", ())]
     story = _about(check, session, error, sampler)
+    notes += _to_declare(check, case, error, sampler)
     if case is None:
         search = _search(check, session)
         return dataclasses.replace(story, command=search, notes=(*story.notes, *notes))
@@ -95,6 +96,18 @@ def told(check: AnyCheck, session: Session, error: BaseException, sampler: Subje
         notes=(*story.notes, *notes, *trouble, *_by_hand(session, crash_file)),
         **_commands(check, session, crash_file),
     )
+
+
+def _to_declare(check: AnyCheck, case: Any, error: BaseException, sampler: Subject) -> list[str]:
+    """What to declare if the sampler was never meant to take the example; nothing if no capability can be named."""
+    if broken_promise(error) is not None or not any(raised_by(e) is sampler for e in _grouped(error)):
+        return []
+    try:
+        words = asked_for(case, check.needs)
+    except Exception:  # the case cannot be built again here; then nothing can be said about it
+        return []
+    lines = [f'closed={{"{word}": "why"}}' for word in words]
+    return [f"only if it was never meant to take this: declare in the adapter {' or '.join(lines)}"] if lines else []
 
 
 def _about(check: AnyCheck, session: Session, error: BaseException, sampler: Subject) -> Story:
