@@ -45,8 +45,9 @@ ODD = (*ODD_REJECTION, *ODD_SAMPLING)
 ENOUGH = 34
 CI_SEED = 0
 
-# One of each kind of freedom is asked with the numbers of `ci`; tools/odd_samplers.py asks all of them.
-AT_CI = ("matches exactly", "adds gumbel noise")
+# Distributions of two samplers are judged here, with the numbers of `smoke`: an accepting scheme of its own, and another
+# arithmetic. tools/odd_samplers.py runs all samplers in whole, with those of `ci`.
+DISTRIBUTIONS = ("matches exactly", "adds gumbel noise")
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ def test_properties_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any:
     assert accused(sampler, "smoke", "properties") == []
 
 
-@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in AT_CI], ids=str)
+@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in DISTRIBUTIONS], ids=str)
 def test_statistics_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any: of either contract
     assert accused(sampler, "smoke", "statistical") == []
 
