@@ -45,8 +45,8 @@ ODD = (*ODD_REJECTION, *ODD_SAMPLING)
 ENOUGH = 34
 CI_SEED = 0
 
-# Distributions of two samplers are judged here, with the numbers of `smoke`: an accepting scheme of its own, and another
-# arithmetic. tools/odd_samplers.py runs all samplers in whole, with those of `ci`.
+# Distributions of two samplers are judged here, with the numbers of `smoke`: a scheme of its own, another arithmetic.
+# tools/odd_samplers.py runs all samplers in whole, with those of `ci`.
 DISTRIBUTIONS = ("matches exactly", "adds gumbel noise")
 
 
