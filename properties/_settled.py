@@ -123,7 +123,7 @@ def _is_settled(oracle: RejectionOracle, steps: list[DraftStep], shifts: Callabl
         if of_acceptance and not _acceptance_is_settled(step, of_acceptance):
             return False
         if not oracle.accepts(step):
-            return _recovery_is_settled(step, of_recovery)
+            return of_recovery < _ANY and _recovery_is_settled(step, of_recovery)
     return True
 
 

@@ -6,14 +6,34 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from fairdraw.checks import PROFILES
 from fairdraw.failures import CheckFailure
 from fairdraw.loading import all_checks
 from fairdraw.mutants.odd_abuses import ABUSES
-from fairdraw.mutants.odd_rejection import ODD_REJECTION
+from fairdraw.mutants.odd_rejection import (
+    ODD_REJECTION,
+    ComputesInFloat64,
+    DividesInTheRace,
+    MatchesExactly,
+    VectorRejection,
+    as_odd,
+)
 from fairdraw.mutants.odd_sampling import ODD_SAMPLING
-from fairdraw.protocols import Capability
+from fairdraw.oracles.sampling import Request
+from fairdraw.oracles.supports import support_of
+from fairdraw.properties._sampling_asserts import covered_rows
+from fairdraw.properties._settled import covered_requests
+from fairdraw.protocols import (
+    Capability,
+    ExplicitNoise,
+    FilterPolicy,
+    RaceNoise,
+    SamplingBatch,
+    SpecDecodeBatch,
+    rejection_sampler,
+)
 from fairdraw.runner import check_sampler, one_torch_thread
 
 if TYPE_CHECKING:
@@ -25,8 +45,9 @@ ODD = (*ODD_REJECTION, *ODD_SAMPLING)
 ENOUGH = 34
 CI_SEED = 0
 
-# One of each kind of freedom is asked with the numbers of `ci`; tools/odd_samplers.py asks all of them.
-AT_CI = ("matches exactly", "adds gumbel noise")
+# Distributions of two samplers are judged here, with the numbers of `smoke`: a scheme of its own, another arithmetic.
+# tools/odd_samplers.py runs all samplers in whole, with those of `ci`.
+DISTRIBUTIONS = ("matches exactly", "adds gumbel noise")
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +72,7 @@ def test_properties_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any:
     assert accused(sampler, "smoke", "properties") == []
 
 
-@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in AT_CI], ids=str)
+@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in DISTRIBUTIONS], ids=str)
 def test_statistics_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any: of either contract
     assert accused(sampler, "smoke", "statistical") == []
 
@@ -73,3 +94,59 @@ def test_every_freedom_is_abused_by_a_mutant() -> None:
     free |= {Capability.TOKEN_VERIFICATION}
     assert free <= declared
     assert free <= {word for mutant in ABUSES for word in mutant.make().capabilities.closed}
+
+
+@pytest.mark.parametrize("kind", [VectorRejection, DividesInTheRace])
+def test_either_race_is_right_where_no_generator_can_tell_them_apart(kind: type[VectorRejection]) -> None:
+    """Also of a sampler that promises vLLM's stream: the manual has one formula."""
+    promising = rejection_sampler(kind().verify, name="promises everything")
+    assert CHECKS["REJ406"].run(promising, profile=PROFILES["smoke"], seed=CI_SEED) > 0
+
+
+def two_scores(gap: float) -> tuple[SpecDecodeBatch, ExplicitNoise]:
+    """A rejected one-hot draft, and a race of two tokens whose scores differ by `gap`."""
+    batch = SpecDecodeBatch(
+        draft_token_ids=torch.tensor([2], dtype=torch.int32),
+        num_draft_tokens=[1],
+        cu_num_draft_tokens=torch.tensor([1], dtype=torch.int32),
+        max_spec_len=1,
+        draft_probs=None,
+        target_logits=torch.zeros(1, 3),
+        bonus_token_ids=torch.tensor([[0]], dtype=torch.int32),
+        temperature=torch.ones(1),
+    )
+    return batch, ExplicitNoise(torch.tensor([0.9], dtype=torch.float64), torch.tensor([[1.0, 1.0 + gap, 1.0]]))
+
+
+@pytest.mark.parametrize(("gap", "covered"), [(1e-2, [0]), (1e-3, [0]), (1e-6, []), (0.0, [])])
+def test_only_near_ties_are_left_to_a_rounding_of_ones_own(gap: float, covered: list[int]) -> None:
+    batch, noise = two_scores(gap)
+    assert covered_requests(as_odd(ComputesInFloat64), batch, noise) == covered
+    assert covered_requests(as_odd(VectorRejection), batch, noise) == [0]
+
+
+def test_what_is_drawn_in_an_unknown_way_and_rounded_freely_is_not_compared() -> None:
+    batch, noise = two_scores(1e-2)
+    assert covered_requests(as_odd(MatchesExactly), batch, noise) == []
+
+
+@pytest.mark.parametrize(("gap", "covered"), [(1e-3, [0]), (1e-7, [])])
+def test_only_near_ties_of_a_draw_are_left_open(gap: float, covered: list[int]) -> None:
+    batch = SamplingBatch(torch.zeros(1, 2), torch.ones(1), None, None, None, torch.zeros(1, dtype=torch.int64))
+    noise = RaceNoise(torch.tensor([[1.0, 1.0 + gap]]))
+    by_name = {one.name: one for one in ODD_SAMPLING}
+    assert covered_rows(by_name["computes in float64"], batch, noise) == covered
+    assert covered_rows(by_name["vector sampling"], batch, noise) == [0]
+
+
+def test_support_leaves_open_what_other_roundings_may_order_otherwise() -> None:
+    """Two logits a float32 step apart at the edge of top-k: an order for the oracle, none for another arithmetic."""
+    logits = torch.tensor([[1.0, 1.0 + 2.0**-23, 0.0]])
+    batch = SamplingBatch(
+        logits, torch.ones(1), torch.tensor([1], dtype=torch.int32), None, None, torch.zeros(1, dtype=torch.int64)
+    )
+    strict, slack = (support_of(Request(batch, 0), FilterPolicy(), slack) for slack in (0.0, 1e-5))
+    assert strict is not None
+    assert slack is not None
+    assert strict.required.tolist() == strict.allowed.tolist() == [False, True, False]
+    assert (slack.required.tolist(), slack.allowed.tolist()) == ([False] * 3, [True, True, False])

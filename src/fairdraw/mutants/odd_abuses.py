@@ -37,7 +37,8 @@ ABUSES: list[Mutant] = []
 
 def _abuse(*caught_by: str) -> Callable[[type[Any]], type[Any]]:  # Any: of either base
     def register(faulty: type[Any]) -> type[Any]:  # Any: as above
-        as_sampler: Any = as_rejection if issubclass(faulty, VectorRejection) else as_sampling  # Any: either function
+        made: dict[bool, Callable[[Any], Any]] = {True: as_rejection, False: as_sampling}  # Any: as above
+        as_sampler = made[issubclass(faulty, VectorRejection)]
         name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
         ABUSES.append(Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: as_sampler(faulty)))
         return faulty
