@@ -40,7 +40,7 @@ def _id(subject: Subject) -> str:
     return f"{getattr(subject, 'contract', '')} {subject.name}"
 
 
-@pytest.mark.parametrize("subject", (*QUICK, *VARIED), ids=_id)
+@pytest.mark.parametrize("subject", [*QUICK, *VARIED], ids=_id)
 def test_odd_but_right_is_green(subject: Subject) -> None:
     reference = dataclasses.replace(plans.right(), name="reference") if subject in VARIED else None
     profile = "ci" if _id(subject) == THOROUGHLY else "smoke"

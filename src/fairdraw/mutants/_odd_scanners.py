@@ -104,7 +104,8 @@ class _SubtractsPresenceFirst(_Arithmetic):
     ) -> NDArray[np.float32]:  # [vocab_size] float32
         repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
         repeated -= np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
-        return repeated - np.float32(row.factors.frequency) * counts.astype(np.float32)
+        repeated -= np.float32(row.factors.frequency) * counts.astype(np.float32)
+        return repeated
 
 
 class _AccumulatesPenalties(_Arithmetic):
@@ -122,7 +123,8 @@ class _AccumulatesPenalties(_Arithmetic):
             if token_id != PLACEHOLDER_TOKEN_ID:
                 penalty[token_id] += np.float32(row.factors.frequency)
         repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
-        return repeated - penalty
+        repeated -= penalty
+        return repeated
 
 
 class _TouchesSeenTokensOnly(PenaltiesFollower):
@@ -233,7 +235,7 @@ class _FollowsLate(Follower):
     """Changes of rows wait in a queue until somebody asks for an answer."""
 
     def __init__(self, *setting: object) -> None:
-        super().__init__(*setting)  # type: ignore[call-arg]  # of the contract's follower
+        super().__init__(*setting)
         self.queue: list[RowChanges] = []
 
     def sync(self, changes: RowChanges) -> None:
@@ -295,7 +297,7 @@ class _DenseCounts:
             both = [source, target]
             self.counts[both], self.in_prompt[both] = self.counts[both[::-1]], self.in_prompt[both[::-1]]
             for kept in (self.lists, self.counted):
-                kept[source], kept[target] = kept[target], kept[source]  # type: ignore[index, call-overload]
+                kept[source], kept[target] = kept[target], kept[source]  # type: ignore[call-overload]
             if direction is Move.UNIDIRECTIONAL:
                 self.lists[source] = None
 

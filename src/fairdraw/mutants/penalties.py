@@ -168,7 +168,7 @@ class MovesAnUnseenTokenByOneUlp(_OffInOneToken):
         return ~is_seen
 
     def moved(self, logit: np.float32, highest: float) -> np.float32:
-        return np.nextafter(logit, np.float32(np.inf))
+        return np.float32(np.nextafter(logit, np.float32(np.inf)))
 
 
 @planted_follower("PEN101")

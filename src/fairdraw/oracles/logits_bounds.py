@@ -44,7 +44,7 @@ class RowBounds:
     Args:
         may_be: Where each logit may lie.
         optional: Tokens that may also be excluded. `[vocab_size] bool`
-        unruled: Tokens of a row without a distribution that passed a filter: nothing is said of them. `[vocab_size] bool`
+        unruled: Tokens of a row without a distribution that passed a filter: nothing is asked. `[vocab_size] bool`
         least: How many tokens are not excluded, at least.
         most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
         forced: The token that all others must be impossible beside.
@@ -97,7 +97,7 @@ class RowBounds:
         forced: int,
     ) -> Bools:  # [vocab_size] bool
         """Every other token is impossible, if only by its probability."""
-        right = found <= found[forced] - np.float32(_IMPOSSIBLE)
+        right: Bools = found <= found[forced] - np.float32(_IMPOSSIBLE)
         right |= np.isneginf(found) | (self.may_be.high >= _UNFORCEABLE) | (np.isnan(self.may_be.low) & np.isnan(found))
         right[forced] = bool(np.isfinite(found[forced]))
         return right
@@ -111,7 +111,8 @@ class RowBounds:
         if self.forced is not None:
             return (self.hold(found) & self.hold(other)) | alike(found, other)
         excluded = np.isneginf(found) | np.isneginf(other)
-        return alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
+        agreed: Bools = alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
+        return agreed
 
     def greatest(self) -> set[int]:
         """Tokens that may have the greatest logit; all of them in a row without a distribution."""
@@ -274,7 +275,7 @@ class _Bounding:
         return before.without_rule() if before.is_lawless else before.over_min_p(row.params.min_p)
 
     def cut_by_top_k_and_top_p(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
-        """A row of a request without filters passes those of its batch as well, which then keep what has probability."""
+        """A row of a request without filters passes those of its batch, too, which then keep what has probability."""
         uses_top_k = not row.is_greedy and 0 < row.params.top_k < row.vocab_size
         top_p = 1.0 if row.is_greedy else row.params.top_p
         if before.forced is not None:

@@ -190,8 +190,8 @@ class PenaltiesScanner(Protocol):
 
     A logit of a token in prompt or output is divided by the repetition penalty if it is positive, and multiplied by it
     if not; then the frequency penalty times the count in the output, and the presence penalty if that is not 0, are
-    subtracted. No rounding is promised, and other logits stay as they are. A scanner that promises bits has an attribute
-    `rounding` (`Rounding`).
+    subtracted. No rounding is promised, and other logits stay as they are. A scanner that promises bits has an
+    attribute `rounding` (`Rounding`).
     """
 
     @property
