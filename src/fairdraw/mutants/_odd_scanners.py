@@ -89,7 +89,8 @@ class _SubtractsTheSumOfPenalties(_Arithmetic):
     ) -> NDArray[np.float32]:  # [vocab_size] float32
         repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
         frequency, presence = np.float32(row.factors.frequency), np.float32(row.factors.presence)
-        return repeated - (frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32))
+        repeated -= frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32)
+        return repeated
 
 
 class _SubtractsPresenceFirst(_Arithmetic):
