@@ -1,4 +1,8 @@
-"""11x to 16x: bit for bit the specification, step by step, and the real vLLM."""
+"""11x to 16x: the specification, step by step, and the real vLLM.
+
+Planners that declare a `rounding` are compared bit for bit. For others, float32 arithmetic in another order, ties at the
+edge of a filter and the way of forcing a token may make a difference; `fairdraw.oracles.logits_bounds` says how much.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
 
 @check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
 def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """One parameter per request, all of them in one batch: bitwise what the specification says.
+    """One parameter per request, all of them in one batch: what the specification says, bitwise if that is declared.
 
     The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype.
     """
@@ -56,7 +60,7 @@ def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: Log
 
 @check("PLAN112", lambda can: logits_cases(can, max_kinds=8), contract="logits_plan")
 def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Up to eight parameters per request, each request its own: bitwise always-copy in vLLM's order.
+    """Up to eight parameters per request, each request its own: what always copying gives in vLLM's order.
 
     Masks or numbers of one request on its neighbour's rows; greedy requests beside random ones.
     """
@@ -161,7 +165,7 @@ def _advanced(request: LogitsRequest, position: int) -> LogitsRequest:
 
 @differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8), contract="logits_plan")
 def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
-    """One step without drafts, any parameters: bitwise the logits that vLLM's `Sampler` draws from.
+    """One step without drafts, any parameters: the logits that vLLM's `Sampler` draws from.
 
     The specification equals vLLM 0.22.0 here, so a difference is this implementation's.
     """
@@ -182,7 +186,7 @@ def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, referen
     contract="logits_plan",
 )
 def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
-    """Several steps of a batch whose requests come, go and move: bitwise vLLM's logits in each.
+    """Several steps of a batch whose requests come, go and move: vLLM's logits in each.
 
     State that went with the wrong row, or a plan made for an earlier batch.
     """
@@ -197,7 +201,7 @@ def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, refere
     contract="logits_plan",
 )
 def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
-    """Steps with drafts: bitwise what vLLM's `RejectionSampler` verifies with, and what it draws bonus tokens from.
+    """Steps with drafts: what vLLM's `RejectionSampler` verifies with, and what it draws bonus tokens from.
 
     Parameters that vLLM drops or refuses with drafts are left out.
     """

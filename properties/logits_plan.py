@@ -22,7 +22,7 @@ CHECKS: tuple[Check, ...] = (
     structure.the_logits_given_are_never_modified,
     structure.raw_logprobs_can_be_computed_after_processing,
     structure.processed_logits_are_contiguous_float32,
-    # 11x: bit for bit the specification
+    # 11x: the specification
     equality.every_processor_alone_equals_the_oracle,
     equality.every_pair_of_processors_equals_the_oracle,
     equality.any_mix_of_parameters_equals_the_oracle,
@@ -40,7 +40,7 @@ CHECKS: tuple[Check, ...] = (
     relations.rows_do_not_depend_on_batch_mates,
     relations.custom_processors_are_called_once_with_the_right_rows,
     relations.greedy_tokens_are_those_before_temperature_and_filters,
-    # 16x: bit for bit the real vLLM
+    # 16x: the real vLLM
     equality.plain_steps_equal_upstream,
     equality.live_batches_equal_upstream,
     equality.speculative_steps_equal_upstream,

@@ -40,14 +40,17 @@ class _RewritingMachine(PenaltiesMachine):
 
 @lifecycle_check("PEN101", PenaltiesMachine, contract="penalties", weight=1.5)
 def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
-    """Whatever happened to the batch, the logits are bit for bit those of a recount of every prompt and output.
+    """Whatever happened to the batch, the logits are those of a recount of every prompt and output.
+
+    They may differ by what float32 arithmetic in another order explains, a few units in the last place, and by the sign
+    of zero; tokens that are not penalised stay as they are. A scanner that declares a `rounding` is held to its bits.
 
     The last event of the smallest life says what was missed. After `Decode` with several accepted drafts: only the last
     token was appended. After `Repair`: a placeholder was counted, or its token was not. After `Cut`: lost tokens still
     count. After `Swap`, `Finish` or `Preempt`: state stayed in a row when its request moved. After `Resume`: what was
     said before counts twice. After `Draft`: a draft row must see the output and the drafts *before* it, the bonus row
     all drafts, and rejected drafts must leave no trace. If a single `Add` is enough, it is the arithmetic: repetition
-    (prompt and output) first, then frequency times count, then presence (both output only), each rounded to float32.
+    (prompt and output) first, then frequency times count and presence (both output only).
     """
     playing.happen(event)
 
@@ -56,7 +59,8 @@ def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: 
 def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     """What a step reads from the output lists is at most twice what is new, and a few tokens per row.
 
-    Reads are counted, not timed: the lists count every token that leaves them. A scanner that fails this rescans: its
+    New is also what no earlier step has read, and a placeholder until it is a token. Reads are counted, not timed: the
+    lists count every token that leaves them. A scanner that fails this rescans: its
     step costs more with every token ever generated, which at long outputs is more than the sampling kernels take. If
     it is meant to, decline `new-tokens-only`.
     """
@@ -76,7 +80,9 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
 
 @lifecycle_check("PEN401", PenaltiesMachine, contract="penalties", weight=0.7, differential=True)
 def penalised_logits_equal_upstream_after_every_event(playing: Playing, event: Event) -> None:
-    """The logits are bit for bit those of the reference, by default the real vLLM with its own `InputBatch`.
+    """The logits are those of the reference, by default the real vLLM with its own `InputBatch`.
+
+    They agree bit for bit if the scanner declares a `rounding`, and up to rounding if not.
 
     If `PEN101` holds and this one does not, the reference and the specification disagree: look which release it is.
     """

@@ -81,7 +81,8 @@ def shown_thinking_tokens_equal_a_recount_after_every_event(playing: Playing, ev
 def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     """What a step reads from the output lists is at most twice what is new, and as much per row as a marker is long.
 
-    Reads are counted, not timed. A scanner that fails this searches the whole output for its markers in every step, as
+    New is also what no earlier step has read, and a placeholder until it is a token. Reads are counted, not timed. A
+    scanner that fails this searches the whole output for its markers in every step, as
     vLLM 0.21 to 0.33 do but for 0.25: hundreds of milliseconds at long outputs. If it is meant to, decline
     `new-tokens-only`.
     """

@@ -31,7 +31,7 @@ ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *pla
 THOROUGHLY = "penalties dense counts"
 """Judged at `ci` here; `tools/odd_samplers.py` does it for all."""
 QUICK = tuple(subject for subject in ODD if not hasattr(subject, "open_plan"))
-VARIED = tuple(plan for plan in plans.ODD_BUT_RIGHT if plan.name in ("vectorised", "keeps exactly k", "keeps books"))
+VARIED = tuple(plan for plan in plans.ODD_BUT_RIGHT if plan.name in ("vectorised", "keeps exactly k"))
 """Planners take seconds each; the others are in `tests/test_properties_logits_plan.py`, with fewer cases."""
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}
 

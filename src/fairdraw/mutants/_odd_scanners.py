@@ -89,8 +89,8 @@ class _SubtractsTheSumOfPenalties(_Arithmetic):
     ) -> NDArray[np.float32]:  # [vocab_size] float32
         repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
         frequency, presence = np.float32(row.factors.frequency), np.float32(row.factors.presence)
-        subtracted = frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32)
-        return np.asarray(repeated - subtracted, dtype=np.float32)
+        repeated -= frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32)
+        return repeated
 
 
 class _SubtractsPresenceFirst(_Arithmetic):
@@ -105,7 +105,8 @@ class _SubtractsPresenceFirst(_Arithmetic):
     ) -> NDArray[np.float32]:  # [vocab_size] float32
         repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
         repeated -= np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
-        return np.asarray(repeated - np.float32(row.factors.frequency) * counts.astype(np.float32))
+        repeated -= np.float32(row.factors.frequency) * counts.astype(np.float32)
+        return repeated
 
 
 class _AccumulatesPenalties(_Arithmetic):
@@ -123,7 +124,8 @@ class _AccumulatesPenalties(_Arithmetic):
             if token_id != PLACEHOLDER_TOKEN_ID:
                 penalty[token_id] += np.float32(row.factors.frequency)
         repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
-        return np.asarray(repeated - penalty)
+        repeated -= penalty
+        return repeated
 
 
 class _TouchesSeenTokensOnly(PenaltiesFollower):
@@ -234,7 +236,7 @@ class _FollowsLate(Follower):
     """Changes of rows wait in a queue until somebody asks for an answer."""
 
     def __init__(self, *setting: object) -> None:
-        super().__init__(*setting)  # of the contract's follower
+        super().__init__(*setting)
         self.queue: list[RowChanges] = []
 
     def sync(self, changes: RowChanges) -> None:

@@ -75,4 +75,5 @@ def alike(
     """Whether two answers agree, up to `apart`, the sign of zero and the bits of NaN."""
     equal = (one == other) | (np.isnan(one) & np.isnan(other))
     with np.errstate(invalid="ignore"):
-        return np.asarray(equal | (np.abs(one.astype(np.float64) - other) <= apart))
+        found: NDArray[np.bool_] = equal | (np.abs(one.astype(np.float64) - other) <= apart)
+    return found

@@ -41,14 +41,13 @@ _UNFORCEABLE = 1e8
 class RowBounds:
     """What one row may be.
 
-    Args:
-        may_be: Where each logit may lie.
-        optional: Tokens that may also be excluded. `[vocab_size] bool`
-        unruled: Tokens of a row without a distribution that passed a filter, of which nothing is said. `[vocab_size]
-            bool`
-        least: How many tokens are not excluded, at least.
-        most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
-        forced: The token that all others must be impossible beside.
+        Args:
+            may_be: Where each logit may lie.
+            optional: Tokens that may also be excluded. `[vocab_size] bool`
+                unruled: Tokens of a row without a distribution that passed a filter: nothing is asked. `[vocab_size] bool`
+                least: How many tokens are not excluded, at least.
+            most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
+            forced: The token that all others must be impossible beside.
     """
 
     may_be: Intervals
@@ -80,7 +79,7 @@ class RowBounds:
             right &= ~(self.optional & is_excluded)
         if self.most is not None and num_kept > self.most:
             right &= ~self._torn(is_excluded)
-        return np.asarray(right)
+        return right
 
     def _torn(
         self,
@@ -98,10 +97,10 @@ class RowBounds:
         forced: int,
     ) -> Bools:  # [vocab_size] bool
         """Every other token is impossible, if only by its probability."""
-        right = found <= found[forced] - np.float32(_IMPOSSIBLE)
+        right: Bools = found <= found[forced] - np.float32(_IMPOSSIBLE)
         right |= np.isneginf(found) | (self.may_be.high >= _UNFORCEABLE) | (np.isnan(self.may_be.low) & np.isnan(found))
         right[forced] = bool(np.isfinite(found[forced]))
-        return np.asarray(right)
+        return right
 
     def agree(
         self,
@@ -112,7 +111,8 @@ class RowBounds:
         if self.forced is not None:
             return (self.hold(found) & self.hold(other)) | alike(found, other)
         excluded = np.isneginf(found) | np.isneginf(other)
-        return alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
+        agreed: Bools = alike(found, other, self.may_be.width) | (self.optional & excluded) | self.unruled
+        return agreed
 
     def greatest(self) -> set[int]:
         """Tokens that may have the greatest logit; all of them in a row without a distribution."""
