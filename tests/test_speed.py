@@ -176,8 +176,16 @@ def test_profile_shrinks_to_the_budget_and_no_further_than_needed() -> None:
 
 def test_least_profile_still_compares_something() -> None:
     least = fit(FEW, Sleepy(), CI, Speed(100.0), 1.0)
-    assert (least.examples, least.draws) == (2, 500)
+    assert (least.examples, least.draws) == (2, 1000)
     assert least.examples_for(Sleepy().capabilities, 0.1) == 2
+
+
+def test_properties_have_half_of_a_budget_that_is_too_short_for_statistics() -> None:
+    speed = Speed(0.05)  # 6.4 s for the calls of LAW101 alone, however few its draws
+    chosen = fit(FEW, Sleepy(), CI, speed, 7.0)
+    seconds = expected_seconds(FEW, Sleepy(), chosen, speed)
+    assert seconds["REJ101"] + seconds["REJ103"] <= 3.5
+    assert sum(seconds.values()) > 7
 
 
 def test_claims_follow_from_the_smaller_profile() -> None:
@@ -197,7 +205,7 @@ def test_estimate_says_how_long_and_what_it_costs() -> None:
     assert "slow=True" in long[1]
     shrunk = Estimate(CI.scaled(0.12), 55.0, Speed(0.1), budget=60.0).lines()
     assert shrunk[1].startswith("time budget 60 s: 12 % of the examples and draws of ci")
-    assert "some checks will be undecided" in Estimate(CI.scaled(0.001), 99.0, Speed(0.1), budget=60.0).lines()[-1]
+    assert "some will be undecided" in Estimate(CI.scaled(0.001), 99.0, Speed(0.1), budget=60.0).lines()[-1]
 
 
 def test_nothing_shrinks_without_a_budget() -> None:

@@ -69,11 +69,11 @@ class Profile:
     scale: float = 1.0
 
     def scaled(self, scale: float) -> Profile:
-        """This profile with a part of its examples and draws; at least 2 and 200, as fewer show nothing.
+        """This profile with a part of its examples and draws; at least 2 and 1000, as fewer show nothing.
 
         Example:
             >>> Profile("ci", 100, 25).scaled(0.1)
-            Profile(name='ci', examples=10, slow_examples=2, draws=50000, slow_draws=400, scale=0.1)
+            Profile(name='ci', examples=10, slow_examples=2, draws=50000, slow_draws=1000, scale=0.1)
         """
         if scale == 1:
             return self
@@ -90,7 +90,7 @@ class Profile:
         return self.slow_draws if capabilities.slow else self.draws
 
 
-_FEWEST_DRAWS = 200
+_FEWEST_DRAWS = 1000
 
 PROFILES = {
     profile.name: profile

@@ -247,7 +247,7 @@ def calibrate(clock: Callable[[], float] = time.perf_counter) -> float:
 
     with one_torch_thread():
         work()  # loads what is loaded at first use
-        return min(work() for _ in range(3))
+        return median(work() for _ in range(20))  # other processes come and go
 
 
 def measure(
@@ -279,11 +279,13 @@ _PROBE, _SLOW_PROBE = Profile("probe", 20, 5, 20_000, 20_000), Profile("probe", 
 
 
 def _timed(check: AnyCheck, sampler: Any, profile: Profile, seconds: float) -> list[Call]:
-    """The calls of a check, for some seconds; at least one, whatever it finds."""
-    meter, ends_at = Meter(), time.time() + seconds
+    """The calls of a check, for some seconds from the first on; at least one, whatever it finds."""
+    meter, first = Meter(), [0.0]
 
     def out_of_time() -> bool:
-        return bool(meter.calls) and time.time() >= ends_at
+        if not meter.calls:  # the suite prepares what it draws from
+            first[0] = time.perf_counter()
+        return bool(meter.calls) and time.perf_counter() >= first[0] + seconds
 
     with suppress(Exception, SystemExit):  # what it finds is the business of the run
         check.run(meter.wrap(sampler), profile=profile, out_of_time=out_of_time)
@@ -408,7 +410,7 @@ class Estimate:
                 "shorter: --time-budget SECONDS, a smaller --profile, or Capabilities(slow=True) in the adapter"
             )
         if self.budget is not None and self.seconds > self.budget:
-            told.append("the time budget is too short even for the fewest examples: some checks will be undecided")
+            told.append("the time budget is too short for all checks: properties come first, some will be undecided")
         return told
 
 
@@ -459,21 +461,24 @@ def fit(
 ) -> Profile:
     """The largest part of `profile` whose checks and mutation controls are expected to fit into `budget` seconds.
 
-    Plans follow from the profile, and so does what the header says that the run can see. `profile` itself if it fits,
-    and the least of it if nothing does.
+    Plans follow from the profile, and so does what the header says that the run can see. `profile` itself if it fits.
+    If not even its least draws do, properties get half of the budget; statistical checks have what is left.
     """
 
-    def fits(scale: float) -> bool:
-        scaled = profile.scaled(scale)
-        return _total(checks, sampler, scaled, speed, reference, workers) <= _BUDGET_SHARE * budget
+    def fits(some: Sequence[AnyCheck], part: Profile, seconds: float) -> bool:
+        return _total(some, sampler, part, speed, reference, workers) <= seconds
 
-    if fits(1.0):
+    if fits(checks, profile, _BUDGET_SHARE * budget):
         return profile
+    least = profile.scaled(_LEAST_SCALE)
+    some, seconds = checks, _BUDGET_SHARE * budget
+    if not fits(checks, least, seconds):
+        some, seconds = [check for check in checks if check.lens != "statistical"], 0.5 * budget
     low, high = _LEAST_SCALE, 1.0
     for _ in range(12):  # halves the logarithm of what is left: 0.2 % at the end
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return profile.scaled(float(f"{low:.3g}"))
+        low, high = (middle, high) if fits(some, profile.scaled(middle), seconds) else (low, middle)
+    return profile.scaled(float(f"{low:.3g}")) if some else least
 
 
 _LEAST_SCALE = 1e-3
