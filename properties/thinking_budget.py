@@ -42,6 +42,12 @@ class _RewritingMachine(ThinkingMachine):
     def replace(self, row: int, output: list[int]) -> None:
         self.do(Replace(row, tuple(output)))
 
+    @rule(row=st.integers(0, 3), length=st.integers(0, 6))
+    @precondition(lambda self: self.num_requests > 0)
+    def replace_by_thoughts(self, row: int, length: int) -> None:
+        """Another list that stands inside of a section: where there is a budget, it decides what is forced."""
+        self.do(Replace(row, (*self.begun.start, *(5,) * length)))
+
 
 class _SayingMachine(ThinkingMachine):
     """Markers are said token by token, too, so that they begin in one step and end in another."""

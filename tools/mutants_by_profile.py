@@ -79,7 +79,8 @@ def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
 
 
 def key(row: Row) -> tuple[object, ...]:
-    return row["contract"], row["mutant"], row["profile"], row["seed"]
+    """Mutants of the two suites may have one name; the check that they name first tells them apart."""
+    return row["contract"], row["mutant"], row["first"], row["profile"], row["seed"]
 
 
 def all_rows(kept: dict[tuple[object, ...], Row], part: Path) -> list[Row]:
@@ -89,7 +90,8 @@ def all_rows(kept: dict[tuple[object, ...], Row], part: Path) -> list[Row]:
         for contract, mutant in mutants():
             for profile in PROFILE_NAMES:
                 for seed in SEEDS:
-                    row = kept.get((contract, mutant.name, profile, seed)) or tried(contract, mutant, profile, seed)
+                    asked = (contract, mutant.name, mutant.caught_by[0], profile, seed)
+                    row = kept.get(asked) or tried(contract, mutant, profile, seed)
                     if key(row) not in kept:
                         file.write(json.dumps(row) + "\n")
                         file.flush()
