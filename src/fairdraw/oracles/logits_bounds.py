@@ -44,8 +44,8 @@ class RowBounds:
     Args:
         may_be: Where each logit may lie.
         optional: Tokens that may also be excluded. `[vocab_size] bool`
-            unruled: Tokens of a row without a distribution that passed a filter: nothing is asked. `[vocab_size] bool`
-            least: How many tokens are not excluded, at least.
+        unruled: Tokens of a row without a distribution that passed a filter: nothing is asked. `[vocab_size] bool`
+        least: How many tokens are not excluded, at least.
         most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
         forced: The token that all others must be impossible beside.
     """

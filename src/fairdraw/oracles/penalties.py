@@ -112,8 +112,8 @@ class DividingPenaltiesOracle(PenaltiesOracle):
     """The same specification, but a positive logit is divided by the repetition penalty, with one rounding.
 
     A rounded reciprocal and a product round twice, and may end one bit away from the quotient. vLLM does the one in its
-        torch code and the other in its CUDA kernel, so "bitwise" has two meanings: this is the second,
-        `Rounding.VLLM_CUDA`.
+    torch code and the other in its CUDA kernel, so "bitwise" has two meanings: this is the second,
+    `Rounding.VLLM_CUDA`.
     """
 
     def repeated(
