@@ -1,7 +1,8 @@
 """11x to 16x: the specification, step by step, and the real vLLM.
 
-Planners that declare a `rounding` are compared bit for bit. For others, float32 arithmetic in another order, ties at the
-edge of a filter and the way of forcing a token may make a difference; `fairdraw.oracles.logits_bounds` says how much.
+Planners that declare a `rounding` are compared bit for bit. For others, float32 arithmetic in another order, ties at
+the edge of a filter and the way of forcing a token may make a difference; `fairdraw.oracles.logits_bounds` says how
+much.
 """
 
 from __future__ import annotations
