@@ -20,6 +20,8 @@ from typing import Any
 
 from provenance import commit, machine
 
+from fairdraw.contracts import contract_name
+from fairdraw.mutants import logits_plan, penalties, thinking_budget
 from fairdraw.mutants.odd_rejection import ODD_REJECTION
 from fairdraw.mutants.odd_sampling import ODD_SAMPLING
 from fairdraw.runner import check_sampler
@@ -27,7 +29,13 @@ from fairdraw.seeds import DEFAULT_SEED
 
 Row = dict[str, Any]  # Any: JSON
 
-SAMPLERS: dict[str, tuple[Any, ...]] = {"rejection": ODD_REJECTION, "sampling": ODD_SAMPLING}
+SAMPLERS: dict[str, tuple[Any, ...]] = {
+    "logits_plan": logits_plan.ODD_BUT_RIGHT,
+    "penalties": penalties.ODD_BUT_RIGHT,
+    "rejection": ODD_REJECTION,
+    "sampling": ODD_SAMPLING,
+    "thinking_budget": thinking_budget.ODD_BUT_RIGHT,
+}
 
 
 def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either contract
@@ -38,7 +46,7 @@ def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either co
     accused = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
     unsupported = sorted(map(str, sampler.capabilities.closed))
     return {
-        "contract": sampler.contract,
+        "contract": contract_name(sampler),
         "sampler": sampler.name,
         "profile": profile,
         "seed": seed,
