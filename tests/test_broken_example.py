@@ -94,7 +94,7 @@ def test_statistical_story_says_how_far_off_and_how_sure(result: Result) -> None
 def test_last_lines_say_where_to_start(result: Result) -> None:
     lines = result.output.splitlines()
     assert lines[-2] == "start with REJ107 a rejected draft is not recovered: fairdraw explain REJ107"
-    assert lines[-1] == "RED: promises broken: 2"
+    assert lines[-1] == "RED: checks failed: 2"
 
 
 def test_page_shows_this_very_text(result: Result) -> None:

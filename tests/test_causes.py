@@ -117,3 +117,11 @@ def test_what_has_no_story_is_told_last() -> None:
         "REJ101",
         "LAW101",
     ]
+
+
+def test_noise_is_no_missing_capability_where_distributions_are_wrong() -> None:
+    noise = [record(code, needs=("seeded-noise",)) for code in ("SAM161", "SAM162")]
+    others = [record(f"SAM{number}", "passed") for number in range(101, 111)]
+    assert [cause.missing for cause in find_causes([*noise, *others])] == ["seeded-noise"]
+    wrong = record("LAW701", needs=())
+    assert not any(cause.missing for cause in find_causes([*noise, *others, wrong]))

@@ -25,7 +25,7 @@ from fairdraw.failures import CheckFailure
 from fairdraw.loading import all_checks
 from fairdraw.mutants.rejection import Mutant, right
 from fairdraw.protocols import Capabilities, Capability
-from fairdraw.report import BROKEN, GREEN, Summary
+from fairdraw.report import GREEN, RED, Summary
 from fairdraw.runner import CheckRecord, Session
 from fairdraw.statistical import test_rejection, test_sampling
 
@@ -92,7 +92,7 @@ def test_weak_control_is_reported_and_not_red() -> None:
 
 def test_blind_control_is_red_in_smoke_too() -> None:
     summary = Summary([PASSED], [run_control(failing_after(None), Counting(), SMOKE)])
-    assert summary.exit_code == BROKEN
+    assert summary.exit_code == RED
     assert "missed: fails late was not caught by REJ101" in "\n".join(summary.lines())
 
 

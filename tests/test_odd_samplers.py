@@ -72,7 +72,7 @@ def test_properties_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any:
     assert accused(sampler, "smoke", "properties") == []
 
 
-@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in DISTRIBUTIONS], ids=str)
+@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in DISTRIBUTIONS], ids=lambda one: one.name)
 def test_statistics_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any: of either contract
     assert accused(sampler, "smoke", "statistical") == []
 

@@ -72,6 +72,14 @@ SELDOM = (
 """What a right sampler may well not promise. Explicit noise, ragged batches and both kinds of drafts are not among
 them: to decline those costs most of the checks, and a fault there is the fault that is looked for."""
 
+_ABOUT_NOISE = (
+    Capability.REFERENCE_RACE,
+    Capability.SEEDED_NOISE,
+    Capability.REQUEST_SEEDS,
+    Capability.UPSTREAM_STREAM,
+    Capability.COUNTER_NOISE,
+)
+
 _MANY_LAWS = 3
 
 
@@ -144,11 +152,14 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
     That is so if at least half of the checks that need it broke, and at least twice the share of those that do not: a
     fault that breaks everything says nothing about capabilities. Of several it is the one that most broken checks need.
     """
+    drawn_wrong = [r for r in records if r.lens == "statistical" and r.status == "failed"]
     asked, broken = _asked(records), [record for record in records if record.status in ("failed", "error")]
     needing = Counter(need for record in asked for need in record.needs)
     failing = Counter(need for record in broken for need in record.needs)
 
     def is_lacking(word: str) -> bool:
+        if word in _ABOUT_NOISE and any(word not in record.needs for record in drawn_wrong):
+            return False  # a wrong distribution breaks these, too; to give them up would only hide it
         num_others = max(len(asked) - needing[word], 1)
         share_of_others = (len(broken) - failing[word]) / num_others
         return failing[word] > 0 and failing[word] / needing[word] >= max(0.5, 2 * share_of_others)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fairdraw import expected
+from fairdraw.budget import Deadline
 from fairdraw.checks import PROFILES, AnyCheck, Profile
 from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Untried, controls_for, run_control
@@ -207,7 +208,8 @@ class Bench:
 
         try:
             with one_torch_thread():
-                return draw_pictures(folder, self.checks, self.sampler, self.profile, self.job.seed)
+                deadline = Deadline(self.job.ends_at)
+                return draw_pictures(folder, self.checks, self.sampler, self.profile, self.job.seed, deadline)
         except ImportError as error:
             raise CannotStart(str(error)) from None
 
