@@ -25,7 +25,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    monkeypatch.setattr("fairdraw.check_cli.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw.job.controls_for", lambda *_: [])
 
     def run(command: str) -> str:
         for name in ("kernels", "fairdraw_verify"):  # every command is a process
@@ -39,8 +39,8 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_page_leads_from_red_to_green(followed: str) -> None:
-    verdicts = re.findall(r"^(?:RED|FAILED|FIXED|GREEN): \w+", followed, flags=re.MULTILINE)
-    assert verdicts == ["RED: promises", "FAILED: fairdraw_verify", "FIXED: REJ107", "GREEN: every"]
+    verdicts = re.findall(r"^(?:RED|FAILED|FIXED|GREEN)[:,] \w+", followed, flags=re.MULTILINE)
+    assert verdicts == ["RED: checks", "FAILED: fairdraw_verify", "FIXED: REJ107", "GREEN, distributions"]
 
 
 def test_page_was_followed_to_the_end() -> None:
