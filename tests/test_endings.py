@@ -107,7 +107,7 @@ HERE = {
     "stale xfail": Run("right", BOTH, "RED: known failures gone: 1", 1, ["--profile=ci", "--xfails=xfails.toml"]),
     "hangs": Run(
         "hangs", ("SAM101", "SAM102"), r"INCOMPLETE: 1 of 2 checks did not finish: SAM10\d; nothing else failed", 11,
-        ["--call-timeout=1"],
+        ["--call-timeout=4"],
     ),
 }  # fmt: skip
 """Runs that leave their process alive."""
@@ -118,7 +118,7 @@ LETHAL = {
     "interrupted": Run("ends_parent", ("SAM101", "SAM102"), INTERRUPTED, 130),
     "dies": Run("dies", ("SAM101", "SAM102"), LOST, 11),
     "leaves": Run("leaves", ("SAM101", "SAM102"), LOST, 11),
-    "is stuck": Run("is_stuck", ("SAM101", "SAM102"), LOST, 11, ["--call-timeout=1"]),
+    "is stuck": Run("is_stuck", ("SAM101", "SAM102"), LOST, 11, ["--call-timeout=4"]),
 }
 """Runs that kill their process, or the one above it."""
 
