@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("stranger")
 @pytest.fixture(autouse=True)
 def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
     """They have tests of their own."""
-    monkeypatch.setattr("fairdraw.check_cli.controls_for", lambda *_: [])
+    monkeypatch.setattr("fairdraw.job.controls_for", lambda *_: [])
 
 
 def check(factory: str, *options: str) -> Result:

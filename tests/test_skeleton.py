@@ -136,7 +136,7 @@ def test_sampler_that_ignores_a_draft_law_of_another_name_is_caught(here: Path) 
     path.write_text(path.read_text().replace("q=...,  # fill in", "q=batch.draft_probs,"))
     result = CliRunner().invoke(main, ["check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ403"])
     assert result.exit_code == 1
-    assert "RED: promises broken: 1" in result.output
+    assert "RED: checks failed: 1" in result.output
 
 
 @pytest.mark.usefixtures("here")

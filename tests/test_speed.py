@@ -204,7 +204,7 @@ def test_estimate_says_how_long_and_what_it_costs() -> None:
     assert "--time-budget" in long[1]
     assert "slow=True" in long[1]
     shrunk = Estimate(CI.scaled(0.12), 55.0, Speed(0.1), budget=60.0).lines()
-    assert shrunk[1].startswith("time budget 60 s: 12 % of the examples and draws of ci")
+    assert shrunk[1].startswith("60 s left of the time budget: 12 % of the examples and draws of ci")
     assert "some will be undecided" in Estimate(CI.scaled(0.001), 99.0, Speed(0.1), budget=60.0).lines()[-1]
 
 

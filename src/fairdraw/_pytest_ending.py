@@ -29,6 +29,7 @@ class Ending:
     def __init__(self) -> None:
         self.planned: set[str] = set()
         self.signal = ""
+        self.num_marked = 0
         self._done: set[str] = set()
 
     def plan(self, node_ids: Iterable[str]) -> None:
@@ -41,8 +42,9 @@ class Ending:
         if has_records or node_id in self._done:
             self._done.add(node_id)
             return None
-        if report.skipped:  # by a mark of the user's, who knows
+        if report.skipped and report.when == "setup" and node_id in self.planned:  # by a mark of the user's
             self.planned.discard(node_id)
+            self.num_marked += 1
             return None
         if not report.failed or (self.planned and node_id not in self.planned):
             return None
@@ -55,7 +57,9 @@ class Ending:
 
     def scope(self, narrowed: str, outside: str) -> Scope:
         """What the verdict has to know."""
-        return Scope(len(self.planned - self._done), narrowed, self.signal, outside)
+        marked = f"{self.num_marked} checks skipped by marks" if self.num_marked else ""
+        words = ", ".join(word for word in (narrowed, marked) if word)
+        return Scope(len(self.planned - self._done), words, self.signal, outside)
 
 
 def _first_line(text: str) -> str:

@@ -333,6 +333,9 @@ class PytestRun:
             *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
             *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
             *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
+            *(["--lf"] if getattr(option, "lf", False) else []),
+            *(f"--deselect {name}" for name in getattr(option, "deselect", None) or ()),
+            *(f"--ignore {name}" for name in getattr(option, "ignore", None) or ()),
             *(["tests named one by one"] if any("::" in str(argument) for argument in self.config.args) else []),
         ]
         return " ".join(words)

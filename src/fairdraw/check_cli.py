@@ -165,7 +165,8 @@ def check_command(**options: Any) -> None:  # Any: click's, by the fields of _As
         crew.close()
     if run.refusal and run.plan is None:
         raise Refused(run.refusal)
-    exit_code = run.report()
+    with _signals_ignored():
+        exit_code = run.report()
     if run.refusal:  # after the checks: what they found is not lost
         raise Refused(run.refusal)
     sys.exit(exit_code)
@@ -178,6 +179,21 @@ def _signals_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         names = []
     before = {name: signal.signal(getattr(signal, name), _interrupt) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+@contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """A second signal does not cut the report of the first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {name: signal.signal(getattr(signal, name), signal.SIG_IGN) for name in names}
     try:
         yield
     finally:
@@ -206,6 +222,7 @@ class _Run:
         self.plan = plan = crew.plan()
         if plan.nothing:
             click.echo(f"NOTHING MEASURED: {plan.nothing}")
+            self.asked.files.write(plan.header, Summary([]))  # no older file may pass for this run's
             sys.exit(NOTHING_RUN)
         click.echo("\n".join(plan.header.lines()))
         self.asked.files.start(plan.header, len(plan.pieces))

@@ -102,6 +102,13 @@ PROFILES = {
 }
 
 
+def _is_same(one: Any, other: Any) -> bool:  # Any: samplers of any contract
+    """Whether two objects wrap the same code under the same name; a name alone may be shared by strangers."""
+    functions = (getattr(sampler, "function", None) for sampler in (one, other))
+    codes = {getattr(function, "__code__", None) for function in functions}
+    return one.name == other.name and len(codes) == 1
+
+
 @dataclass(frozen=True)
 class Question:
     """What every check has in common, whatever it is made of.
@@ -155,7 +162,7 @@ class Question:
             return self.missing(asked)
         if reference is None:
             return "there is no reference sampler to compare with (the header says why)"
-        if reference.name == sampler.name:
+        if _is_same(reference, sampler):
             return f"{sampler.name} is the reference itself"
         compared: Capabilities = reference.capabilities
         return self.missing(asked) or self.missing(compared)

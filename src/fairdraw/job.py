@@ -18,7 +18,7 @@ from fairdraw.budget import Deadline
 from fairdraw.checks import PROFILES, AnyCheck, Profile
 from fairdraw.contracts import CONTRACTS, contract_of
 from fairdraw.controls import Untried, controls_for, run_control
-from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
 from fairdraw.pulse import SamplerHangs
 from fairdraw.report import Header, count_checks, worded_fairness
 from fairdraw.runner import CheckRecord, Session, one_torch_thread, run_check
@@ -196,7 +196,11 @@ class Bench:
 
     def control(self, number: int) -> Control:
         """Try one mutant."""
-        return run_control(self._mutants[number], self.sampler, self.session)
+        planned = self._mutants[number]
+        try:
+            return run_control(planned, self.sampler, self.session)
+        except Exception as error:  # the sampler's own attributes are read for it
+            return planned.control(untried=Untried.LOST, detail=last_line(error))
 
     def draw_pictures(self, folder: Path) -> list[Path]:
         """A picture per table; what was drawn in this process is not drawn again.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.contracts import CONTRACTS, contract_of, load_part, missing_parts
-from fairdraw.protocols import Subject
+from fairdraw.protocols import Capability, Subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -156,6 +156,12 @@ def as_sampler(value: object) -> Subject:
         raise CannotStart(
             f"sampler={type(value).__name__} has no {missing_parts(value)}, but a sampler must have one. "
             "Wrap a function with fairdraw.rejection_sampler(function)."
+        )
+    drafts = {Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS}
+    if contract.name == "rejection" and drafts <= set(value.capabilities.closed):
+        raise CannotStart(
+            f"sampler {value.name}: dense-drafts and one-hot-drafts are closed, but it must take one kind of drafts. "
+            "Close one at most."
         )
     unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})
     if unknown:

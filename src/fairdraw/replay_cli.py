@@ -195,10 +195,10 @@ def _tell(record: CheckRecord, stored: _Stored, undecided: str) -> Told:
     if undecided:
         click.echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
-    same = crash.sampler in (None, name)
+    same = crash.sampler == name
     now = f"{name} keeps this promise {stored.place}" + (" now." if same else ".")
     told: Told = "FIXED" if same else "KEPT"
     click.echo(f"{told}: {record.id}\n{now}")
-    by = "" if same else f" by {escaped(str(crash.sampler))}"
+    by = "" if same else f" by {escaped(crash.sampler or 'an object of a test')}"
     click.echo(f"It was broken so{by}: {printable(crash.effect)}")
     return told

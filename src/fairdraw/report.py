@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from fairdraw import __version__
 from fairdraw.budget import budget_report, undecided_by_budget
 from fairdraw.causes import Cause, find_causes, has_a_lone_property
-from fairdraw.controls import controls_lines, controls_to_json
+from fairdraw.controls import Untried, controls_lines, controls_to_json
 from fairdraw.expected import UNSEEN
 from fairdraw.runner import STALE, CheckRecord, Status
 from fairdraw.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED, Scope, Verdict, verdict_of
@@ -135,7 +135,8 @@ class Summary:
     @cached_property
     def judgement(self) -> Verdict:
         """The verdict: its line and its exit code."""
-        return verdict_of(self.records, len(self.missed), self.scope)
+        num_lost = sum(control.untried == Untried.LOST for control in self.controls)
+        return verdict_of(self.records, len(self.missed), dataclasses.replace(self.scope, num_lost=num_lost))
 
     @property
     def exit_code(self) -> int:

@@ -111,7 +111,7 @@ class RunFiles:
         Raises:
             CannotStart: If that fails.
         """
-        begun = Summary([], scope=Scope(not_run=num_checks))
+        begun = Summary([], scope=Scope(not_run=num_checks, is_begun=True))
         lines = json.dumps(next(run_lines(header, begun))) + "\n"
         self._write({self.lines: lines} if self.lines else {})
         self._write({self.page: page(header, begun)} if self.page else {})

@@ -6,7 +6,9 @@ The pytest plugin, the command line and `check_sampler` all come through here, s
 from __future__ import annotations
 
 import dataclasses
+import os
 import secrets
+import signal
 import time
 import traceback
 import warnings
@@ -185,6 +187,7 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
     """Try one promise on drawn cases; whatever happens becomes a record."""
     started = time.perf_counter()
     error: BaseException | None = None
+    folder = Path.cwd()
     try:
         _ask_attributes(sampler)
         with one_torch_thread(), quiet_interpreter():
@@ -195,10 +198,21 @@ def run_check(check: AnyCheck, sampler: Subject, session: Session) -> CheckRecor
                 reference=session.reference,
                 out_of_time=Deadline(session.ends_at),
             )
-    except (Exception, SystemExit, SamplerHangs) as caught:  # a sampler that leaves the program has failed
+    except BaseException as caught:
+        if not _is_of_the_sampler(caught):
+            raise
         error, cases = caught, getattr(caught, "tried", 0)
+    finally:
+        os.chdir(folder)  # a sampler that went elsewhere must not take the crash files along
     blank = _blank(check, sampler, cases, time.perf_counter() - started)
     return _judged(blank, check, sampler, session, error)
+
+
+def _is_of_the_sampler(error: BaseException) -> bool:
+    """Whether an exception ends one check. Ctrl-C ends the run; `pytest.skip` called by a sampler ends neither well."""
+    if isinstance(error, KeyboardInterrupt):  # nobody's but the sampler's where signals go to another process
+        return raised_by(error) is not None and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return isinstance(error, (Exception, SystemExit, SamplerHangs)) or raised_by(error) is not None
 
 
 def _ask_attributes(sampler: Subject) -> None:

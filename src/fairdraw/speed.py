@@ -402,8 +402,8 @@ class Estimate:
         told = [f"expected duration: {_worded(self.seconds)}; {timed}"]
         if self.profile.scale < 1:
             told.append(
-                f"time budget {_worded(self.budget or 0.0)}: {100 * self.profile.scale:.2g} % of the examples and "
-                f"draws of {self.profile.name}; what this run can see is coarser accordingly"
+                f"{_worded(self.budget or 0.0)} left of the time budget: {100 * self.profile.scale:.2g} % of the "
+                f"examples and draws of {self.profile.name}; what this run can see is coarser accordingly"
             )
         elif self.budget is None and self.seconds > _LONG:
             told.append(

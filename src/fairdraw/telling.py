@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
+import traceback
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -136,13 +137,20 @@ def _raised_title(error: BaseException, sampler: Subject, reference: Subject | N
     A mark of somebody else's is that of the specification, which is called as samplers are, and is ours.
     """
     blamed = unwrapped(raised_by(error))
-    if blamed is not None and blamed is sampler:
+    if (blamed is not None and blamed is sampler) or _left_a_property_of(sampler, error):
         return "sampler raised an exception"
     if blamed is not None and blamed is reference:
         return "reference raised an exception"
     if isinstance(error, AdapterError):
         return "sampler returned something that is not an output"
     return "device reported an error" if _is_of_device(error) else "check raised an exception"
+
+
+def _left_a_property_of(sampler: Subject, error: BaseException) -> bool:
+    """Whether the code of one of its properties is among the frames: they are read in many places."""
+    members = (member for kind in type(sampler).__mro__ for member in vars(kind).values())
+    codes = {member.fget.__code__ for member in members if isinstance(member, property) and member.fget}
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _is_of_device(error: BaseException) -> bool:

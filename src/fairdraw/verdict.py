@@ -53,12 +53,16 @@ class Scope:
         narrowed: What the user left out by name (`--only properties`, `-k REJ1`); empty if nothing.
         signal: The signal that interrupted the run (`SIGINT`); empty if none did.
         outside: Why the run is not green whatever its checks say (`pytest ended with TESTS_FAILED`).
+        num_lost: Mutation controls whose process was lost.
+        is_begun: The run has just begun; a file that still says so belongs to a run that was killed.
     """
 
     not_run: int = 0
     narrowed: str = ""
     signal: str = ""
     outside: str = ""
+    num_lost: int = 0
+    is_begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,8 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
         num_missed: Mutants that this run had to catch and did not.
     """
     ended = scope or Scope()
+    if ended.is_begun:
+        return Verdict(INCOMPLETE, "INCOMPLETE: written when the run began; it has not ended")
     unfinished = [record for record in records if record.status == "incomplete"]
     red = _red_reasons(records, num_missed)
     if ended.signal:
@@ -100,10 +106,15 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     if late:
         why = f"the time budget ended with {len(late)} of {len(records)} checks undecided"
         return Verdict(INCOMPLETE, _incomplete(why, records))
+    if ended.num_lost:
+        why = f"the process was lost in {ended.num_lost} mutation controls, which show that checks can fail here"
+        return Verdict(INCOMPLETE, _incomplete(why, records))
     if ended.outside:
         return Verdict(RED, f"NOT GREEN: {ended.outside}")
-    if not _count(records, "passed", "xfailed"):
+    if not any(_is_judged(record) for record in records):
+        known = _count(records, "xfailed")
         why = "every check was skipped" if records else "no check was run"
+        why = "every check was skipped, or is known to raise" if known else why
         return Verdict(NOTHING_RUN, f"NOTHING MEASURED: {why}")
     return _green(records, ended)
 
@@ -113,6 +124,14 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
 
 def _count(records: Iterable[CheckRecord], *statuses: str) -> int:
     return sum(record.status in statuses for record in records)
+
+
+def _is_judged(record: CheckRecord) -> bool:
+    """Whether the check came to a judgement: a known exception is none, however well it is known."""
+    raised = CONTRACTS[record.contract].raised
+    return record.status == "passed" or (
+        record.status == "xfailed" and (record.story is None or record.story.code != raised)
+    )
 
 
 def _red_reasons(records: Sequence[CheckRecord], num_missed: int) -> dict[str, int]:
@@ -140,7 +159,11 @@ def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord
 
 def _incomplete(why: str, records: Sequence[CheckRecord]) -> str:
     failed = [record for record in records if record.status in ("failed", "error")]
-    return f"INCOMPLETE: {why}; " + (f"failed until then: {_codes(failed)}" if failed else "nothing else failed")
+    undecided = sum(record.status == "inconclusive" and not undecided_by_budget(record) for record in records)
+    others = {"known failures gone": _count(records, "xpassed"), "undecided": undecided}
+    found = [f"failed until then: {_codes(failed)}"] if failed else []
+    found += [f"{what}: {count}" for what, count in others.items() if count]
+    return f"INCOMPLETE: {why}; " + ("; ".join(found) or "nothing else failed")
 
 
 def _codes(records: Sequence[CheckRecord]) -> str:
@@ -183,7 +206,8 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
         for gap in _gaps(own, contract, ended.narrowed)
     ]
     exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
-    return Verdict(exit_code, _green_text(gaps, len(groups), _passed(records)))
+    passed = _passed(records) + (f", of those asked for: {ended.narrowed}" if ended.narrowed else "")
+    return Verdict(exit_code, _green_text(gaps, len(groups), passed))
 
 
 def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap]:
@@ -191,7 +215,7 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
     found = []
     for suite, (what, _) in _SUITES.items():
         checks = [record for record in own if record.lens == suite]
-        if any(record.status in ("passed", "xfailed") for record in checks):
+        if any(_is_judged(record) for record in checks):
             continue
         if not checks and suite == "statistical" and not CONTRACTS[contract].has_distributions:
             found.append(_Gap(what, f"the {contract} contract has none", has_none=True))
@@ -199,7 +223,8 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
             found.append(_Gap(what, narrowed or f"no {_SUITES[suite][1]} check was selected"))
         else:
             reason, _ = Counter(record.reason for record in checks).most_common(1)[0]
-            found.append(_Gap(what, f"all {len(checks)} checks were skipped: {reason}", is_missing=True))
+            became = "skipped" if all(record.status == "skipped" for record in checks) else "skipped or known to raise"
+            found.append(_Gap(what, f"all {len(checks)} checks were {became}: {reason}", is_missing=True))
     return found
 
 

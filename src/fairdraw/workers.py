@@ -185,7 +185,12 @@ class _Worker:
             self.pipe.send((what, argument))
 
     def require_life(self) -> None:
-        """Raise `_Lost` if a call of the sampler, or its loading, lasts too long; the process is ended then."""
+        """Raise `_Lost` if the process ended, or a call of the sampler or its loading lasts too long.
+
+        A child that the sampler forked keeps pipe and sentinel open after its parent died: the exit code tells.
+        """
+        if self._process.exitcode is not None:
+            raise _Lost(_cause_of_death(self._process.exitcode))
         began = self._beat.value
         if began and time.time() - began > self._limit:
             self.end()
