@@ -10,7 +10,16 @@ from hypothesis.stateful import precondition, rule
 from fairdraw.properties._lifecycle_check import LifecycleCheck, happen_in_secret, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
 from fairdraw.protocols import Capability
-from fairdraw.strategies.lifecycle import MOST_REQUESTS, Add, Decode, Playing, Replace, ThinkingLife, ThinkingMachine
+from fairdraw.strategies.lifecycle import (
+    MOST_REQUESTS,
+    Add,
+    Decode,
+    Playing,
+    Repair,
+    Replace,
+    ThinkingLife,
+    ThinkingMachine,
+)
 
 if TYPE_CHECKING:
     from fairdraw.checks import Check
@@ -50,16 +59,18 @@ class _RewritingMachine(ThinkingMachine):
 
 
 class _SayingMachine(ThinkingMachine):
-    """Markers are said token by token, too, so that they begin in one step and end in another."""
+    """Markers are said token by token, too: they begin in one step and end in another, and may arrive late."""
 
-    @rule(begins=st.booleans())
+    @rule(begins=st.booleans(), late=st.booleans())
     @precondition(lambda self: self.num_requests > 0)
-    def say_marker(self, begins: bool) -> None:
+    def say_marker(self, begins: bool, late: bool) -> None:
         for token in self.begun.start if begins else self.begun.end:
-            self.do(Decode((token,) * MOST_REQUESTS))
+            self.do(Decode((token,) * MOST_REQUESTS, late=late))
+            if late:
+                self.do(Repair())
 
 
-@lifecycle_check("THK101", _SayingMachine, contract="thinking_budget", weight=1.5)
+@lifecycle_check("THK101", _SayingMachine, contract="thinking_budget", weight=2.5)
 def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """Whatever happened to the batch, what is forced where follows from prompts, outputs, drafts and budgets alone.
 

@@ -93,7 +93,7 @@ def test_rejection_kernel_keeps_its_promises(name: str) -> None:
     records = asked_at_smoke(name, checks)
 
     assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 11
+    assert sum(record.status == "passed" for record in records) >= 10
 
 
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling_")])

@@ -276,7 +276,7 @@ def test_missing_extra_is_refused_before_anything_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    monkeypatch.setattr("fairdraw.check_cli.load_sampler", None)  # is not called
+    monkeypatch.setattr("fairdraw.job.load_sampler", None)  # is not called
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 2, result.output
     assert f"{arguments[2]}: {module} cannot be imported" in result.output

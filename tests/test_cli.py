@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -115,7 +116,8 @@ class TestCheck:
         assert spread.exit_code == one.exit_code == alone.exit_code == 1
         # The worker plants its mutants: a fixture of this process does not reach it.
         told = [
-            re.sub(r"\d+\.\d s|controls: .*", "", result.output).split("\n\n", 1)[1] for result in (alone, one, spread)
+            re.sub(r"\d+\.\d s|mutation controls.*", "", result.output).split("\n\n", 1)[1]
+            for result in (alone, one, spread)
         ]
         assert told[0] == told[1] == told[2]
 
@@ -123,8 +125,8 @@ class TestCheck:
 class TestControls:
     def test_missed_control_is_not_green(self, monkeypatch: pytest.MonkeyPatch) -> None:
         missed = Control("drops the tail", "REJ101", caught=False)
-        monkeypatch.setattr("fairdraw.job.controls_for", lambda *_: [missed])
-        monkeypatch.setattr("fairdraw.job.run_control", lambda mutant, *_: mutant)
+        monkeypatch.setattr("fairdraw.job.controls_for", lambda *_: [SimpleNamespace(control=lambda **_: missed)])
+        monkeypatch.setattr("fairdraw.job.run_control", lambda *_: missed)
         result = check("make_right")
         assert result.exit_code == 1
         assert "mutation controls: 0/1 caught at this run's numbers" in result.output

@@ -214,15 +214,18 @@ def test_failure_names_effect_evidence_and_command() -> None:
 
 def test_time_budget_of_zero_is_never_green() -> None:
     result = fairdraw("check", "torch", "-k", "LAW102", "--profile", "smoke", "--time-budget", "0")
-    assert result.exit_code == 1
+    assert result.exit_code == 11
     assert "1 inconclusive" in result.output
     assert "the time budget ended" in result.output
-    assert result.output.splitlines()[-1] == "RED: checks without a verdict: 1"
+    assert (
+        result.output.splitlines()[-1]
+        == "INCOMPLETE: the time budget ended with 1 of 1 checks undecided; nothing else failed"
+    )
 
 
 def test_time_budget_makes_properties_inconclusive_too() -> None:
     result = fairdraw("check", "torch", "-k", "REJ101", "--profile", "smoke", "--time-budget", "0")
-    assert result.exit_code == 1
+    assert result.exit_code == 11
     assert "inconclusive REJ101" in result.output
 
 
