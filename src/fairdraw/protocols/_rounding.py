@@ -21,7 +21,8 @@ class Rounding(StrEnum):
     """Bit for bit vLLM's torch code: one float32 rounding per operation, repetition penalties by the reciprocal, ties
     by torch's sort, 1e9 for the logit of a forced token."""
     VLLM_CUDA = "vllm-cuda"
-    """As `VLLM_TORCH`, but a positive logit is divided by the repetition penalty, as by vLLM's CUDA kernel."""
+    """As `VLLM_TORCH`, but a positive logit is divided by the repetition penalty, as by vLLM's CUDA kernel, and which
+    of equal logits a filter keeps is open: torch's sort on a GPU is not stable."""
 
 
 def rounding_of(subject: object) -> Rounding:
