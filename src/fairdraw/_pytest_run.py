@@ -314,9 +314,9 @@ class PytestRun:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
 
     def _has_run(self) -> bool:
-        """Whether there is anything to say: a header, or an interrupt that came before it in a run of ours."""
+        """Whether there is anything to say: a header, controls alone, or an interrupt before them in a run of ours."""
         ours = self._sampler_was_named or self._files.are_wanted
-        return self.header is not None or bool(self._ending.signal and ours)
+        return self.header is not None or bool(self.controls) or bool(self._ending.signal and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
         """The summary, which knows how pytest itself ended."""
