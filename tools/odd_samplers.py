@@ -29,6 +29,9 @@ from fairdraw.seeds import DEFAULT_SEED
 
 Row = dict[str, Any]  # Any: JSON
 
+COMMIT = commit()
+"""Of the code that is loaded; the tree may move on while samplers are run."""
+
 SAMPLERS: dict[str, tuple[Any, ...]] = {
     "logits_plan": logits_plan.ODD_BUT_RIGHT,
     "penalties": penalties.ODD_BUT_RIGHT,
@@ -55,7 +58,7 @@ def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either co
         "accused": accused,
         "unsupported": unsupported,
         "cpu_seconds": round(time.process_time() - started, 1),
-        "commit": commit(),
+        "commit": COMMIT,
     }
 
 
