@@ -25,9 +25,10 @@ from fairdraw.failures import CheckFailure
 from fairdraw.loading import all_checks
 from fairdraw.mutants.rejection import Mutant, right
 from fairdraw.protocols import Capabilities, Capability
-from fairdraw.report import GREEN, RED, Summary
+from fairdraw.report import Summary
 from fairdraw.runner import CheckRecord, Session
 from fairdraw.statistical import test_rejection, test_sampling
+from fairdraw.verdict import GREEN, RED
 
 PASSED = CheckRecord("REJ101", "ids lie in the vocabulary", "properties", "rejection", "passed", cases=10)
 SMOKE, CI = Session(profile=PROFILES["smoke"]), Session()

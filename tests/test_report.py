@@ -11,9 +11,6 @@ from fairdraw.causes import find_causes
 from fairdraw.controls import Control
 from fairdraw.failures import Story
 from fairdraw.report import (
-    GREEN,
-    NOTHING_RUN,
-    RED,
     Header,
     Summary,
     broken_texts,
@@ -21,6 +18,7 @@ from fairdraw.report import (
     progress_line,
 )
 from fairdraw.runner import CheckRecord
+from fairdraw.verdict import GREEN, NOTHING_RUN, RED
 
 if TYPE_CHECKING:
     from fairdraw.runner import Status

@@ -11,8 +11,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from fairdraw.loading import all_checks
-from fairdraw.report import Scope
 from fairdraw.runner import CheckRecord, unfinished
+from fairdraw.verdict import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -27,9 +27,7 @@ from fairdraw.expected import read_expected
 from fairdraw.loading import CannotStart, all_checks, load_reference, load_sampler
 from fairdraw.pulse import limit_calls
 from fairdraw.report import (
-    GREEN,
     NO_STATISTICS,
-    NOTHING_RUN,
     Header,
     Summary,
     count_checks,
@@ -38,6 +36,7 @@ from fairdraw.report import (
 )
 from fairdraw.run_files import RunFiles
 from fairdraw.runner import CheckRecord, Session, run_check
+from fairdraw.verdict import GREEN, NOTHING_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence

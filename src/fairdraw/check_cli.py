@@ -24,9 +24,10 @@ from fairdraw.html_report import shown_from
 from fairdraw.job import Job
 from fairdraw.loading import LENSES, CannotStart, require_extra
 from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
-from fairdraw.report import NOTHING_RUN, Header, Scope, Summary, broken_texts, progress_line
+from fairdraw.report import Header, Summary, broken_texts, progress_line
 from fairdraw.run_files import RunFiles, require_writable
 from fairdraw.runner import DEFAULT_SEED, parse_seed
+from fairdraw.verdict import NOTHING_RUN, Scope
 from fairdraw.workers import open_crew
 
 if TYPE_CHECKING:

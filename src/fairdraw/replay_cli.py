@@ -24,8 +24,8 @@ from fairdraw.case_text import batch_lines
 from fairdraw.checks import AnyCheck, Check, DrawnQuestion
 from fairdraw.crash import Crash, CrashFileError, read_crash
 from fairdraw.loading import NO_REFERENCE, is_built_in, load_reference, load_sampler
-from fairdraw.report import GREEN, NOTHING_RUN, RED
 from fairdraw.runner import CRASH_FOLDER, CheckRecord, Session, replay_case, run_check
+from fairdraw.verdict import GREEN, NOTHING_RUN, RED
 
 if TYPE_CHECKING:
     from fairdraw.protocols import Subject

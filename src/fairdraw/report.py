@@ -16,7 +16,7 @@ from fairdraw.causes import Cause, find_causes, has_a_lone_property
 from fairdraw.controls import Untried, controls_lines, controls_to_json
 from fairdraw.expected import UNSEEN
 from fairdraw.runner import STALE, CheckRecord, Status
-from fairdraw.verdict import GREEN, INCOMPLETE, INTERRUPTED, NOT_JUDGED, NOTHING_RUN, RED, Scope, Verdict, verdict_of
+from fairdraw.verdict import Scope, Verdict, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,15 +25,8 @@ if TYPE_CHECKING:
     from fairdraw.controls import Control
 
 __all__ = [
-    "GREEN",
-    "INCOMPLETE",
-    "INTERRUPTED",
-    "NOTHING_RUN",
-    "NOT_JUDGED",
     "NO_STATISTICS",
-    "RED",
     "Header",
-    "Scope",
     "Summary",
     "advice",
     "broken_texts",

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw.html_report import page
 from fairdraw.loading import CannotStart, require_extra
-from fairdraw.report import Scope, Summary
+from fairdraw.report import Summary
+from fairdraw.verdict import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
