@@ -16,7 +16,7 @@ check: $(READY)
 	@status=0; for sampler in $(SAMPLER); do \
 	  $(BIN)/fairdraw check $$sampler --profile $(PROFILE) || status=1; done; exit $$status
 
-# The performance lens counts in a process of its own: beside another worker it gives no verdict.
+# The performance suite counts in a process of its own: beside another worker it gives no verdict.
 test: lint docs
 	$(BIN)/python -m pytest tests properties statistical -n 2 --dist loadfile
 	$(BIN)/python -m pytest perf_regression

@@ -41,13 +41,17 @@ def verify_kernel(
     for row in range(begin, end):
         if not rejected:
             draft = tl.load(draft_token_ids_ptr + row)
-            is_token = draft >= 0  # -1 is a withdrawn draft
+            is_token = draft >= 0  # -1 is a placeholder draft
             target = tl.load(target_probs_ptr + row * vocab_size + draft, mask=is_token, other=0.0)
             if NO_DRAFT_PROBS:
-                law = 1.0
+                distribution = 1.0
             else:
-                law = tl.load(draft_probs_ptr + row * vocab_size + draft, mask=is_token, other=0.0)
-            if target > 0 and law > 0 and (target / law).to(tl.float64) >= tl.load(uniforms_ptr + row):
+                distribution = tl.load(draft_probs_ptr + row * vocab_size + draft, mask=is_token, other=0.0)
+            if (
+                target > 0
+                and distribution > 0
+                and (target / distribution).to(tl.float64) >= tl.load(uniforms_ptr + row)
+            ):
                 tl.store(output_ptr + row - begin, draft)
             else:
                 rejected = True
@@ -110,7 +114,7 @@ def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_
 
 
 def make() -> RejectionSampler:
-    closed = {
+    unsupported = {
         "greedy": "our engine takes greedy requests out before",
         "nan-logits": "our engine stops at NaN",
         "empty-rows": "our engine never masks a whole row",
@@ -120,4 +124,4 @@ def make() -> RejectionSampler:
         "large-vocab": "the whole vocabulary is one block",
     }
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return rejection_sampler(verify, name="my kernel", device=device, closed=closed, slow=device == "cpu")
+    return rejection_sampler(verify, name="my kernel", device=device, unsupported=unsupported, slow=device == "cpu")

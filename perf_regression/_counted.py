@@ -6,7 +6,7 @@ import gc
 import json
 import sys
 
-from fairdraw.perf_regression.named import load
+from fairdraw.perf_regression._named import load
 
 WARM_UP = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from fairdraw.perf_regression.named import load
+from fairdraw.perf_regression._named import load
 
 
 def main(factory: str, arguments: str, statistic: str, num_rounds: str) -> None:

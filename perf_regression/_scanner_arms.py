@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairdraw.perf_regression._named import NoVerdictError, load, release
 from fairdraw.perf_regression._scanner_steps import END_ID, MANY_TOKENS, PROMPT, START_ID, VOCAB_SIZE, Outputs
-from fairdraw.perf_regression.named import NoVerdictError, load, release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -52,8 +52,8 @@ def require_upstream() -> None:
             "without a GPU, python tools/install_vllm.py in a clone of fairdraw."
         )
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
-    load("fairdraw.adapters._runtime:prepare_triton")("cpu")
-    with load("fairdraw.adapters.vllm:_quiet_upstream")():
+    load("fairdraw._adapters._runtime:prepare_triton")("cpu")
+    with load("fairdraw._adapters.vllm:_quiet_upstream")():
         penalties = load("vllm.v1.sample.ops.penalties:apply_all_penalties")
     penalties.__globals__["is_pin_memory_available"] = lambda: False
 
@@ -95,7 +95,7 @@ def _penalties(outputs: Outputs) -> Any:  # Any: loaded by name
 
 
 def _ours_with_drafts(ours: Any, outputs: Outputs) -> Step:  # Any: loaded by name
-    rows: Any = load("fairdraw.sampler_impl._penalty_rows:changed_counts").__globals__  # Any: a module's names
+    rows: Any = load("fairdraw.sampler_impl._scanners.penalty_rows:changed_counts").__globals__  # Any: a module's names
     slots = np.arange(len(outputs.lists))
 
     def step() -> None:

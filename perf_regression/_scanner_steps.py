@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairdraw.perf_regression.named import load
-from fairdraw.seeds import derive_seed
+from fairdraw._core.seeds import derive_seed
+from fairdraw.perf_regression._named import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -74,7 +74,7 @@ Program = tuple["Callable[[], object]", "Callable[[], object]"]
 
 def penalties_program(length: int, batch_size: int, num_drafts: int) -> Program:
     """Read the new tokens, index the counts, and lay out the draft rows: all that `Penalties` does before torch."""
-    rows: Any = load("fairdraw.sampler_impl._penalty_rows:changed_counts").__globals__  # Any: a module's names
+    rows: Any = load("fairdraw.sampler_impl._scanners.penalty_rows:changed_counts").__globals__  # Any: a module's names
     outputs = _grown(length, batch_size, num_drafts)
     histories = [rows["History"](output) for output in outputs.lists]
     slots = np.arange(batch_size)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw.perf_regression import _scanner_arms as arms
+from fairdraw.perf_regression._named import load
 from fairdraw.perf_regression._scanner_steps import MANY_TOKENS, PROMPT
-from fairdraw.perf_regression.named import load
 from fairdraw.protocols import SeededNoise
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.perf_regression.worlds import LogitsWorld, PenaltiesWorld, SamplingWorld, ThinkingWorld
+    from fairdraw.perf_regression._worlds import LogitsWorld, PenaltiesWorld, SamplingWorld, ThinkingWorld
 
     Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
@@ -35,11 +35,11 @@ def sampling_step(subject: Any, world: SamplingWorld) -> Step:  # Any: the suite
 def logits_plan_step(subject: Any, world: LogitsWorld) -> Step:  # Any: the suite's adapter
     """`Sampler.forward` up to the draw: processors, temperature, and top-k and top-p in PyTorch."""
     arms.require_upstream()
-    load("fairdraw.adapters.penalties_vllm:unpin")("cpu")
+    load("fairdraw._adapters.penalties_vllm:unpin")("cpu")
     session = subject.open_plan(world.setup)
     session._sync(world.first.change, False)
     processors = session.processors[False]
-    make_metadata = load("fairdraw.adapters.logits_plan_vllm:_metadata")
+    make_metadata = load("fairdraw._adapters.logits_plan_vllm:_metadata")
     metadata = make_metadata(world.first, world.setup, processors, session.holders[False])
     sampler = load("vllm.v1.sample.sampler:Sampler")()
     cut = load("vllm.v1.sample.ops.topk_topp_sampler:apply_top_k_top_p_pytorch")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.perf_regression.findings import Finding, InconclusiveWarning, table
+from fairdraw.perf_regression._findings import Finding, InconclusiveWarning, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -61,7 +61,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line("\n".join(table(found)))
     history = config.getoption("--perf-history", None)
     if history is not None:
-        from fairdraw.perf_regression.history import append_history
+        from fairdraw.perf_regression._history import append_history
 
         terminalreporter.write_line(f"{append_history(history, found)} lines appended to {history}")
 
@@ -71,7 +71,7 @@ def verdicts(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[[Iterable[Finding]], None]:
     """Note findings for the table and as JUnit properties, then let them decide the test."""
-    from fairdraw.perf_regression.benching import settle
+    from fairdraw.perf_regression._benching import settle
 
     def note(findings: Iterable[Finding]) -> None:
         __tracebackhide__ = True

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from fairdraw.perf_regression.cases import Sizes, count_step, rejection_batch
-from fairdraw.perf_regression.compiled import compile_launches
-from fairdraw.perf_regression.counts import counted
-from fairdraw.perf_regression.findings import compare_counts
-from fairdraw.perf_regression.limits import read_limits
-from fairdraw.perf_regression.named import load
+from fairdraw.perf_regression._cases import Sizes, count_step, rejection_batch
+from fairdraw.perf_regression._compiled import compile_launches
+from fairdraw.perf_regression._counts import counted
+from fairdraw.perf_regression._findings import compare_counts
+from fairdraw.perf_regression._limits import read_limits
+from fairdraw.perf_regression._named import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.perf_regression.counts import Launch
+    from fairdraw.perf_regression._counts import Launch
     from fairdraw.protocols import RejectionSampler
 
 pytestmark = pytest.mark.counts
@@ -30,7 +30,7 @@ LARGE = (Sizes(128, 3, 32000), Sizes(128, 3, 32001))
 
 def sampler(name: str) -> RejectionSampler:
     """On the CPU whatever the machine, as the meter is the interpreter's."""
-    made: RejectionSampler = load("fairdraw.adapters:load")(name, "cpu")
+    made: RejectionSampler = load("fairdraw._adapters:load")(name, "cpu")
     return made
 
 
@@ -78,7 +78,7 @@ def launches_with_workspace(sizes: Sizes) -> list[Launch]:
     """Of one step; noted, not run."""
     sampler("counter_triton")  # has Triton interpret, as in the tests above
     batch = rejection_batch(sizes, dtype=torch.bfloat16)
-    step = load("fairdraw.adapters._counter:captured_step")(batch, "triton", workspace=True)
+    step = load("fairdraw._adapters._counter:captured_step")(batch, "triton", workspace=True)
     with counted(run_kernels=False) as counts:
         step()
     return counts.launches

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw.perf_regression.benching import judge_workspace
-from fairdraw.perf_regression.cases import Sizes
-from fairdraw.perf_regression.confirmation import Timed, confirmed
-from fairdraw.perf_regression.decision import Verdict
-from fairdraw.perf_regression.device import count_on_device, event_clock, require_gpu, warm_clock
-from fairdraw.perf_regression.findings import Finding, compare_counts, from_decision
-from fairdraw.perf_regression.limits import read_limits
-from fairdraw.perf_regression.named import NoVerdictError
-from fairdraw.perf_regression.roofline import SMALL_COPY, measure_roofline, why_warm
-from fairdraw.perf_regression.timed import step_on_gpu
+from fairdraw.perf_regression._benching import judge_workspace
+from fairdraw.perf_regression._cases import Sizes
+from fairdraw.perf_regression._confirmation import Timed, confirmed
+from fairdraw.perf_regression._decision import Verdict
+from fairdraw.perf_regression._device import count_on_device, event_clock, require_gpu, warm_clock
+from fairdraw.perf_regression._findings import Finding, compare_counts, from_decision
+from fairdraw.perf_regression._limits import read_limits
+from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._roofline import SMALL_COPY, measure_roofline, why_warm
+from fairdraw.perf_regression._timed import step_on_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts
 
 def test_workspace_costs_no_time(benchmark: Any, verdicts: Note) -> None:
     sizes, _ = CASES[EAGER]
-    timed = Timed("fairdraw.perf_regression.timed:workspace_pair", asdict(sizes))
+    timed = Timed("fairdraw.perf_regression._timed:workspace_pair", asdict(sizes))
     verdicts([judge_workspace(benchmark, EAGER, timed)])
 
 
@@ -66,7 +66,7 @@ def test_step_reaches_its_part_of_the_copy_bandwidth(name: str, verdicts: Note) 
 
 def _judged(name: str, arguments: dict[str, int], limit: float) -> Finding:
     what = "part of the copy bandwidth"
-    timed = Timed("fairdraw.perf_regression.timed:device_roofline", arguments)
+    timed = Timed("fairdraw.perf_regression._timed:device_roofline", arguments)
     limits = read_limits()
     try:
         require_gpu()

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.perf_regression.benching import judge_fixed_share, judge_growth
-from fairdraw.perf_regression.confirmation import Timed
+from fairdraw.perf_regression._benching import judge_fixed_share, judge_growth
+from fairdraw.perf_regression._confirmation import Timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.perf_regression.findings import Finding
+    from fairdraw.perf_regression._findings import Finding
 
     Note = Callable[[list[Finding]], None]
 
 pytestmark = pytest.mark.timing
-EXPONENT = "fairdraw.perf_regression.scaling:largest_exponent"
-FIXED_SHARE = "fairdraw.perf_regression.scaling:fixed_share"
+EXPONENT = "fairdraw.perf_regression._scaling:largest_exponent"
+FIXED_SHARE = "fairdraw.perf_regression._scaling:fixed_share"
 
 
 def growth(factory: str, statistic: str = EXPONENT, **arguments: str) -> Timed:
-    return Timed(f"fairdraw.perf_regression.timed:{factory}", arguments, statistic)
+    return Timed(f"fairdraw.perf_regression._timed:{factory}", arguments, statistic)
 
 
 @pytest.mark.parametrize("axis", ["L", "B", "K"])

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw.perf_regression.benching import judge_ratio
-from fairdraw.perf_regression.confirmation import Timed
-from fairdraw.perf_regression.decision import Verdict
-from fairdraw.perf_regression.findings import Finding
-from fairdraw.perf_regression.instructions import exponent, instructions_per_step
-from fairdraw.perf_regression.limits import read_limits
-from fairdraw.perf_regression.named import NoVerdictError
+from fairdraw.perf_regression._benching import judge_ratio
+from fairdraw.perf_regression._confirmation import Timed
+from fairdraw.perf_regression._decision import Verdict
+from fairdraw.perf_regression._findings import Finding
+from fairdraw.perf_regression._instructions import exponent, instructions_per_step
+from fairdraw.perf_regression._limits import read_limits
+from fairdraw.perf_regression._named import NoVerdictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ LENGTHS = (1_000, 32_000)
 @pytest.mark.parametrize("scanner", SCANNERS)
 def test_step_costs_a_small_part_of_upstream(benchmark: Any, scanner: str, num_drafts: int, verdicts: Note) -> None:
     arguments = {"scanner": scanner, "num_drafts": num_drafts}
-    timed = Timed("fairdraw.perf_regression.timed:scanner_pair", arguments)
+    timed = Timed("fairdraw.perf_regression._timed:scanner_pair", arguments)
     verdicts([judge_ratio(benchmark, f"{scanner}.step{'.drafts' if num_drafts else ''}", timed)])
 
 

@@ -6,17 +6,17 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fairdraw.budget import BudgetEnded, before_it_began
-from fairdraw.checks import PROFILES, Check, OutOfTime, Profile, Timed
-from fairdraw.failures import CapabilityClosed, CheckFailure
-from fairdraw.seeds import derive_seed
+from fairdraw._core.budget import BudgetEnded, before_it_began
+from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.seeds import derive_seed
 from fairdraw.strategies.lifecycle import LifecycleMachine, Playing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fairdraw.protocols import Capability
-    from fairdraw.strategies.lifecycle import Event, Life
+    from fairdraw.strategies.lifecycle import Event, EventTrace
 
 __all__ = ["LifecycleCheck", "happen_in_secret", "lifecycle_check"]
 
@@ -27,17 +27,17 @@ def _by_machine(_: object) -> NoReturn:
 
 @dataclass(frozen=True)
 class LifecycleCheck(Check):
-    """A question put after every event of a life.
+    """A question put after every event of a trace.
 
     Args:
         body: `(playing, event)`: lets the event happen, and raises `CheckFailure` if the promise is broken then.
-        machine: Its `life` says what is watched.
+        machine: Its `trace` says what is watched.
     """
 
     machine: type[LifecycleMachine] = field(default=LifecycleMachine, kw_only=True)
 
-    def on_case(self, sampler: Any, case: Life, reference: Any = None) -> None:  # Any: scanners of the contract
-        """Live one life; raises `CheckFailure` if the promise is broken."""
+    def on_case(self, sampler: Any, case: EventTrace, reference: Any = None) -> None:  # Any: scanners of the contract
+        """Live one trace; raises `CheckFailure` if the promise is broken."""
         playing = Playing(case, sampler, reference if self.differential else None)
         for event in case.events:
             self.body(playing, event)  # type: ignore[call-arg]  # a plain body
@@ -51,32 +51,32 @@ class LifecycleCheck(Check):
         reference: Any = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """Let the machine live, and shrink the first life in which the promise is broken.
+        """Let the machine live, and shrink the first trace in which the promise is broken.
 
         Returns:
             The number of events.
 
         Raises:
-            CapabilityClosed: If the scanner declines what the check needs.
-            Inconclusive: If time is out before a life failed.
-            CheckFailure: If the promise is broken. The exception carries the smallest life as `case`.
+            CapabilityUnsupported: If the scanner does not support what the check needs.
+            Inconclusive: If time is out before a trace failed.
+            CheckFailure: If the promise is broken. The exception carries the smallest trace as `case`.
 
         Randomness:
             Lives follow from (seed, code) alone.
         """
         reason = self.why_not(sampler, reference)
         if reason is not None:
-            raise CapabilityClosed(reason)
+            raise CapabilityUnsupported(reason)
         if out_of_time():
             raise before_it_began()
         tried, timed = 0, Timed(out_of_time)
         failing: list[BaseException] = []
 
-        def seen(life: Life) -> None:
+        def seen(trace: EventTrace) -> None:
             nonlocal tried
-            tried += len(life.events)
+            tried += len(trace.events)
             if failing:
-                timed.failed(life, failing.pop())
+                timed.failed(trace, failing.pop())
 
         def happen(playing: Playing, event: Event) -> None:
             timed.require_time()
@@ -110,7 +110,7 @@ def happen_in_secret(playing: Playing, event: Event) -> None:
     """Let `event` happen, and fail only because of what happened behind the scanner's back.
 
     Errors that a scanner makes without that, or would make had it been told, belong to the checks of all lives; they
-    end the life here. So the smallest life holds a list that was replaced, and the fault is not to have noticed.
+    end the trace here. So the smallest trace holds a list that was replaced, and the fault is not to have noticed.
     """
     try:
         playing.happen(event)
@@ -137,7 +137,7 @@ def lifecycle_check(
             title=body.__name__.replace("_", " "),
             meaning=inspect.cleandoc(body.__doc__ or ""),
             contract=contract,
-            lens="properties",
+            suite="properties",
             needs=needs,
             cases=_by_machine,
             body=body,

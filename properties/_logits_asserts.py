@@ -10,11 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fairdraw.failures import AdapterError, calling
-from fairdraw.oracles.intervals import alike
-from fairdraw.oracles.logits_bounds import RowBounds, logits_bounds
-from fairdraw.oracles.logits_plan import process as oracle_process
-from fairdraw.properties._asserts import broken
+from fairdraw._core.failures import AdapterError, calling
+from fairdraw._oracles.intervals import alike
+from fairdraw._oracles.logits_bounds import RowBounds, logits_bounds
+from fairdraw._oracles.logits_plan import process as oracle_process
+from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Rounding, rounding_of
 
 if TYPE_CHECKING:

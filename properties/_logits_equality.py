@@ -1,7 +1,7 @@
 """11x to 16x: the specification, step by step, and the real vLLM.
 
 Planners that declare a `rounding` are compared bit for bit. For others, float32 arithmetic in another order, ties at
-the edge of a filter and the way of forcing a token may make a difference; `fairdraw.oracles.logits_bounds` says how
+the edge of a filter and the way of forcing a token may make a difference; `fairdraw._oracles.logits_bounds` says how
 much.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from fairdraw.checks import check, differential
+from fairdraw._core.checks import check, differential
 from fairdraw.properties._logits_asserts import (
     answered,
     as_float32,
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
     from fairdraw.strategies.logits_plan import LogitsCase
 
-_HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
+_HIFAILURE_REPORT = ("bad-words", "min-tokens", "penalties", "thinking")
 _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
-_LAWLESS = {"empty": Capability.EMPTY_ROWS, "nan": Capability.NAN_LOGITS}
+_INVALID = {"empty": Capability.EMPTY_ROWS, "nan": Capability.NAN_LOGITS}
 
 
 def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
@@ -79,11 +79,11 @@ def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) ->
 
 @check(
     "PLAN114",
-    lambda can: logits_cases(can, logits=[kind for kind, word in _LAWLESS.items() if word in can], max_kinds=3),
-    needs_one_of=(tuple(_LAWLESS.values()),),
+    lambda can: logits_cases(can, logits=[kind for kind, word in _INVALID.items() if word in can], max_kinds=3),
+    needs_one_of=(tuple(_INVALID.values()),),
     contract="logits_plan",
 )
-def rows_without_a_law_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Rows with NaN or of -inf only pass all processors and stay in their row.
 
     NaN that reaches a neighbour comes from arithmetic over the whole batch, such as `0 * mask`.
@@ -91,7 +91,7 @@ def rows_without_a_law_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
     _equal_to_the_oracle(planner, case)
 
 
-def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HISTORY) -> st.SearchStrategy[LogitsCase]:
+def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HIFAILURE_REPORT) -> st.SearchStrategy[LogitsCase]:
     return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=kinds, idle=False)
 
 

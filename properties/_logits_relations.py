@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from fairdraw.checks import check
-from fairdraw.oracles.logits_bounds import logits_bounds
-from fairdraw.oracles.logits_plan import LogitsPlanOracle
-from fairdraw.properties._asserts import broken
+from fairdraw._core.checks import check
+from fairdraw._oracles.logits_bounds import logits_bounds
+from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw.properties._logits_asserts import (
     Answer,
     answered,
@@ -20,6 +19,7 @@ from fairdraw.properties._logits_asserts import (
     opened,
     same_logits,
 )
+from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
 from fairdraw.protocols._logits_plan import BatchChange, LogitsParams, RowOfRequest
 from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, EventRecipe, logits_cases
@@ -104,7 +104,7 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
     lambda can: logits_cases(can, min_requests=2, kinds=_NEVER_MIXED, max_kinds=4),
     contract="logits_plan",
 )
-def rows_do_not_depend_on_batch_mates(planner: LogitsPlanner, case: LogitsCase) -> None:
+def rows_do_not_depend_on_other_requests(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A request alone gives the same rows as in its batch.
 
     Left out are top-k and top-p: a mate's top-p excludes tokens of probability 0 in every row, as in vLLM. So are

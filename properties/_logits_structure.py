@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.checks import check
-from fairdraw.properties._asserts import broken
+from fairdraw._core.checks import check
 from fairdraw.properties._logits_asserts import as_float32, differing_rows, follow, wrong_rows
+from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capability
 from fairdraw.strategies.logits_plan import logits_cases
 
@@ -38,7 +38,7 @@ def without_parameters_the_same_tensor_comes_back_without_any_operation(
 def parameters_without_work_leave_the_same_tensor(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Bad words that are not begun, minima that are reached, budgets that are not spent, top-k of everything.
 
-    Whoever decides by "is it set" instead of "has it work" copies for the rest of the request's life.
+    Whoever decides by "is it set" instead of "has it work" copies for the rest of the request's trace.
     """
     _nothing_is_done(planner, case)
 

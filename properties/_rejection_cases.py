@@ -1,8 +1,8 @@
 """The worlds in which the rejection checks ask their questions.
 
 Most checks ask in the *ordinary* world: what an engine can meet. What only a fault upstream of the sampler, a rounding
-error or an adversary brings about (withdrawn drafts, rejections without a residual, uniform 0 on a token without
-probability, denormal exponentials, rows without a law) has checks of its own. So a sampler that mishandles one
+error or an adversary brings about (placeholder drafts, rejections without a residual, uniform 0 on a token without
+probability, denormal exponentials, rows without a distribution) has checks of its own. So a sampler that mishandles one
 such thing fails the checks that name it, and no others.
 """
 
@@ -27,7 +27,7 @@ __all__ = [
     "rejecting",
     "seeded",
     "synthetic",
-    "with_own_seeds",
+    "with_request_seeds",
     "withdrawing",
 ]
 
@@ -49,8 +49,8 @@ _ONE_HOT = {
     "exponentials": _EXPONENTIALS,
 }
 
-# A dense draft is drawn from its law. Laws within rounding of the target stay away from uniforms close to 1:
-# there a rejection would leave no residual.
+# A dense draft is drawn from its distribution. Distributions within rounding of the target stay away from uniforms
+# close to 1: there a rejection would leave no residual.
 _DENSE = {
     "dense": True,
     "drafts": ("uniform", "independent", "reversed", "sparse", "elsewhere"),
@@ -103,8 +103,8 @@ _CERTAIN = DraftRecipe(target="last-only", draft="same", token="likely", uniform
 _WITHDRAWN = DraftRecipe(target="last-only", draft="uniform", token="placeholder", uniform="half")
 
 
-def _with_a_tempting_withdrawn_draft(case: RejectionCase) -> RejectionCase:
-    """The first request reaches a withdrawn draft, and what lies before that row has probability 1."""
+def _with_a_tempting_placeholder_draft(case: RejectionCase) -> RejectionCase:
+    """The first request reaches a placeholder draft, and what lies before that row has probability 1."""
     count = len(case.requests[0].drafts)
     tempting = RequestRecipe(drafts=(*(_CERTAIN,) * (count - 1), _WITHDRAWN))
     return case.replace(requests=(tempting, *case.requests[1:]))
@@ -114,22 +114,24 @@ def withdrawing(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of
     """Steps in which drafts were withdrawn; whoever reads `probs[row, -1]` accepts one of them in every case."""
     shared = {"min_vocab_size": 2, "min_drafts": 2, "targets": POSITIVE, "drafts": ("independent",)}
     tokens = {"tokens": ("placeholder", "likely"), "uniforms": ("random", "half")}
-    return _either(can, {}, {}, {**shared, **tokens, **narrow}).map(_with_a_tempting_withdrawn_draft)
+    return _either(can, {}, {}, {**shared, **tokens, **narrow}).map(_with_a_tempting_placeholder_draft)
 
 
-def with_own_seeds(case: RejectionCase) -> RejectionCase:
+def with_request_seeds(case: RejectionCase) -> RejectionCase:
     """Every request has a generator of its own."""
-    return case.replace(requests=tuple(dataclasses.replace(r, own_seed=True) for r in case.requests))
+    return case.replace(requests=tuple(dataclasses.replace(r, request_seed=True) for r in case.requests))
 
 
 def seeded(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
     """Ordinary steps with seeded noise; half of them with a generator for every request."""
     drawn = ordinary(can, explicit=False, **narrow)
-    return drawn | drawn.map(with_own_seeds) if Capability.REQUEST_SEEDS in can else drawn
+    return drawn | drawn.map(with_request_seeds) if Capability.REQUEST_SEEDS in can else drawn
 
 
 def synthetic(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
-    """Acceptance by given rates. Any draft may be rejected, so laws are chosen that always leave a residual."""
+    """Acceptance by given rates. Any draft may be rejected, so distributions are chosen that always leave a
+    residual.
+    """
     shared = {
         "synthetic": True,
         "min_vocab_size": 2,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fairdraw.checks import check, differential
-from fairdraw.harness import emit
-from fairdraw.properties._asserts import (
+from fairdraw._core.checks import check, differential
+from fairdraw._core.harness import emit
+from fairdraw.properties._rejection_asserts import (
     broken,
     covered,
     emit_case,
@@ -16,8 +16,8 @@ from fairdraw.properties._asserts import (
     pick,
     same_rows,
 )
-from fairdraw.properties._near_ties import close_steps
 from fairdraw.properties._rejection_cases import lively, ordinary, rejecting, seeded, synthetic, withdrawing
+from fairdraw.properties._rejection_near_ties import close_steps
 from fairdraw.protocols import Capability, ExplicitNoise, RejectionSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 from fairdraw.strategies.rows import bulk_rng
@@ -68,7 +68,7 @@ def acceptance_at_the_exact_ratio_equals_the_oracle(sampler: RejectionSampler, c
 def recovery_without_residual_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If rounding left no residual, the race runs over the target.
 
-    The choice is ours (vLLM answers id 0): it is the law's own limit, and never a masked token.
+    The choice is ours (vLLM answers id 0): it is the distribution's own limit, and never a masked token.
     """
     equals_the_oracle(sampler, case)
 
@@ -136,10 +136,11 @@ def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSample
 @check(
     "REJ407",
     lambda can: withdrawing(can, explicit=True, greedy=False),
-    needs=(*_RACE, Capability.PADDED_DRAFTS),
+    needs=(*_RACE, Capability.PLACEHOLDER_DRAFTS),
 )
-def recovery_from_withdrawn_drafts_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """In place of a withdrawn draft a token is recovered: from target - draft law, or from the target if there is none.
+def recovery_from_placeholder_drafts_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """In place of a placeholder draft a token is recovered: from target - draft distribution, or from the target if
+    there is none.
 
     With one-hot drafts nothing is removed from the target, because nothing was proposed.
     """
@@ -160,8 +161,9 @@ def _with_impossible_request(case: RejectionCase) -> RejectionCase:
     lambda can: rejection_cases(can, explicit=True, min_vocab_size=2).map(_with_impossible_request),
     needs=_RACE,
 )
-def tokens_equal_the_oracle_in_the_strangest_batches(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Everything at once: withdrawn and impossible drafts, laws without residual, adversarial noise of both kinds.
+def tokens_equal_the_oracle_in_the_adversarial_batches(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Everything at once: withdrawn and impossible drafts, distributions without residual, adversarial noise of both
+    kinds.
 
     If only this check fails, two rare things meet; the smallest example says which.
     """
@@ -234,7 +236,7 @@ def tokens_equal_upstream_on_one_hot_drafts(
 def tokens_equal_upstream_on_dense_drafts(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
-    """Same seeds, draft laws given: the tokens of the real vLLM.
+    """Same seeds, draft distributions given: the tokens of the real vLLM.
 
     If the oracle agrees and this does not, upstream has changed its acceptance test or its race.
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fairdraw.checks import check
-from fairdraw.harness import emit
-from fairdraw.properties._asserts import (
+from fairdraw._core.checks import check
+from fairdraw._core.harness import emit
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._rejection_asserts import (
     Answer,
     answers,
     argmax_decoding,
@@ -20,7 +21,6 @@ from fairdraw.properties._asserts import (
 )
 from fairdraw.properties._rejection_cases import POSITIVE, ordinary
 from fairdraw.protocols import Capability, RejectionSampler, SpecDecodeBatch
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies import DTYPES, RejectionCase
 
 _GREEDY = (Capability.GREEDY,)
@@ -75,10 +75,10 @@ def greedy_requests_ignore_the_noise(sampler: RejectionSampler, case: RejectionC
     lambda can: ordinary(can, greedy=True, dense=True, min_vocab_size=2, min_drafts=1),
     needs=(*_GREEDY, Capability.DENSE_DRAFTS),
 )
-def greedy_requests_ignore_the_draft_law(sampler: RejectionSampler, case: RejectionCase) -> None:
+def greedy_requests_ignore_the_draft_distribution(sampler: RejectionSampler, case: RejectionCase) -> None:
     """With or without `draft_probs`: the same tokens. A sampler that does not support one-hot drafts gets flat ones.
 
-    Argmax decoding knows no draft law. If it matters, the argmax was taken of the residual.
+    Argmax decoding knows no draft distribution. If it matters, the argmax was taken of the residual.
     """
     batch, _noise, dense = emit_case(sampler, case)
     assert batch.draft_probs is not None

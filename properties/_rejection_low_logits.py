@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.checks import check
-from fairdraw.harness import emit
-from fairdraw.properties._asserts import answers, argmax_decoding, broken, decodes_argmax
+from fairdraw._core.checks import check
+from fairdraw._core.harness import emit
+from fairdraw.properties._rejection_asserts import answers, argmax_decoding, broken, decodes_argmax
 from fairdraw.properties._rejection_cases import accepting, ordinary
 from fairdraw.protocols import Capabilities, Capability, RejectionSampler, SpecDecodeBatch
 

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import torch
 
-from fairdraw.checks import check
-from fairdraw.harness import emit
-from fairdraw.properties._asserts import (
+from fairdraw._core.checks import check
+from fairdraw._core.harness import emit
+from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
     covered,
@@ -47,8 +47,8 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
     """At uniform 0 every draft that target and drafter give any probability is accepted.
 
-    It fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right law and another
-    contract.
+    It fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right distribution and
+    another contract.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -141,7 +141,7 @@ def bonus_tokens_influence_only_fully_accepted_requests(sampler: RejectionSample
 
 
 @check("REJ327", lambda can: rejecting(can, explicit=True, max_requests=2), needs=(*_EXPLICIT, Capability.NAN_LOGITS))
-def rows_with_nan_do_not_disturb_batch_mates(sampler: RejectionSampler, case: RejectionCase) -> None:
+def rows_with_nan_do_not_disturb_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A request whose target rows are NaN changes nothing for the requests behind it.
 
     One poisoned sequence must not poison a batch: a maximum or a sum over all rows lets NaN through.
@@ -179,7 +179,8 @@ def synthetic_rates_of_one_accept_and_of_zero_reject_every_draft(
 def synthetic_acceptance_depends_on_the_rate_of_the_position_alone(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """As many drafts are accepted as there are leading positions with `uniform < rate[position]`, whatever the laws.
+    """As many drafts are accepted as there are leading positions with `uniform < rate[position]`, whatever the
+    distributions.
 
     Rates are given per position and shared by all requests. Indexed by the flattened row, they reach the wrong
     requests.

@@ -1,4 +1,4 @@
-"""3xx: two runs that must agree, though neither is known to be right. Batch mates, vocabularies, laws."""
+"""3xx: two runs that must agree, though neither is known to be right. Batch others, vocabularies, distributions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.checks import check
-from fairdraw.harness import emit
-from fairdraw.properties._asserts import (
+from fairdraw._core.checks import check
+from fairdraw._core.harness import emit
+from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
     covered,
@@ -23,7 +23,7 @@ from fairdraw.properties._asserts import (
     sound,
 )
 from fairdraw.properties._rejection_cases import POSITIVE, accepting, lively, ordinary, rejecting
-from fairdraw.properties._settled import settled_requests
+from fairdraw.properties._rejection_settled import settled_requests
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies.rows import bulk_rng
@@ -36,7 +36,7 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 
 
 @check("REJ301", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
-def tokens_do_not_depend_on_batch_mates(sampler: RejectionSampler, case: RejectionCase) -> None:
+def tokens_do_not_depend_on_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A request alone gives the same tokens as in its batch, with the same noise.
 
     Otherwise text changes with the load of the server, and nobody can reproduce it.
@@ -44,7 +44,7 @@ def tokens_do_not_depend_on_batch_mates(sampler: RejectionSampler, case: Rejecti
     batch, noise, together = emit_explicit(sampler, case)
     request = pick(case, range(batch.batch_size))
     alone = emit(sampler, batch.select([request]), noise.select(batch, [request]))
-    same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside its mates")
+    same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside its others")
 
 
 @check("REJ302", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
@@ -59,8 +59,10 @@ def permuted_requests_give_permuted_tokens(sampler: RejectionSampler, case: Reje
     same_rows(emission.tokens[order], permuted.tokens, f"in the order {order}")
 
 
-def _with_other_mates(case: RejectionCase, request: int, can_be_greedy: bool) -> RejectionCase:
-    """All requests but one get other logits, laws, drafts, noise and temperature; the numbers of drafts stay."""
+def _with_other_requests(case: RejectionCase, request: int, can_be_greedy: bool) -> RejectionCase:
+    """All requests but one get other logits, distributions, drafts, noise and temperature; the numbers of drafts
+    stay.
+    """
     draft = DraftRecipe(target="peaked", draft="independent", token="drawn", uniform="half")
     requests = [
         r if i == request else RequestRecipe((draft,) * len(r.drafts), can_be_greedy and not r.greedy, "equal")
@@ -70,16 +72,16 @@ def _with_other_mates(case: RejectionCase, request: int, can_be_greedy: bool) ->
 
 
 @check("REJ303", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
-def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other logits, drafts, noise and temperature in the mates' rows: the same tokens in this row.
+def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Other logits, drafts, noise and temperature in the others' rows: the same tokens in this row.
 
     Typical: one greedy request switches the whole batch to the greedy path.
     """
     _, _, emission = emit_case(sampler, case)
     request = pick(case, range(len(case.requests)))
-    changed = _with_other_mates(case, request, Capability.GREEDY in sampler.capabilities)
+    changed = _with_other_requests(case, request, Capability.GREEDY in sampler.capabilities)
     _, _, beside_others = emit_case(sampler, changed)
-    same_rows(emission.tokens[[request]], beside_others.tokens[[request]], f"request {request} beside other mates")
+    same_rows(emission.tokens[[request]], beside_others.tokens[[request]], f"request {request} beside other requests")
 
 
 @check("REJ304", lambda can: rejecting(can, explicit=True), needs=_EXPLICIT)
@@ -143,10 +145,10 @@ def _same_where_settled(
 def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """Logits padded with -inf, laws with 0 and races with any exponentials: nothing changes.
+    """Logits padded with -inf, distributions with 0 and races with any exponentials: nothing changes.
 
     Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with
-    0 in log space, or where a law is normalised by the vocabulary size.
+    0 in log space, or where a distribution is normalised by the vocabulary size.
     """
     batch, noise, emission = emit_explicit(sampler, case)
     extra = 1 + case.seed % 9
@@ -166,7 +168,7 @@ def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
     needs=_RACE,
 )
 def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Token ids are names: permute them in logits, laws, drafts and noise, and the output is permuted.
+    """Token ids are names: permute them in logits, distributions, drafts and noise, and the output is permuted.
 
     Ties aside, no id may be better than another. Biases towards low ids come from `>=` in a scan or from clamped sums.
     """
@@ -191,8 +193,8 @@ def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, c
     lambda can: ordinary(can, dense=True, greedy=False, min_drafts=1, min_vocab_size=2, drafts=("same",)),
     needs=(Capability.DENSE_DRAFTS, Capability.TOKEN_VERIFICATION),
 )
-def drafts_from_the_target_law_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If draft and target law are the same, the ratio is 1 and every draft is accepted.
+def drafts_from_the_target_distribution_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If draft and target distribution are the same, the ratio is 1 and every draft is accepted.
 
     A perfect drafter that is not perfectly accepted costs speed. Suspect the ratio's direction, or probabilities that
     went through another temperature on one side.
@@ -201,7 +203,7 @@ def drafts_from_the_target_law_are_all_accepted(sampler: RejectionSampler, case:
     batch = batch.replace(draft_probs=batch.target_probs())
     for answer in answers(batch, emit(sampler, batch, case.noise(sampler.device))):
         if answer.tokens != [*answer.drafts, answer.bonus_token_id]:
-            broken(f"{answer}, but target and draft law are equal")
+            broken(f"{answer}, but target and draft distribution are equal")
 
 
 @check(
@@ -211,7 +213,7 @@ def drafts_from_the_target_law_are_all_accepted(sampler: RejectionSampler, case:
     ),
 )
 def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A draft with target probability 1 is accepted at every uniform, whatever its draft law.
+    """A draft with target probability 1 is accepted at every uniform, whatever its draft distribution.
 
     This is text under a grammar: where only one token is legal, a draft that guessed it must not be lost.
     """
@@ -224,7 +226,8 @@ def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler
 
 @check("REJ311", lambda can: rejecting(can, targets=("one-hot", "last-only"), drafts=("elsewhere",), tokens=("drawn",)))
 def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If the draft law has its mass where the target has none, the first draft is rejected for the target's token.
+    """If the draft distribution has its mass where the target has none, the first draft is rejected for the target's
+    token.
 
     Anything else accepts tokens that the target excludes: a smoothed ratio, or a ratio of the wrong rows.
     """
@@ -241,7 +244,7 @@ def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler,
 def the_temperature_of_a_random_request_is_not_applied_again(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Logits are processed: a temperature other than 0 is information only.
 
-    Applied twice, temperature 0.5 samples at 0.25. The text looks better, the law is wrong.
+    Applied twice, temperature 0.5 samples at 0.25. The text looks better, the distribution is wrong.
     """
     batch, noise, emission = emit_explicit(sampler, case)
     other = emit(sampler, batch.replace(temperature=torch.full_like(batch.temperature, 0.25)), noise)
@@ -311,7 +314,7 @@ def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, 
     needs=(*_EXPLICIT, Capability.TOKEN_VERIFICATION),
 )
 def later_positions_do_not_influence_earlier_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other logits, laws and uniforms at a request's last position leave the tokens before it as they are.
+    """Other logits, distributions and uniforms at a request's last position leave the tokens before it as they are.
 
     The target's rows were computed from drafts in order; looking ahead makes text depend on tokens never emitted.
     """

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairdraw.checks import check
-from fairdraw.harness import Emission, emit
-from fairdraw.properties._asserts import broken, emit_case, emit_oracle, emit_seeded, pick, same_rows, same_tokens
-from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded, with_own_seeds
+from fairdraw._core.checks import check
+from fairdraw._core.harness import Emission, emit
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._rejection_asserts import (
+    broken,
+    emit_case,
+    emit_oracle,
+    emit_seeded,
+    pick,
+    same_rows,
+    same_tokens,
+)
+from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded, with_request_seeds
 from fairdraw.protocols import Capability, RejectionSampler, SeededNoise
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies import RejectionCase, RequestRecipe
 
 _SEEDED = (Capability.SEEDED_NOISE,)
@@ -80,8 +88,8 @@ def positions_do_not_share_their_uniforms(sampler: RejectionSampler, case: Rejec
     """Of 64 requests with four drafts of probability 1/2, some accept one to three.
 
     False failures: a request accepts none or all with probability 9/16, all 64 do with (9/16)**64 = 1e-16.
-    With one uniform per request a draft is accepted wholly or not at all: each token's law is right, their joint law is
-    not.
+    With one uniform per request a draft is accepted wholly or not at all: each token's distribution is right, their
+    joint distribution is not.
     """
     emission = _copies(sampler, case, SeededNoise(derive_seed("copies", case.seed)))
     lengths = {len(emission.emitted(i)) for i in range(_COPIES)}
@@ -114,9 +122,11 @@ def neighbouring_request_seeds_do_not_share_noise(sampler: RejectionSampler, cas
     _are_apart(_copies(sampler, case, SeededNoise(derive_seed("copies", case.seed), own)), "neighbouring seeds")
 
 
-@check("REJ507", lambda can: rejecting(can, explicit=False, min_requests=2).map(with_own_seeds), needs=_OWN)
-def requests_with_their_own_seed_do_not_depend_on_batch_mates(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A request with a seed gives the same tokens alone, beside mates, and under any seed of the call.
+@check("REJ507", lambda can: rejecting(can, explicit=False, min_requests=2).map(with_request_seeds), needs=_OWN)
+def requests_with_per_request_seeds_do_not_depend_on_other_requests(
+    sampler: RejectionSampler, case: RejectionCase
+) -> None:
+    """A request with a seed gives the same tokens alone, beside others, and under any seed of the call.
 
     That is what the user asked for with `seed=`. It fails where the generator is asked once for the whole batch.
     """
@@ -124,12 +134,12 @@ def requests_with_their_own_seed_do_not_depend_on_batch_mates(sampler: Rejection
     request = pick(case, range(batch.batch_size))
     own = SeededNoise(derive_seed("alone", case.seed), {0: noise.request_seeds[request]})
     alone = emit(sampler, batch.select([request]), own)
-    same_rows(alone.tokens, together.tokens[[request]], f"request {request} with its own seed, beside mates")
+    same_rows(alone.tokens, together.tokens[[request]], f"request {request} with its per-request seed, beside others")
 
 
 def _with_draftless_mate(case: RejectionCase) -> RejectionCase:
     place = case.seed % (len(case.requests) + 1)
-    mate = RequestRecipe(own_seed=True)
+    mate = RequestRecipe(request_seed=True)
     return case.replace(requests=(*case.requests[:place], mate, *case.requests[place:]))
 
 

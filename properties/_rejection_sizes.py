@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw.checks import Check, check
-from fairdraw.failures import AdapterError
-from fairdraw.harness import Emission, emit
-from fairdraw.properties._asserts import (
+from fairdraw._core.checks import Check, check
+from fairdraw._core.failures import AdapterError
+from fairdraw._core.harness import Emission, emit
+from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
     covered,
@@ -223,7 +223,7 @@ def logits_with_a_huge_row_stride_work_or_are_refused_by_name(sampler: Rejection
 def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Transposed `draft_probs` give the tokens of a contiguous copy, or an error that names the argument.
 
-    Drafters stack their laws step by step, so a transposed view is what an engine really passes.
+    Drafters stack their distributions step by step, so a transposed view is what an engine really passes.
     """
     batch, noise, expected = emit_explicit(sampler, case)
     strided = {name: tensor.t().contiguous().t() for name, tensor in batch.tensors().items() if name == "draft_probs"}
@@ -240,8 +240,8 @@ def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, c
 def half_precision_logits_equal_the_same_numbers_in_float32(sampler: RejectionSampler, case: RejectionCase) -> None:
     """bfloat16 and float16 logits give the tokens of the same numbers in float32.
 
-    The softmax must be computed in float32. Computed in bfloat16 its rows sum to 1 within a percent, and the law is off
-    by as much.
+    The softmax must be computed in float32. Computed in bfloat16 its rows sum to 1 within a percent, and the
+    distribution is off by as much.
     """
     batch, noise, half = emit_explicit(sampler, case)
     wide = emit(sampler, batch.replace(target_logits=batch.target_logits.to(torch.float32)), noise)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fairdraw.checks import check
-from fairdraw.harness import emit
-from fairdraw.properties._asserts import (
+from fairdraw._core.checks import check
+from fairdraw._core.harness import emit
+from fairdraw.properties._rejection_asserts import (
     answers,
     broken,
     emit_case,
@@ -18,10 +18,10 @@ from fairdraw.properties._asserts import (
 )
 from fairdraw.properties._rejection_cases import MASKED, POSITIVE, accepting, ordinary, rejecting, withdrawing
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler
-from fairdraw.strategies import LAWLESS_KINDS, RejectionCase, RequestRecipe
+from fairdraw.strategies import INVALID_KINDS, RejectionCase, RequestRecipe
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
-_LAWLESS = (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)
+_INVALID = (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)
 
 
 @check("REJ101", ordinary)
@@ -119,7 +119,7 @@ def tokens_without_target_probability_are_never_emitted(sampler: RejectionSample
     """A token that is masked with -inf is neither accepted nor recovered.
 
     This is how grammar and top-k violations get out: probabilities smoothed by an epsilon, a race over unmasked lanes,
-    or a recovered token drawn from the draft law.
+    or a recovered token drawn from the draft distribution.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -148,7 +148,7 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
     for answer in answers(batch, emission):
         if answer.is_cut_short and 0 <= answer.tokens[-1] < batch.vocab_size:
             target_prob, draft_prob = (
-                float(law[answer.last_row, answer.tokens[-1]]) for law in (target_probs, draft_probs)
+                float(distribution[answer.last_row, answer.tokens[-1]]) for distribution in (target_probs, draft_probs)
             )
             if target_prob == 0 or target_prob < draft_prob * (1 - _ROUNDING):
                 broken(
@@ -160,10 +160,10 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
 @check(
     "REJ110",
     withdrawing,
-    needs=(Capability.PADDED_DRAFTS,),
+    needs=(Capability.PLACEHOLDER_DRAFTS,),
 )
 def padded_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A withdrawn draft (-1) ends the accepted prefix, and the token in its place is in the vocabulary.
+    """A placeholder draft (-1) ends the accepted prefix, and the token in its place is in the vocabulary.
 
     A sampler that reads `probs[row, -1]` reads the previous row's last token, or memory before the tensor.
     """
@@ -171,7 +171,7 @@ def padded_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionC
     for answer in answers(batch, emission):
         padded = [*answer.drafts, PLACEHOLDER_TOKEN_ID].index(PLACEHOLDER_TOKEN_ID)
         if answer.num_accepted > padded or not all(0 <= token < batch.vocab_size for token in answer.tokens):
-            broken(f"{answer}, past the withdrawn draft at position {padded}")
+            broken(f"{answer}, past the placeholder draft at position {padded}")
 
 
 @check(
@@ -211,7 +211,8 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
     """A draft with draft probability 0 is rejected; the quotient target / 0 is not a probability ratio.
 
     Every sampler is asked this, also one that compares `draft * uniform < target` and never divides: such a draft
-    cannot come from its law, so draft tokens and draft laws do not belong together, and accepting it hides that fault.
+    cannot come from its distribution, so draft tokens and draft distributions do not belong together, and accepting it
+    hides that fault.
     """
     batch, _, emission = emit_case(sampler, case)
     _, draft_probs = probabilities(batch)
@@ -236,7 +237,8 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
 def a_rejection_without_residual_still_recovers_a_possible_token(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """If the draft law is nowhere below the target, rounding left no residual; the token is then drawn from the target.
+    """If the draft distribution is nowhere below the target, rounding left no residual; the token is then drawn from
+    the target.
 
     An argmax over zeros answers id 0, whatever its probability.
     """
@@ -303,7 +305,8 @@ def _are_documented(sampler: RejectionSampler, case: RejectionCase, what: str) -
 
 @check("REJ116", lambda can: ordinary(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
 def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A target row with NaN has no law: a random request rejects and emits id 0, a greedy one takes the first NaN's id.
+    """A target row with NaN has no distribution: a random request rejects and emits id 0, a greedy one takes the first
+    NaN's id.
 
     NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum
     never moves.
@@ -313,7 +316,8 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
 
 @check("REJ117", lambda can: ordinary(can, min_drafts=1, targets=("empty",)), needs=(Capability.EMPTY_ROWS,))
 def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A target row that is all -inf has no law: a random request rejects and emits id 0, a greedy one decodes id 0.
+    """A target row that is all -inf has no distribution: a random request rejects and emits id 0, a greedy one decodes
+    id 0.
 
     Such rows come from masks that exclude everything. softmax makes NaN of them.
     """
@@ -322,10 +326,10 @@ def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, 
 
 @check(
     "REJ118",
-    lambda can: ordinary(can, min_drafts=1, targets=tuple(LAWLESS_KINDS)),
-    needs_one_of=(_LAWLESS,),
+    lambda can: ordinary(can, min_drafts=1, targets=tuple(INVALID_KINDS)),
+    needs_one_of=(_INVALID,),
 )
-def rows_without_a_law_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
+def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
     """NaN or all -inf: whatever is emitted, it is an id in [0, vocab_size), and at least one.
 
     An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.

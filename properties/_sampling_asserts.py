@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw import checks
-from fairdraw.oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
-from fairdraw.oracles.supports import Support, support_of
-from fairdraw.properties._asserts import broken
-from fairdraw.properties._settled import log_error
+from fairdraw._core import checks
+from fairdraw._core.sampling_harness import Sampled, draft_tokens, sample_tokens
+from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
+from fairdraw._oracles.supports import Support, support_of
+from fairdraw.properties._rejection_asserts import broken
+from fairdraw.properties._rejection_settled import log_error
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
-from fairdraw.sampling_harness import Sampled, draft_tokens, sample_tokens
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
@@ -97,7 +97,7 @@ def call_race(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch,
 def call_draft(
     sampler: TokenDrafter, case: SamplingCase
 ) -> tuple[SamplingBatch, Sampled, NDArray[np.float32]]:  # ..., [batch_size, vocab_size] float32
-    """Build the case and draft once: batch, answer, laws."""
+    """Build the case and draft once: batch, answer, distributions."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     seen = draft_tokens(sampler, batch, noise)
     assert seen.draft_probs is not None  # draft_tokens checked the answer
@@ -118,7 +118,7 @@ def slack_of(sampler: TokenSampler, request: Request) -> float:
 
 
 def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | None]:
-    """Bounds of each random request's support, by the sampler's own policy; `None` for greedy and lawless rows."""
+    """Bounds of each random request's support, by the sampler's own policy; `None` for greedy and invalid rows."""
     policy = filter_policy(sampler)
     return [None if r.is_greedy else support_of(r, policy, slack_of(sampler, r)) for r in requests_of(batch)]
 
@@ -207,7 +207,7 @@ def _has_one_largest_logit(request: Request) -> bool:
 def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: float) -> bool:  # [vocab_size] float64
     if request.is_greedy:
         return _has_one_largest_logit(request)
-    probs = SamplingOracle().law(request).astype(np.float64)
+    probs = SamplingOracle().distribution(request).astype(np.float64)
     scores = probs / exponentials
     if np.isnan(scores).any():
         return False
@@ -269,7 +269,7 @@ def selected_noise(noise: SamplingNoise, requests: Sequence[int]) -> SamplingNoi
 
 
 def aimed_at(batch: SamplingBatch, tokens: Sequence[int]) -> RaceNoise:
-    """Noise under which each request draws its token, if its law gives the token any probability."""
+    """Noise under which each request draws its token, if its distribution gives the token any probability."""
     exponentials = torch.ones(batch.batch_size, batch.vocab_size, dtype=torch.float32, device=batch.device)
     exponentials[range(batch.batch_size), list(tokens)] = 2.0**-100
     return RaceNoise(exponentials)

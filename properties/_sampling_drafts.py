@@ -1,4 +1,4 @@
-"""The drafter: tokens, and the laws that they are said to be drawn from."""
+"""The drafter: tokens, and the distributions that they are said to be drawn from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import strategies as st
 
-from fairdraw.oracles.supports import support_of
+from fairdraw._oracles.supports import support_of
 from fairdraw.properties._sampling_asserts import (
     RACE,
     broken,
@@ -29,57 +29,60 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Capabilities
     from fairdraw.strategies.sampling import SamplingCase
 
-_LAW = (Capability.DRAFT_LAW,)
+_DISTRIBUTION = (Capability.DRAFT_DISTRIBUTION,)
 
 # A float32 softmax over 151936 tokens is within 2e-6 of the exact one, relative; its sum within 2e-5 of 1.
 _CLOSE = 1e-5
 _SUM = 1e-4
 
 
-@check("SAM171", ordinary, needs=_LAW)
-def draft_laws_sum_to_one(sampler: TokenDrafter, case: SamplingCase) -> None:
-    """Every row of `draft_probs` is a law: no entry is negative or NaN, and they sum to 1.
+@check("SAM171", ordinary, needs=_DISTRIBUTION)
+def draft_distributions_sum_to_one(sampler: TokenDrafter, case: SamplingCase) -> None:
+    """Every row of `draft_probs` is a distribution: no entry is negative or NaN, and they sum to 1.
 
-    A verifier divides by them. Laws that were not normalised again after a filter accept too much.
+    A verifier divides by them. Distributions that were not normalised again after a filter accept too much.
     """
-    batch, _, laws = call_draft(sampler, case)
-    for request, (law, given) in enumerate(zip(laws, requests_of(batch), strict=True)):
-        total = float(law.astype(np.float64).sum())
-        if not ((law >= 0).all() and abs(total - 1) <= _SUM + slack_of(sampler, given)):
-            broken(f"the law of request {request} sums to {total:.6g}, its least entry is {law.min():.3g}")
+    batch, _, distributions = call_draft(sampler, case)
+    for request, (distribution, given) in enumerate(zip(distributions, requests_of(batch), strict=True)):
+        total = float(distribution.astype(np.float64).sum())
+        if not ((distribution >= 0).all() and abs(total - 1) <= _SUM + slack_of(sampler, given)):
+            broken(
+                f"the distribution of request {request} sums to {total:.6g}, its least entry is {distribution.min():.3g}"
+            )
 
 
-@check("SAM172", lambda can: ordinary(can, greedy=False), needs=_LAW)
-def draft_laws_equal_the_filtered_softmax(sampler: TokenDrafter, case: SamplingCase) -> None:
+@check("SAM172", lambda can: ordinary(can, greedy=False), needs=_DISTRIBUTION)
+def draft_distributions_equal_the_filtered_softmax(sampler: TokenDrafter, case: SamplingCase) -> None:
     """`draft_probs` are the softmax of logits over temperature, given the support of the filters.
 
-    Typical: the law of raw logits for a draft at another temperature. Texts then follow neither model. Rows whose
+    Typical: the distribution of raw logits for a draft at another temperature. Texts then follow neither model. Rows
+        whose
     support hangs on rounding are left out.
     """
-    batch, _, laws = call_draft(sampler, case)
+    batch, _, distributions = call_draft(sampler, case)
     for row, request in enumerate(requests_of(batch)):
         slack = slack_of(sampler, request)
         support = support_of(request, filter_policy(sampler), slack)
         if support is None or not support.is_settled:
             continue
-        expected, close = support.law(), _CLOSE + slack
-        token = int(np.argmax(np.abs(laws[row] - expected) - close * expected))
-        if not abs(laws[row][token] - expected[token]) <= close * expected[token] + 2.0**-120:
+        expected, close = support.distribution(), _CLOSE + slack
+        token = int(np.argmax(np.abs(distributions[row] - expected) - close * expected))
+        if not abs(distributions[row][token] - expected[token]) <= close * expected[token] + 2.0**-120:
             broken(
-                f"the law of request {row} gives token {token} {laws[row][token]:.6g} instead of {expected[token]:.6g}"
+                f"the distribution of request {row} gives token {token} {distributions[row][token]:.6g} instead of {expected[token]:.6g}"
             )
 
 
-@check("SAM173", ordinary, needs=_LAW)
-def drafted_tokens_have_positive_probability_in_their_law(sampler: TokenDrafter, case: SamplingCase) -> None:
-    """A drafted token has positive probability in the law that is said.
+@check("SAM173", ordinary, needs=_DISTRIBUTION)
+def drafted_tokens_have_positive_probability_in_their_distribution(sampler: TokenDrafter, case: SamplingCase) -> None:
+    """A drafted token has positive probability in the distribution that is said.
 
-    A verifier rejects a draft of draft probability 0: the drafter then drew from another law than it says.
+    A verifier rejects a draft of draft probability 0: the drafter then drew from another distribution than it says.
     """
-    batch, seen, laws = call_draft(sampler, case)
+    batch, seen, distributions = call_draft(sampler, case)
     for request, token in enumerate(seen.tokens):
-        if not (0 <= token < batch.vocab_size and laws[request, token] > 0):
-            broken(f"request {request} drafted token {token}, which its law does not give")
+        if not (0 <= token < batch.vocab_size and distributions[request, token] > 0):
+            broken(f"request {request} drafted token {token}, which its distribution does not give")
 
 
 _BOTH_CUT = ((0.9, 0.1), (0.5, 0.1), (0.9, 0.5), (0.9, 0.01))
@@ -100,35 +103,39 @@ def _with_both(case: SamplingCase) -> SamplingCase:
     return case.replace(requests=tuple(replace(request, top_p=p, min_p=m) for request, (p, m) in requests))
 
 
-@check("SAM174", _filtered, needs=_LAW)
-def draft_laws_have_the_support_of_the_filters(sampler: TokenDrafter, case: SamplingCase) -> None:
+@check("SAM174", _filtered, needs=_DISTRIBUTION)
+def draft_distributions_have_the_support_of_the_filters(sampler: TokenDrafter, case: SamplingCase) -> None:
     """`draft_probs` are positive on every token that the filters must keep, and 0 on every one that they must not.
 
-    The law shows the mask that was really used: which token of top-p is one too many, or missing.
+    The distribution shows the mask that was really used: which token of top-p is one too many, or missing.
     """
-    batch, _, laws = call_draft(sampler, case)
+    batch, _, distributions = call_draft(sampler, case)
     for request, support in enumerate(supports_of(sampler, batch)):
         if support is None:
             continue
-        missing = np.flatnonzero(support.required & ~(laws[request] > 0))
-        extra = np.flatnonzero(~support.allowed & (laws[request] > 0))
+        missing = np.flatnonzero(support.required & ~(distributions[request] > 0))
+        extra = np.flatnonzero(~support.allowed & (distributions[request] > 0))
         if missing.size or extra.size:
-            broken(f"the law of request {request} misses tokens {missing[:5]} and has tokens {extra[:5]} too many")
+            broken(
+                f"the distribution of request {request} misses tokens {missing[:5]} and has tokens {extra[:5]} too many"
+            )
 
 
-@check("SAM175", lambda can: ordinary(can, greedy=True), needs=(*_LAW, Capability.GREEDY))
+@check("SAM175", lambda can: ordinary(can, greedy=True), needs=(*_DISTRIBUTION, Capability.GREEDY))
 def greedy_drafts_are_certain_of_their_token(sampler: TokenDrafter, case: SamplingCase) -> None:
-    """The law of a greedy request's draft is 1 at its token.
+    """The distribution of a greedy request's draft is 1 at its token.
 
     Anything else makes a verifier accept greedy drafts at the wrong rate.
     """
-    _, seen, laws = call_draft(sampler, case)
+    _, seen, distributions = call_draft(sampler, case)
     for request, token in enumerate(seen.tokens):
-        if laws[request, token] != 1:
-            broken(f"greedy request {request} drafted token {token}, to which its law gives {laws[request, token]:.6g}")
+        if distributions[request, token] != 1:
+            broken(
+                f"greedy request {request} drafted token {token}, to which its distribution gives {distributions[request, token]:.6g}"
+            )
 
 
-@check("SAM176", lambda can: ordinary(can, explicit=True), needs=(*_LAW, *RACE))
+@check("SAM176", lambda can: ordinary(can, explicit=True), needs=(*_DISTRIBUTION, *RACE))
 def drafting_and_sampling_draw_the_same_token(sampler: TokenDrafter, case: SamplingCase) -> None:
     """With the same noise handed in, `draft` draws the token that `sample` draws.
 

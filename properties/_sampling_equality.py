@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw.oracles.sampling import SamplingOracle
-from fairdraw.properties._near_ties import close_race
+from fairdraw._core.sampling_harness import Sampled, sample_tokens
+from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     ORACLE,
     RACE,
@@ -26,7 +27,6 @@ from fairdraw.properties._sampling_asserts import (
     same_tokens,
 )
 from fairdraw.protocols import Capability, RaceNoise, TokenSampler
-from fairdraw.sampling_harness import Sampled, sample_tokens
 from fairdraw.strategies import LARGE_VOCAB_SIZES
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
@@ -94,7 +94,7 @@ def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: Samp
     """
     batch = case.batch(sampler.device)
     rng, oracle = bulk_rng("near ties", case.seed), SamplingOracle()
-    rows = np.stack([close_race(oracle.law(request), rng) for request in requests_of(batch)])
+    rows = np.stack([close_race(oracle.distribution(request), rng) for request in requests_of(batch)])
     equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(rows).to(batch.device)))
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._sampling_asserts import (
     EXPLICIT,
     POSITIVE,
@@ -28,8 +30,6 @@ from fairdraw.properties._sampling_asserts import (
     slack_of,
 )
 from fairdraw.protocols import Capability, RaceNoise, SeededNoise, TokenSampler
-from fairdraw.sampling_harness import sample_tokens
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from hypothesis import strategies as st
 
-    from fairdraw.oracles.sampling import Request
+    from fairdraw._oracles.sampling import Request
     from fairdraw.protocols import Capabilities, SamplingBatch
     from fairdraw.strategies.sampling import SamplingCase
 
@@ -127,7 +127,7 @@ def temperatures_near_zero_tend_to_greedy(sampler: TokenSampler, case: SamplingC
     """
     batch, _, seen = call(sampler, case)
     answers = [seen.tokens]
-    if sampler.capabilities.why_closed(RACE) is None:
+    if sampler.capabilities.why_unsupported(RACE) is None:
         runners_up = [int(np.argsort(request.logits)[-2:][0]) for request in requests_of(batch)]
         answers.append(sample_tokens(sampler, batch, aimed_at(batch, runners_up)).tokens)
     for row, request in enumerate(requests_of(batch)):
@@ -190,7 +190,7 @@ def _same_where_settled(
 
 
 @check("SAM131", _several, needs=EXPLICIT)
-def tokens_do_not_depend_on_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
+def tokens_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request alone gets the same token as in its batch, with the same noise.
 
     Otherwise text changes with the load of the server, and nobody can reproduce it.
@@ -199,7 +199,7 @@ def tokens_do_not_depend_on_batch_mates(sampler: TokenSampler, case: SamplingCas
     request = pick(case, range(batch.batch_size))
     alone = sample_tokens(sampler, batch.select([request]), noise.select([request]))
     rows = [0] if request in comparable_rows(sampler, batch) else []
-    same_tokens(alone.tokens, together.tokens[[request]], f"request {request} beside its mates", rows)
+    same_tokens(alone.tokens, together.tokens[[request]], f"request {request} beside its others", rows)
 
 
 @check("SAM132", _several, needs=EXPLICIT)
@@ -216,8 +216,8 @@ def permuted_requests_get_permuted_tokens(sampler: TokenSampler, case: SamplingC
 
 
 @check("SAM133", _lively, needs=EXPLICIT)
-def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Other logits, filters, temperature and noise in the mates' rows: the same token in this row.
+def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Other logits, filters, temperature and noise in the others' rows: the same token in this row.
 
     Typical: one value for the whole batch, or a filter that is skipped because the first request does not use it.
     """
@@ -226,11 +226,11 @@ def tokens_do_not_depend_on_the_parameters_of_batch_mates(sampler: TokenSampler,
     can = sampler.capabilities
     wanted = {"top_k": 2, "top_p": 0.3, "min_p": 0.9}
     filters = {name: value for name, value in wanted.items() if _FILTERS[name] in can}
-    mates = {"logits": "peaked", "temperature": 30.0, "exponentials": "equal", **filters}
-    changed = [r if i == request else dataclasses.replace(r, **mates) for i, r in enumerate(case.requests)]  # type: ignore[arg-type]  # one type each
+    others = {"logits": "peaked", "temperature": 30.0, "exponentials": "equal", **filters}
+    changed = [r if i == request else dataclasses.replace(r, **others) for i, r in enumerate(case.requests)]  # type: ignore[arg-type]  # one type each
     _, _, beside_others = call(sampler, case.replace(requests=tuple(changed)))
     rows = [request] if request in comparable_rows(sampler, batch) else []
-    same_tokens(seen.tokens, beside_others.tokens, f"request {request} beside other mates", rows)
+    same_tokens(seen.tokens, beside_others.tokens, f"request {request} beside other requests", rows)
 
 
 @check(

@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from fairdraw._core.sampling_harness import Sampled, sample_tokens
+from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._sampling_asserts import (
     broken,
     call,
@@ -20,8 +22,6 @@ from fairdraw.properties._sampling_asserts import (
     selected_noise,
 )
 from fairdraw.protocols import Capability, SeededNoise, TokenSampler
-from fairdraw.sampling_harness import Sampled, sample_tokens
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
 
@@ -40,12 +40,12 @@ def _seeded(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return ordinary(can, explicit=False)
 
 
-def _own_seeds(case: SamplingCase) -> SamplingCase:
-    return case.replace(requests=tuple(dataclasses.replace(r, own_seed=True) for r in case.requests))
+def _request_seeds(case: SamplingCase) -> SamplingCase:
+    return case.replace(requests=tuple(dataclasses.replace(r, request_seed=True) for r in case.requests))
 
 
-def _random_with_own_seeds(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
-    return ordinary(can, explicit=False, greedy=False, min_requests=2, min_vocab_size=2).map(_own_seeds)
+def _random_with_request_seeds(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return ordinary(can, explicit=False, greedy=False, min_requests=2, min_vocab_size=2).map(_request_seeds)
 
 
 def _flat(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
@@ -87,7 +87,7 @@ def _are_apart(seen: Sampled, what: str) -> None:
 
 @check("SAM162", _flat, needs=_SEEDED, weight=0.12)
 def requests_do_not_share_their_noise(sampler: TokenSampler, case: SamplingCase) -> None:
-    """64 equal requests with a flat law over 32 tokens draw different tokens.
+    """64 equal requests with a flat distribution over 32 tokens draw different tokens.
 
     False failures: below 1e-35. One row of noise for the whole batch makes all users say the same word at once.
     """
@@ -96,7 +96,7 @@ def requests_do_not_share_their_noise(sampler: TokenSampler, case: SamplingCase)
 
 @check("SAM163", _flat, needs=_SEEDED, weight=0.2)
 def calls_with_other_seeds_do_not_share_noise(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Two calls with different seeds, 16 requests with a flat law over 32 tokens: some request differs.
+    """Two calls with different seeds, 16 requests with a flat distribution over 32 tokens: some request differs.
 
     False failures: 32**-16 = 8e-25. Noise kept from the first call, or a constant seed, repeats itself at every step.
     """
@@ -130,17 +130,17 @@ def _alone_and_together(sampler: TokenSampler, case: SamplingCase, why: str) -> 
     same_tokens(alone.tokens, together.tokens[[request]], f"request {request} {why}", rows)
 
 
-@check("SAM165", _random_with_own_seeds, needs=_OWN)
-def requests_with_their_own_seed_do_not_depend_on_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request with a seed gets the same token alone, beside mates, and under any seed of the call.
+@check("SAM165", _random_with_request_seeds, needs=_OWN)
+def requests_with_per_request_seeds_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A request with a seed gets the same token alone, beside others, and under any seed of the call.
 
     That is what the user asked for with `seed=`. It fails where the generator is asked once for the whole batch.
     """
-    _alone_and_together(sampler, case, "with its own seed, beside mates")
+    _alone_and_together(sampler, case, "with its per-request seed, beside others")
 
 
-@check("SAM169", _random_with_own_seeds, needs=_OWN)
-def permuted_requests_with_their_own_seeds_get_permuted_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
+@check("SAM169", _random_with_request_seeds, needs=_OWN)
+def permuted_requests_with_per_request_seeds_get_permuted_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
     """Requests with seeds, in another order, get the same tokens in that order.
 
     The row number has no say in what a seed gives.
@@ -152,7 +152,7 @@ def permuted_requests_with_their_own_seeds_get_permuted_tokens(sampler: TokenSam
     same_tokens(seen.tokens[order], permuted.tokens, f"in the order {order}", rows)
 
 
-@check("SAM166", _random_with_own_seeds, needs=_COUNTER)
+@check("SAM166", _random_with_request_seeds, needs=_COUNTER)
 def counters_leave_every_generator_alone(sampler: TokenSampler, case: SamplingCase) -> None:
     """A sampler with counter noise moves no generator: neither torch's own nor a request's.
 
@@ -168,7 +168,7 @@ def counters_leave_every_generator_alone(sampler: TokenSampler, case: SamplingCa
 
 @check("SAM167", _flat, needs=_COUNTER, weight=0.12)
 def positions_of_a_request_do_not_share_their_noise(sampler: TokenSampler, case: SamplingCase) -> None:
-    """One seed at 64 positions draws different tokens from a flat law over 32.
+    """One seed at 64 positions draws different tokens from a flat distribution over 32.
 
     False failures: below 1e-35. A position that is forgotten makes a request say one word again and again.
     """

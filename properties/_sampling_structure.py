@@ -1,4 +1,6 @@
-"""What every draw is: a token of the vocabulary, inside the support, and of the documented kind if there is no law."""
+"""What every draw is: a token of the vocabulary, inside the support, and of the documented kind if there is no
+distribution.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     RACE,
     aimed_at,
@@ -19,13 +22,12 @@ from fairdraw.properties._sampling_asserts import (
     supports_of,
 )
 from fairdraw.protocols import Capability, RaceNoise, TokenSampler
-from fairdraw.sampling_harness import sample_tokens
 from fairdraw.strategies.sampling import SampledRequest, sampling_cases
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fairdraw.oracles.supports import Support
+    from fairdraw._oracles.supports import Support
     from fairdraw.strategies.sampling import SamplingCase
 
 _NAN, _EMPTY = (Capability.NAN_LOGITS,), (Capability.EMPTY_ROWS,)
@@ -49,7 +51,7 @@ def _lie_in_their_support(sampler: TokenSampler, case: SamplingCase) -> None:
     batch, _, seen = call(sampler, case)
     supports = supports_of(sampler, batch)
     _are_allowed(supports, seen.tokens)
-    if sampler.capabilities.why_closed(RACE) is None:
+    if sampler.capabilities.why_unsupported(RACE) is None:
         outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
         _are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
 
@@ -95,7 +97,7 @@ def tokens_lie_in_the_support_of_top_p(sampler: TokenSampler, case: SamplingCase
 def tokens_lie_in_the_support_of_min_p(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token has at least `min_p` times the largest probability of its row.
 
-    Typical: the largest probability of another row, of the law before temperature, or no largest at all.
+    Typical: the largest probability of another row, of the distribution before temperature, or no largest at all.
     """
     _lie_in_their_support(sampler, case)
 
@@ -136,7 +138,7 @@ def inputs_are_not_modified(sampler: TokenSampler, case: SamplingCase) -> None:
 
 
 def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Lawless rows: token 0 if random, what argmax gives if greedy."""
+    """Invalid rows: token 0 if random, what argmax gives if greedy."""
     batch, _, seen = call(sampler, case)
     for request, given in enumerate(requests_of(batch)):
         if np.isfinite(given.logits.max()):
@@ -144,7 +146,9 @@ def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
         expected = int(np.argmax(given.logits)) if given.is_greedy else 0
         if seen.tokens[request] != expected:
             kind = "greedy" if given.is_greedy else "random"
-            broken(f"{kind} request {request} has no law and got token {seen.tokens[request]} instead of {expected}")
+            broken(
+                f"{kind} request {request} has no distribution and got token {seen.tokens[request]} instead of {expected}"
+            )
 
 
 @check("SAM108", lambda can: sampling_cases(can, logits=("nan",)), needs=_NAN)
@@ -166,13 +170,13 @@ def rows_without_any_token_give_the_documented_token(sampler: TokenSampler, case
 
 
 @check("SAM110", lambda can: ordinary(can, explicit=True, max_requests=3, min_vocab_size=2), needs=(*RACE[:1], *_NAN))
-def rows_with_nan_do_not_disturb_batch_mates(sampler: TokenSampler, case: SamplingCase) -> None:
+def rows_with_nan_do_not_disturb_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request whose logits hold a NaN changes nothing for the requests behind it.
 
     One poisoned sequence must not poison a batch: a maximum or a sum over all rows lets NaN through.
     """
-    mates = SampledRequest(), SampledRequest(logits="nan")
-    healthy, poisoned = (case.replace(requests=(mate, *case.requests)) for mate in mates)
+    others = SampledRequest(), SampledRequest(logits="nan")
+    healthy, poisoned = (case.replace(requests=(mate, *case.requests)) for mate in others)
     _, _, expected = call(sampler, healthy)
     _, _, seen = call(sampler, poisoned)
     same_tokens(expected.tokens[1:], seen.tokens[1:], "beside a request with NaN")

@@ -6,7 +6,7 @@ them out:
     re-entry, stray end, nested markers   a request has one section, and says its end inside of it; tokens of markers
                                           are said for nothing else
     cut, repeat, late ids                 nothing is cut or discarded; ids are late only where nothing is forced
-    draft markers, draft of the end,      nothing is drafted; `tests/test_sampler_impl_thinking_upstream.py` compares
+    draft markers, draft of the end,      nothing is drafted; `tests/sampler_impl/test_thinking_upstream.py` compares
     no-draft step                         servers that speculate
     resume                                not while an end marker is being said
     long start, spanning                  a prompt is ordinary, or ends inside of a section that a short start opened
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols._lifecycle import Markers
 from fairdraw.strategies.lifecycle import (
     MOST_REQUESTS,
@@ -34,7 +34,7 @@ from fairdraw.strategies.lifecycle import (
     Preempt,
     Resume,
     Swap,
-    ThinkingLife,
+    ThinkingTrace,
 )
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _has_settled_rows(machine: LifecycleMachine) -> bool:
 class SoundUpstreamMachine(LifecycleMachine):
     """Requests that think once; changes of rows are held until the next step, so that every step yields tokens."""
 
-    life = ThinkingLife()
+    trace = ThinkingTrace()
     free = False
 
     @initialize(
@@ -65,7 +65,7 @@ class SoundUpstreamMachine(LifecycleMachine):
         end=st.sampled_from(((3,), (3, 4), (3, 3, 4))),
     )
     def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
-        self.begun = self.life.replace(start=start, end=end)
+        self.begun = self.trace.replace(start=start, end=end)
 
     @property
     def live(self) -> list[LiveRequest]:

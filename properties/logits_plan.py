@@ -9,7 +9,7 @@ from fairdraw.properties import _logits_relations as relations
 from fairdraw.properties import _logits_structure as structure
 
 if TYPE_CHECKING:
-    from fairdraw.checks import Check
+    from fairdraw._core.checks import Check
 
 __all__ = ["CHECKS"]
 
@@ -27,7 +27,7 @@ CHECKS: tuple[Check, ...] = (
     equality.every_pair_of_processors_equals_the_oracle,
     equality.any_mix_of_parameters_equals_the_oracle,
     equality.greedy_batches_equal_the_oracle,
-    equality.rows_without_a_law_equal_the_oracle,
+    equality.rows_without_a_distribution_equal_the_oracle,
     # 12x: drafts
     equality.draft_rows_see_the_output_and_the_drafts_before_them,
     equality.the_bonus_row_sees_all_drafts,
@@ -37,7 +37,7 @@ CHECKS: tuple[Check, ...] = (
     relations.parameters_move_with_their_request,
     relations.the_plan_follows_outputs_that_grow_and_shrink,
     # 14x: whose rows
-    relations.rows_do_not_depend_on_batch_mates,
+    relations.rows_do_not_depend_on_other_requests,
     relations.custom_processors_are_called_once_with_the_right_rows,
     relations.greedy_tokens_are_those_before_temperature_and_filters,
     # 16x: the real vLLM

@@ -1,4 +1,4 @@
-"""The promises of the penalties contract, each asked after every event in the life of a batch."""
+"""The promises of the penalties contract, each asked after every event in the trace of a batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis.stateful import precondition, rule
 
 from fairdraw.properties._lifecycle_check import LifecycleCheck, happen_in_secret, lifecycle_check
 from fairdraw.protocols import Capability
-from fairdraw.strategies.lifecycle import Add, PenaltiesLife, PenaltiesMachine, Playing, Replace
+from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, Playing, Replace
 
 if TYPE_CHECKING:
-    from fairdraw.checks import Check
+    from fairdraw._core.checks import Check
     from fairdraw.strategies.lifecycle import Event
 
 __all__ = ["CHECKS"]
@@ -21,7 +21,7 @@ __all__ = ["CHECKS"]
 class _ReadingMachine(PenaltiesMachine):
     """Some requests bring long outputs."""
 
-    life = PenaltiesLife(watch="reading")
+    trace = PenaltiesTrace(watch="reading")
 
     @rule(length=st.sampled_from((64, 200)), frequency=st.sampled_from((0.25, 0.0)))
     @precondition(lambda self: self.num_requests < 4)
@@ -45,12 +45,12 @@ def penalised_logits_equal_a_recount_after_every_event(playing: Playing, event: 
     They may differ by what float32 arithmetic in another order explains, a few units in the last place, and by the sign
     of zero; tokens that are not penalised stay as they are. A scanner that declares a `rounding` is held to its bits.
 
-    The last event of the smallest life says what was missed. After `Decode` with several accepted drafts: only the last
-    token was appended. After `Repair`: a placeholder was counted, or its token was not. After `Cut`: lost tokens still
-    count. After `Swap`, `Finish` or `Preempt`: state stayed in a row when its request moved. After `Resume`: what was
-    said before counts twice. After `Draft`: a draft row must see the output and the drafts *before* it, the bonus row
-    all drafts, and rejected drafts must leave no trace. If a single `Add` is enough, it is the arithmetic: repetition
-    (prompt and output) first, then frequency times count and presence (both output only).
+    The last event of the smallest trace says what was missed. After `Decode` with several accepted drafts: only the
+    last token was appended. After `Repair`: a placeholder was counted, or its token was not. After `Cut`: lost tokens
+    still count. After `Swap`, `Finish` or `Preempt`: state stayed in a row when its request moved. After `Resume`: what
+    was said before counts twice. After `Draft`: a draft row must see the output and the drafts *before* it, the bonus
+    row all drafts, and rejected drafts must leave no trace. If a single `Add` is enough, it is the arithmetic:
+    repetition (prompt and output) first, then frequency times count and presence (both output only).
     """
     playing.happen(event)
 

@@ -14,7 +14,7 @@ from fairdraw.properties import _rejection_sizes as sizes
 from fairdraw.properties import _rejection_structure as structure
 
 if TYPE_CHECKING:
-    from fairdraw.checks import Check
+    from fairdraw._core.checks import Check
 
 __all__ = ["CHECKS"]
 
@@ -37,12 +37,12 @@ CHECKS: tuple[Check, ...] = (
     structure.requests_without_drafts_emit_exactly_their_bonus_token,
     structure.rows_with_nan_give_the_documented_token,
     structure.rows_without_any_token_give_the_documented_token,
-    structure.rows_without_a_law_never_leave_the_vocabulary,
+    structure.rows_without_a_distribution_never_leave_the_vocabulary,
     # 2xx: greedy requests
     greedy.greedy_requests_equal_argmax_decoding,
     greedy.greedy_ties_go_to_the_lowest_id,
     greedy.greedy_requests_ignore_the_noise,
-    greedy.greedy_requests_ignore_the_draft_law,
+    greedy.greedy_requests_ignore_the_draft_distribution,
     greedy.greedy_requests_see_the_last_bit_of_a_logit,
     greedy.greedy_requests_see_the_last_bit_of_a_half_precision_logit,
     greedy.mixed_batches_equal_greedy_and_random_batches_apart,
@@ -50,15 +50,15 @@ CHECKS: tuple[Check, ...] = (
     low_logits.greedy_requests_take_the_argmax_however_low_it_is,
     low_logits.greedy_requests_take_the_argmax_of_a_large_vocabulary_however_low_it_is,
     # 3xx: relations between runs
-    relations.tokens_do_not_depend_on_batch_mates,
+    relations.tokens_do_not_depend_on_other_requests,
     relations.permuted_requests_give_permuted_tokens,
-    relations.tokens_do_not_depend_on_the_parameters_of_batch_mates,
+    relations.tokens_do_not_depend_on_the_parameters_of_other_requests,
     relations.repeated_requests_with_the_same_noise_give_the_same_tokens,
     relations.a_larger_max_spec_len_only_adds_placeholders,
     relations.one_hot_draft_probs_equal_no_draft_probs,
     relations.a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens,
     relations.a_relabelled_vocabulary_gives_relabelled_tokens,
-    relations.drafts_from_the_target_law_are_all_accepted,
+    relations.drafts_from_the_target_distribution_are_all_accepted,
     relations.drafts_that_are_certain_to_the_target_are_accepted,
     relations.drafts_from_disjoint_support_are_rejected_at_once,
     relations.the_temperature_of_a_random_request_is_not_applied_again,
@@ -73,7 +73,7 @@ CHECKS: tuple[Check, ...] = (
     noise.exponentials_influence_only_recovered_tokens,
     noise.exponentials_matter_only_by_their_ratios,
     noise.bonus_tokens_influence_only_fully_accepted_requests,
-    noise.rows_with_nan_do_not_disturb_batch_mates,
+    noise.rows_with_nan_do_not_disturb_other_requests,
     noise.synthetic_rates_of_one_accept_and_of_zero_reject_every_draft,
     noise.synthetic_acceptance_depends_on_the_rate_of_the_position_alone,
     # 4xx: bit for bit
@@ -83,8 +83,8 @@ CHECKS: tuple[Check, ...] = (
     equality.race_ties_go_to_the_lowest_id,
     equality.ties_across_kernel_tiles_go_to_the_lowest_id,
     equality.a_race_with_denormal_exponentials_equals_the_oracle,
-    equality.recovery_from_withdrawn_drafts_equals_the_oracle,
-    equality.tokens_equal_the_oracle_in_the_strangest_batches,
+    equality.recovery_from_placeholder_drafts_equals_the_oracle,
+    equality.tokens_equal_the_oracle_in_the_adversarial_batches,
     equality.tokens_equal_the_oracle_on_the_same_seeds,
     equality.synthetic_acceptance_equals_the_oracle,
     equality.decisions_by_a_thousandth_equal_the_oracle,
@@ -102,7 +102,7 @@ CHECKS: tuple[Check, ...] = (
     seeds.positions_do_not_share_their_uniforms,
     seeds.calls_with_other_seeds_do_not_share_noise,
     seeds.neighbouring_request_seeds_do_not_share_noise,
-    seeds.requests_with_their_own_seed_do_not_depend_on_batch_mates,
+    seeds.requests_with_per_request_seeds_do_not_depend_on_other_requests,
     seeds.requests_without_drafts_consume_no_randomness,
     seeds.greedy_batches_consume_no_randomness,
     seeds.generators_end_in_the_documented_state,

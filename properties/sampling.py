@@ -11,7 +11,7 @@ from fairdraw.properties import _sampling_seeds as seeds
 from fairdraw.properties import _sampling_structure as structure
 
 if TYPE_CHECKING:
-    from fairdraw.checks import Check
+    from fairdraw._core.checks import Check
 
 __all__ = ["CHECKS"]
 
@@ -26,7 +26,7 @@ CHECKS: tuple[Check, ...] = (
     structure.inputs_are_not_modified,
     structure.rows_with_nan_give_the_documented_token,
     structure.rows_without_any_token_give_the_documented_token,
-    structure.rows_with_nan_do_not_disturb_batch_mates,
+    structure.rows_with_nan_do_not_disturb_other_requests,
     structure.every_token_of_the_support_can_be_drawn,
     # 121 and following: greedy requests, and temperature
     relations.greedy_requests_take_the_largest_logit,
@@ -37,9 +37,9 @@ CHECKS: tuple[Check, ...] = (
     relations.the_temperature_divides_the_logits,
     relations.greedy_requests_see_small_differences,
     # 131 and following: relations between runs
-    relations.tokens_do_not_depend_on_batch_mates,
+    relations.tokens_do_not_depend_on_other_requests,
     relations.permuted_requests_get_permuted_tokens,
-    relations.tokens_do_not_depend_on_the_parameters_of_batch_mates,
+    relations.tokens_do_not_depend_on_the_parameters_of_other_requests,
     relations.filters_that_keep_all_change_nothing,
     relations.a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens,
     relations.a_relabelled_vocabulary_gives_relabelled_tokens,
@@ -62,16 +62,16 @@ CHECKS: tuple[Check, ...] = (
     seeds.requests_do_not_share_their_noise,
     seeds.calls_with_other_seeds_do_not_share_noise,
     seeds.neighbouring_request_seeds_do_not_share_noise,
-    seeds.requests_with_their_own_seed_do_not_depend_on_batch_mates,
+    seeds.requests_with_per_request_seeds_do_not_depend_on_other_requests,
     seeds.counters_leave_every_generator_alone,
     seeds.positions_of_a_request_do_not_share_their_noise,
     seeds.a_seed_and_a_position_give_one_token_wherever_they_stand,
-    seeds.permuted_requests_with_their_own_seeds_get_permuted_tokens,
+    seeds.permuted_requests_with_per_request_seeds_get_permuted_tokens,
     # 171 and following: the drafter
-    drafts.draft_laws_sum_to_one,
-    drafts.draft_laws_equal_the_filtered_softmax,
-    drafts.drafted_tokens_have_positive_probability_in_their_law,
-    drafts.draft_laws_have_the_support_of_the_filters,
+    drafts.draft_distributions_sum_to_one,
+    drafts.draft_distributions_equal_the_filtered_softmax,
+    drafts.drafted_tokens_have_positive_probability_in_their_distribution,
+    drafts.draft_distributions_have_the_support_of_the_filters,
     drafts.greedy_drafts_are_certain_of_their_token,
     drafts.drafting_and_sampling_draw_the_same_token,
 )

@@ -11,7 +11,7 @@ from fairdraw.properties.logits_plan import CHECKS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.checks import Check
+    from fairdraw._core.checks import Check
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)

@@ -1,4 +1,4 @@
-"""The promises of the thinking-budget contract, each asked after every event in the life of a batch."""
+"""The promises of the thinking-budget contract, each asked after every event in the trace of a batch."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from fairdraw.strategies.lifecycle import (
     Playing,
     Repair,
     Replace,
-    ThinkingLife,
     ThinkingMachine,
+    ThinkingTrace,
 )
 
 if TYPE_CHECKING:
-    from fairdraw.checks import Check
+    from fairdraw._core.checks import Check
     from fairdraw.strategies.lifecycle import Event
 
 __all__ = ["CHECKS"]
 
 
 class _StateMachine(ThinkingMachine):
-    life = ThinkingLife(watch="state")
+    trace = ThinkingTrace(watch="state")
 
 
 class _ReadingMachine(ThinkingMachine):
     """Some requests bring long outputs."""
 
-    life = ThinkingLife(watch="reading")
+    trace = ThinkingTrace(watch="reading")
 
     @rule(length=st.sampled_from((64, 200)), budget=st.sampled_from((1000, 5)))
     @precondition(lambda self: self.num_requests < 4)
@@ -74,7 +74,7 @@ class _SayingMachine(ThinkingMachine):
 def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """Whatever happened to the batch, what is forced where follows from prompts, outputs, drafts and budgets alone.
 
-    The last event of the smallest life says what was missed. After `Decode`: a marker that spans the edge between old
+    The last event of the smallest trace says what was missed. After `Decode`: a marker that spans the edge between old
     and new tokens, a second section, or tokens that were accepted together. After `Repair`: the placeholder was taken
     for the token. After `Cut`: a marker that was taken back is remembered. After `Swap`, `Finish` or `Preempt`: state
     stayed in a row when its request moved. After `Draft`: drafts are tokens, too; they spend the budget and may hold

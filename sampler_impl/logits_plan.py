@@ -47,9 +47,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ._history import BatchUpdate, check_rows, follow_rows
-from ._logits_params import Request, SamplingParams, checked_request, is_penalised
-from ._logits_processors import (
+from ._logits.params import Request, SamplingParams, checked_request, is_penalised
+from ._logits.processors import (
     AllowedIds,
     BadWords,
     Custom,
@@ -63,7 +62,8 @@ from ._logits_processors import (
     Temperature,
     TopKTopP,
 )
-from ._logits_rows import RowLayout, SeenBy, step_of
+from ._logits.rows import RowLayout, SeenBy, step_of
+from ._scanners.history import BatchUpdate, check_rows, follow_rows
 from .penalties import Penalties
 
 if TYPE_CHECKING:

@@ -33,15 +33,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import _penalties_torch
-from ._history import BatchUpdate, History, check_rows, follow_rows
-from ._padded_outputs import PaddedOutputs
-from ._penalty_rows import IN_OUTPUT, IN_PROMPT, Ids, PenaltyRows, bonus_rows, changed_counts, draft_rows, in_vocab
+from ._scanners import penalties_torch as _penalties_torch
+from ._scanners.history import BatchUpdate, History, check_rows, follow_rows
+from ._scanners.padded_outputs import PaddedOutputs
+from ._scanners.penalty_rows import (
+    IN_OUTPUT,
+    IN_PROMPT,
+    Ids,
+    PenaltyRows,
+    bonus_rows,
+    changed_counts,
+    draft_rows,
+    in_vocab,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ._penalty_rows import Factors
+    from ._scanners.penalty_rows import Factors
 
 __all__ = ["PaddedOutputs", "Penalties"]
 
@@ -280,7 +289,7 @@ class Penalties:
                 f"the vocab_size and device that Penalties was made with."
             )
         if self._backend == "triton" and logits.dtype == torch.float32 and logits.is_contiguous():
-            from . import _penalties_kernel
+            from ._scanners import penalties_kernel as _penalties_kernel
 
             _penalties_kernel.penalise(logits, self._token_state, rows, factors)
         else:
@@ -294,7 +303,7 @@ def _choose_backend(name: str | None, device: torch.device) -> str:
     if name not in ("triton", "torch"):
         raise ValueError(f"Penalties: backend={name!r}, but it must be 'triton' or 'torch'. Use None for the default.")
     if name == "triton" and device.type == "cpu":
-        from . import _penalties_kernel
+        from ._scanners import penalties_kernel as _penalties_kernel
 
         if not _penalties_kernel.INTERPRETED:
             raise ValueError(

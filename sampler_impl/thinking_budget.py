@@ -52,7 +52,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from ._history import PLACEHOLDER_TOKEN_ID, BatchUpdate, History, check_rows, follow_rows
+from ._scanners.history import PLACEHOLDER_TOKEN_ID, BatchUpdate, History, check_rows, follow_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,17 +1,19 @@
 """Is a sampler fair, how sure are we, and how much could it be off?
 
-From an exact law to a verdict, in the order in which the modules build on each other:
+From an exact distribution to a verdict, in the order in which the modules build on each other:
 
-* `laws`, `filters`: what the tokens *should* follow, by enumeration in float64 from the logits that the sampler got.
+* `distributions`, `filters`: what the tokens *should* follow, by enumeration in float64 from the logits that the
+  sampler got.
 * `tables`, `pooling`: observations become counts; rare cells are pooled by expected probability, before sampling.
 * `design`: how many samples make a given distance visible, or the plain statement that the budget cannot.
 * `evidence`, `decision`, `watching`: an e-process decides, look after look; a chi-square p-value is shown beside it.
 * `ledger`: evidence that adds up over nights.
 * `pit`: pools rows that have nothing in common, such as every token of a production vocabulary.
-* `configurations`, `outcomes`, `rejection`, `experiment`: the statistics S1 to S8 on small laws chosen for them.
+* `configurations`, `outcomes`, `rejection`, `experiment`: the statistics S1 to S8 on small distributions chosen for
+  them.
 * `production`: S9, the same promises at production vocabularies.
 
-A right sampler passes, a short budget is *inconclusive*, and a wrong law is said to be wrong by how much:
+A right sampler passes, a short budget is *inconclusive*, and a wrong distribution is said to be wrong by how much:
 
     >>> from fairdraw.statistical import DISAGREEING, Experiment
     >>> experiment = Experiment(DISAGREEING)
@@ -24,13 +26,13 @@ Importing this package imports NumPy and SciPy, not torch.
 
 from __future__ import annotations
 
-from fairdraw.statistical.configurations import AGREEING, CONFIGURATIONS, DISAGREEING, ONE_HOT, RAGGED, Configuration
-from fairdraw.statistical.decision import Decision, SequentialCheck, TableEvidence, Verdict, split_false_fail_rate
-from fairdraw.statistical.design import NoPower, SamplePlan, finest_plan, plan_samples
-from fairdraw.statistical.experiment import Experiment
-from fairdraw.statistical.ledger import Ledger
-from fairdraw.statistical.outcomes import Verification
-from fairdraw.statistical.production import LawPool, ProductionExperiment
+from fairdraw.statistical._configurations import AGREEING, CONFIGURATIONS, DISAGREEING, ONE_HOT, RAGGED, Configuration
+from fairdraw.statistical._decision import Decision, SequentialCheck, TableEvidence, Verdict, split_false_fail_rate
+from fairdraw.statistical._design import NoPower, SamplePlan, finest_plan, plan_samples
+from fairdraw.statistical._experiment import Experiment
+from fairdraw.statistical._ledger import Ledger
+from fairdraw.statistical._outcomes import Verification
+from fairdraw.statistical._production import DistributionPool, ProductionExperiment
 
 __all__ = [
     "AGREEING",
@@ -40,8 +42,8 @@ __all__ = [
     "RAGGED",
     "Configuration",
     "Decision",
+    "DistributionPool",
     "Experiment",
-    "LawPool",
     "Ledger",
     "NoPower",
     "ProductionExperiment",

@@ -1,334 +1,396 @@
-"""The statistics of the rejection contract: what is counted, what it catches, what it is blind to.
-
-Each statistic turns rows into digits, and digits into the cells of a table. Its null law is computed by applying it to
-all possible outcomes (`outcomes.enumerate_outcomes`), so it follows from the definition and the verifier alone. Rows in
-which its event did not occur are left out; what remains has the conditional law, and e-values stay valid.
-
-S9, for vocabularies too large to enumerate, is in `production`. Draft tokens are the harness's; a drafter of the user's
-own (`Configuration.batch(drafter=...)`) is for callers of this package, and no check has one.
-"""
+"""The statistical promises of the rejection contract: a table of contents. Each is a check: code, title, meaning."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.statistical.tables import count_codes, joint_codes
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from fairdraw.statistical.outcomes import Outcomes, Rows
-
-__all__ = [
-    "AcceptedCount",
-    "AcceptedDraft",
-    "BonusByDraft",
-    "CallPairs",
-    "CompletedRow",
-    "EmittedByDraft",
-    "OutputRow",
-    "RecoveredByDraft",
-    "RowPairs",
-    "Statistic",
-    "TableLaw",
-    "count",
-]
-
-
-@dataclass(frozen=True)
-class Digits:
-    """What a statistic sees in each row (or pair of rows), and in which of them its event occurred."""
-
-    values: tuple[NDArray[np.integer], ...]  # each [num_calls, num_rows] int
-    sizes: tuple[int, ...]
-    observed: NDArray[np.bool_]  # [num_calls, num_rows] bool
-
-    def codes(self) -> NDArray[np.int64]:  # [num_observations] int64
-        """One code per observation; `NO_CELL` where a digit is none (an id outside the vocabulary)."""
-        return joint_codes(*(value[self.observed] for value in self.values), sizes=self.sizes)
-
-    @property
-    def num_cells(self) -> int:
-        return int(np.prod(self.sizes))
-
-
-@dataclass(frozen=True)
-class TableLaw:
-    """The null law of a table.
-
-    Args:
-        sizes: Of the digits that make a cell.
-        possible: Cells whose observation is no failure by itself.
-        event_prob: Probability that a row is an observation.
-        rows_per_observation: 2 for pairs.
-        words: What each digit is, for reports; none for rows of tokens.
-        placeholder: The digit that stands for no token, reported as -1.
-    """
-
-    probs: NDArray[np.float64]  # [num_cells] float64
-    possible: NDArray[np.bool_]  # [num_cells] bool
-    sizes: tuple[int, ...]
-    event_prob: float = 1.0
-    rows_per_observation: int = 1
-    words: tuple[str, ...] = ()
-    placeholder: int | None = None
-
-    def label(self, cell: int) -> str:
-        """The digits of a cell, for reports: `(rejected 2, recovered 4)`."""
-        found = (int(digit) for digit in np.unravel_index(cell, self.sizes))
-        digits = [str(PLACEHOLDER_TOKEN_ID if digit == self.placeholder else digit) for digit in found]
-        named = map(" ".join, zip(self.words, digits, strict=True)) if self.words else digits
-        return f"({', '.join(named)})"
-
-
-class Statistic(Protocol):
-    """What is counted, and its law."""
-
-    @property
-    def code(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    def digits(self, rows: Rows) -> Digits: ...
-    def law(self, outcomes: Outcomes) -> TableLaw: ...
-
-
-def count(
-    statistic: Statistic,
-    rows: Rows,
-    weights: NDArray[np.int64] | None = None,  # [num_calls, num_rows] int64
-) -> NDArray[np.int64]:  # [num_cells + 1] int64
-    """The count table of observed rows; with `weights`, of rows that were observed so often."""
-    digits = statistic.digits(rows)
-    return count_codes(digits.codes(), digits.num_cells, None if weights is None else weights[digits.observed])
-
-
-def image_law(statistic: Statistic, outcomes: Outcomes, words: tuple[str, ...] = ()) -> TableLaw:
-    """The law of a statistic that looks at one row at a time: the image of the law of all outcomes."""
-    digits = statistic.digits(outcomes.rows)
-    codes, probs = digits.codes(), outcomes.probs[digits.observed[0]]
-    mass = np.asarray(np.bincount(codes, weights=probs, minlength=digits.num_cells), dtype=np.float64)
-    possible = np.bincount(codes, minlength=digits.num_cells) > 0
-    event_prob = float(mass.sum())
-    probs = np.asarray(mass / (event_prob or 1.0))
-    return TableLaw(probs, possible, digits.sizes, min(event_prob, 1.0), words=words)
-
-
-@dataclass(frozen=True)
-class OutputRow:
-    """S1: accepted count and all emitted tokens, jointly; the placeholder is one more digit.
-
-    Law: token verification gives `prod min(target, draft) * (target - draft)_+`, the bonus row `... * target`.
-    Catches: most faults of acceptance, recovery and bonus; malformed rows, which have probability 0.
-    Blind to: anything between rows or calls, and to *which* draft was rejected.
-    """
-
-    code: str = "S1"
-    title: str = "output row"
-
-    def digits(self, rows: Rows) -> Digits:
-        tokens = np.where(rows.tokens == PLACEHOLDER_TOKEN_ID, rows.vocab_size, rows.tokens)
-        # An id equal to vocab_size must not pass for the placeholder's digit.
-        tokens = np.where(rows.tokens == rows.vocab_size, -1, tokens)
-        sizes = (rows.vocab_size + 1,) * (rows.num_draft + 1)
-        return Digits(tuple(np.moveaxis(tokens, -1, 0)), sizes, np.ones(tokens.shape[:-1], dtype=bool))
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return dataclasses.replace(image_law(self, outcomes), placeholder=outcomes.rows.vocab_size)
-
-
-@dataclass(frozen=True)
-class CompletedRow:
-    """S2: the row, completed by the harness with draws from the target after its last token.
-
-    Law: the product of the target laws, whatever the verifier. This is losslessness itself.
-    Catches: every fault that changes what users read.
-    Blind to: a sampler that is fair but accepts too little, and to anything between rows or calls.
-    """
-
-    code: str = "S2"
-    title: str = "completed row"
-
-    def digits(self, rows: Rows) -> Digits:
-        tokens = np.where(rows.tokens == PLACEHOLDER_TOKEN_ID, rows.fill_token_ids, rows.tokens)
-        sizes = (rows.vocab_size,) * (rows.num_draft + 1)
-        return Digits(tuple(np.moveaxis(tokens, -1, 0)), sizes, np.ones(tokens.shape[:-1], dtype=bool))
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        joint = np.ones(1)
-        for target in outcomes.request.exact_target_probs():
-            joint = (joint[:, None] * target).ravel()
-        return TableLaw(joint, joint > 0, self.digits(outcomes.rows).sizes)
-
-
-@dataclass(frozen=True)
-class RecoveredByDraft:
-    """S3: rejected draft token x recovered token, given the rejection at `position`.
-
-    Law: under token verification the two are independent, `(draft - target)_+` and `(target - draft)_+`.
-    Catches: recovery that shares its noise with the drafter (vLLM #54282), recovery from a wrong residual.
-    Blind to: faults of acceptance that keep the odds of what is rejected.
-    """
-
-    position: int
-    code: str = "S3"
-
-    @property
-    def title(self) -> str:
-        return f"rejected draft x recovered token at position {self.position}"
-
-    def digits(self, rows: Rows) -> Digits:
-        values = (rows.draft_token_ids[..., self.position], rows.tokens[..., self.position])
-        return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted == self.position + 1)
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes, ("rejected", "recovered"))
-
-
-@dataclass(frozen=True)
-class AcceptedCount:
-    """S4: the number of accepted drafts.
-
-    Law: multinomial; differs between verifiers.
-    Catches: silent slow-down, ignored draft probabilities, one uniform for all positions.
-    Blind to: which tokens are emitted.
-    """
-
-    code: str = "S4"
-    title: str = "accepted count"
-
-    def digits(self, rows: Rows) -> Digits:
-        emitted = rows.num_emitted
-        return Digits((emitted - 1,), (rows.num_draft + 1,), np.ones(emitted.shape, dtype=bool))
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes)
-
-
-@dataclass(frozen=True)
-class AcceptedDraft:
-    """S4: draft token x accepted or not, given that `position` is reached.
-
-    Law: Bernoulli with `min(1, target / draft)` per draft token, under token verification.
-    Catches: a wrong acceptance ratio, token by token; drafts that do not follow their declared law.
-    Blind to: recovery and bonus.
-    """
-
-    position: int
-    code: str = "S4"
-
-    @property
-    def title(self) -> str:
-        return f"draft token x acceptance at position {self.position}"
-
-    def digits(self, rows: Rows) -> Digits:
-        emitted = rows.num_emitted
-        values = (rows.draft_token_ids[..., self.position], (emitted > self.position + 1).astype(np.int64))
-        return Digits(values, (rows.vocab_size, 2), emitted > self.position)
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes, ("draft", "accepted"))
-
-
-@dataclass(frozen=True)
-class BonusByDraft:
-    """S5: last draft token x bonus token, given that all drafts are accepted.
-
-    Law: independent; the bonus token follows the target law after the last draft.
-    Catches: a bonus token from another row or position, or one that shares its noise with the drafter.
-    Blind to: rows that reject.
-    """
-
-    code: str = "S5"
-    title: str = "last draft x bonus token"
-
-    def digits(self, rows: Rows) -> Digits:
-        values = (rows.draft_token_ids[..., -1], rows.tokens[..., -1])
-        return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted == rows.num_draft + 1)
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes, ("last draft", "bonus"))
-
-
-@dataclass(frozen=True)
-class EmittedByDraft:
-    """S8: draft token x emitted token, given that `position` is reached.
-
-    Law: accepted drafts on the diagonal, recovered tokens off it.
-    Catches: noise that depends on the draft. With the user's own drafter also overlapping random streams, and drafts
-    from another law than declared (DeepSpec #31).
-    Blind to: what happens at other positions.
-    """
-
-    position: int
-    code: str = "S8"
-
-    @property
-    def title(self) -> str:
-        return f"draft x emitted token at position {self.position}"
-
-    def digits(self, rows: Rows) -> Digits:
-        values = (rows.draft_token_ids[..., self.position], rows.tokens[..., self.position])
-        return Digits(values, (rows.vocab_size,) * 2, rows.num_emitted > self.position)
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return image_law(self, outcomes, ("draft", "emitted"))
-
-
-@dataclass(frozen=True)
-class RowPairs:
-    """S6: first tokens of two rows of one call, `stride` apart; no row is in two pairs.
-
-    Law: independent. The first token follows the target (losslessness), so this holds for every verifier.
-    Catches: rows that share noise: all of them, neighbours, lanes of a warp (8, 32), rows of different blocks.
-    Blind to: sharing between calls, or between rows at other distances.
-    """
-
-    stride: int
-    code: str = "S6"
-
-    @property
-    def title(self) -> str:
-        return f"first tokens of rows {self.stride} apart"
-
-    def digits(self, rows: Rows) -> Digits:
-        first = rows.tokens[..., 0]
-        indices = np.arange(first.shape[1])
-        left = indices[(indices // self.stride % 2 == 0) & (indices + self.stride < first.shape[1])]
-        pairs = first[:, left], first[:, left + self.stride]
-        return Digits(pairs, (rows.vocab_size,) * 2, np.ones(pairs[0].shape, dtype=bool))
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return _independent_first_tokens(outcomes, ("one row", "the other"))
-
-
-@dataclass(frozen=True)
-class CallPairs:
-    """S7: first tokens of the same row in two consecutive calls; no call is in two pairs.
-
-    Law: independent.
-    Catches: a seed or offset that does not advance from call to call.
-    Blind to: streams that meet after more than one call.
-    """
-
-    code: str = "S7"
-    title: str = "first tokens of consecutive calls"
-
-    def digits(self, rows: Rows) -> Digits:
-        first = rows.tokens[..., 0]
-        num_pairs = len(first) // 2
-        pairs = first[0 : 2 * num_pairs : 2], first[1 : 2 * num_pairs : 2]
-        return Digits(pairs, (rows.vocab_size,) * 2, np.ones(pairs[0].shape, dtype=bool))
-
-    def law(self, outcomes: Outcomes) -> TableLaw:
-        return _independent_first_tokens(outcomes, ("one call", "the next"))
-
-
-def _independent_first_tokens(outcomes: Outcomes, words: tuple[str, ...]) -> TableLaw:
-    first = outcomes.request.exact_target_probs()[0]
-    joint = (first[:, None] * first).ravel()
-    return TableLaw(joint, joint > 0, (first.size,) * 2, rows_per_observation=2, words=words)
+import inspect
+
+from fairdraw.protocols import Capability
+from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED
+from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
+from fairdraw.statistical._workloads import Workload, decoding, production, small_distributions
+
+__all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
+
+_DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
+_RAGGED = Capability.RAGGED
+
+# Shares of a profile's draws follow costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
+# milliseconds (an interpreted kernel) take about 100 seconds each.
+_DISAGREEING = small_distributions(DISAGREEING, 1.0)
+_ONE_HOT = small_distributions(ONE_HOT, 0.5)
+_AGREEING = small_distributions(AGREEING, 0.25)
+_RAGGED_DISTRIBUTIONS = small_distributions(RAGGED, 1.0)
+_PRODUCTION = production(0.08, 0.6)
+_TEXT = decoding("text", 0.4, 0.3)
+_PARAMETERS = decoding("requests with parameters of their own", 0.4, 0.3)
+_N_GRAM = decoding("n-gram drafts", 0.4, 0.3)
+_SEQUENCES = decoding("sequences of a small language", 0.4, 0.3)
+
+
+def _distribution(
+    code: str, title: str, workload: Workload, tables: tuple[str, ...], needs: tuple[Capability, ...], meaning: str
+) -> DistributionCheck:
+    # Every check needs drafts of some kind. One that does not name the kind adapts to what the sampler takes.
+    some = () if {_DENSE, _HOT}.intersection(needs) else ((_DENSE, _HOT),)
+    text = inspect.cleandoc(meaning)
+    return DistributionCheck(code, title, text, "rejection", "statistical", needs, workload, tables, needs_one_of=some)
+
+
+_LISTED = (
+    # 1xx: what is emitted, and how much is accepted
+    _distribution(
+        "DIST101",
+        "output rows follow the distribution of token verification",
+        _DISAGREEING,
+        ("S1",),
+        (_DENSE, _TOKEN),
+        """Accepted count and all emitted tokens, jointly, have the distribution that draft and target distributions give.
+
+        The widest net: it sees faults of acceptance, recovery and bonus, and rows that cannot occur. Look at the other
+        failures for the place; if this one is alone, at the order of tokens within a row.
+        """,
+    ),
+    _distribution(
+        "DIST102",
+        "completed rows follow the target",
+        _DISAGREEING,
+        ("S2",),
+        (_DENSE,),
+        """A row, completed with draws from the target after its last token, has the distribution of plain sampling.
+
+        This is losslessness itself: what users read is not what the target model would have written.
+        """,
+    ),
+    _distribution(
+        "DIST103",
+        "the number of accepted drafts follows its distribution",
+        _DISAGREEING,
+        ("S4 accepted",),
+        (_DENSE, _TOKEN),
+        """The number of accepted drafts per row has the distribution of token verification.
+
+        Too few: decoding is slower than it could be, though the text may be right (draft probabilities ignored). Too
+        many: it is not lossless. One uniform for several positions shows here as well.
+        """,
+    ),
+    _distribution(
+        "DIST104",
+        "each draft token is accepted with its own probability",
+        _DISAGREEING,
+        ("S4 draft",),
+        (_DENSE, _TOKEN),
+        """A draft token that is reached is accepted with probability `min(1, target / draft)`.
+
+        Look at the ratio: another row's probabilities, a rounded draft distribution, a power or a factor.
+        """,
+    ),
+    _distribution(
+        "DIST111",
+        "output rows follow their distribution on one-hot drafts",
+        _ONE_HOT,
+        ("S1",),
+        (_HOT, _TOKEN),
+        """Without draft probabilities a draft is accepted with its target probability, and else another token drawn.
+
+        Usually the recovered token: it must be drawn from the target without the rejected draft, renormalised.
+        """,
+    ),
+    _distribution(
+        "DIST112",
+        "completed rows follow the target on one-hot drafts",
+        _ONE_HOT,
+        ("S2",),
+        (_HOT,),
+        """With n-gram drafts, too, a completed row has the distribution of plain sampling.
+
+        What users read is not what the target model would have written.
+        """,
+    ),
+    _distribution(
+        "DIST113",
+        "drafts are accepted as often as their distribution says on one-hot drafts",
+        _ONE_HOT,
+        ("S4",),
+        (_HOT, _TOKEN),
+        """Accepted counts, and the acceptance of each draft token, with its target probability.
+
+        Look at the acceptance test for n-gram drafts: its draft probability is 1.
+        """,
+    ),
+    _distribution(
+        "DIST121",
+        "rows of ragged batches follow the distribution of their own request",
+        _RAGGED_DISTRIBUTIONS,
+        ("S1",),
+        (_TOKEN, _RAGGED),
+        """Requests of 2, 1, 0 and 2 drafts with different distributions, side by side, each follow their own.
+
+        Usually an offset: `cu_num_draft_tokens` without its leading 0, or `request * max_spec_len` where drafts are
+        ragged.
+        """,
+    ),
+    _distribution(
+        "DIST131",
+        "drafts from the target distribution are kept and followed by the bonus token",
+        _AGREEING,
+        ("S1",),
+        (_DENSE, _TOKEN),
+        """If draft and target distributions are equal, all drafts are accepted and output rows follow the target.
+
+        Look at the comparison of uniform and ratio at exactly 1, and at the bonus token.
+        """,
+    ),
+    # 2xx: what depends on what within a row
+    _distribution(
+        "DIST201",
+        "emitted tokens depend on their drafts as the distribution says",
+        _DISAGREEING,
+        ("S8",),
+        (_DENSE, _TOKEN),
+        """Draft token and emitted token at a position have their joint distribution.
+
+        Noise that depends on the draft: numbers that serve twice. Drafts come from the suite's own random stream.
+        """,
+    ),
+    _distribution(
+        "DIST203",
+        "recovered tokens do not depend on the rejected draft",
+        _DISAGREEING,
+        ("S3",),
+        (_DENSE, _TOKEN),
+        """Given a rejection, the recovered token is independent of the draft token that was rejected.
+
+        Recovery shares its noise with the acceptance test. Give it noise of its own. (Sharing it with the drafter, vLLM
+        #54282, does the same, but drafts of a run come from the suite.)
+        """,
+    ),
+    _distribution(
+        "DIST204",
+        "bonus tokens do not depend on the last draft",
+        _DISAGREEING,
+        ("S5",),
+        (_DENSE, _TOKEN),
+        """Given that all drafts are accepted, the bonus token follows the target and is independent of the last draft.
+
+        A bonus token of another row or position. Bonus tokens come from the suite and need only be passed on.
+        """,
+    ),
+    _distribution(
+        "DIST211",
+        "emitted tokens depend on their one-hot drafts as the distribution says",
+        _ONE_HOT,
+        ("S8",),
+        (_HOT, _TOKEN),
+        """Draft token and emitted token at a position have their joint distribution when drafts are one-hot.
+
+        Noise that depends on the draft: numbers that serve twice.
+        """,
+    ),
+    _distribution(
+        "DIST213",
+        "recovered tokens follow the residual of the rejected one-hot draft",
+        _ONE_HOT,
+        ("S3",),
+        (_HOT, _TOKEN),
+        """Given a rejected n-gram draft, the recovered token follows the target without that draft, renormalised.
+
+        Recovery from the target as it is, without renormalisation, or with the noise that rejected the draft.
+        """,
+    ),
+    _distribution(
+        "DIST214",
+        "bonus tokens do not depend on the last one-hot draft",
+        _ONE_HOT,
+        ("S5",),
+        (_HOT, _TOKEN),
+        """Given that all n-gram drafts are accepted, the bonus token follows the target and nothing else.
+
+        A bonus token of another row or position.
+        """,
+    ),
+    _distribution(
+        "DIST224",
+        "bonus tokens do not depend on drafts from the target distribution",
+        _AGREEING,
+        ("S5",),
+        (_DENSE, _TOKEN),
+        """If draft and target distributions are equal, the bonus token is still independent of the last draft.
+
+        Here every row ends in a bonus token, so that one of another row or position has nowhere to hide.
+        """,
+    ),
+    # 3xx: what depends on what between rows and calls
+    _distribution(
+        "DIST301",
+        "rows of one call are independent",
+        _DISAGREEING,
+        ("S6",),
+        (),
+        """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
+
+        Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
+        DIST102 passes: first tokens that follow a wrong distribution break this promise, too, however independent their rows are.
+        Rows that share all their noise break every distribution at once, and REJ502 and REJ503, which ask directly.
+        """,
+    ),
+    _distribution(
+        "DIST302",
+        "consecutive calls are independent",
+        _DISAGREEING,
+        ("S7",),
+        (),
+        """First tokens of the same row in two consecutive calls with different seeds are independent.
+
+        A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST102 passes: first
+        tokens that follow a wrong distribution break this promise, too, however independent the calls are.
+        """,
+    ),
+    # 4xx: production vocabularies, by the probability integral transform
+    _distribution(
+        "DIST401",
+        "emitted tokens follow the target at a production vocabulary, by rank",
+        _PRODUCTION,
+        ("S9 emitted token by rank",),
+        (),
+        """Emitted tokens, ordered by their target probability, are as often probable and improbable as they should be.
+
+        A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best. The vocabulary has
+        32768 tokens, or 1024 for a sampler that does not support large ones.
+        """,
+    ),
+    _distribution(
+        "DIST402",
+        "emitted tokens follow the target at a production vocabulary, by id",
+        _PRODUCTION,
+        ("S9 emitted token by id",),
+        (),
+        """Emitted tokens, ordered by id, are spread over the vocabulary as they should be.
+
+        A tile of the vocabulary that is lost or weighed twice, most often the last. The vocabulary has 32768 tokens, or
+        1024 for a sampler that does not support large ones.
+        """,
+    ),
+    _distribution(
+        "DIST403",
+        "drafts are accepted with their probabilities at a production vocabulary",
+        _PRODUCTION,
+        ("S9 acceptance",),
+        (_TOKEN,),
+        """Each draft is accepted with probability `min(1, target / draft)` at a vocabulary of 32768 tokens.
+
+        Sums over the vocabulary that lose accuracy or a tile; offsets in ragged batches. A sampler that does not
+        support large vocabularies is judged at 1024 tokens, one of one-hot drafts without `draft`.
+        """,
+    ),
+    _distribution(
+        "DIST404",
+        "recovered tokens follow the residual at a production vocabulary",
+        _PRODUCTION,
+        ("S9 recovered",),
+        (_TOKEN,),
+        """Recovered tokens, by rank and by id, follow `max(target - draft, 0)` at a vocabulary of 32768 tokens.
+
+        A tile that takes no part in the race, or a residual of another position. A sampler that does not support large
+        vocabularies is judged at 1024 tokens, one of one-hot drafts by the target without the rejected draft.
+        """,
+    ),
+    # 5xx: a real decoding loop
+    _distribution(
+        "DIST501",
+        "decoded text follows the target model",
+        _TEXT,
+        ("next", "token after", "first", "neighbours"),
+        (_DENSE,),
+        """Language models draft and verify through the sampler; every token follows the target given all before it.
+
+        End to end: what users read is not what the target model alone would have written.
+        """,
+    ),
+    _distribution(
+        "DIST502",
+        "text decoded with parameters per request follows the target model",
+        _PARAMETERS,
+        ("next", "token after", "first"),
+        (),
+        """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
+
+        What the sampler does not support of these is left out. Parameters of one request that reach another, or greedy
+        and random requests that are mixed up.
+        """,
+    ),
+    _distribution(
+        "DIST503",
+        "text decoded with n-gram drafts follows the target model",
+        _N_GRAM,
+        ("next", "token after", "first"),
+        (_HOT,),
+        """The same with drafts that have no draft probabilities.
+
+        Look at recovery: it must leave out the rejected draft and nothing else.
+        """,
+    ),
+    _distribution(
+        "DIST504",
+        "whole sequences of a small language follow the target model",
+        _SEQUENCES,
+        ("next", "token after", "first"),
+        (),
+        """Sequences of a language of 8 tokens, and pairs of neighbouring requests, have their exact joint distribution.
+
+        Dependence between positions, or between requests, that no single token shows.
+        """,
+    ),
+    _distribution(
+        "DIST511",
+        "drafts of decoded text are accepted as their distributions say",
+        _TEXT,
+        ("accepted",),
+        (_DENSE, _TOKEN),
+        """The number of accepted drafts in a decoding loop has the distribution that the models' probabilities give.
+
+        The text may be right and decoding slow: the draft distribution is not looked at, or not the one that drafts came from.
+        """,
+    ),
+    _distribution(
+        "DIST512",
+        "drafts of requests with parameters are accepted as their distributions say",
+        _PARAMETERS,
+        ("accepted",),
+        (_TOKEN,),
+        """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
+
+        What the sampler does not support of these is left out. Drafts of one request are verified with the parameters
+        of another.
+        """,
+    ),
+    _distribution(
+        "DIST513",
+        "n-gram drafts of decoded text are accepted as their distributions say",
+        _N_GRAM,
+        ("accepted",),
+        (_HOT, _TOKEN),
+        """The number of accepted n-gram drafts in a decoding loop has the distribution that the target model gives.
+
+        Too few: decoding is slower than it could be.
+        """,
+    ),
+    _distribution(
+        "DIST514",
+        "drafts of a small language are accepted as their distributions say",
+        _SEQUENCES,
+        ("accepted",),
+        (_TOKEN,),
+        """The number of accepted drafts in a small language, with penalties and two temperatures.
+
+        One uniform for several positions, or a draft distribution that is not looked at.
+        """,
+    ),
+)
+
+DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
+"""Checks that draw; each has its share of the run's false-fail rate."""
+
+CHECKS: tuple[DistributionCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
+"""Every check of the suite; those with stratified noise (6xx) leave nothing to chance and have no share."""

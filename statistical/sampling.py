@@ -7,66 +7,68 @@ import inspect
 from typing import TYPE_CHECKING
 
 from fairdraw.protocols import Capability
-from fairdraw.statistical._sampling_subjects import drafts, production, small_laws
-from fairdraw.statistical.law_check import LawCheck
+from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._sampling_workloads import drafts, production, small_distributions
 
 if TYPE_CHECKING:
-    from fairdraw.statistical.subjects import Subject
+    from fairdraw.statistical._workloads import Workload
 
 __all__ = ["CHECKS"]
 
-_SMALL = small_laws(1.0, 0.5)
-_SEEDS = small_laws(0.2, 0.5, own_seeds=True)
+_SMALL = small_distributions(1.0, 0.5)
+_SEEDS = small_distributions(0.2, 0.5, request_seeds=True)
 _PRODUCTION = production(0.03, 0.15)
 _DRAFTS = drafts(0.25, 1.0)
 
 # A check needs what it judges. What its batches can go without (filters of other rows, a large vocabulary) it does not
-# need: subjects adapt to that.
+# need: workloads adapt to that.
 _TOP_K, _TOP_P, _MIN_P = Capability.TOP_K, Capability.TOP_P, Capability.MIN_P
 _TWO_FILTERS = ((_TOP_K, _TOP_P), (_TOP_P, _MIN_P), (_MIN_P, _TOP_K))
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
 
 
-def _law(
+def _distribution(
     code: str,
     title: str,
-    subject: Subject,
+    workload: Workload,
     tables: tuple[str, ...],
     needs: tuple[Capability, ...],
     meaning: str,
     *,
     needs_one_of: tuple[tuple[Capability, ...], ...] = (),
-) -> LawCheck:
+) -> DistributionCheck:
     text = inspect.cleandoc(meaning)
-    return LawCheck(code, title, text, "sampling", "statistical", needs, subject, tables, needs_one_of=needs_one_of)
+    return DistributionCheck(
+        code, title, text, "sampling", "statistical", needs, workload, tables, needs_one_of=needs_one_of
+    )
 
 
 _LISTED = (
-    _law(
-        "LAW701",
+    _distribution(
+        "DIST701",
         "tokens follow the softmax of their logits",
         _SMALL,
         ("T1 plain",),
         (),
-        """Without filters, at temperature 1, tokens have the law that the logits give.
+        """Without filters, at temperature 1, tokens have the distribution that the logits give.
 
         Look at the race, or at the sums of an inverse CDF: uniforms with too few bits, a tail that is lost.
         """,
     ),
-    _law(
-        "LAW702",
-        "tokens follow the law at their temperature",
+    _distribution(
+        "DIST702",
+        "tokens follow the distribution at their temperature",
         _SMALL,
         ("T1 at temperature",),
         (),
-        """At temperatures 0.7 and 2, side by side with others, tokens have the law of divided logits.
+        """At temperatures 0.7 and 2, side by side with others, tokens have the distribution of divided logits.
 
         The temperature of another request, of lower precision, or applied twice.
         """,
     ),
-    _law(
-        "LAW703",
-        "tokens follow the law that top-k leaves",
+    _distribution(
+        "DIST703",
+        "tokens follow the distribution that top-k leaves",
         _SMALL,
         ("T1 with top-k",),
         (_TOP_K,),
@@ -75,9 +77,9 @@ _LISTED = (
         One token too many or too few, or probabilities that were not normalised again.
         """,
     ),
-    _law(
-        "LAW704",
-        "tokens follow the law that top-p leaves",
+    _distribution(
+        "DIST704",
+        "tokens follow the distribution that top-p leaves",
         _SMALL,
         ("T1 with top-p",),
         (_TOP_P,),
@@ -86,45 +88,45 @@ _LISTED = (
         The token that reaches `top_p` belongs to them; the next does not.
         """,
     ),
-    _law(
-        "LAW705",
-        "tokens follow the law that min-p leaves",
+    _distribution(
+        "DIST705",
+        "tokens follow the distribution that min-p leaves",
         _SMALL,
         ("T1 with min-p",),
         (_MIN_P,),
         """With `min_p` of 0.5 tokens of at least half of the largest probability come, in their proportions.
 
         The threshold is relative to the largest probability of the row, at the request's temperature, which is 2;
-        a sampler may declare that its filters see the law before the temperature.
+        a sampler may declare that its filters see the distribution before the temperature.
         """,
     ),
-    _law(
-        "LAW706",
-        "tokens follow the law that all filters together leave",
+    _distribution(
+        "DIST706",
+        "tokens follow the distribution that all filters together leave",
         _SMALL,
         ("T1 with all filters",),
         (),
         """With temperature, min-p, top-k and top-p in one request, each works on what the one before it left.
 
         A sampler that supports two of the filters gets those two. The order is the sampler's own, as its `FilterPolicy`
-        says. If the laws of single filters hold, look at the order and at what is normalised in between.
+        says. If the distributions of single filters hold, look at the order and at what is normalised in between.
         """,
         needs_one_of=_TWO_FILTERS,
     ),
-    _law(
-        "LAW707",
-        "requests with seeds of their own follow their laws",
+    _distribution(
+        "DIST707",
+        "requests with seeds of their own follow their distributions",
         _SEEDS,
         ("T1",),
         _OWN,
-        """Every request with a seed of its own, every kind of parameters: tokens have their laws.
+        """Every request with a seed of its own, every kind of parameters: tokens have their distributions.
 
         Numbers of seeded requests take another path: a generator that is seeded alike for several, or its first
         numbers, which some generators draw badly.
         """,
     ),
-    _law(
-        "LAW711",
+    _distribution(
+        "DIST711",
         "rows of one call are independent",
         _SMALL,
         ("T2",),
@@ -132,37 +134,37 @@ _LISTED = (
         """Tokens of two rows of a call are independent: neighbours, and rows 8, 32 and 256 apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
-        LAW701 and LAW702 pass: tokens that follow a wrong law break this promise, too. Rows that share all their noise
-        break every law at once, and SAM162, which asks directly.
+        DIST701 and DIST702 pass: tokens that follow a wrong distribution break this promise, too. Rows that share all their noise
+        break every distribution at once, and SAM162, which asks directly.
         """,
     ),
-    _law(
-        "LAW712",
+    _distribution(
+        "DIST712",
         "consecutive calls are independent",
         _SMALL,
         ("T3",),
         (),
         """Tokens of the same row in two consecutive calls with different seeds are independent.
 
-        A seed or offset that does not advance, or noise kept in a buffer. It means this only if LAW701 passes: tokens
-        that follow a wrong law break this promise, too.
+        A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST701 passes: tokens
+        that follow a wrong distribution break this promise, too.
         """,
     ),
-    _law(
-        "LAW713",
+    _distribution(
+        "DIST713",
         "rows with seeds of their own are independent",
         _SEEDS,
         ("T2", "T3"),
         _OWN,
         """Rows of a call, and calls, are independent if every request has a seed of its own.
 
-        Seeds that are folded into few bits, or a counter that forgets the position. It means this only if LAW707
-        passes: tokens that follow a wrong law break this promise, too.
+        Seeds that are folded into few bits, or a counter that forgets the position. It means this only if DIST707
+        passes: tokens that follow a wrong distribution break this promise, too.
         """,
     ),
-    _law(
-        "LAW721",
-        "tokens follow their law at a production vocabulary, by rank",
+    _distribution(
+        "DIST721",
+        "tokens follow their distribution at a production vocabulary, by rank",
         _PRODUCTION,
         ("T4 token by rank",),
         (),
@@ -172,9 +174,9 @@ _LISTED = (
         not support large vocabularies is judged at 1024 tokens.
         """,
     ),
-    _law(
-        "LAW722",
-        "tokens follow their law at a production vocabulary, by id",
+    _distribution(
+        "DIST722",
+        "tokens follow their distribution at a production vocabulary, by id",
         _PRODUCTION,
         ("T4 token by id",),
         (),
@@ -184,26 +186,26 @@ _LISTED = (
         large vocabularies is judged at 1024 tokens.
         """,
     ),
-    _law(
-        "LAW731",
-        "drafts follow the law that comes with them, by rank",
+    _distribution(
+        "DIST731",
+        "drafts follow the distribution that comes with them, by rank",
         _DRAFTS,
         ("T5 draft by rank",),
-        (Capability.DRAFT_LAW,),
-        """Drafted tokens have the law that the drafter returned, whatever mask it used.
+        (Capability.DRAFT_DISTRIBUTION,),
+        """Drafted tokens have the distribution that the drafter returned, whatever mask it used.
 
-        A verifier divides by that law. If drafts come from another one, speculative decoding is lossy.
+        A verifier divides by that distribution. If drafts come from another one, speculative decoding is lossy.
         """,
     ),
-    _law(
-        "LAW732",
-        "drafts follow the law that comes with them, by id",
+    _distribution(
+        "DIST732",
+        "drafts follow the distribution that comes with them, by id",
         _DRAFTS,
         ("T5 draft by id",),
-        (Capability.DRAFT_LAW,),
-        """Drafted tokens, ordered by id, have the law that the drafter returned.
+        (Capability.DRAFT_DISTRIBUTION,),
+        """Drafted tokens, ordered by id, have the distribution that the drafter returned.
 
-        A tile that is lost between the draw and the law.
+        A tile that is lost between the draw and the distribution.
         """,
     ),
 )

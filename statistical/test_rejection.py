@@ -1,4 +1,6 @@
-"""The laws of the rejection contract, asked of the sampler that `--sampler` names; and that these checks can fail."""
+"""The distributions of the rejection contract, asked of the sampler that `--sampler` names; and that these checks can
+fail.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.mutants.laws import LAW_MUTANTS
-from fairdraw.statistical.lens import CHECKS
+from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw.statistical.rejection import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.mutants.rejection import Mutant
-    from fairdraw.statistical.law_check import LawCheck
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.statistical._distribution_check import DistributionCheck
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_law(check: LawCheck, fairdraw_run: Callable[[LawCheck], None]) -> None:
+def test_distribution(check: DistributionCheck, fairdraw_run: Callable[[DistributionCheck], None]) -> None:
     fairdraw_run(check)
 
 
-@pytest.mark.parametrize("mutant", LAW_MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in LAW_MUTANTS])
-def test_planted_law_is_caught(mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
+@pytest.mark.parametrize(
+    "mutant", DISTRIBUTION_MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in DISTRIBUTION_MUTANTS]
+)
+def test_planted_distribution_is_caught(mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
     fairdraw_control(mutant)

@@ -1,4 +1,6 @@
-"""The laws of the sampling contract, asked of the sampler that `--sampler` names; and that these checks can fail."""
+"""The distributions of the sampling contract, asked of the sampler that `--sampler` names; and that these checks can
+fail.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw.mutants.sampling_laws import LAW_MUTANTS
+from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS
 from fairdraw.statistical.sampling import CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.mutants.rejection import Mutant
-    from fairdraw.statistical.law_check import LawCheck
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.statistical._distribution_check import DistributionCheck
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_sampling(check: LawCheck, fairdraw_run: Callable[[LawCheck], None]) -> None:
+def test_sampling(check: DistributionCheck, fairdraw_run: Callable[[DistributionCheck], None]) -> None:
     fairdraw_run(check)
 
 
-@pytest.mark.parametrize("mutant", LAW_MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in LAW_MUTANTS])
+@pytest.mark.parametrize(
+    "mutant", DISTRIBUTION_MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in DISTRIBUTION_MUTANTS]
+)
 def test_mutant_is_caught(mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
     fairdraw_control(mutant)

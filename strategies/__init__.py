@@ -7,11 +7,12 @@ batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), who
 from __future__ import annotations
 
 from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
 from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
 from fairdraw.strategies.rows import (
     DRAFT_KINDS,
-    LAWLESS_KINDS,
+    INVALID_KINDS,
     TARGET_KINDS,
     draft_row,
     logit_rows,
@@ -26,15 +27,14 @@ from fairdraw.strategies.sampling import (
     sampling_batches,
     sampling_cases,
 )
-from fairdraw.strategies.sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
 
 __all__ = [
     "AWKWARD_VOCAB_SIZES",
     "DRAFT_KINDS",
     "DTYPES",
     "EXPONENTIAL_KINDS",
+    "INVALID_KINDS",
     "LARGE_VOCAB_SIZES",
-    "LAWLESS_KINDS",
     "LAYOUTS",
     "TARGET_KINDS",
     "TOKEN_KINDS",

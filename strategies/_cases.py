@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, Noise, SpecDecodeBatch
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, hashed_seeds
-from fairdraw.strategies.rows import DRAFT_KINDS, LAWLESS_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
+from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ _Token = Callable[["NDArray[np.float32]", "NDArray[np.float32]", np.random.Gener
 
 def _any_token(
     target_probs: NDArray[np.float32],  # [vocab_size] float32
-    draft_law: NDArray[np.float32],  # [vocab_size] float32
+    draft_distribution: NDArray[np.float32],  # [vocab_size] float32
     rng: np.random.Generator,
 ) -> int:
     return int(rng.integers(target_probs.size))
@@ -47,27 +47,27 @@ def _any_token(
 
 def _drawn_token(
     target_probs: NDArray[np.float32],  # [vocab_size] float32
-    draft_law: NDArray[np.float32],  # [vocab_size] float32
+    draft_distribution: NDArray[np.float32],  # [vocab_size] float32
     rng: np.random.Generator,
 ) -> int:
     rng.integers(target_probs.size)  # its place in the stream is part of every recipe that was ever stored
-    law = draft_law.astype(np.float64)
-    return int(rng.choice(law.size, p=law / law.sum()))
+    distribution = draft_distribution.astype(np.float64)
+    return int(rng.choice(distribution.size, p=distribution / distribution.sum()))
 
 
 _TOKENS: dict[str, _Token] = {
-    "likely": lambda target_probs, draft_law, rng: int(np.argmax(target_probs)),
-    "first": lambda target_probs, draft_law, rng: 0,
-    "last": lambda target_probs, draft_law, rng: target_probs.size - 1,
-    "unlikely": lambda target_probs, draft_law, rng: int(np.argmin(target_probs)),
+    "likely": lambda target_probs, draft_distribution, rng: int(np.argmax(target_probs)),
+    "first": lambda target_probs, draft_distribution, rng: 0,
+    "last": lambda target_probs, draft_distribution, rng: target_probs.size - 1,
+    "unlikely": lambda target_probs, draft_distribution, rng: int(np.argmin(target_probs)),
     "drawn": _drawn_token,
     "any": _any_token,
-    "placeholder": lambda target_probs, draft_law, rng: PLACEHOLDER_TOKEN_ID,
+    "placeholder": lambda target_probs, draft_distribution, rng: PLACEHOLDER_TOKEN_ID,
 }
 
 TOKEN_KINDS = tuple(_TOKENS)
-"""Which token is drafted: the target's argmax, id 0, the last id, the target's argmin, one drawn from the draft law,
-any, -1."""
+"""Which token is drafted: the target's argmax, id 0, the last id, the target's argmin, one drawn from the draft
+distribution, any, -1."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,8 +75,8 @@ class DraftRecipe(Recipe):
     """One drafted position.
 
     Args:
-        target: Shape of its target logits (`TARGET_KINDS`, `LAWLESS_KINDS`).
-        draft: The law that it was drafted from (`DRAFT_KINDS`).
+        target: Shape of its target logits (`TARGET_KINDS`, `INVALID_KINDS`).
+        draft: The distribution that it was drafted from (`DRAFT_KINDS`).
         token: Which token was drafted (`TOKEN_KINDS`).
         uniform: What its acceptance is compared with (`UNIFORM_KINDS`; explicit noise only).
 
@@ -90,7 +90,7 @@ class DraftRecipe(Recipe):
     uniform: str = "random"
 
     def __post_init__(self) -> None:
-        one_of("DraftRecipe", "target", self.target, {**TARGET_KINDS, **LAWLESS_KINDS})
+        one_of("DraftRecipe", "target", self.target, {**TARGET_KINDS, **INVALID_KINDS})
         one_of("DraftRecipe", "draft", self.draft, DRAFT_KINDS)
         one_of("DraftRecipe", "token", self.token, TOKEN_KINDS)
         one_of("DraftRecipe", "uniform", self.uniform, UNIFORM_KINDS)
@@ -102,7 +102,7 @@ class RequestRecipe(Recipe):
 
     Args:
         exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
-        own_seed: It has a generator of its own (seeded noise only).
+        request_seed: It has a generator of its own (seeded noise only).
 
     Raises:
         ValueError: If the kind of exponentials is unknown.
@@ -111,7 +111,7 @@ class RequestRecipe(Recipe):
     drafts: tuple[DraftRecipe, ...] = ()
     greedy: bool = False
     exponentials: str = "random"
-    own_seed: bool = False
+    request_seed: bool = False
 
     def __post_init__(self) -> None:
         one_of("RequestRecipe", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
@@ -119,7 +119,7 @@ class RequestRecipe(Recipe):
 
 @dataclass(frozen=True)
 class _Drafting:
-    """What depends on the target law as one device computes it."""
+    """What depends on the target distribution as one device computes it."""
 
     draft_rows: NDArray[np.float32]  # [num_tokens, vocab_size] float32
     draft_token_ids: list[int]
@@ -144,8 +144,8 @@ class RejectionCase(Recipe):
         ValueError: If there is no request or no vocabulary, a word is unknown, or `max_spec_len` is out of range.
 
     Limits:
-        Draft laws that copy the target's (`same`, `rounded`, ...) copy the softmax of the device that they are built
-        for, bit for bit. Softmaxes of two devices, or two CPUs, may differ in the last bit.
+        Draft distributions that copy the target's (`same`, `rounded`, ...) copy the softmax of the device that they are
+        built for, bit for bit. Softmaxes of two devices, or two CPUs, may differ in the last bit.
 
     Example:
         >>> case = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(),)),))
@@ -212,7 +212,7 @@ class RejectionCase(Recipe):
     def noise(self, device: str = "cpu") -> Noise:
         """Build fresh noise: explicit numbers, or seeds with generators in their initial state."""
         if not self.explicit:
-            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.own_seed))
+            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.request_seed))
         recipe = NoiseRecipe(
             uniforms=tuple(draft.uniform for draft in self._drafts) or ("random",),
             exponentials=tuple(request.exponentials for request in self.requests),

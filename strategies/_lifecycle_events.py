@@ -1,7 +1,7 @@
-"""What can happen to a live batch: plain data that prints as code. Any sequence of events is a possible life.
+"""What can happen to a live batch: plain data that prints as code. Any sequence of events is a possible trace.
 
 An event that has nothing to happen to (a `Finish` of an empty batch) does nothing, and row numbers are taken modulo the
-batch, so events can be dropped and reordered freely: that is how a failing life shrinks.
+batch, so events can be dropped and reordered freely: that is how a failing trace shrinks.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.failures import AdapterError, calling
+from fairdraw._core.failures import AdapterError, calling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

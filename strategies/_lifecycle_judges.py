@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 import numpy as np
 import torch
 
-from fairdraw.failures import CheckFailure
-from fairdraw.oracles.intervals import Intervals, alike
-from fairdraw.oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
-from fairdraw.oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw._core.failures import CheckFailure
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.intervals import Intervals, alike
+from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols import Rounding, rounding_of
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies._lifecycle_harness import (
     OpenPenalties,
     OpenThinking,

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fairdraw.failures import raised_by
+from fairdraw._core.failures import raised_by
 from fairdraw.protocols._lifecycle import Markers
 from fairdraw.strategies._lifecycle_events import Add, Event, Replace, Resume, event_from_json
 from fairdraw.strategies._lifecycle_harness import open_penalties, open_thinking
@@ -14,13 +14,13 @@ from fairdraw.strategies._lifecycle_judges import Judge, PenaltiesJudge, Reading
 from fairdraw.strategies._lifecycle_world import World
 from fairdraw.strategies._recipe import Recipe
 
-__all__ = ["Life", "PenaltiesLife", "Playing", "ThinkingLife"]
+__all__ = ["EventTrace", "PenaltiesTrace", "Playing", "ThinkingTrace"]
 
 Watch = Literal["answer", "state", "reading"]
 
 
 @dataclass(frozen=True, repr=False)
-class Life(Recipe):
+class EventTrace(Recipe):
     """A recipe: everything that happens to one batch.
 
     Args:
@@ -31,11 +31,11 @@ class Life(Recipe):
     vocab_size: int = field(default=8, kw_only=True)
     watch: Watch = field(default="answer", kw_only=True)
 
-    def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: scanners of the life's contract
+    def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: scanners of the trace's contract
         raise NotImplementedError
 
     def build(self) -> tuple[Event, ...]:
-        """The events; a life has nothing else to build."""
+        """The events; a trace has nothing else to build."""
         return self.events
 
     def play(self, scanner: Any, reference: Any = None) -> int:  # Any: as `judge`
@@ -49,33 +49,37 @@ class Life(Recipe):
             playing.happen(event)
         return len(self.events)
 
-    def replace(self, **changes: Any) -> Any:  # Any: fields of the life; the same life with them
+    def replace(self, **changes: Any) -> Any:  # Any: fields of the trace; the same trace with them
         return dataclasses.replace(self, **changes)
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"life": type(self).__name__, **plain, "events": [event.to_json() for event in self.events]}
+        return {"trace": type(self).__name__, **plain, "events": [event.to_json() for event in self.events]}
 
     @staticmethod
-    def from_json(plain: dict[str, Any]) -> Life:  # Any: JSON
-        """The life that `to_json` wrote.
+    def from_json(plain: dict[str, Any]) -> EventTrace:  # Any: JSON
+        """The trace that `to_json` wrote.
 
         Raises:
             ValueError: If its kind, or that of an event, is unknown.
         """
         fields = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
-        name = str(fields.pop("life", None))
-        kind: Any = {known.__name__: known for known in (PenaltiesLife, ThinkingLife)}.get(name)  # Any: its fields vary
+        name = str(fields.pop("trace", None))
+        kind: Any = {known.__name__: known for known in (PenaltiesTrace, ThinkingTrace)}.get(
+            name
+        )  # Any: its fields vary
         if kind is None:
-            raise ValueError(f"Life.from_json: life={name!r}, but it must be one of PenaltiesLife, ThinkingLife.")
+            raise ValueError(
+                f"EventTrace.from_json: trace={name!r}, but it must be one of PenaltiesTrace, ThinkingTrace."
+            )
         fields["events"] = tuple(map(event_from_json, plain["events"]))
-        life: Life = kind(**fields)
-        return life
+        trace: EventTrace = kind(**fields)
+        return trace
 
 
 @dataclass(frozen=True, repr=False)
-class PenaltiesLife(Life):
-    """A life whose batch is penalised."""
+class PenaltiesTrace(EventTrace):
+    """A trace whose batch is penalised."""
 
     def judge(self, scanner: Any, reference: Any = None) -> Judge:  # Any: PenaltiesScanner
         if self.watch == "reading":
@@ -84,8 +88,8 @@ class PenaltiesLife(Life):
 
 
 @dataclass(frozen=True, repr=False)
-class ThinkingLife(Life):
-    """A life whose requests think: sections open after `start` and close after `end`."""
+class ThinkingTrace(EventTrace):
+    """A trace whose requests think: sections open after `start` and close after `end`."""
 
     start: tuple[int, ...] = (1,)
     end: tuple[int, ...] = (2,)
@@ -98,15 +102,15 @@ class ThinkingLife(Life):
 
 
 class Playing:
-    """A life that is being lived: the world, and the judge who looks at it."""
+    """A trace that is being lived: the world, and the judge who looks at it."""
 
-    def __init__(self, life: Life, scanner: Any, reference: Any = None) -> None:  # Any: as `Life.judge`
-        self.world = World(life.vocab_size, counted=life.watch == "reading")
+    def __init__(self, trace: EventTrace, scanner: Any, reference: Any = None) -> None:  # Any: as `EventTrace.judge`
+        self.world = World(trace.vocab_size, counted=trace.watch == "reading")
         self.scanner = scanner
-        self.judge = life.judge(scanner, reference)
+        self.judge = trace.judge(scanner, reference)
         self.refused = False
         self._replaced = False
-        self._life, self._reference = life, reference
+        self._life, self._reference = trace, reference
         self._past: list[Event] = []
 
     def happen(self, event: Event) -> None:

@@ -1,6 +1,6 @@
-"""Make a failing life small: drop events, then simplify their fields, for as long as it fails in the same way.
+"""Make a failing trace small: drop events, then simplify their fields, for as long as it fails in the same way.
 
-Events are plain data and any sequence of them is a life, so this needs to know nothing else. Hypothesis, which shrinks
+Events are plain data and any sequence of them is a trace, so this needs to know nothing else. Hypothesis, which shrinks
 the choices that led to the events, takes a hundred times as many tries and leaves events that do nothing.
 """
 

@@ -157,12 +157,12 @@ class World:
         kept.output.clear()
         self._enter(kept)
 
-    def replace(self, kept: _Kept, output: Sequence[int], told_row: int | None = None) -> None:
+    def replace(self, kept: _Kept, output: Sequence[int], explained_row: int | None = None) -> None:
         """Another list object; whoever is not told holds a dead one. With its row, it is told as added anew."""
         kept.output = self._list(output)
         kept.live.output_token_ids = kept.output
-        if told_row is not None and told_row not in self._added:
-            self._added.append(told_row)
+        if explained_row is not None and explained_row not in self._added:
+            self._added.append(explained_row)
             self.num_new += len(kept.output)
 
     def _list(self, token_ids: Iterable[int]) -> CountedTokens | list[int]:
@@ -175,7 +175,7 @@ class World:
         self.num_new += len(kept.output)
 
     def swap(self, row: int, other: int) -> None:
-        """Two requests change places, after the rows have closed up as in vLLM."""
+        """Two requests change places, after the rows have unsupported up as in vLLM."""
         self._swapped.append(MovedRow(row, other, Move.SWAP))
 
     # Tokens come and go.

@@ -17,7 +17,7 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies.rows import LAWLESS_KINDS, TARGET_KINDS, bulk_rng
+from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,7 +157,7 @@ class LogitsRequestRecipe(Recipe):
     Args:
         kinds: Its parameters (`PARAMETER_KINDS`, `IDLE_KINDS`).
         num_output: Tokens that it has when it joins.
-        logits: Kind of its rows (`TARGET_KINDS`, `LAWLESS_KINDS`).
+        logits: Kind of its rows (`TARGET_KINDS`, `INVALID_KINDS`).
         has_placeholders: Its last draft is not known yet.
 
     Raises:
@@ -174,7 +174,7 @@ class LogitsRequestRecipe(Recipe):
     def __post_init__(self) -> None:
         for kind in self.kinds:
             one_of("LogitsRequestRecipe", "kinds", kind, (*PARAMETER_KINDS, *IDLE_KINDS))
-        one_of("LogitsRequestRecipe", "logits", self.logits, {**TARGET_KINDS, **LAWLESS_KINDS})
+        one_of("LogitsRequestRecipe", "logits", self.logits, {**TARGET_KINDS, **INVALID_KINDS})
 
     def request(self, vocab_size: int, seed: int) -> LogitsRequest:
         """Texts first, then parameters fitted to them."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import RaceNoise, SamplingBatch, SamplingNoise
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import DTYPES, LAYOUTS, _argument, _laid_out
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, _exponentials, hashed_seeds
-from fairdraw.strategies.rows import LAWLESS_KINDS, TARGET_KINDS, bulk_rng, target_row
+from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,11 +32,11 @@ class SampledRequest(Recipe):
     """One request: its row of logits and its parameters.
 
     Args:
-        logits: Shape of the row (`TARGET_KINDS`, `LAWLESS_KINDS`).
+        logits: Shape of the row (`TARGET_KINDS`, `INVALID_KINDS`).
         temperature: 0 is greedy.
         top_k: At most the vocabulary is meant by a larger number; `None` filters nothing, as do the others.
         exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
-        own_seed: It has a generator of its own (seeded noise only).
+        request_seed: It has a generator of its own (seeded noise only).
 
     Raises:
         ValueError: If a kind is unknown or a parameter out of its range.
@@ -48,10 +48,10 @@ class SampledRequest(Recipe):
     top_p: float | None = None
     min_p: float | None = None
     exponentials: str = "random"
-    own_seed: bool = False
+    request_seed: bool = False
 
     def __post_init__(self) -> None:
-        one_of("SampledRequest", "logits", self.logits, {**TARGET_KINDS, **LAWLESS_KINDS})
+        one_of("SampledRequest", "logits", self.logits, {**TARGET_KINDS, **INVALID_KINDS})
         one_of("SampledRequest", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
         rules = {
             "temperature": (self.temperature, self.temperature >= 0, "at least 0. Use 0 for greedy."),
@@ -133,7 +133,7 @@ class SamplingCase(Recipe):
     def noise(self, device: str = "cpu") -> SamplingNoise:
         """Build fresh noise: exponentials, or seeds with generators in their initial state."""
         if not self.explicit:
-            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.own_seed))
+            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.request_seed))
         rows = [
             _exponentials(request.exponentials, self.vocab_size, bulk_rng("exponential", self.seed, i))
             for i, request in enumerate(self.requests)

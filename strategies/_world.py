@@ -9,7 +9,7 @@ from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RequestRecipe
 from fairdraw.strategies.noise import UNIFORM_KINDS
-from fairdraw.strategies.rows import DRAFT_KINDS, LAWLESS_KINDS, TARGET_KINDS
+from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _ORDINARY_DRAFTS = 8
 """What samplers without `LARGE_VOCAB` or `LONG_DRAFTS` are asked at most."""
 
 _TARGET_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
-_TOKEN_NEEDS = {"placeholder": Capability.PADDED_DRAFTS}
+_TOKEN_NEEDS = {"placeholder": Capability.PLACEHOLDER_DRAFTS}
 _DTYPE_NEEDS = dict.fromkeys(DTYPES[1:], Capability.HALF_LOGITS)
 _LAYOUT_NEEDS = dict.fromkeys(LAYOUTS[1:], Capability.STRIDED_INPUTS)
 
@@ -45,7 +45,7 @@ def kinds_of_drafts(
 ) -> Kinds:
     """The kinds that a caller of `function` asked for; all of them where `None`."""
     return Kinds(
-        check_kinds(function, "targets", targets, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS)),
+        check_kinds(function, "targets", targets, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS)),
         check_kinds(function, "drafts", drafts, tuple(DRAFT_KINDS)),
         check_kinds(function, "tokens", tokens, TOKEN_KINDS),
         check_kinds(function, "uniforms", uniforms, UNIFORM_KINDS),
@@ -63,7 +63,7 @@ class World:
     dense: tuple[bool, ...]
     greedy: tuple[bool, ...]
     explicit: tuple[bool, ...]
-    own_seed: tuple[bool, ...]
+    request_seed: tuple[bool, ...]
     kinds: Kinds
     exponentials: tuple[str, ...]
     dtypes: tuple[str, ...]
@@ -76,8 +76,8 @@ class World:
         return replace(self, kinds=kinds, exponentials=(RequestRecipe.exponentials,))
 
     def with_numbers(self) -> World:
-        """The same with explicit noise: nobody would read a request's own seed."""
-        return replace(self, own_seed=(False,))
+        """The same with explicit noise: nobody would read a request's per-request seed."""
+        return replace(self, request_seed=(False,))
 
     def with_drafts(self, count: int) -> World:
         """The same with equally many drafts in every request."""
@@ -88,7 +88,7 @@ class World:
 class Narrowing:
     """Checks the arguments of `function` one by one and narrows each to what is open.
 
-    Every method raises `ValueError` if nothing would be left: the caller asked for what the sampler declines.
+    Every method raises `ValueError` if nothing would be left: the caller asked for what the sampler does not support.
     """
 
     function: str
@@ -101,7 +101,7 @@ class Narrowing:
         if capability in self.can:
             return high
         if low > limit:
-            raise self._refusal(f"min_{name}={low}", self.can.why_closed([capability]), f"Use at most {limit}.")
+            raise self._refusal(f"min_{name}={low}", self.can.why_unsupported([capability]), f"Use at most {limit}.")
         return min(high, limit)
 
     def vocab_sizes(self, low: int, high: int) -> tuple[int, int]:
@@ -121,7 +121,7 @@ class Narrowing:
         if Capability.RAGGED in self.can:
             return low, high
         if high == 0:
-            why = self.can.why_closed([Capability.RAGGED])
+            why = self.can.why_unsupported([Capability.RAGGED])
             raise self._refusal("max_drafts=0", why, "Use at least 1.")
         return max(low, 1), high
 
@@ -133,22 +133,24 @@ class Narrowing:
         values = (False, True) if fixed is None else (fixed,)
         kept = tuple(value for value in values if (needed := needs[value]) is None or needed in self.can)
         if not kept:
-            why = self.can.why_closed([needed for value in values if (needed := needs[value]) is not None])
+            why = self.can.why_unsupported([needed for value in values if (needed := needs[value]) is not None])
             raise self._refusal(f"{name}={fixed}", why, "Ask for something that is open, or skip this sampler.")
         return kept
 
-    def explicit(self, fixed: bool | None, own_seed: bool | None) -> tuple[bool, ...]:
+    def explicit(self, fixed: bool | None, request_seed: bool | None) -> tuple[bool, ...]:
         """Explicit noise first, because it is simpler to read; a sampler that takes neither kind is given seeds."""
-        if fixed and own_seed:
+        if fixed and request_seed:
             raise self._refusal(
-                "explicit=True, own_seed=True", "only seeded noise has seeds", "Use explicit=False or own_seed=None."
+                "explicit=True, request_seed=True",
+                "only seeded noise has seeds",
+                "Use explicit=False or request_seed=None.",
             )
         needs_seeds = Capability.SEEDED_NOISE if Capability.EXPLICIT_NOISE in self.can else None
-        wanted = False if own_seed else fixed
+        wanted = False if request_seed else fixed
         return self.flags("explicit", wanted, true=Capability.EXPLICIT_NOISE, false=needs_seeds)[::-1]
 
     def kinds(self, kinds: Kinds) -> Kinds:
-        """Without NaN, empty rows and placeholders where they are declined."""
+        """Without NaN, empty rows and placeholders where they are unsupported."""
         return replace(
             kinds,
             targets=self._open("targets", kinds.targets, _TARGET_NEEDS),
@@ -166,6 +168,6 @@ class Narrowing:
     def _open(self, name: str, kinds: tuple[str, ...], needs: Mapping[str, Capability]) -> tuple[str, ...]:
         kept = tuple(kind for kind in kinds if kind not in needs or needs[kind] in self.can)
         if not kept:
-            why = self.can.why_closed([needs[kind] for kind in kinds])
+            why = self.can.why_unsupported([needs[kind] for kind in kinds])
             raise self._refusal(f"{name}={kinds!r}", why, "Name a kind that is open.")
         return kept

@@ -2,7 +2,7 @@
 
 A *world* is the truth in plain Python; *events* change it; after each one a *judge* asks the scanner under test and
 compares. `PenaltiesMachine` and `ThinkingMachine` are Hypothesis state machines with a rule for every event. Plug in a
-scanner (`fairdraw.protocols._lifecycle` says what that is), and the machine finds a small life in which it errs:
+scanner (`fairdraw.protocols._lifecycle` says what that is), and the machine finds a small trace in which it errs:
 
     >>> from fairdraw import Capabilities
     >>> class Forgetful:
@@ -21,10 +21,10 @@ scanner (`fairdraw.protocols._lifecycle` says what that is), and the machine fin
 
 What was found is data. It prints as code that can be pasted into a test, and is played again without Hypothesis:
 
-    >>> PenaltiesLife(events=(Add(presence=0.5), Decode(tokens=(3,)))).play(Forgetful())  # doctest: +ELLIPSIS
+    >>> PenaltiesTrace(events=(Add(presence=0.5), Decode(tokens=(3,)))).play(Forgetful())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    fairdraw.failures.CheckFailure: bonus row 0, token 3: -0.0752097145, but the recount has -0.575209737 ...
-    >>> PenaltiesLife(events=(Add(), Decode(tokens=(3,)))).play(Forgetful())
+    fairdraw._core.failures.CheckFailure: bonus row 0, token 3: -0.0752097145, but the recount has -0.575209737 ...
+    >>> PenaltiesTrace(events=(Add(), Decode(tokens=(3,)))).play(Forgetful())
     2
 
 In a test module of your own:
@@ -45,8 +45,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from fairdraw.budget import SHRINKING_WAS_CUT, BudgetEnded
-from fairdraw.failures import raised_by
+from fairdraw._core.budget import SHRINKING_WAS_CUT, BudgetEnded
+from fairdraw._core.failures import raised_by
 from fairdraw.strategies._lifecycle_events import (
     Add,
     CarryOn,
@@ -61,7 +61,7 @@ from fairdraw.strategies._lifecycle_events import (
     Resume,
     Swap,
 )
-from fairdraw.strategies._lifecycle_lives import Life, PenaltiesLife, Playing, ThinkingLife
+from fairdraw.strategies._lifecycle_lives import EventTrace, PenaltiesTrace, Playing, ThinkingTrace
 from fairdraw.strategies._lifecycle_shrink import shrunk
 from fairdraw.strategies._lifecycle_world import MOST_REQUESTS
 
@@ -72,38 +72,38 @@ __all__ = [
     "MOST_DRAFTS",
     "MOST_REQUESTS",
     "Add",
-    "AnyLifeMachine",
+    "AnyTraceMachine",
     "CarryOn",
     "Cut",
     "Decode",
     "Draft",
     "Event",
+    "EventTrace",
     "Finish",
     "Found",
-    "Life",
     "LifecycleMachine",
-    "PenaltiesLife",
     "PenaltiesMachine",
+    "PenaltiesTrace",
     "Playing",
     "Preempt",
     "Repair",
     "Replace",
     "Resume",
     "Swap",
-    "ThinkingLife",
     "ThinkingMachine",
+    "ThinkingTrace",
 ]
 
 MOST_DRAFTS = 3
 """Drafts of a request in one step."""
 STEPS = 30
-"""Events of one life."""
+"""Events of one trace."""
 
 
 class Found(NamedTuple):
-    """What a search found: the smallest life, and how it ended."""
+    """What a search found: the smallest trace, and how it ended."""
 
-    lifecycle: Life
+    lifecycle: EventTrace
     error: BaseException
     remarks: tuple[str, ...] = ()
     """What a reader of the example must know."""
@@ -112,19 +112,19 @@ class Found(NamedTuple):
 class LifecycleMachine(RuleBasedStateMachine):
     """Lives with a scanner; subclasses have the rules. Set `scanner` (and `reference`), or use `search`."""
 
-    life: ClassVar[Life]
-    scanner: ClassVar[Any]  # Any: a scanner of the life's contract
+    trace: ClassVar[EventTrace]
+    scanner: ClassVar[Any]  # Any: a scanner of the trace's contract
     reference: ClassVar[Any] = None
     seen: ClassVar[Any] = None  # Any: a static method, which mypy takes for a bound one
-    """Told of every life that ended, by error or not, in the order of trial."""
+    """Told of every trace that ended, by error or not, in the order of trial."""
     free: ClassVar[bool] = True
-    """Any sequence of events is a life of this machine; if not, Hypothesis shrinks what is drawn by its rules."""
+    """Any sequence of events is a trace of this machine; if not, Hypothesis shrinks what is drawn by its rules."""
     happen: ClassVar[Callable[[Playing, Event], None]] = Playing.happen
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
-        self.begun: Any = self.life  # Any: the subclass knows which life
+        self.begun: Any = self.trace  # Any: the subclass knows which trace
 
     @property
     def playing(self) -> Playing:
@@ -156,24 +156,24 @@ class LifecycleMachine(RuleBasedStateMachine):
         reference: Any = None,
         examples: int = 100,
         seed: int = 0,
-        seen: Callable[[Life], None] | None = None,
+        seen: Callable[[EventTrace], None] | None = None,
         **members: Any,  # Any: of the subclass that is searched
     ) -> Found | None:
         """Try lives until one ends in an error, and shrink it; `None` if none did.
 
         Args:
             examples: Lives, of about 20 events each.
-            seen: Told of every life that was tried.
+            seen: Told of every trace that was tried.
 
         Randomness:
             Lives follow from `seed` alone.
         """
-        ended: list[Life] = []
+        ended: list[EventTrace] = []
 
-        def remember(life: Life) -> None:
-            ended[:] = [life]
+        def remember(trace: EventTrace) -> None:
+            ended[:] = [trace]
             if seen is not None:
-                seen(life)
+                seen(trace)
 
         members |= {"scanner": scanner, "reference": reference, "seen": staticmethod(remember)}
         machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
@@ -184,14 +184,14 @@ class LifecycleMachine(RuleBasedStateMachine):
         return None
 
     @classmethod
-    def _smallest(cls, life: Life, error: BaseException) -> Found:
-        """The smallest life that ends in an error of the same class, raised by the same side."""
-        last, smallest = error, life.events
+    def _smallest(cls, trace: EventTrace, error: BaseException) -> Found:
+        """The smallest trace that ends in an error of the same class, raised by the same side."""
+        last, smallest = error, trace.events
 
         def fails(events: tuple[Event, ...]) -> bool:
             nonlocal last, smallest
             try:
-                playing = Playing(life.replace(events=events), cls.scanner, cls.reference)
+                playing = Playing(trace.replace(events=events), cls.scanner, cls.reference)
                 for event in events:
                     cls.happen(playing, event)
             except (Exception, SystemExit) as again:
@@ -202,15 +202,15 @@ class LifecycleMachine(RuleBasedStateMachine):
             return False
 
         try:
-            if not fails(life.events):
-                return Found(life, error)
-            shrunk(life.events, fails)
+            if not fails(trace.events):
+                return Found(trace, error)
+            shrunk(trace.events, fails)
         except BudgetEnded:
-            return Found(life.replace(events=smallest), last, (SHRINKING_WAS_CUT,))
-        return Found(life.replace(events=smallest), last)
+            return Found(trace.replace(events=smallest), last, (SHRINKING_WAS_CUT,))
+        return Found(trace.replace(events=smallest), last)
 
 
-class AnyLifeMachine(LifecycleMachine):
+class AnyTraceMachine(LifecycleMachine):
     """A rule for everything that can happen to any batch, but for `Add`, which depends on the contract."""
 
     @rule(row=st.integers(0, MOST_REQUESTS - 1), held=st.booleans())
@@ -287,14 +287,14 @@ _OUTPUTS = st.lists(st.integers(-1, 7), max_size=6).map(tuple)
 _PROMPTS = st.lists(_IDS, max_size=5).map(tuple)
 
 
-class PenaltiesMachine(AnyLifeMachine):
+class PenaltiesMachine(AnyTraceMachine):
     """Requests with penalties of their own, and without."""
 
-    life = PenaltiesLife()
+    trace = PenaltiesTrace()
 
     @initialize(vocab_size=st.sampled_from((8, 1, 3, 300)))
     def begin(self, vocab_size: int) -> None:
-        self.begun = self.life.replace(vocab_size=vocab_size)
+        self.begun = self.trace.replace(vocab_size=vocab_size)
 
     @rule(
         prompt=_PROMPTS,
@@ -309,17 +309,17 @@ class PenaltiesMachine(AnyLifeMachine):
         self.do(Add(**fields))
 
 
-class ThinkingMachine(AnyLifeMachine):
+class ThinkingMachine(AnyTraceMachine):
     """Requests with budgets, 0 among them, prompts inside of a section, and markers of up to 3 tokens."""
 
-    life = ThinkingLife()
+    trace = ThinkingTrace()
 
     @initialize(
         start=st.sampled_from(((1,), (1, 2), (1, 1, 2), (0, 1))),
         end=st.sampled_from(((2,), (3,), (3, 4), (3, 3, 4), (2, 2))),
     )
     def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
-        self.begun = self.life.replace(start=start, end=end)
+        self.begun = self.trace.replace(start=start, end=end)
 
     @rule(
         prompt=_PROMPTS,
@@ -333,6 +333,6 @@ class ThinkingMachine(AnyLifeMachine):
 
     def ids(self, drawn: Sequence[int]) -> tuple[int, ...]:
         """6 and 7 are drawn for whole markers, or these would be rare."""
-        life = self.begun
-        parts = (life.start if i == 6 else life.end if i == 7 else (i,) for i in drawn)
+        trace = self.begun
+        parts = (trace.start if i == 6 else trace.end if i == 7 else (i,) for i in drawn)
         return tuple(chain.from_iterable(parts))

@@ -42,10 +42,10 @@ _NOT_WITH_DRAFTS = ("bias", "min-p", *_CUSTOM)
 
 
 def _open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> list[str]:
-    closed: tuple[str, ...] = () if Capability.CUSTOM_PROCESSORS in can else _CUSTOM
+    unsupported: tuple[str, ...] = () if Capability.CUSTOM_PROCESSORS in can else _CUSTOM
     if has_drafts and Capability.DRAFT_PROCESSORS not in can:
-        closed = (*closed, *_NOT_WITH_DRAFTS)
-    return [kind for kind in kinds if kind not in closed]
+        unsupported = (*unsupported, *_NOT_WITH_DRAFTS)
+    return [kind for kind in kinds if kind not in unsupported]
 
 
 @st.composite
@@ -113,7 +113,9 @@ def logits_cases(
         num_output=st.integers(0, 4),
         num_drafts=st.integers(min_drafts, max_drafts) if has_drafts else st.just(0),
         logits=st.sampled_from(rows),
-        has_placeholders=st.booleans() if placeholders and Capability.PADDED_DRAFTS in capabilities else st.just(False),
+        has_placeholders=st.booleans()
+        if placeholders and Capability.PLACEHOLDER_DRAFTS in capabilities
+        else st.just(False),
     )
     event = st.builds(EventRecipe, kind=st.sampled_from(happening), row=st.integers(0, 3), request=request)
     halves = DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]

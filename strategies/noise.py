@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, SeededNoise, SpecDecodeBatch
-from fairdraw.seeds import derive_seed
 from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds, twin_ids
@@ -217,16 +217,16 @@ def explicit_noises(
 
 
 @st.composite
-def seeded_noises(draw: st.DrawFn, batch: SpecDecodeBatch, *, own_seed: bool | None = None) -> SeededNoise:
+def seeded_noises(draw: st.DrawFn, batch: SpecDecodeBatch, *, request_seed: bool | None = None) -> SeededNoise:
     """Seeds for `batch`; prints as code.
 
     Args:
-        own_seed: Every request has a generator of its own (`True`), none has (`False`), or some have (`None`).
+        request_seed: Every request has a generator of its own (`True`), none has (`False`), or some have (`None`).
 
     Raises:
         TypeError: If `batch` is none; when the first noise is drawn.
     """
     _check_batch_argument("seeded_noises", batch)
-    pattern = draw(_pattern((False, True) if own_seed is None else (own_seed,), batch.batch_size))
+    pattern = draw(_pattern((False, True) if request_seed is None else (request_seed,), batch.batch_size))
     own = [i for i in range(batch.batch_size) if pattern[i % len(pattern)]]
     return hashed_seeds(draw(bulk_seeds()), own)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies._world import Kinds, Narrowing, World, kinds_of_drafts
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import bulk_seeds
-from fairdraw.strategies.sizes import vocab_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,13 +37,13 @@ def _request_recipes(
     bounds: tuple[int, int],
     greedy: tuple[bool, ...],
     exponentials: tuple[str, ...],
-    own_seed: tuple[bool, ...],
+    request_seed: tuple[bool, ...],
 ) -> st.SearchStrategy[RequestRecipe]:
     return st.tuples(
         st.lists(drafts, min_size=bounds[0], max_size=bounds[1]).map(tuple),
         st.sampled_from(greedy),
         st.sampled_from(exponentials),
-        st.sampled_from(own_seed),
+        st.sampled_from(request_seed),
     ).map(lambda parts: RequestRecipe(*parts))
 
 
@@ -51,7 +51,7 @@ def _request_recipes(
 @lru_cache(maxsize=1024)
 def _requests_of(world: World) -> st.SearchStrategy[tuple[RequestRecipe, ...]]:
     request = _request_recipes(
-        _draft_recipes(world.kinds), world.num_drafts, world.greedy, world.exponentials, world.own_seed
+        _draft_recipes(world.kinds), world.num_drafts, world.greedy, world.exponentials, world.request_seed
     )
     return st.lists(request, min_size=world.num_requests[0], max_size=world.num_requests[1]).map(tuple)
 
@@ -90,8 +90,8 @@ def draft_recipes(
     """One drafted position.
 
     Args:
-        targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
-        drafts: Kinds of draft laws (`DRAFT_KINDS`).
+        targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
+        drafts: Kinds of draft distributions (`DRAFT_KINDS`).
         tokens: Which token is drafted (`TOKEN_KINDS`).
         uniforms: Acceptance uniforms, adversarial ones among them (`UNIFORM_KINDS`).
 
@@ -110,14 +110,14 @@ def request_recipes(
     max_drafts: int = 4,
     greedy: bool | None = None,
     exponentials: Sequence[str] | None = None,
-    own_seed: bool | None = None,
+    request_seed: bool | None = None,
 ) -> RequestRecipe:
     """One request with its own parameters; `None` leaves a choice to the draw.
 
     Args:
         drafts: Its drafted positions; `draft_recipes()` if `None`.
         exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
-        own_seed: It has a generator of its own.
+        request_seed: It has a generator of its own.
 
     Raises:
         TypeError, ValueError: If a bound or kind is none; when the first recipe is drawn.
@@ -125,7 +125,7 @@ def request_recipes(
     check_interval("request_recipes", "min_drafts", min_drafts, "max_drafts", max_drafts, at_most=MAX_SPEC_LEN)
     kinds = check_kinds("request_recipes", "exponentials", exponentials, EXPONENTIAL_KINDS)
     positions = draft_recipes() if drafts is None else drafts
-    return draw(_request_recipes(positions, (min_drafts, max_drafts), _either(greedy), kinds, _either(own_seed)))
+    return draw(_request_recipes(positions, (min_drafts, max_drafts), _either(greedy), kinds, _either(request_seed)))
 
 
 def _either(fixed: bool | None) -> tuple[bool, ...]:
@@ -146,7 +146,7 @@ def rejection_cases(
     dense: bool | None = None,
     greedy: bool | None = None,
     explicit: bool | None = None,
-    own_seed: bool | None = None,
+    request_seed: bool | None = None,
     synthetic: bool = False,
     targets: Sequence[str] | None = None,
     drafts: Sequence[str] | None = None,
@@ -159,15 +159,16 @@ def rejection_cases(
     """Whole verification steps, as recipes: ragged batches of greedy and random requests, and their noise.
 
     Draws only what `capabilities` leave open. Upper bounds, sequences of kinds and choices left to the draw (`None`)
-    are narrowed to it in silence; what cannot be narrowed (`dense=True` where draft laws are declined) is an error.
+    are narrowed to it in silence; what cannot be narrowed (`dense=True` where draft distributions are unsupported) is
+    an error.
 
     Args:
         dense: Draft probabilities given, or one-hot drafts.
         explicit: Explicit (also adversarial) noise, or seeded noise. A sampler that takes neither is given seeds.
-        own_seed: Requests have a generator of their own; `True` implies seeded noise.
+        request_seed: Requests have a generator of their own; `True` implies seeded noise.
         synthetic: Acceptance by given rates.
-        targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
-        drafts: Kinds of draft laws (`DRAFT_KINDS`); one-hot drafts use them to choose the drafted token.
+        targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
+        drafts: Kinds of draft distributions (`DRAFT_KINDS`); one-hot drafts use them to choose the drafted token.
         tokens: Which token is drafted (`TOKEN_KINDS`).
         uniforms: Kinds of acceptance uniforms (`UNIFORM_KINDS`; explicit noise only).
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
@@ -193,8 +194,8 @@ def rejection_cases(
         is_ragged=Capability.RAGGED in capabilities,
         dense=open_to.flags("dense", dense, true=Capability.DENSE_DRAFTS, false=Capability.ONE_HOT_DRAFTS),
         greedy=open_to.flags("greedy", greedy, true=Capability.GREEDY),
-        explicit=open_to.explicit(explicit, own_seed),
-        own_seed=open_to.flags("own_seed", own_seed, true=Capability.REQUEST_SEEDS),
+        explicit=open_to.explicit(explicit, request_seed),
+        request_seed=open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS),
         kinds=open_to.kinds(kinds),
         exponentials=check_kinds("rejection_cases", "exponentials", exponentials, EXPONENTIAL_KINDS),
         dtypes=open_to.dtypes(dtypes),

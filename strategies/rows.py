@@ -1,4 +1,4 @@
-"""Rows over a vocabulary: the shapes that target logits and draft laws take in the field and at its edges.
+"""Rows over a vocabulary: the shapes that target logits and draft distributions take in the field and at its edges.
 
 A row is named by a *kind* (a word that prints and shrinks) and one seed for its bulk numbers.
 Kinds are ordered from simple to strange, and those that need no seed come first: Hypothesis shrinks towards them, and a
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import strategies as st
 
-from fairdraw.seeds import derive_seed
+from fairdraw._core.seeds import derive_seed
 from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
-from fairdraw.strategies.sizes import vocab_sizes
+from fairdraw.strategies._sizes import vocab_sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DRAFT_KINDS",
-    "LAWLESS_KINDS",
+    "INVALID_KINDS",
     "TARGET_KINDS",
     "bulk_rng",
     "bulk_seeds",
@@ -154,10 +154,10 @@ TARGET_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]
     "twins": _twins,
     "denormal": _denormal,
 }
-"""Logit rows that are laws, in each of `DTYPES`."""
+"""Logit rows that are distributions, in each of `DTYPES`."""
 
-LAWLESS_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {"empty": _empty, "nan": _nan}
-"""Logit rows without a law (all -inf; one NaN): a documented result is expected, never an id out of range."""
+INVALID_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {"empty": _empty, "nan": _nan}
+"""Logit rows without a distribution (all -inf; one NaN): a documented result is expected, never an id out of range."""
 
 
 def target_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32, logits
@@ -166,7 +166,7 @@ def target_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  #
     Raises:
         ValueError: If `kind` is unknown or `vocab_size < 1`.
     """
-    makers = {**TARGET_KINDS, **LAWLESS_KINDS}
+    makers = {**TARGET_KINDS, **INVALID_KINDS}
     one_of("target_row", "kind", kind, makers)
     if vocab_size < 1:
         raise ValueError(f"target_row: vocab_size={vocab_size}, but it must be at least 1. Use vocab_sizes().")
@@ -183,7 +183,7 @@ def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _same(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """The target's own law, bit for bit (a flat row where the target has none)."""
+    """The target's own distribution, bit for bit (a flat row where the target has none)."""
     if not np.isfinite(target_probs).all():
         return _uniform(target_probs, rng)
     return target_probs.copy()
@@ -215,7 +215,7 @@ def _elsewhere(target_probs: NDArray[np.float32], rng: np.random.Generator) -> N
 
 
 def _rounded(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """The target's law through bfloat16: sums to nearly 1, as a drafter in half precision returns it."""
+    """The target's distribution through bfloat16: sums to nearly 1, as a drafter in half precision returns it."""
     bits = _same(target_probs, rng).view(np.uint32)
     return ((bits + 0x8000) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
@@ -227,9 +227,9 @@ def _dominating(target_probs: NDArray[np.float32], rng: np.random.Generator) -> 
 
 def _denormal_draft(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
     """One token has all the mass that counts, the others denormal probabilities: target / draft overflows to inf."""
-    law = np.full(target_probs.size, 2.0**-140, np.float32)
-    law[rng.integers(target_probs.size)] = 1
-    return law
+    distribution = np.full(target_probs.size, 2.0**-140, np.float32)
+    distribution[rng.integers(target_probs.size)] = 1
+    return distribution
 
 
 DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]] = {
@@ -243,7 +243,9 @@ DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDAr
     "sparse": _sparse,
     "denormal": _denormal_draft,
 }
-"""Draft laws, each given the target law of its position; a row sums to 1, give or take its rounding."""
+"""Draft distributions, each given the target distribution of its position; a row sums to 1, give or take its
+rounding.
+"""
 
 
 def draft_row(
@@ -251,7 +253,7 @@ def draft_row(
     target_probs: NDArray[np.float32],  # [vocab_size] float32
     seed: int,
 ) -> NDArray[np.float32]:  # [vocab_size] float32
-    """One row of draft probabilities beside a target law.
+    """One row of draft probabilities beside a target distribution.
 
     Raises:
         ValueError: If `kind` is unknown.
@@ -263,10 +265,10 @@ def draft_row(
 def probability_row(
     target: str, vocab_size: int, seed: int, draft: str = "same"
 ) -> NDArray[np.float32]:  # [vocab_size] float32
-    """One row of probabilities: the law of a target row, or a draft law beside it.
+    """One row of probabilities: the distribution of a target row, or a draft distribution beside it.
 
     Raises:
-        ValueError: If `target` has no law or is unknown, `draft` is unknown, or `vocab_size < 1`.
+        ValueError: If `target` has no distribution or is unknown, `draft` is unknown, or `vocab_size < 1`.
     """
     one_of("probability_row", "target", target, TARGET_KINDS)
     return draft_row(draft, _softmax(target_row(target, vocab_size, seed)), seed)
@@ -279,13 +281,13 @@ def logit_rows(
     """Rows of target logits; a failing one prints as code, unless tiny as the call of `target_row` that makes it.
 
     Args:
-        kinds: `TARGET_KINDS` if `None`; `LAWLESS_KINDS` (all -inf, NaN) only if named.
+        kinds: `TARGET_KINDS` if `None`; `INVALID_KINDS` (all -inf, NaN) only if named.
 
     Raises:
         TypeError, ValueError: If a kind is unknown or the bounds are not in order; when the first row is drawn.
     """
     check_interval("logit_rows", "min_vocab_size", min_vocab_size, "max_vocab_size", max_vocab_size, at_least=1)
-    chosen = check_kinds("logit_rows", "kinds", kinds, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS))
+    chosen = check_kinds("logit_rows", "kinds", kinds, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
     size = vocab_sizes(min_vocab_size, max_vocab_size)
     return draw(st.builds(target_row, st.sampled_from(chosen), size, bulk_seeds()))
 
@@ -305,7 +307,7 @@ def probability_rows(
 
     Args:
         targets: Shape of the target that the row belongs to (`TARGET_KINDS`).
-        drafts: How the row differs from that target's law (`DRAFT_KINDS`; `same` is the law itself).
+        drafts: How the row differs from that target's distribution (`DRAFT_KINDS`; `same` is the distribution itself).
 
     Raises:
         TypeError, ValueError: If a kind is unknown or the bounds are not in order; when the first row is drawn.

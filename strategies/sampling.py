@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from fairdraw.protocols import Capabilities, Capability, SamplingBatch
 from fairdraw.strategies._arguments import check_kinds
 from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase
+from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies._world import Narrowing
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
-from fairdraw.strategies.rows import LAWLESS_KINDS, TARGET_KINDS, bulk_seeds
-from fairdraw.strategies.sizes import vocab_sizes
+from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ _TOP_PS = (0.5, 0.9, 0.1, 0.99, 1.0)
 _MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0)
 
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
-_LAWLESS_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
+_INVALID_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
 
 
 @lru_cache(maxsize=256)
@@ -37,7 +37,7 @@ def _requests(
     temperatures: tuple[float, ...],
     filters: tuple[str, ...],
     exponentials: tuple[str, ...],
-    own_seed: tuple[bool, ...],
+    request_seed: tuple[bool, ...],
 ) -> st.SearchStrategy[SampledRequest]:
     def values(name: str, given: tuple[float, ...]) -> st.SearchStrategy[float | None]:
         return st.sampled_from((None, *given) if name in filters else (None,))
@@ -50,7 +50,7 @@ def _requests(
         top_p=values("top_p", _TOP_PS),
         min_p=values("min_p", _MIN_PS),
         exponentials=st.sampled_from(exponentials),
-        own_seed=st.sampled_from(own_seed),
+        request_seed=st.sampled_from(request_seed),
     )
 
 
@@ -69,28 +69,28 @@ def sampled_requests(
     greedy: bool | None = None,
     filters: Sequence[str] | None = None,
     exponentials: Sequence[str] | None = None,
-    own_seed: bool | None = None,
+    request_seed: bool | None = None,
 ) -> SampledRequest:
     """One request with its own parameters; `None` leaves a choice to the draw.
 
     Args:
-        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
+        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
         temperatures: Of random requests.
         filters: Names of the filters that may be on (`FILTERS`).
         exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
-        own_seed: It has a generator of its own.
+        request_seed: It has a generator of its own.
 
     Raises:
         TypeError, ValueError: If a kind is unknown; when the first request is drawn.
     """
-    kinds = check_kinds("sampled_requests", "logits", logits, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS))
+    kinds = check_kinds("sampled_requests", "logits", logits, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
     return draw(
         _requests(
             kinds,
             _temperatures((False, True) if greedy is None else (greedy,), temperatures),
             _filters("sampled_requests", filters),
             check_kinds("sampled_requests", "exponentials", exponentials, EXPONENTIAL_KINDS),
-            (False, True) if own_seed is None else (own_seed,),
+            (False, True) if request_seed is None else (request_seed,),
         )
     )
 
@@ -111,7 +111,7 @@ def sampling_cases(
     max_requests: int = 4,
     greedy: bool | None = None,
     explicit: bool | None = None,
-    own_seed: bool | None = None,
+    request_seed: bool | None = None,
     logits: Sequence[str] | None = None,
     temperatures: Sequence[float] = TEMPERATURES,
     filters: Sequence[str] | None = None,
@@ -127,8 +127,8 @@ def sampling_cases(
     Args:
         greedy: Temperature 0.
         explicit: Exponentials handed in (also adversarial ones), or seeded noise.
-        own_seed: Requests have a generator of their own; `True` implies seeded noise.
-        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `LAWLESS_KINDS` only if named).
+        request_seed: Requests have a generator of their own; `True` implies seeded noise.
+        logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
         temperatures: Of random requests.
         filters: Names of the filters that may be on (`FILTERS`); `()` for none.
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
@@ -146,12 +146,12 @@ def sampling_cases(
         ...     batch, noise = case.batch(), case.noise()
     """
     name, open_to = "sampling_cases", Narrowing("sampling_cases", capabilities)
-    kinds = check_kinds(name, "logits", logits, tuple(TARGET_KINDS), also=tuple(LAWLESS_KINDS))
+    kinds = check_kinds(name, "logits", logits, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
     vocab_size = draw(vocab_sizes(*open_to.vocab_sizes(min_vocab_size, max_vocab_size)))
-    is_explicit = draw(st.sampled_from(open_to.explicit(explicit, own_seed)))
-    seeds = open_to.flags("own_seed", own_seed, true=Capability.REQUEST_SEEDS)
+    is_explicit = draw(st.sampled_from(open_to.explicit(explicit, request_seed)))
+    seeds = open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS)
     request = _requests(
-        tuple(kind for kind in kinds if _LAWLESS_NEEDS.get(kind) not in capabilities.closed),
+        tuple(kind for kind in kinds if _INVALID_NEEDS.get(kind) not in capabilities.unsupported),
         _temperatures(open_to.flags("greedy", greedy, true=Capability.GREEDY), temperatures),
         tuple(f for f in _filters(name, filters) if _FILTER_NEEDS[f] in capabilities),
         check_kinds(name, "exponentials", exponentials, EXPONENTIAL_KINDS) if is_explicit else ("random",),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 STRANGER = """
 import fairdraw
-from fairdraw.oracles.rejection import verify
+from fairdraw._oracles.rejection import verify
 
 calls = []
 
@@ -55,8 +55,8 @@ def make_list(): return fairdraw.rejection_sampler(lambda batch, noise: [], name
 def make_known(): return WithDefects(beyond)
 def make_mended(): return WithDefects(verify)
 def make_unknown_defect(): return WithDefects(verify, known_defects={"REJ999": "no such check"})
-def make_closed():
-    return fairdraw.rejection_sampler(verify, closed={"explicit-noise": "the kernel draws inside"})
+def make_unsupported():
+    return fairdraw.rejection_sampler(verify, unsupported={"explicit-noise": "the kernel draws inside"})
 def make_nothing(): return None
 def make_boom(): raise RuntimeError("no device")
 """
@@ -64,7 +64,7 @@ def make_boom(): raise RuntimeError("no device")
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fairdraw check` starts no workers, each of which would import torch; tests/test_endings.py is about them."""
+    """`fairdraw check` starts no workers, each of which would import torch; tests/cli/test_endings.py is about them."""
     monkeypatch.setenv("FAIRDRAW_WORKERS", "0")
 
 

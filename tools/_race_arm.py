@@ -15,7 +15,7 @@ from triton.language.extra.cuda import gdc_wait
 
 from fairdraw.sampler_impl._counter_draw import load_both, residual
 from fairdraw.sampler_impl._counter_functions import TILE, exponent_scale
-from fairdraw.sampler_impl._counter_handover import DONE, OPEN, VERDICT, wait_for, wait_for_all, wait_for_laws
+from fairdraw.sampler_impl._counter_handover import DONE, OPEN, VERDICT, wait_for, wait_for_all, wait_for_distributions
 
 STEP = tl.constexpr(512)
 """Entries that draw at a time: more of them spill registers."""
@@ -61,7 +61,7 @@ def race_kernel(
     verdict = wait_for(verdicts_ptr + req_idx * VERDICT)
     if verdict == DONE:
         return
-    target_law, draft_law = wait_for_laws(verdicts_ptr + req_idx * VERDICT)
+    target_distribution, draft_distribution = wait_for_distributions(verdicts_ptr + req_idx * VERDICT)
     pos = (verdict - OPEN).to(tl.int32)
     row = start.to(tl.int64) + pos
     logits_row = row
@@ -76,7 +76,7 @@ def race_kernel(
         for first in tl.static_range(0, TILE, STEP):
             token_ids = tile * TILE + first + tl.arange(0, STEP)
             logits, draft = load_both(logits_row_ptr, draft_row_ptr, token_ids, vocab_size)
-            weights = residual(logits, draft, scale, target_law, draft_law, None, DRAFT)
+            weights = residual(logits, draft, scale, target_distribution, draft_distribution, None, DRAFT)
             words = tl.randint(seed ^ (pos_in_sequence << 32), token_ids)
             uniforms = ((words >> 8).to(tl.float32) + 0.5) * 5.9604644775390625e-08
             scores = weights / -tl.log2(uniforms)

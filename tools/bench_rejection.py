@@ -35,8 +35,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import _distribution
 import _equality
-import _law
 import _upstream_arms as upstream
 import torch
 import triton
@@ -117,7 +117,9 @@ def copy_arm(num_bytes: int) -> Arm:
 
 
 class Batch:
-    """Random requests: draft tokens are drawn from the draft law, a noisy cousin of the target law."""
+    """Random requests: draft tokens are drawn from the draft distribution, a noisy cousin of the target
+    distribution.
+    """
 
     def __init__(self, batch_size: int, max_spec_len: int, vocab_size: int, kind: str) -> None:
         noise = torch.Generator("cuda").manual_seed(batch_size * 1000003 + max_spec_len * 1009 + vocab_size)
@@ -382,7 +384,7 @@ def main() -> int:
     if "vllm022" in tools:
         record["compatible"] = _equality.measure(clock, tools["vllm022"])
         record["equality"] = _equality.compare(tools["vllm022"], 200 if options.quick else 10_000)
-    record["law"] = _law.judge(2 if options.quick else 96)
+    record["distribution"] = _distribution.judge(2 if options.quick else 96)
     record["cases"] = [measure_case(clock, tools, Batch(b, k, v, kind)) for b, v, k, kind in grid]
     record["after"] = machine()
     options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

@@ -10,9 +10,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from fairdraw.capability_words import glossary
-from fairdraw.contracts import CONTRACTS
-from fairdraw.loading import all_checks
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.capability_words import glossary
+from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capability
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "capability-costs.md"
@@ -29,13 +29,13 @@ WHY = {
     Capability.TOP_K: "it judges this filter",
     Capability.TOP_P: "it judges this filter",
     Capability.MIN_P: "it judges this filter",
-    Capability.DRAFT_LAW: "they compare drafts with the distribution that came with them",
+    Capability.DRAFT_DISTRIBUTION: "they compare drafts with the distribution that came with them",
 }
 """Why the checks of distributions that are skipped without a capability cannot do without it."""
 
 HEAD = """# What a missing capability costs
 
-Made from the checks themselves by `tools/capability_costs.py`: what is skipped if a sampler declines one capability and
+Made from the checks themselves by `tools/capability_costs.py`: what is skipped if a sampler does not support one capability and
 nothing else. A check needs what it judges. What its batches can go without is left out of them instead: filters of
 other requests, draft probabilities, greedy requests, different numbers of drafts, a large vocabulary (1024 tokens take
 the place of 32768). So no capability that a sampler may lack leaves its distributions unjudged.

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairdraw.loading import all_checks
+from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capability
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairdraw.checks import AnyCheck
+    from fairdraw._core.checks import AnyCheck
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "checks"
 
@@ -50,10 +50,10 @@ def wanted_pages(checks: Iterable[AnyCheck]) -> dict[str, str]:
 
 
 def index_of(checks: list[AnyCheck]) -> str:
-    """All checks, by contract and lens."""
+    """All checks, by contract and suite."""
     lines = ["# Checks", "", "Made from the checks themselves by `tools/check_pages.py`."]
-    for place in sorted({(check.contract, check.lens) for check in checks}):
-        own = [check for check in checks if (check.contract, check.lens) == place]
+    for place in sorted({(check.contract, check.suite) for check in checks}):
+        own = [check for check in checks if (check.contract, check.suite) == place]
         lines += ["", f"## {place[0].replace('_', ' ')}: {place[1]} ({len(own)})", ""]
         lines += [f"* [{check.code}]({check.code}.md) {check.title}" for check in own]
     return "\n".join(lines) + "\n"
@@ -68,7 +68,7 @@ def page_of(check: AnyCheck) -> str:
             "",
             check.meaning,
             "",
-            f"* contract: {check.contract.replace('_', ' ')}; lens: {check.lens}",
+            f"* contract: {check.contract.replace('_', ' ')}; suite: {check.suite}",
             f"* needs: {', '.join(needs) or 'nothing'}",
             f"* alone: `fairdraw check SPEC -k {check.code}`",
             "",

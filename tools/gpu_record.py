@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("--commit", required=True, help="of the tree that runs")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--profile", default="ci")
-    parser.add_argument("--only", help="one lens")
+    parser.add_argument("--only", help="one suite")
     options = parser.parse_args()
     runs = {sampler: judge(sampler, options.profile, options.only) for sampler in options.samplers}
     record = {"machine": machine(), "commit": options.commit, "profile": options.profile, "runs": runs}

@@ -17,13 +17,13 @@ from typing import Any
 
 from provenance import commit, machine
 
-from fairdraw.adapters import penalties, penalties_vllm, thinking_budget, thinking_budget_vllm
-from fairdraw.checks import PROFILES
-from fairdraw.failures import CapabilityClosed, CheckFailure
+from fairdraw._adapters import penalties, penalties_vllm, thinking_budget, thinking_budget_vllm
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._run.runner import one_torch_thread
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
-from fairdraw.runner import one_torch_thread
-from fairdraw.seeds import DEFAULT_SEED
 
 
 def live(check: Any, scanner: Any, reference: Any, profile: str) -> dict[str, Any]:  # Any: of either contract; JSON
@@ -31,7 +31,7 @@ def live(check: Any, scanner: Any, reference: Any, profile: str) -> dict[str, An
     started, difference = time.process_time(), ""
     try:
         events = check.run(scanner, profile=PROFILES[profile], seed=DEFAULT_SEED, reference=reference)
-    except CapabilityClosed as reason:
+    except CapabilityUnsupported as reason:
         events, difference = 0, f"not asked: {reason}"
     except CheckFailure as failure:
         events, difference = getattr(failure, "tried", 0), f"{failure.effect} in {getattr(failure, 'case', None)!r}"

@@ -143,13 +143,13 @@ def check(release: str, folder: Path, profile: str) -> list[Record]:
     """The records of `fairdraw check vllm`, once it is sure that vLLM is the one in `folder`."""
     path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PYTHONPATH": path}
-    finished = _run(["-c", "from fairdraw.adapters import load; print(load('vllm').name)"], JUDGE_SECONDS, env=env)
+    finished = _run(["-c", "from fairdraw._adapters import load; print(load('vllm').name)"], JUDGE_SECONDS, env=env)
     if finished.stdout.strip() != f"vllm {release}":
         raise NoVerdictError(f"not importable: {_last_line(finished)}")
     with tempfile.TemporaryDirectory() as scratch:
         # There, because crash files of defects that are known here would only lie in the way.
         report = Path(scratch) / "report.json"
-        # The lens whose verdict is one example: the table says what fails, not how much.
+        # The suite whose verdict is one example: the table says what fails, not how much.
         command = ["-m", "fairdraw", "check", "vllm", "--only", "properties", "--profile", profile]
         finished = _run([*command, "--json", str(report)], JUDGE_SECONDS, cwd=scratch, env=env)
         if finished.returncode not in (0, 1) or not report.exists():
@@ -226,7 +226,7 @@ def as_markdown(columns: Sequence[Column], origin: Mapping[str, str]) -> str:
         f"Written by `tools/matrix.py`: {', '.join(f'{name} {value}' for name, value in origin.items())}.",
         "",
         f"{len(titles)} checks ran; a row stands for each that is not kept by every release. "
-        "`-`: the release declines what the check needs.",
+        "`-`: the release does not support what the check needs.",
         "",
         *_table(["check", *(column.release for column in columns)], rows + totals),
         "",
@@ -271,7 +271,7 @@ def _effects(columns: Sequence[Column], titles: Mapping[str, str]) -> list[str]:
         ]
         if broken:
             release, record = broken[0]
-            effect = (record.get("story") or {}).get("effect") or record["reason"]
+            effect = (record.get("failure_report") or {}).get("effect") or record["reason"]
             lines.append(f"* {code}, {release}: {' '.join(effect.split())}")
     return lines or ["Nothing: every release kept every promise."]
 

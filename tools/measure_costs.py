@@ -1,12 +1,12 @@
 """What each check costs: calls of the sampler, rows and elements of logits, and the suite's own seconds.
 
-    python tools/measure_costs.py                                # writes src/fairdraw/costs.json, in some minutes
+    python tools/measure_costs.py                                # writes src/fairdraw/_run/costs.json, in some minutes
     python tools/measure_costs.py --contract sampling            # these rows anew, the others as they are
     python tools/measure_costs.py --part controls                # the mutation controls of every contract
     python tools/measure_costs.py --compare torch triton         # expected and real seconds of these samplers
 
 Calls are counted by a wrapper around the fast sampler of each contract. Seconds are CPU time, so that another process
-on the machine does not count; `fairdraw.speed` scales them by a small piece of work timed on both machines.
+on the machine does not count; `fairdraw._run.speed` scales them by a small piece of work timed on both machines.
 """
 
 from __future__ import annotations
@@ -19,18 +19,28 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.checks import PROFILES, Check, Profile
-from fairdraw.contracts import CONTRACTS, contract_name
-from fairdraw.controls import controls_for, run_control
-from fairdraw.loading import all_checks, load_reference, load_sampler
-from fairdraw.report import installed_versions
-from fairdraw.runner import Session, one_torch_thread, quiet_interpreter, run_check
-from fairdraw.speed import Cost, Costs, Meter, calibrate, expected_seconds, in_order, measure, size_of, subject_key
+from fairdraw._core.checks import PROFILES, Check, Profile
+from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._report.summary import installed_versions
+from fairdraw._run.controls import controls_for, run_control
+from fairdraw._run.loading import all_checks, load_reference, load_sampler
+from fairdraw._run.runner import Session, one_torch_thread, quiet_interpreter, run_check
+from fairdraw._run.speed import (
+    Cost,
+    Costs,
+    Meter,
+    calibrate,
+    expected_seconds,
+    in_order,
+    measure,
+    size_of,
+    workload_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fairdraw.checks import AnyCheck
+    from fairdraw._core.checks import AnyCheck
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "src" / "fairdraw" / "costs.json"
@@ -75,9 +85,9 @@ def stratified_rows(check: AnyCheck, sampler: Any) -> Iterator[Row]:
         yield row(check.code, size_of(check, sampler, profile), cost_of(check, sampler, profile, None))
 
 
-def subject_rows(checks: Sequence[Any], sampler: Any) -> Iterator[Row]:
+def workload_rows(checks: Sequence[Any], sampler: Any) -> Iterator[Row]:
     """The first check pays for what all of them share; asked again, it pays for itself."""
-    share = checks[0].subject.share
+    share = checks[0].workload.share
     for draws in [*(size for size in DRAWS if size < MOST * share / 2), MOST * share]:
         clear_caches()
         profile = Profile("table", 2, 2, round(draws / share), round(draws / share))
@@ -87,7 +97,7 @@ def subject_rows(checks: Sequence[Any], sampler: Any) -> Iterator[Row]:
             own = cost_of(check, sampler, profile, None)
             yield row(check.code, size, own)
             if check is checks[0]:
-                yield row(subject_key(check), size, shared + own * -1.0)
+                yield row(workload_key(check), size, shared + own * -1.0)
 
 
 def clear_caches() -> None:
@@ -100,7 +110,7 @@ def clear_caches() -> None:
 
 
 def control_rows(contract: str, checks: Sequence[AnyCheck], sampler: Any) -> Iterator[Row]:
-    for draws in CONTROL_DRAWS if any(check.lens == "statistical" for check in checks) else CONTROL_DRAWS[:1]:
+    for draws in CONTROL_DRAWS if any(check.suite == "statistical" for check in checks) else CONTROL_DRAWS[:1]:
         profile = Profile("table", PROFILES["smoke"].examples, 5, draws, draws)
         started = time.process_time()
         for mutant in controls_for(checks, sampler, profile):
@@ -119,13 +129,13 @@ def rows_of(contract: str, part: str) -> Iterator[Row]:
     groups: dict[str, list[AnyCheck]] = defaultdict(list)
     for check in checks:
         if check.why_not(sampler, reference) is None and isinstance(check, Check) == (part == "properties"):
-            groups[subject_key(check) or check.code].append(check)
+            groups[workload_key(check) or check.code].append(check)
     for key, group in groups.items():
         print(key, file=sys.stderr, flush=True)
         if isinstance(group[0], Check):
             yield from property_rows(group[0], sampler, reference)
-        elif subject_key(group[0]):
-            yield from subject_rows(group, sampler)
+        elif workload_key(group[0]):
+            yield from workload_rows(group, sampler)
         else:
             yield from stratified_rows(group[0], sampler)
 
@@ -151,7 +161,7 @@ def write_table(contract: str, part: str) -> None:
 
 def compare(specs: Iterable[str], profile: Profile) -> None:
     """Print expected and real seconds of each sampler's checks, without controls."""
-    print(f"{'sampler':16} {'lens':12} {'checks':>6} {'expected':>9} {'real':>8} {'ratio':>6}")
+    print(f"{'sampler':16} {'suite':12} {'checks':>6} {'expected':>9} {'real':>8} {'ratio':>6}")
     for spec in specs:
         sampler = load_sampler(spec)
         checks = all_checks(contract=contract_name(sampler))
@@ -163,11 +173,11 @@ def compare(specs: Iterable[str], profile: Profile) -> None:
         expected = expected_seconds(ordered, sampler, profile, speed, reference=reference)
         session = Session(spec, profile, reference=reference, crash_folder=None)
         real = {check.code: run_check(check, sampler, session).seconds for check in ordered}
-        lenses = sorted({check.lens for check in checks})
-        for lens in [*lenses, "all"]:
-            codes = [check.code for check in checks if lens in (check.lens, "all")]
+        suites = sorted({check.suite for check in checks})
+        for suite in [*suites, "all"]:
+            codes = [check.code for check in checks if suite in (check.suite, "all")]
             sums = sum(expected[code] for code in codes), sum(real[code] for code in codes)
-            print(f"{spec:16} {lens:12} {len(codes):6} {sums[0]:9.1f} {sums[1]:8.1f} {sums[0] / sums[1]:6.2f}")
+            print(f"{spec:16} {suite:12} {len(codes):6} {sums[0]:9.1f} {sums[1]:8.1f} {sums[0] / sums[1]:6.2f}")
         worst = sorted(codes, key=lambda code: -abs(expected[code] - real[code]))[:3]
         off = ", ".join(f"{code} {expected[code]:.1f}/{real[code]:.1f}" for code in worst)
         print(f"  measured in {measuring:.1f} s: {speed}; furthest off: {off}", flush=True)

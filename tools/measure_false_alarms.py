@@ -1,11 +1,11 @@
-"""How often does the statistical lens accuse a right sampler? Run all of it with 1,000 fresh seeds and count.
+"""How often does the statistical suite accuse a right sampler? Run all of it with 1,000 fresh seeds and count.
 
     python tools/measure_false_alarms.py                     # statistical/records/false_alarms.json
     python tools/measure_false_alarms.py --runs 50 --out /tmp/small.json
 
-Every run is the whole lens on `torch`, the vectorised sampler, at a size that fits: `--draws` rows per law, and as many
-decoded tokens and production positions. Sequential decisions are made as in a real run, look after look. The p-values
-that are shown beside them must be uniform; Kolmogorov-Smirnov says so, table by table.
+Every run is the whole suite on `torch`, the vectorised sampler, at a size that fits: `--draws` rows per distribution,
+and as many decoded tokens and production positions. Sequential decisions are made as in a real run, look after look.
+The p-values that are shown beside them must be uniform; Kolmogorov-Smirnov says so, table by table.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import numpy as np
 import torch
 from provenance import ROOT, commit, machine
 
-from fairdraw import adapters
-from fairdraw.checks import Profile
-from fairdraw.seeds import derive_seed
-from fairdraw.statistical.decision import SequentialCheck, Verdict
-from fairdraw.statistical.law_check import LawCheck, false_fail_rate
-from fairdraw.statistical.lens import LAW_CHECKS
-from fairdraw.statistical.pit import uniformity_p_value
-from fairdraw.statistical.subjects import shared_counts
-from fairdraw.statistical.watching import watch
+from fairdraw import _adapters as adapters
+from fairdraw._core.checks import Profile
+from fairdraw._core.seeds import derive_seed
+from fairdraw.statistical._decision import SequentialCheck, Verdict
+from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
+from fairdraw.statistical._pit import uniformity_p_value
+from fairdraw.statistical._watching import watch
+from fairdraw.statistical._workloads import shared_counts
+from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 
 if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
-    from fairdraw.statistical.decision import Decision
+    from fairdraw.statistical._decision import Decision
 
 UNIFORMITY_RATE = 1e-3
 """Probability that all tables together look not uniform though they are."""
@@ -45,7 +45,7 @@ UNIFORMITY_RATE = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of the whole lens.
+    """One run of the whole suite.
 
     Args:
         alarms: Codes of the checks that failed.
@@ -61,9 +61,9 @@ class Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Count the false alarms of the statistical lens.")
+    parser = argparse.ArgumentParser(description="Count the false alarms of the statistical suite.")
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--draws", type=int, default=2000, help="per law and run")
+    parser.add_argument("--draws", type=int, default=2000, help="per distribution and run")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
@@ -72,10 +72,10 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = [derive_seed("false alarms", entropy, number) for number in range(options.runs)]
     started, made_by = time.perf_counter(), {"machine": machine(), "commit": commit()}
     with ProcessPoolExecutor(options.workers) as pool:
-        runs = list(pool.map(run_lens, seeds, [options.draws] * options.runs, chunksize=5))
+        runs = list(pool.map(run_suite, seeds, [options.draws] * options.runs, chunksize=5))
     record = summary(runs) | {
         "sampler": "torch",
-        "draws_per_law": options.draws,
+        "draws_per_distribution": options.draws,
         "entropy": entropy,
         "seconds": round(time.perf_counter() - started, 1),
         "workers": options.workers,
@@ -87,8 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 
 
-def run_lens(seed: int, draws: int) -> Run:
-    """Every check of the lens, decided as in a real run."""
+def run_suite(seed: int, draws: int) -> Run:
+    """Every check of the suite, decided as in a real run."""
     torch.set_num_threads(1)
     sampler = right_sampler()
     decisions = {check.code: decide(check, sampler, draws, seed) for check in sized_checks()}
@@ -108,23 +108,23 @@ def right_sampler() -> RejectionSampler:
 
 
 @cache
-def sized_checks() -> tuple[LawCheck, ...]:
-    """The checks of the lens with production vocabularies at full size: at their usual share nothing would be seen."""
-    subjects = {check.subject for check in LAW_CHECKS}
-    sized = {s: dataclasses.replace(s, share=1.0) if s.name == "production" else s for s in subjects}
-    return tuple(dataclasses.replace(check, subject=sized[check.subject]) for check in LAW_CHECKS)
+def sized_checks() -> tuple[DistributionCheck, ...]:
+    """The checks of the suite with production vocabularies at full size: at their usual share nothing would be seen."""
+    workloads = {check.workload for check in DISTRIBUTION_CHECKS}
+    sized = {s: dataclasses.replace(s, share=1.0) if s.name == "production" else s for s in workloads}
+    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in DISTRIBUTION_CHECKS)
 
 
-def decide(check: LawCheck, sampler: RejectionSampler, draws: int, seed: int) -> Decision:
+def decide(check: DistributionCheck, sampler: RejectionSampler, draws: int, seed: int) -> Decision:
     """What `check.run` decides, with its evidence."""
     profile = Profile("false alarms", 0, 0, draws, draws)
-    course, plans = check.course(sampler, profile), check.plans(sampler, profile, seed)
-    labels = {name: course.tables[name].label for name in plans}
-    subject_seed = derive_seed("statistical", seed, check.subject.name)
+    sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, seed)
+    labels = {name: sampling_plan.tables[name].label for name in plans}
+    workload_seed = derive_seed("statistical", seed, check.workload.name)
     return watch(
         SequentialCheck(plans, check.share * false_fail_rate(seed), labels),
-        lambda look: shared_counts(sampler, course, subject_seed, look),
-        num_looks=course.num_looks,
+        lambda look: shared_counts(sampler, sampling_plan, workload_seed, look),
+        num_looks=sampling_plan.num_looks,
         out_of_time=lambda: False,
     )
 
@@ -137,7 +137,7 @@ def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
     corrected = min(1.0, uniformity[worst] * len(uniformity))
     return {
         "runs": len(runs),
-        "checks": len(LAW_CHECKS),
+        "checks": len(DISTRIBUTION_CHECKS),
         "false_fail_rate_per_run": false_fail_rate(runs[0].seed),
         "alarms": sum(bool(run.alarms) for run in runs),
         "alarmed": [{"seed": run.seed, "checks": run.alarms} for run in runs if run.alarms],

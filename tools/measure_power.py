@@ -1,4 +1,4 @@
-"""How many draws, and seconds, until the statistical lens sees each planted fault? The table behind `docs/power.md`.
+"""How many draws, and seconds, until the statistical suite sees each mutant? The table behind `docs/power.md`.
 
     python tools/measure_power.py                            # statistical/records/power.json and docs/power.md
     python tools/measure_power.py --table-only               # docs/power.md from the record
@@ -21,30 +21,30 @@ from typing import TYPE_CHECKING, Any
 import torch
 from provenance import ROOT, commit, machine
 
-from fairdraw.checks import PROFILES, Profile
-from fairdraw.failures import CheckFailure, Inconclusive
-from fairdraw.mutants._odd_laws import ODD_LAWS
-from fairdraw.mutants._stratified_laws import STRATIFIED_MUTANTS
-from fairdraw.mutants.laws import LAW_MUTANTS
+from fairdraw._core.checks import PROFILES, Profile
+from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
+from fairdraw._mutants._stratified_distributions import STRATIFIED_MUTANTS
+from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FunctionSampler
-from fairdraw.runner import Session, run_check
-from fairdraw.seeds import DEFAULT_SEED
-from fairdraw.statistical.design import SamplePlan
-from fairdraw.statistical.law_check import FALSE_PASS_RATE, LawCheck, false_fail_rate
-from fairdraw.statistical.lens import CHECKS, LAW_CHECKS
-from fairdraw.statistical.stratified_check import StratifiedCheck
+from fairdraw.statistical._design import SamplePlan
+from fairdraw.statistical._distribution_check import FALSE_PASS_RATE, DistributionCheck, false_fail_rate
+from fairdraw.statistical._stratified_check import StratifiedCheck
+from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairdraw.mutants.rejection import Mutant
+    from fairdraw._mutants.rejection import Mutant
     from fairdraw.protocols import RejectionSampler
 
 Trial = dict[str, Any]  # Any: JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measure the power of the statistical lens.")
+    parser = argparse.ArgumentParser(description="Measure the power of the statistical suite.")
     parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
     parser.add_argument("--faults", nargs="*", help="names; all if not given")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "power.json")
@@ -52,10 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--table-only", action="store_true", help="write the table from the record")
     options = parser.parse_args(arguments)
     if not options.table_only:
-        faults = [m for m in LAW_MUTANTS if not options.faults or m.name in options.faults]
+        faults = [m for m in DISTRIBUTION_MUTANTS if not options.faults or m.name in options.faults]
         record = measure(faults, [PROFILES[name] for name in options.profiles])
         largest_profile = max((PROFILES[name] for name in options.profiles), key=lambda profile: profile.draws)
-        record["odd"] = [in_peace(sampler, largest_profile) for sampler in ODD_LAWS]
+        record["odd"] = [in_peace(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
         record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
         record["slow_draws"] = largest_profile.slow_draws
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     largest = max(record["profiles"], key=record["profiles"].__getitem__)
     missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
     accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]
-    print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} planted faults caught: {options.table}")
+    print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} mutants caught: {options.table}")
     print(f"{len(record['odd']) - len(accused)} of {len(record['odd'])} right samplers that look odd left in peace")
     return 1 if missed or accused else 0
 
@@ -79,7 +79,14 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
     measured = []
     for mutant in faults:
         trials = [attempt(checks[code], mutant, profile) for profile in profiles for code in mutant.caught_by]
-        measured.append({"name": mutant.name, "story": mutant.story, "min_draws": mutant.min_draws, "trials": trials})
+        measured.append(
+            {
+                "name": mutant.name,
+                "failure_report": mutant.failure_report,
+                "min_draws": mutant.min_draws,
+                "trials": trials,
+            }
+        )
         print(row(measured[-1], [profile.name for profile in profiles]), flush=True)
     return {
         "faults": measured,
@@ -87,7 +94,7 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
         "seed": DEFAULT_SEED,
         "false_fail_rate": false_fail_rate(DEFAULT_SEED),
         "false_pass_rate": FALSE_PASS_RATE,
-        "checks": len(LAW_CHECKS),
+        "checks": len(DISTRIBUTION_CHECKS),
         **made_by,
     }
 
@@ -123,7 +130,7 @@ def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: 
     }
 
 
-def attempt(check: LawCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Trial:
+def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile: Profile) -> Trial:
     """One check on a fresh mutant. What is prepared once for all samplers is not on the clock."""
     sampler = mutant.make()
     visible = sees(check, sampler, profile)
@@ -139,12 +146,14 @@ def attempt(check: LawCheck | StratifiedCheck, mutant: Mutant, profile: Profile)
     return trial | {"seconds": seconds, "sees": visible}
 
 
-def sees(check: LawCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
-    """The distance that the check promises to see; courses are prepared on the way, off the clock."""
+def sees(check: DistributionCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
+    """The distance that the check promises to see; sampling plans are prepared on the way, off the clock."""
     if isinstance(check, StratifiedCheck):
         return 1 / check.num_strata(sampler, profile)
-    course, plans = check.course(sampler, profile), check.plans(sampler, profile, DEFAULT_SEED)
-    visible = [p.discrepancy * course.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)]
+    sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, DEFAULT_SEED)
+    visible = [
+        p.discrepancy * sampling_plan.tables[n].event_prob for n, p in plans.items() if isinstance(p, SamplePlan)
+    ]
     return max(visible, default=None)
 
 
@@ -159,15 +168,15 @@ def table(record: dict[str, Any]) -> str:  # Any: JSON
     profiles = list(record["profiles"])
     draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
     made = record["machine"]
-    head = f"""# What the statistical lens sees, and how soon
+    head = f"""# What the statistical suite sees, and how soon
 
 Made by `python tools/measure_power.py` from `statistical/records/power.json`; do not edit.
 
-Each planted fault was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for
-the whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per law, less for
-production vocabularies (LAW4xx, where a draw is a drafted position) and decoded text (LAW5xx, a decoded token). A check
+Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for
+the whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per distribution, less for
+production vocabularies (DIST4xx, where a draw is a drafted position) and decoded text (DIST5xx, a decoded token). A check
 looks at its counts up to 63 times, and no fault is seen before the first look: clear faults stand at the draws of one
-look (8,192 for LAW101 in `ci`, a sixty-first of its budget). LAW6xx use stratified noise: nothing is random there, so
+look (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing is random there, so
 they have no rate and no looks. Seconds are of one processor core, drawing included. *Distance* is the total-variation
 distance that the check reported when it failed, over the cells of its worst table (large at few draws: they add noise).
 
@@ -177,7 +186,7 @@ commit `{record["commit"]}`.
 """
     columns = "".join(f" draws, `{name}` | seconds | distance |" for name in profiles)
     lines = [
-        f"| planted fault | check |{columns} also seen by |",
+        f"| mutant | check |{columns} also seen by |",
         "|---|---|" + "---:|---:|---:|" * len(profiles) + "---|",
     ]
     faults = "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])])
@@ -188,8 +197,8 @@ def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
     """Right samplers that no check may accuse."""
     head = """## Right samplers that look odd
 
-Judged by the whole lens at the larger budget. *Skipped* are checks of the law of token verification, which a sampler of
-another verification declines (it is judged by what it emits), and the four with stratified noise, which need the
+Judged by the whole suite at the larger budget. *Skipped* are checks of the distribution of token verification, which a sampler of
+another verification does not support (it is judged by what it emits), and the four with stratified noise, which need the
 oracle's race.
 
 | sampler | checks passed | skipped | inconclusive | alarms | seconds |
@@ -207,10 +216,10 @@ def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
     """What stratified noise is for."""
     head = f"""## With the draws that an interpreter gets
 
-Small faults under all checks at {record["slow_draws"]:,} draws per law, as a slow sampler has them. Stratified noise
+Small faults under all checks at {record["slow_draws"]:,} draws per distribution, as a slow sampler has them. Stratified noise
 takes fewer draws than that, and leaves no chance.
 
-| planted fault | seen by stratified noise (draws) | seen by sampling |
+| mutant | seen by stratified noise (draws) | seen by sampling |
 |---|---|---|
 """
     rows = []

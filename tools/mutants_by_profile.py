@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 
 from provenance import commit, machine
 
-from fairdraw.checks import PROFILES
-from fairdraw.contracts import CONTRACTS, load_part
-from fairdraw.controls import sees
-from fairdraw.loading import all_checks
-from fairdraw.seeds import DEFAULT_SEED
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._run.controls import sees
+from fairdraw._run.loading import all_checks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fairdraw.checks import AnyCheck
-    from fairdraw.mutants.rejection import Mutant
+    from fairdraw._core.checks import AnyCheck
+    from fairdraw._mutants.rejection import Mutant
 
 Row = dict[str, Any]  # Any: JSON
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
@@ -51,7 +51,7 @@ def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
     """Those that the mutant names, then the other properties, then the statistical checks, which cost most."""
     known = {check.code: check for check in all_checks(contract=contract)}
     others = [check for code, check in known.items() if code not in mutant.caught_by]
-    return [known[code] for code in mutant.caught_by] + sorted(others, key=lambda check: check.lens)
+    return [known[code] for code in mutant.caught_by] + sorted(others, key=lambda check: check.suite)
 
 
 def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
@@ -59,7 +59,7 @@ def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
     started, shared = time.process_time(), mutant.make()
     caught_by = None
     for check in checks_in_order(contract, mutant):
-        wrong = shared if check.lens == "statistical" else mutant.make()
+        wrong = shared if check.suite == "statistical" else mutant.make()
         if check.differential or check.why_not(wrong) is not None:
             continue  # a run has a reference only where one is installed
         if sees(check, wrong, PROFILES[profile], seed)[0]:

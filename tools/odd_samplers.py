@@ -20,12 +20,12 @@ from typing import Any
 
 from provenance import commit, machine
 
-from fairdraw.contracts import contract_name
-from fairdraw.mutants import logits_plan, penalties, thinking_budget
-from fairdraw.mutants.odd_rejection import ODD_REJECTION
-from fairdraw.mutants.odd_sampling import ODD_SAMPLING
-from fairdraw.runner import check_sampler
-from fairdraw.seeds import DEFAULT_SEED
+from fairdraw._core.contracts import contract_name
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants import logits_plan, penalties, thinking_budget
+from fairdraw._mutants.odd_rejection import ODD_REJECTION
+from fairdraw._mutants.odd_sampling import ODD_SAMPLING
+from fairdraw._run.runner import check_sampler
 
 Row = dict[str, Any]  # Any: JSON
 
@@ -47,7 +47,7 @@ def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either co
     records = check_sampler(sampler, profile=profile, seed=seed)
     count = Counter(record.status for record in records)
     accused = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
-    unsupported = sorted(map(str, sampler.capabilities.closed))
+    unsupported = sorted(map(str, sampler.capabilities.unsupported))
     return {
         "contract": contract_name(sampler),
         "sampler": sampler.name,

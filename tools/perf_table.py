@@ -44,7 +44,7 @@ def with_tables(page: str, record: Json) -> str:
 
 
 def tables(record: Json) -> str:
-    parts = [origin(record), targets(record), times(record), grid(record), compatible(record), law(record)]
+    parts = [origin(record), targets(record), times(record), grid(record), compatible(record), distribution(record)]
     parts.append(copies(record))
     return "\n\n".join(parts)
 
@@ -157,9 +157,11 @@ def compatible(record: Json) -> str:
     )
 
 
-def law(record: Json) -> str:
+def distribution(record: Json) -> str:
     lines = ["| draws of the compiled kernels | number | chi-square, 11 degrees of freedom | p |", "|---|---|---|---|"]
-    lines += [f"| {row['kind']} | {row['draws']} | {row['chi_square']} | {row['p']} |" for row in record["law"]]
+    lines += [
+        f"| {row['kind']} | {row['draws']} | {row['chi_square']} | {row['p']} |" for row in record["distribution"]
+    ]
     return "\n".join(lines)
 
 

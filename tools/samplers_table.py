@@ -4,8 +4,8 @@
     python tools/samplers_table.py transformers mlx      # these rows anew, the others as recorded
 
 Each is judged by `fairdraw check NAME` in a process of its own, so that a sampler that is not installed, or that ends
-the process, keeps its row, which says why. Samplers in Triton's interpreter are asked a few laws only: a draw costs
-them a hundred times as much.
+the process, keeps its row, which says why. Samplers in Triton's interpreter are asked a few distributions only: a draw
+costs them a hundred times as much.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 1200
 
-_FEW_LAWS = ("LAW102", "LAW103", "LAW112")
-_ALL_LAWS = ("LAW",)
+_FEW_DISTRIBUTIONS = ("DIST102", "DIST103", "DIST112")
+_ALL_DISTRIBUTIONS = ("DIST",)
 
 
 @dataclass(frozen=True)
@@ -46,31 +46,35 @@ class Entry:
 
     install: str
     page: str
-    asked: Sequence[str] = ("REJ", *_ALL_LAWS)
+    asked: Sequence[str] = ("REJ", *_ALL_DISTRIBUTIONS)
 
 
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
 
 SAMPLERS = {
-    "vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_LAWS)),
-    "vllm_v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_LAWS)),
+    "vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
+    "vllm_v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
     "transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
     "mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
-    "sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_LAWS)),
-    "sglang_block": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_LAWS)),
-    "sampling_vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "LAW")),
-    "sampling_multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "LAW")),
-    "sampling_exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "LAW")),
-    "sampling_transformers": Entry(
-        "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "LAW")
+    "sglang": Entry(
+        "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_DISTRIBUTIONS)
     ),
-    "sampling_mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "LAW")),
+    "sglang_block": Entry(
+        "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_DISTRIBUTIONS)
+    ),
+    "sampling_vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
+    "sampling_multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
+    "sampling_exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
+    "sampling_transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
+    ),
+    "sampling_mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
 }
 
 NOT_ASKED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
-  ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its laws.
+  ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing are no samplers. `fairdraw check` knows them as
@@ -124,7 +128,7 @@ def judge(name: str, profile: str) -> Row:
         "asked": list(SAMPLERS[name].asked),
         "counts": counts,
         "told": [{key: r[key] for key in ("code", "title", "status", "reason")} | _effect(r) for r in told],
-        "declined": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
+        "unsupported": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
         "problem": problem,
         "seconds": round(time.perf_counter() - started),
         "origin": matrix.describe_run(profile),  # the words of the table of vLLM releases
@@ -132,7 +136,7 @@ def judge(name: str, profile: str) -> Row:
 
 
 def _effect(record: Row) -> Row:
-    return {"effect": " ".join(((record.get("story") or {}).get("effect") or "").split())}
+    return {"effect": " ".join(((record.get("failure_report") or {}).get("effect") or "").split())}
 
 
 class NoVerdictError(Exception):
@@ -175,7 +179,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
         "# Samplers that nobody here wrote",
         "",
         "Written by `tools/samplers_table.py` from what `fairdraw check NAME` answered. `xfailed`: a known defect, "
-        "named below. `skipped`: the sampler's adapter declines what the check needs, and says why below.",
+        "named below. `skipped`: the sampler's adapter does not support what the check needs, and says why below.",
         "",
         _summary(rows),
         "",
@@ -193,7 +197,7 @@ def _summary(rows: Sequence[Row]) -> str:
     answered = [row["name"] for row in rows if not row["problem"]]
     projects = {SAMPLERS[name].page for name in answered}
     return (
-        f"{len(answered)} samplers of {len(projects)} projects answered. `tests/test_adapters_others.py` asks them "
+        f"{len(answered)} samplers of {len(projects)} projects answered. `tests/adapters/test_adapters_others.py` asks them "
         "again, on a CPU, in every run of the tests. Seconds are wall time on a machine that others used, too."
     )
 
@@ -210,14 +214,14 @@ def _line(row: Row, shown: Sequence[str]) -> str:
 def _section(row: Row) -> list[str]:
     origin = ", ".join(f"{key} {value}" for key, value in row["origin"].items())
     lines = [f"## `{row['name']}`", "", f"`{SAMPLERS[row['name']].install}`; {origin}; {row['seconds']} s."]
-    if row["asked"][-1] != "LAW":
-        laws = [text for text in row["asked"] if text.startswith("LAW")]
-        lines[-1] += f" Of the laws only {', '.join(laws)} were asked."
+    if row["asked"][-1] != "DIST":
+        distributions = [text for text in row["asked"] if text.startswith("DIST")]
+        lines[-1] += f" Of the distributions only {', '.join(distributions)} were asked."
     if row["problem"]:
         return [*lines, "", f"No answer: {row['problem']}", ""]
     told = [f"* {t['status']} {t['code']} {t['title']}: {_linked(t['reason'] or t['effect'])}." for t in row["told"]]
-    declined = [f"* skipped: {reason}." for reason in row["declined"]]
-    return [*lines, "", *told, *declined, ""]
+    unsupported = [f"* skipped: {reason}." for reason in row["unsupported"]]
+    return [*lines, "", *told, *unsupported, ""]
 
 
 def _linked(reason: str) -> str:

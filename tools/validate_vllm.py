@@ -2,7 +2,7 @@
 
     python tools/validate_vllm.py 0.24.0
 
-It installs the release into a folder (`install_vllm.py`), lives a server's life with vLLM's own objects and again with
+It installs the release into a folder (`install_vllm.py`), lives a server's trace with vLLM's own objects and again with
 the plugin in them (`vllm_soak.py`), asks the patched rejection sampler for every property of the suite, and writes
 hashes and evidence of the pieces that never differed. Review the entry and commit it: from then on the plugin serves
 this release. A piece that differed is left out, and its differences are printed.
@@ -35,7 +35,7 @@ from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
 _validated.TABLE = Path(sys.argv[1])
 vllm_plugin.register()
-from fairdraw.cli import main
+from fairdraw._cli.main import main
 try:
     options = ["--only", "properties", "--reference", "none", "--json", sys.argv[2], "--profile", sys.argv[3]]
     main(["check", "vllm", *options])
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Validate a vLLM release for fairdraw's vLLM plugin.")
     parser.add_argument("release", help="0.24.0, say")
     parser.add_argument("--folder", type=Path, help="where it is or will be installed (default: .cache/vllm/RELEASE)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of life (default: {STEPS})")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of trace (default: {STEPS})")
     parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the entry is written")
     options = parser.parse_args(arguments)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from fairdraw.adapters._runtime import prepare_triton, quiet_imports
-from fairdraw.seeds import derive_seed
+from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw._core.seeds import derive_seed
 
 prepare_triton("cpu")
 os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
@@ -51,7 +51,7 @@ def without_pinned_memory() -> None:
 
 
 @dataclass(frozen=True)
-class Life:
+class EventTrace:
     """A recipe; everything follows from it."""
 
     seed: int
@@ -82,15 +82,15 @@ Record = tuple[int, str, bytes]
 class Server:
     """A V1 model runner without a model."""
 
-    def __init__(self, life: Life) -> None:
-        self.life = life
-        self.rng = np.random.default_rng(derive_seed(life))
+    def __init__(self, trace: EventTrace) -> None:
+        self.trace = trace
+        self.rng = np.random.default_rng(derive_seed(trace))
         self.records: list[Record] = []
         self.num_forced = 0
         self.step = 0
-        start, end = life.markers
+        start, end = trace.markers
         config = SimpleNamespace(reasoning_start_token_ids=list(start), reasoning_end_token_ids=list(end))
-        self.batch = make_batch(config if life.thinking else None, MOST_DRAFTS if life.speculative else 0)
+        self.batch = make_batch(config if trace.thinking else None, MOST_DRAFTS if trace.speculative else 0)
         self.sampler = Sampler()
         self.verifier = RejectionSampler(self.sampler)
         for name, module in (("plain", self.sampler), ("draft", self.verifier)):
@@ -101,12 +101,12 @@ class Server:
     def live(self, until: int | None = None) -> list[Record]:
         """All steps, or those before `until`; may be called again to go on."""
         if self.step == 0:
-            torch.manual_seed(derive_seed("global", self.life) % 2**63)
-        while self.step < (until or self.life.num_steps):
+            torch.manual_seed(derive_seed("global", self.trace) % 2**63)
+        while self.step < (until or self.trace.num_steps):
             event = str(self.rng.choice(EVENTS)) if self.batch.num_reqs else "add"
             self.schedule(event)
             if self.batch.num_reqs:
-                discarded = event == "discard" and not self.life.thinking
+                discarded = event == "discard" and not self.trace.thinking
                 self.record_tokens(self.sample(), {0} if discarded else set())
             self.step += 1
         return self.records
@@ -119,7 +119,7 @@ class Server:
         if chosen and leaves:
             self.batch.remove_request(chosen.state.req_id)
             self.waiting += [chosen] if event == "resume" else []
-        if self.life.asynchronous and self.life.speculative:
+        if self.trace.asynchronous and self.trace.speculative:
             for req_id in self.batch.req_id_to_index:
                 self.requests[req_id].state.output_token_ids.extend([-1] * len(self.requests[req_id].drafts))
         if chosen and event == "cut":
@@ -148,14 +148,14 @@ class Server:
             frequency_penalty=frequency,
             repetition_penalty=float(self.rng.choice([1, 1, 1.3, 0.7])),
         )
-        if not self.life.speculative:  # for eight rows and more vLLM's filters need a GPU
+        if not self.trace.speculative:  # for eight rows and more vLLM's filters need a GPU
             params.top_k = int(self.rng.choice([0, 0, 8]))
             params.top_p = float(self.rng.choice([1.0, 1.0, 0.9]))
         if self.rng.random() < 0.2:
             params._bad_words_token_ids = [[12], [13, 14]]
         prompt, request = self.words(5, least=1), Request(None, None)
-        if self.life.thinking:
-            prompt, request.script = self.story()
+        if self.trace.thinking:
+            prompt, request.script = self.failure_report()
             params.thinking_token_budget = request.budget = int(self.rng.integers(9))
         own = self.rng.random() < 0.5 and params.temperature > 0
         generator = torch.Generator().manual_seed(number) if own else None
@@ -172,25 +172,27 @@ class Server:
         self.requests[request.state.req_id] = request
         self.batch.add_request(request.state)
 
-    def story(self) -> tuple[list[int], list[int]]:
+    def failure_report(self) -> tuple[list[int], list[int]]:
         """A prompt, and what the model says: one section at most, as vLLM before 0.26.0 watches no other."""
-        start, end = map(list, self.life.markers)
+        start, end = map(list, self.trace.markers)
         opening = [*self.words(2), *start, *self.words(4)]
-        closed = [*opening, *end, *self.words(2)]
+        unsupported = [*opening, *end, *self.words(2)]
         kind = self.rng.integers(3 if len(start) == 1 else 2)
         script = self.words(4) if kind == 2 else opening
-        if not (self.life.speculative and len(end) > 1) and self.rng.random() < 0.5:
+        if not (self.trace.speculative and len(end) > 1) and self.rng.random() < 0.5:
             script = [*script, *self.words(4), *end]
-        return (self.words(3, least=1), closed, [*closed, *opening])[kind], [*script, *self.words(20)]
+        return (self.words(3, least=1), unsupported, [*unsupported, *opening])[kind], [*script, *self.words(20)]
 
     def may_resume(self, request: Request) -> bool:
         """Not where vLLM starts a forced end marker again."""
-        return not self.life.thinking or not (request.forced or (len(self.life.markers[1]) > 1 and request.budget < 6))
+        return not self.trace.thinking or not (
+            request.forced or (len(self.trace.markers[1]) > 1 and request.budget < 6)
+        )
 
     def resume(self, request: Request) -> None:
         """After a preemption; with asynchronous scheduling the list is a new one."""
         request.drafts = []
-        if self.life.asynchronous:
+        if self.trace.asynchronous:
             request.state.output_token_ids = list(request.emitted)
         self.batch.add_request(request.state)
 
@@ -198,7 +200,7 @@ class Server:
         """The KV cache of the last tokens was lost."""
         count = int(self.rng.integers(1, 4))
         lost = request.emitted[-count:]
-        if self.life.thinking and (self.life.speculative or request.forced or min(lost, default=0) < ORDINARY):
+        if self.trace.thinking and (self.trace.speculative or request.forced or min(lost, default=0) < ORDINARY):
             return
         del request.emitted[-count:]
         request.script[:0] = lost
@@ -209,10 +211,12 @@ class Server:
     def draft(self) -> None:
         """At least one draft wherever there can be one: without any, vLLM forces in another request's row."""
         for req_id in self.batch.req_ids:
-            request, least = self.requests[req_id], int(self.life.thinking)
-            can = self.life.speculative and (request.emitted or not self.life.thinking)
+            request, least = self.requests[req_id], int(self.trace.thinking)
+            can = self.trace.speculative and (request.emitted or not self.trace.thinking)
             count = int(self.rng.integers(least, MOST_DRAFTS + 1)) if can else 0
-            guesses = [*request.script, *[ORDINARY] * count][:count] if self.life.thinking else self.words(count, count)
+            guesses = (
+                [*request.script, *[ORDINARY] * count][:count] if self.trace.thinking else self.words(count, count)
+            )
             request.drafts = [t if t >= ORDINARY and self.rng.random() < 0.8 else ORDINARY for t in guesses]
             self.batch.update_req_spec_token_ids(request.state, {req_id: request.drafts})
 
@@ -225,8 +229,8 @@ class Server:
         if not any(drafts):
             tokens = self.sampler(logits, metadata).sampled_token_ids
         else:
-            law = torch.from_numpy(self.rng.random((sum(map(len, drafts)), VOCAB_SIZE), np.float32))
-            draft_probs = law / law.sum(-1, keepdim=True) if self.rng.random() < 0.5 else None
+            distribution = torch.from_numpy(self.rng.random((sum(map(len, drafts)), VOCAB_SIZE), np.float32))
+            draft_probs = distribution / distribution.sum(-1, keepdim=True) if self.rng.random() < 0.5 else None
             spec = spec_metadata(drafts)
             tokens = self.verifier(spec, draft_probs, logits, metadata).sampled_token_ids
         self.keep("tokens", tokens.contiguous())
@@ -240,13 +244,13 @@ class Server:
         """Drafts' rows and bonus row of each request in turn."""
         num_rows = sum(len(request.drafts) + 1 for request in requests)
         drawn = self.rng.standard_normal((num_rows, VOCAB_SIZE)).astype(np.float32) * 2
-        if self.life.thinking:
+        if self.trace.thinking:
             drawn[:, :ORDINARY] -= 3 * LIKELY
         row = 0
         for request in requests:
             for position in range(len(request.drafts) + 1):
                 said = request.script[:position]
-                if self.life.thinking:
+                if self.trace.thinking:
                     on_script = said == request.drafts[:position] and len(request.script) > position
                     drawn[row, request.script[position] if on_script else FILLER] = LIKELY
                 elif position < len(request.drafts):
@@ -271,7 +275,7 @@ class Server:
     # What `_bookkeeping_sync` does.
     def record_tokens(self, sampled: list[list[int]], discarded: set[int]) -> None:
         for row, (req_id, ids) in enumerate(zip(self.batch.req_ids, sampled, strict=True)):
-            request, known = self.requests[req_id], [-1] if self.life.asynchronous else ids
+            request, known = self.requests[req_id], [-1] if self.trace.asynchronous else ids
             if row in discarded:
                 request.drafts = []
                 continue
@@ -284,7 +288,7 @@ class Server:
             self.batch.token_ids_cpu[row, begin : begin + len(known)] = known
             self.batch.num_tokens_no_spec[row] = begin + len(known)
             request.state.output_token_ids.extend(known)
-        if self.life.asynchronous:
+        if self.trace.asynchronous:
             width = max(map(len, sampled))
             padded = torch.tensor([ids + [-1] * (width - len(ids)) for ids in sampled])
             self.batch.set_async_sampled_token_ids(padded, SimpleNamespace(synchronize=lambda: None))

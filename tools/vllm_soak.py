@@ -1,9 +1,9 @@
-"""Live a vLLM server's life twice: with vLLM's own sampler objects alone, and with fairdraw's plugin in them.
+"""Live a vLLM server's trace twice: with vLLM's own sampler objects alone, and with fairdraw's plugin in them.
 
     python tools/vllm_soak.py --steps 100            # whatever vLLM is importable; prints JSON
 
 Both lives must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
-and in all random generators afterwards. What happens in a life is in `vllm_lives.py`.
+and in all random generators afterwards. What happens in a trace is in `vllm_lives.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_lives import Life, Record, Server, vllm, without_pinned_memory
+from vllm_lives import EventTrace, Record, Server, vllm, without_pinned_memory
 
-from fairdraw.adapters._runtime import quiet_floats
+from fairdraw._adapters._runtime import quiet_floats
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
@@ -33,13 +33,13 @@ def first_difference(theirs: list[Record], ours: list[Record]) -> str:
     for their, our in zip(theirs, ours, strict=False):
         if their != our:
             return f"step {their[0]}: {their[1]} differ" if their[:2] == our[:2] else f"step {their[0]}: other events"
-    return "" if len(theirs) == len(ours) else "one life is longer"
+    return "" if len(theirs) == len(ours) else "one trace is longer"
 
 
-def some_lives(num_steps: int) -> list[Life]:
+def some_lives(num_steps: int) -> list[EventTrace]:
     """Of all kinds, `num_steps` in all of each kind."""
     kinds = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
-    return [Life(seed, num_steps // 4, *kind) for kind in kinds for seed in range(4)]
+    return [EventTrace(seed, num_steps // 4, *kind) for kind in kinds for seed in range(4)]
 
 
 class NotInstalledError(Exception):
@@ -63,29 +63,29 @@ def plugin(*pieces: str) -> Iterator[None]:
         vllm_plugin.unpatch()
 
 
-def live_with(life: Life, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
+def live_with(trace: EventTrace, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
     """Its records, who served the calls, and how many tokens were forced."""
     with plugin(*pieces):
-        server = Server(life)
+        server = Server(trace)
         return server.live(), vllm_plugin.calls(), server.num_forced
 
 
-def soak(lives: list[Life], names: list[str]) -> dict[str, Any]:  # Any: JSON
+def soak(lives: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: JSON
     """Each piece alone, and all together, against vLLM's own code."""
-    own = [live_with(life) for life in lives]
+    own = [live_with(trace) for trace in lives]
     pieces = {}
     for name in (*names, "all"):
         differences, calls = [], Counter()
-        for life, (records, _, _) in zip(lives, own, strict=True):
-            ours, served, _ = live_with(life, *(names if name == "all" else [name]))
-            differences += [f"{life}: {text}" for text in [first_difference(records, ours)] if text]
+        for trace, (records, _, _) in zip(lives, own, strict=True):
+            ours, served, _ = live_with(trace, *(names if name == "all" else [name]))
+            differences += [f"{trace}: {text}" for text in [first_difference(records, ours)] if text]
             for piece, counts in served.items():
                 calls.update({f"{piece}, {who}": count for who, count in counts.items()})
         pieces[name] = {"differences": differences, "calls": dict(sorted(calls.items()))}
     return {
         "vllm": str(vllm.__version__),
         "lives": len(lives),
-        "steps": sum(life.num_steps for life in lives),
+        "steps": sum(trace.num_steps for trace in lives),
         "comparisons": sum(len(records) for records, _, _ in own),
         "forced": sum(forced for _, _, forced in own),
         "pieces": pieces,
@@ -93,8 +93,8 @@ def soak(lives: list[Life], names: list[str]) -> dict[str, Any]:  # Any: JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Live a vLLM server's life with and without fairdraw's plugin.")
-    parser.add_argument("--steps", type=int, default=100, help="of each of eight kinds of life (default: 100)")
+    parser = argparse.ArgumentParser(description="Live a vLLM server's trace with and without fairdraw's plugin.")
+    parser.add_argument("--steps", type=int, default=100, help="of each of eight kinds of trace (default: 100)")
     parser.add_argument("--table", type=Path, help="validated sources, if not those of the package")
     options = parser.parse_args(arguments)
     if options.table:

@@ -24,9 +24,9 @@ from fairdraw.protocols import (
 )
 
 if TYPE_CHECKING:
-    from fairdraw.loading import CannotStart, all_checks
+    from fairdraw._run.loading import CannotStart, all_checks
+    from fairdraw._run.runner import CheckRecord, check_sampler
     from fairdraw.pytest_plugin import SamplerTests, parametrize_with_checks
-    from fairdraw.runner import CheckRecord, check_sampler
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
@@ -57,11 +57,11 @@ __version__ = "0.1.0"
 """Version of the suite, by semantic versioning; every report and crash file carries it."""
 
 _LAZY = {
-    "CannotStart": "fairdraw.loading",
-    "CheckRecord": "fairdraw.runner",
+    "CannotStart": "fairdraw._run.loading",
+    "CheckRecord": "fairdraw._run.runner",
     "SamplerTests": "fairdraw.pytest_plugin",
-    "all_checks": "fairdraw.loading",
-    "check_sampler": "fairdraw.runner",
+    "all_checks": "fairdraw._run.loading",
+    "check_sampler": "fairdraw._run.runner",
     "parametrize_with_checks": "fairdraw.pytest_plugin",
 }
 

@@ -1,6 +1,6 @@
 """`python -m fairdraw`."""
 
-from fairdraw.cli import main
+from fairdraw._cli.main import main
 
 if __name__ == "__main__":
     main()

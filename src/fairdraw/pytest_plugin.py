@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from fairdraw._pytest_run import RUN, CheckUnderPytest, PytestRun
-from fairdraw.checks import PROFILES, AnyCheck
-from fairdraw.contracts import contract_name
-from fairdraw.controls import property_mutants
-from fairdraw.loading import LENSES, CannotStart, all_checks, as_sampler
-from fairdraw.pulse import DEFAULT_CALL_TIMEOUT
-from fairdraw.runner import DEFAULT_SEED, parse_seed
+from fairdraw._core.checks import PROFILES, AnyCheck
+from fairdraw._core.contracts import contract_name
+from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
+from fairdraw._plugin.run import RUN, CheckUnderPytest, PytestRun
+from fairdraw._run.controls import property_mutants
+from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
+from fairdraw._run.runner import DEFAULT_SEED, parse_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from fairdraw.mutants.rejection import Mutant
-    from fairdraw.protocols import Subject
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.protocols import AnySampler
 
 __all__ = ["SamplerTests", "parametrize_with_checks"]
 
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SPEC|none",
         help="sampler that differential checks compare with (default: vllm, if it can be imported)",
     )
-    group.addoption("--fairdraw-only", choices=list(LENSES), help="run the checks of one lens")
+    group.addoption("--fairdraw-only", choices=list(SUITES), help="run the checks of one suite")
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
     )
@@ -101,7 +101,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def sampler(request: pytest.FixtureRequest) -> Subject:
+def sampler(request: pytest.FixtureRequest) -> AnySampler:
     """The sampler under test, as `--sampler` names it."""
     try:
         return request.config.stash[RUN].named
@@ -111,7 +111,9 @@ def sampler(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.fixture
 def fairdraw_run(request: pytest.FixtureRequest) -> Callable[[AnyCheck], None]:
-    """Run one check on the sampler under test: it passes, skips, xfails, or fails with the story of the failure."""
+    """Run one check on the sampler under test: it passes, skips, xfails, or fails with the failure_report of the
+    failure.
+    """
 
     def run(check: AnyCheck) -> None:
         __tracebackhide__ = True
@@ -137,19 +139,19 @@ def fairdraw_control(request: pytest.FixtureRequest) -> Callable[[Mutant], None]
 
 
 def parametrize_with_checks(
-    samplers: Iterable[Subject], *, only: str | None = None
+    samplers: Iterable[AnySampler], *, only: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate `test(sampler, check)` so that it runs once per sampler and check; its body is `check(sampler)`.
 
     Args:
-        only: One lens.
+        only: One suite.
 
     Raises:
         CannotStart: If one of `samplers` is not a sampler.
 
     Example:
         >>> import fairdraw
-        >>> from fairdraw.oracles.rejection import verify
+        >>> from fairdraw._oracles.rejection import verify
         >>> @fairdraw.parametrize_with_checks([fairdraw.rejection_sampler(verify)])
         ... def test_sampler(sampler, check):
         ...     check(sampler)
@@ -166,25 +168,25 @@ class SamplerTests:
 
     Attributes:
         sampler: The sampler under test.
-        only: One lens.
+        only: One suite.
 
     Raises:
         CannotStart: When the class is made, if `sampler` is not a sampler.
 
     Example:
         >>> import fairdraw
-        >>> from fairdraw.oracles.rejection import verify
+        >>> from fairdraw._oracles.rejection import verify
         >>> class TestMine(fairdraw.SamplerTests):
         ...     sampler = fairdraw.rejection_sampler(verify)
     """
 
-    sampler: ClassVar[Subject]
+    sampler: ClassVar[AnySampler]
     only: ClassVar[str | None] = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
 
-        def test_promise(self: SamplerTests, sampler: Subject, check: CheckUnderPytest) -> None:
+        def test_promise(self: SamplerTests, sampler: AnySampler, check: CheckUnderPytest) -> None:
             check(sampler)
 
         cls.test_promise = parametrize_with_checks([cls.sampler], only=cls.only)(test_promise)  # type: ignore[attr-defined]

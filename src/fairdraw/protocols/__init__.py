@@ -5,7 +5,7 @@ Importing this package is free: torch is needed only once a batch exists.
 
 from __future__ import annotations
 
-from fairdraw.protocols._capabilities import Capabilities, Capability, Subject
+from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability
 from fairdraw.protocols._rejection import (
     GREEDY_TEMPERATURE,
     MAX_SPEC_LEN,
@@ -39,6 +39,7 @@ __all__ = [
     "GREEDY_TEMPERATURE",
     "MAX_SPEC_LEN",
     "PLACEHOLDER_TOKEN_ID",
+    "AnySampler",
     "Capabilities",
     "Capability",
     "Drafted",
@@ -54,7 +55,6 @@ __all__ = [
     "SamplingNoise",
     "SeededNoise",
     "SpecDecodeBatch",
-    "Subject",
     "TokenDrafter",
     "TokenSampler",
     "VerifyFunction",

@@ -9,192 +9,195 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Capabilities", "Capability", "Subject"]
+__all__ = ["AnySampler", "Capabilities", "Capability"]
 
 
 class Capability(StrEnum):
     """Something a sampler may decline. The value is the word used in adapters and reports.
 
-    The strings below say what is promised and when to decline it; `fairdraw explain WORD` and the table in
+    The strings below say what is promised and when to declare it unsupported; `fairdraw explain WORD` and the table in
     docs/own-sampler.md are made of them.
     """
 
     EXPLICIT_NOISE = "explicit-noise"
     """Takes uniforms and exponentials from the caller (`ExplicitNoise`, `RaceNoise`).
 
-    Decline it if your kernel draws inside and cannot be handed numbers.
+    Declare it unsupported if your kernel draws inside and cannot be handed numbers.
     """
     REFERENCE_RACE = "reference-race"
     """With explicit noise, its tokens equal the oracle's: same acceptance test, same exponential race, by a division or
     by a product with the reciprocal.
 
-    Decline it if you recover in another way, for instance from a cumulative sum.
+    Declare it unsupported if you recover in another way, for instance from a cumulative sum.
     """
     REFERENCE_ROUNDING = "reference-rounding"
     """Computes in float32 by the oracle's formulas, so that decisions nearer than rounding fall alike, too.
 
-    Decline it if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max, or times the
-    reciprocal of the temperature.
+    Declare it unsupported if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max,
+    or times the reciprocal of the temperature.
     """
     LOWEST_ID_TIES = "lowest-id-ties"
     """Among equal largest logits, and among equal scores of a race, takes the lowest id.
 
-    Decline it if another of the equal ones may come.
+    Declare it unsupported if another of the equal ones may come.
     """
     SEEDED_NOISE = "seeded-noise"
     """Takes `SeededNoise`: the same seed gives the same tokens.
 
-    Decline it if your function draws nothing and is always handed its numbers.
+    Declare it unsupported if your function draws nothing and is always handed its numbers.
     """
     REQUEST_SEEDS = "request-seeds"
-    """Honours a generator per request; such a request does not depend on its batch mates.
+    """Honours a generator per request; such a request does not depend on its other requests.
 
-    Decline it if one generator serves the whole batch.
+    Declare it unsupported if one generator serves the whole batch.
     """
     UPSTREAM_STREAM = "upstream-stream"
     """Draws in vLLM's order, and races by vLLM's operation: with seeded noise, tokens and final generator states equal
     vLLM's.
 
-    Decline it unless you replace vLLM's own function.
+    Declare it unsupported unless you replace vLLM's own function.
     """
     DENSE_DRAFTS = "dense-drafts"
-    """Takes `draft_probs` and heeds them. Decline it if your drafts are always one-hot (n-gram)."""
+    """Takes `draft_probs` and heeds them. Declare it unsupported if your drafts are always one-hot (n-gram)."""
     ONE_HOT_DRAFTS = "one-hot-drafts"
     """Takes `draft_probs=None` (n-gram drafts).
 
-    Decline it if your drafter always gives a law, and you cannot make a one-hot row.
+    Declare it unsupported if your drafter always gives a distribution, and you cannot make a one-hot row.
     """
     GREEDY = "greedy"
     """Takes greedy requests, alone or mixed with random ones.
 
-    Decline it if greedy requests never reach your function.
+    Declare it unsupported if greedy requests never reach your function.
     """
     RAGGED = "ragged"
     """Takes batches whose requests have different numbers of drafts, including 0.
 
-    Decline it if every request has as many drafts as the others.
+    Declare it unsupported if every request has as many drafts as the others.
     """
-    PADDED_DRAFTS = "padded-drafts"
+    PLACEHOLDER_DRAFTS = "placeholder-drafts"
     """Takes -1 in `draft_token_ids`, a draft that was withdrawn.
 
-    Decline it if your scheduler takes withdrawn drafts out.
+    Declare it unsupported if your scheduler takes placeholder drafts out.
     """
     HALF_LOGITS = "half-logits"
-    """Takes bfloat16 and float16 target logits. Decline it if logits are float32 by then."""
+    """Takes bfloat16 and float16 target logits. Declare it unsupported if logits are float32 by then."""
     STRIDED_INPUTS = "strided-inputs"
     """Takes non-contiguous target logits, or refuses them by name.
 
-    Decline it if logits are always contiguous by then.
+    Declare it unsupported if logits are always contiguous by then.
     """
     NAN_LOGITS = "nan-logits"
-    """Gives the documented result for a row with NaN. Decline it if NaN is caught before."""
+    """Gives the documented result for a row with NaN. Declare it unsupported if NaN is caught before."""
     EMPTY_ROWS = "empty-rows"
-    """Gives the documented result for a row that is all -inf. Decline it if no row can be masked whole."""
+    """Gives the documented result for a row that is all -inf. Declare it unsupported if no row can be masked whole."""
     SYNTHETIC_RATES = "synthetic-rates"
     """Takes `synthetic_rates`: acceptance by given rates instead of probabilities.
 
-    Decline it if you have no such mode; few engines do.
+    Declare it unsupported if you have no such mode; few engines do.
     """
     LARGE_VOCAB = "large-vocab"
     """Takes vocabularies up to 151936 in reasonable time.
 
-    Decline it if yours is bounded below that, or such a call takes seconds.
+    Declare it unsupported if yours is bounded below that, or such a call takes seconds.
     """
     TOKEN_VERIFICATION = "token-verification"
     """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit.
 
-    Decline it if you verify drafts jointly, as block verification does, or accept by another lossless scheme.
+    Declare it unsupported if you verify drafts jointly, as block verification does, or accept by another lossless
+    scheme.
     """
     LONG_DRAFTS = "long-drafts"
-    """Takes up to `MAX_SPEC_LEN` drafts per request. Decline it if no request has more than 8 drafts."""
+    """Takes up to `MAX_SPEC_LEN` drafts per request. Declare it unsupported if no request has more than 8 drafts."""
     TOP_K = "top-k"
-    """Takes `top_k`. Decline it if you do not filter by it."""
+    """Takes `top_k`. Declare it unsupported if you do not filter by it."""
     TOP_P = "top-p"
-    """Takes `top_p`. Decline it if you do not filter by it."""
+    """Takes `top_p`. Declare it unsupported if you do not filter by it."""
     MIN_P = "min-p"
-    """Takes `min_p`. Decline it if you do not filter by it."""
+    """Takes `min_p`. Declare it unsupported if you do not filter by it."""
     COUNTER_NOISE = "counter-noise"
     """With seeded noise, a request that has a seed draws by (seed, position) alone: no generator advances.
 
-    Decline it if generators advance from draw to draw.
+    Declare it unsupported if generators advance from draw to draw.
     """
-    DRAFT_LAW = "draft-law"
-    """Has `draft`, which returns tokens and the laws that they were drawn from.
+    DRAFT_DISTRIBUTION = "draft-distribution"
+    """Has `draft`, which returns tokens and the distributions that they were drawn from.
 
-    Decline it if you return tokens alone (`token_sampler` without `drafting` does it for you).
+    Declare it unsupported if you return tokens alone (`token_sampler` without `drafting` does it for you).
     """
     COPY_FREE = "copy-free"
     """Gives back the very logits where no processor has work, and copies them once where one has.
 
-    Decline it if you always copy.
+    Declare it unsupported if you always copy.
     """
     INTACT_LOGITS = "intact-logits"
-    """Never writes into the logits that it is given. Decline it if you work in place."""
+    """Never writes into the logits that it is given. Declare it unsupported if you work in place."""
     CUSTOM_PROCESSORS = "custom-processors"
-    """Takes logits processors of the caller's own. Decline it if your engine has none."""
+    """Takes logits processors of the caller's own. Declare it unsupported if your engine has none."""
     DRAFT_PROCESSORS = "draft-processors"
     """Applies logit bias, min-p and custom processors to steps with drafts, too.
 
-    Decline it if steps with drafts skip them.
+    Declare it unsupported if steps with drafts skip them.
     """
     NEW_TOKENS_ONLY = "new-tokens-only"
     """A step reads the tokens that are new, however long the outputs are.
 
-    Decline it if you read the outputs anew at each step.
+    Declare it unsupported if you read the outputs anew at each step.
     """
     VISIBLE_STATE = "visible-state"
     """Its session says how many tokens each open thinking section has.
 
-    Decline it if that number cannot be asked for.
+    Declare it unsupported if that number cannot be asked for.
     """
     NOTICES_REWRITES = "notices-rewrites"
     """A row whose list was replaced without a word is refused or recounted.
 
-    Decline it if your engine never puts another list in place of one.
+    Declare it unsupported if your engine never puts another list in place of one.
     """
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a sampler can be asked; everything is open unless declined with a reason.
+    """What a sampler can be asked; everything is open unless unsupported with a reason.
 
     Args:
-        closed: Capability to the reason why it is declined. Reasons are printed beside the skips.
+        unsupported: Capability to the reason why it is unsupported. Reasons are printed beside the skips.
         slow: Each call costs milliseconds (an interpreter, a remote device). Profiles then draw fewer examples.
     """
 
-    closed: Mapping[Capability, str] = field(default_factory=dict)
+    unsupported: Mapping[Capability, str] = field(default_factory=dict)
     slow: bool = False
 
     def __post_init__(self) -> None:
-        for name, reason in self.closed.items():
+        for name, reason in self.unsupported.items():
             if name not in Capability.__members__.values():
                 known = ", ".join(sorted(Capability))
-                raise ValueError(f"Capabilities: closed={name!r}, but it must be a capability. Use one of: {known}.")
+                raise ValueError(
+                    f"Capabilities: unsupported={name!r}, but it must be a capability. Use one of: {known}."
+                )
             if not reason.strip():
-                raise ValueError(f"Capabilities: closed[{name!r}]={reason!r}, but it must say why. Give a reason.")
-        normal = {Capability(name): reason for name, reason in self.closed.items()}
-        object.__setattr__(self, "closed", normal)
+                raise ValueError(f"Capabilities: unsupported[{name!r}]={reason!r}, but it must say why. Give a reason.")
+        normal = {Capability(name): reason for name, reason in self.unsupported.items()}
+        object.__setattr__(self, "unsupported", normal)
 
     def __contains__(self, capability: Capability) -> bool:
-        return capability not in self.closed
+        return capability not in self.unsupported
 
-    def why_closed(self, needed: Sequence[Capability]) -> str | None:
-        """The first declined capability among `needed`, with its reason; `None` if all are open."""
+    def why_unsupported(self, needed: Sequence[Capability]) -> str | None:
+        """The first unsupported capability among `needed`, with its reason; `None` if all are open."""
         for capability in needed:
-            if capability in self.closed:
-                return f"{capability} is closed: {self.closed[capability]}"
+            if capability in self.unsupported:
+                return f"{capability} is unsupported: {self.unsupported[capability]}"
         return None
 
-    def why_all_closed(self, alternatives: Sequence[Capability]) -> str | None:
-        """The declined capabilities of `alternatives`, with a reason; `None` if one of them is open."""
+    def why_all_unsupported(self, alternatives: Sequence[Capability]) -> str | None:
+        """The unsupported capabilities of `alternatives`, with a reason; `None` if one of them is open."""
         if any(capability in self for capability in alternatives):
             return None
-        return f"{' and '.join(alternatives)} are closed: {self.closed[alternatives[0]]}"
+        return f"{' and '.join(alternatives)} are unsupported: {self.unsupported[alternatives[0]]}"
 
 
 @runtime_checkable
-class Subject(Protocol):
+class AnySampler(Protocol):
     """What every object under test has, whatever its contract; the contract adds a method or a few."""
 
     @property

@@ -247,7 +247,7 @@ def logits_planner(
     *,
     name: str | None = None,
     device: str = "cpu",
-    closed: Mapping[str, str] | None = None,
+    unsupported: Mapping[str, str] | None = None,
     slow: bool = False,
     rounding: Rounding | str = Rounding.FREE,
 ) -> FunctionLogitsPlanner:
@@ -256,14 +256,14 @@ def logits_planner(
     Args:
         name: Shown in reports; the function's name if `None`.
         device: Where the logits are put before each call.
-        closed: Capability to the reason why it is declined.
+        unsupported: Capability to the reason why it is unsupported.
         slow: Draw fewer examples.
         rounding: The bits that are promised, if any.
 
     Raises:
-        ValueError: If `closed` names an unknown capability or gives no reason, or `rounding` is no known word.
+        ValueError: If `unsupported` names an unknown capability or gives no reason, or `rounding` is no known word.
     """
-    declined = {Capability(k) if k in set(Capability) else k: v for k, v in (closed or {}).items()}
-    capabilities = Capabilities(declined, slow)  # type: ignore[arg-type]  # unknown names are refused there
+    combined = {Capability(k) if k in set(Capability) else k: v for k, v in (unsupported or {}).items()}
+    capabilities = Capabilities(combined, slow)  # type: ignore[arg-type]  # unknown names are refused there
     promised: Rounding = rounding  # type: ignore[assignment]  # a word becomes a member there
     return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, rounding=promised)

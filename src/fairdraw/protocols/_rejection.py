@@ -43,13 +43,13 @@ class SpecDecodeBatch:
 
     The layout is vLLM's. Draft tokens of all requests are flattened; request `i` owns the rows
     `cu_num_draft_tokens[i - 1] : cu_num_draft_tokens[i]`. Target logits are *processed*:
-    temperature, penalties and filters have been applied, `softmax(target_logits)` is the target law.
+    temperature, penalties and filters have been applied, `softmax(target_logits)` is the target distribution.
 
     Args:
         num_draft_tokens: Per request; 0 is legal.
         cu_num_draft_tokens: Inclusive cumulative sum, no leading 0.
         max_spec_len: At least `max(num_draft_tokens)`; the output is one wider.
-        draft_probs: The law that each draft token was drawn from; `None` if drafts are one-hot (n-gram).
+        draft_probs: The distribution that each draft token was drawn from; `None` if drafts are one-hot (n-gram).
         temperature: 0 marks a greedy request; other values are informative only (already applied).
         synthetic_rates: Acceptance probability per draft position, replacing the target/draft ratio.
         origin: Code that builds this batch; printed instead of the numbers.
@@ -87,7 +87,7 @@ class SpecDecodeBatch:
         return self.temperature == GREEDY_TEMPERATURE
 
     def target_probs(self) -> Tensor:  # [num_tokens, vocab_size] float32
-        """The target law as vLLM computes it: one float32 softmax over the processed logits."""
+        """The target distribution as vLLM computes it: one float32 softmax over the processed logits."""
         import torch
 
         return self.target_logits.softmax(dim=-1, dtype=torch.float32).contiguous()
@@ -156,7 +156,7 @@ class ExplicitNoise:
 
     A draft token is accepted if `target_prob / draft_prob >= uniform`; a recovered token is the
     argmax over the vocabulary of `residual / exponential` (the exponential race). A division and a product with the
-    reciprocal are both right; formulas that round otherwise are, too, if `reference-rounding` is declined.
+    reciprocal are both right; formulas that round otherwise are, too, if `reference-rounding` is unsupported.
     """
 
     uniforms: Tensor  # [num_tokens] float64, in [0, 1)
@@ -247,7 +247,7 @@ def rejection_sampler(
     *,
     name: str | None = None,
     device: str = "cpu",
-    closed: Mapping[str, str] | None = None,
+    unsupported: Mapping[str, str] | None = None,
     slow: bool = False,
 ) -> FunctionSampler:
     """Wrap `function(batch, noise) -> output_token_ids` for the suite.
@@ -255,12 +255,12 @@ def rejection_sampler(
     Args:
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
-        closed: Capability to the reason why the sampler declines it.
+        unsupported: Capability to the reason why the sampler does not support it.
         slow: Draw fewer examples.
 
     Raises:
-        ValueError: If `closed` names an unknown capability or gives no reason.
+        ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
-    declined = {Capability(k) if k in set(Capability) else k: v for k, v in (closed or {}).items()}
-    capabilities = Capabilities(declined, slow)  # type: ignore[arg-type]  # unknown names are refused there
+    combined = {Capability(k) if k in set(Capability) else k: v for k, v in (unsupported or {}).items()}
+    capabilities = Capabilities(combined, slow)  # type: ignore[arg-type]  # unknown names are refused there
     return FunctionSampler(name or function.__name__, function, device, capabilities)

@@ -1,4 +1,6 @@
-"""The sampling contract: one token per request from its logits; a drafter also says the law that it drew from."""
+"""The sampling contract: one token per request from its logits; a drafter also says the distribution that it drew
+from.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ class RaceNoise:
     """Explicit noise of the sampling contract: the token is the argmax of `prob / exponential`.
 
     A division and a product with the reciprocal are both right; formulas that round otherwise are, too, if
-    `reference-rounding` is declined.
+    `reference-rounding` is unsupported.
     """
 
     exponentials: Tensor  # [batch_size, vocab_size] float32, > 0
@@ -128,10 +130,10 @@ class FilterPolicy:
 
     Args:
         order: The filters in the order of their application.
-        temperature: `first`: filters see the law at the request's temperature. `last`: they see the law of the logits
-            as given, and the tokens that they leave are drawn at the temperature.
-        joint: Every filter looks at the unfiltered law, and the supports are intersected; otherwise each looks at what
-            the one before it left.
+        temperature: `first`: filters see the distribution at the request's temperature. `last`: they see the
+            distribution of the logits as given, and the tokens that they leave are drawn at the temperature.
+        joint: Every filter looks at the unfiltered distribution, and the supports are intersected; otherwise each looks
+            at what the one before it left.
         top_k_ties: `all` tokens tied with the k-th stay, or `some` of them.
         top_p_ties: The same for tokens tied at the edge of top-p.
 
@@ -161,7 +163,7 @@ class FilterPolicy:
 
 @dataclass(frozen=True, eq=False)
 class Drafted:
-    """What a drafter returns: a token per request, and the law that it was drawn from."""
+    """What a drafter returns: a token per request, and the distribution that it was drawn from."""
 
     token_ids: Tensor  # [batch_size] int32 | int64
     draft_probs: Tensor  # [batch_size, vocab_size] float32
@@ -187,7 +189,7 @@ class TokenSampler(Protocol):
 
 @runtime_checkable
 class TokenDrafter(TokenSampler, Protocol):
-    """A token sampler that can say the law that it drew from (capability `draft-law`)."""
+    """A token sampler that can say the distribution that it drew from (capability `draft-distribution`)."""
 
     def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted: ...
 
@@ -218,7 +220,7 @@ class FunctionTokenSampler:
         return self.function(batch, noise)
 
     def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
-        """Tokens and laws.
+        """Tokens and distributions.
 
         Raises:
             TypeError: If there is no drafting function.
@@ -234,26 +236,26 @@ def token_sampler(
     drafting: DraftFunction | None = None,
     name: str | None = None,
     device: str = "cpu",
-    closed: Mapping[str, str] | None = None,
+    unsupported: Mapping[str, str] | None = None,
     filters: FilterPolicy | None = None,
     slow: bool = False,
 ) -> FunctionTokenSampler:
     """Wrap `function(batch, noise) -> token_ids` for the suite.
 
     Args:
-        drafting: `function(batch, noise) -> Drafted`; without one the capability `draft-law` is closed.
+        drafting: `function(batch, noise) -> Drafted`; without one the capability `draft-distribution` is unsupported.
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
-        closed: Capability to the reason why the sampler declines it.
+        unsupported: Capability to the reason why the sampler does not support it.
         filters: How it filters; as vLLM 0.22.0 does if `None`.
         slow: Draw fewer examples.
 
     Raises:
-        ValueError: If `closed` names an unknown capability or gives no reason.
+        ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
-    declined: dict[str, str] = {} if drafting else {Capability.DRAFT_LAW.value: "it returns tokens alone"}
-    declined |= closed or {}
-    known = {Capability(k) if k in set(Capability) else k: v for k, v in declined.items()}
+    combined: dict[str, str] = {} if drafting else {Capability.DRAFT_DISTRIBUTION.value: "it returns tokens alone"}
+    combined |= unsupported or {}
+    known = {Capability(k) if k in set(Capability) else k: v for k, v in combined.items()}
     capabilities = Capabilities(known, slow)  # type: ignore[arg-type]  # unknown names are refused there
     return FunctionTokenSampler(
         name or function.__name__, function, drafting, device, capabilities, filters or FilterPolicy()

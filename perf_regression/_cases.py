@@ -1,0 +1,140 @@
+"""What is measured: one verification step of speculative decoding, at its most expensive.
+
+Every draft token is one that the target forbids, so that each request recovers a token at its first position: what a
+call moves is then a function of the sizes alone, and the greatest there is. (Accepted drafts replace the recovered row
+by nothing, or by a bonus row.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw.perf_regression._counts import Counts, counted
+from fairdraw.perf_regression._named import NoVerdictError, load
+from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from fairdraw.protocols import RejectionSampler
+
+__all__ = [
+    "Sizes",
+    "bytes_that_must_move",
+    "count_step",
+    "fast_path_steps",
+    "named_tensors",
+    "noise_for",
+    "rejection_batch",
+    "rejection_step",
+]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """B requests, K draft tokens each, V entries in the vocabulary."""
+
+    batch_size: int
+    max_spec_len: int
+    vocab_size: int
+
+    def as_formula(self) -> dict[str, int]:
+        return {"B": self.batch_size, "K": self.max_spec_len, "V": self.vocab_size}
+
+
+def rejection_batch(
+    sizes: Sizes, device: str = "cpu", *, dtype: torch.dtype = torch.float32, one_hot: bool = False
+) -> SpecDecodeBatch:
+    """A batch that rejects every draft token; the same for the same sizes."""
+    generator = torch.Generator(device).manual_seed(derive_seed("bench batch", sizes))
+    num_tokens = sizes.batch_size * sizes.max_spec_len
+    shape = (num_tokens, sizes.vocab_size)
+    logits = torch.randn(shape, generator=generator, device=device).to(dtype)
+    draft = torch.randn(shape, generator=generator, device=device).softmax(-1)
+    drafted = torch.randint(sizes.vocab_size, (num_tokens,), generator=generator, device=device, dtype=torch.int32)
+    logits[torch.arange(num_tokens, device=device), drafted.long()] = -torch.inf
+    counts = torch.full((sizes.batch_size,), sizes.max_spec_len, dtype=torch.int32, device=device)
+    return SpecDecodeBatch(
+        draft_token_ids=drafted,
+        num_draft_tokens=[sizes.max_spec_len] * sizes.batch_size,
+        cu_num_draft_tokens=counts.cumsum(0, dtype=torch.int32),
+        max_spec_len=sizes.max_spec_len,
+        draft_probs=None if one_hot else draft,
+        target_logits=logits,
+        bonus_token_ids=torch.zeros(sizes.batch_size, 1, dtype=torch.int32, device=device),
+        temperature=torch.ones(sizes.batch_size, device=device),
+    )
+
+
+def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
+    """Target logits once; of each request's rejected row the target logits again, and the draft's float32 row."""
+    rows = (sizes.max_spec_len + 1) * logit_bytes + 4
+    return rows * sizes.batch_size * sizes.vocab_size
+
+
+def noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:
+    """Given noise if the sampler takes it, so that only the step is measured; else a seed."""
+    if Capability.EXPLICIT_NOISE not in sampler.capabilities:
+        return SeededNoise(derive_seed("bench noise"))
+    generator = torch.Generator(batch.device).manual_seed(derive_seed("bench noise"))
+    uniforms = torch.rand(batch.num_tokens, generator=generator, device=batch.device, dtype=torch.float64)
+    exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device)
+    return ExplicitNoise(uniforms, exponentials.exponential_(generator=generator))
+
+
+def rejection_step(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Callable[[], Tensor]:
+    """One call, as a function without arguments.
+
+    Raises:
+        NoVerdictError: If the sampler does not recover a token for every request: a wrong kernel is fast.
+    """
+    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+        _require_recovered(sampler.name, sampler.verify(batch, noise).cpu())
+    return lambda: sampler.verify(batch, noise)
+
+
+def _require_recovered(
+    name: str,
+    output: Tensor,  # [batch_size, max_spec_len + 1] int32
+) -> None:
+    if not (bool((output[:, 0] >= 0).all()) and bool((output[:, 1:] == -1).all())):
+        raise NoVerdictError(f"{name} accepts draft tokens that the target forbids. Run: fairdraw check")
+
+
+def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, Callable[[], Tensor]]:
+    """Our counter kernels on one batch, with a workspace (`True`) and without, as functions without arguments.
+
+    Raises:
+        NoVerdictError: If a request recovers no token, if the workspace changes a token, or if it is not left empty:
+            a wrong kernel is fast.
+    """
+    make, name = load("fairdraw._adapters._counter:captured_step"), "counter_triton"
+    steps = {workspace: make(batch, "triton", workspace=workspace) for workspace in (False, True)}
+    outputs = {workspace: step() for workspace, step in steps.items()}
+    _require_recovered(name, outputs[False])
+    if not torch.equal(outputs[False], outputs[True]):
+        raise NoVerdictError(f"{name} gives other tokens with a workspace than without. Run: fairdraw check {name}")
+    if bool(steps[True].keywords["workspace"].any()):
+        raise NoVerdictError(f"{name} does not leave its workspace empty: the next step would count on from there")
+    return steps
+
+
+def named_tensors(batch: SpecDecodeBatch, noise: Noise) -> dict[str, Tensor]:
+    """Whose traffic is told apart."""
+    explicit: dict[str, Any] = vars(noise) if isinstance(noise, ExplicitNoise) else {}  # Any: tensors
+    return {**batch.tensors(), **explicit}
+
+
+def count_step(sampler: RejectionSampler, sizes: Sizes, *, run_kernels: bool = True, one_hot: bool = False) -> Counts:
+    """Exact counts of one step, on the CPU."""
+    batch = rejection_batch(sizes, one_hot=one_hot)
+    noise = noise_for(sampler, batch)
+    with counted(named_tensors(batch, noise), run_kernels=run_kernels) as counts:
+        sampler.verify(batch, noise)
+    return counts

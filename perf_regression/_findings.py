@@ -1,0 +1,82 @@
+"""Findings: one line per limit that was looked at, and what a run of them amounts to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairdraw.perf_regression._decision import Decision, Verdict
+from fairdraw.perf_regression._limits import evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from fairdraw.perf_regression._limits import CaseLimits
+
+__all__ = ["Finding", "InconclusiveWarning", "compare_counts", "exit_code", "from_decision", "table"]
+
+BROKEN, GREEN, NOTHING_DECIDED = 1, 0, 3
+
+
+class InconclusiveWarning(UserWarning):
+    """What was measured neither keeps a limit nor breaks it: nothing fails, and a person should know."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A measured number beside its limit; with its interval if a clock measured it."""
+
+    case: str
+    what: str
+    verdict: Verdict
+    value: float | None = None
+    limit: float | None = None
+    reason: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    def cells(self) -> tuple[str, ...]:
+        return self.case, self.what, _number(self.value), _number(self.limit), self.verdict.value, self.reason
+
+
+def from_decision(case: str, decision: Decision, limit: float, what: str = "time of ours / reference") -> Finding:
+    if decision.ratio is None:
+        return Finding(case, what, decision.verdict, limit=limit, reason=decision.reason)
+    found = decision.ratio
+    return Finding(case, what, decision.verdict, found.middle, limit, decision.reason, found.low, found.high)
+
+
+def compare_counts(row: Mapping[str, float], limits: CaseLimits, **sizes: int) -> list[Finding]:
+    """Exact counts against every limit that the case has on them. There is no error rate: a count is a count."""
+    found = []
+    for what, value in row.items():
+        limit = getattr(limits, f"{what}_max")
+        if limit is None:
+            continue
+        most = evaluate(limit, **sizes) if isinstance(limit, str) else limit
+        verdict = Verdict.PASS if value <= most else Verdict.FAIL
+        found.append(Finding(limits.name, what, verdict, value, most, "counted"))
+    return found
+
+
+def table(findings: Sequence[Finding]) -> list[str]:
+    """Aligned lines, with a head."""
+    rows = [("case", "what", "value", "limit", "verdict", "reason"), *(finding.cells() for finding in findings)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def exit_code(findings: Iterable[Finding], *, strict: bool = False) -> int:
+    """1 if anything fails, 3 if nothing was decided; else 0. `strict`: only PASS is green."""
+    verdicts = [finding.verdict for finding in findings]
+    if Verdict.FAIL in verdicts:
+        return BROKEN
+    if Verdict.PASS not in verdicts or (strict and set(verdicts) != {Verdict.PASS}):
+        return NOTHING_DECIDED
+    return GREEN
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return str(int(value)) if float(value).is_integer() and abs(value) >= 1 else f"{value:.4g}"

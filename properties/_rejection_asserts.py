@@ -1,0 +1,307 @@
+"""Words that the checks share: run a case, ask the specification, compare, and say what was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+import numpy as np
+import torch
+
+from fairdraw._core.failures import CheckFailure
+from fairdraw._core.harness import Emission, emit
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.rejection import DividingOracle, draw_noise
+from fairdraw._oracles.rejection import verify as oracle_verify
+from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.protocols import (
+    PLACEHOLDER_TOKEN_ID,
+    Capability,
+    ExplicitNoise,
+    Noise,
+    RejectionSampler,
+    SeededNoise,
+    SpecDecodeBatch,
+    rejection_sampler,
+)
+from fairdraw.strategies.rows import bulk_rng
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.strategies import RejectionCase
+
+__all__ = [
+    "ORACLE",
+    "Answer",
+    "answers",
+    "argmax_decoding",
+    "broken",
+    "covered",
+    "decodes_argmax",
+    "emit_case",
+    "emit_explicit",
+    "emit_oracle",
+    "emit_seeded",
+    "equals_the_oracle",
+    "equals_the_oracle_on",
+    "explicit_noise",
+    "is_left_to",
+    "is_masked",
+    "other_explicit_noise",
+    "other_noise",
+    "pick",
+    "probabilities",
+    "same_rows",
+    "same_tokens",
+    "sound",
+]
+
+ORACLE = rejection_sampler(oracle_verify, name="oracle")
+DIVIDING = rejection_sampler(DividingOracle().verify, name="oracle that divides")
+
+
+def broken(effect: str) -> NoReturn:
+    """The promise does not hold; `effect` says what was seen, and where."""
+    raise CheckFailure(effect)
+
+
+def emit_case(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, Noise, Emission]:
+    """Build the case on the sampler's device and run it once."""
+    batch, noise = case.batch(sampler.device), case.noise(sampler.device)
+    return batch, noise, emit(sampler, batch, noise)
+
+
+def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
+    """The specification's answer to the same case, on the sampler's device: there the softmax is computed."""
+    return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
+
+
+_Kind = TypeVar("_Kind", ExplicitNoise, SeededNoise)
+
+
+def _noise_of(kind: type[_Kind], case: RejectionCase, device: str) -> _Kind:
+    noise = case.noise(device)
+    if not isinstance(noise, kind):
+        wanted = kind is ExplicitNoise
+        raise TypeError(f"case: explicit={case.explicit}, but it must be {wanted}. Draw it with explicit={wanted}.")
+    return noise
+
+
+def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
+    """The case's numbers.
+
+    Raises:
+        TypeError: If the case has seeded noise (a fault of the check's strategy).
+    """
+    return _noise_of(ExplicitNoise, case, device)
+
+
+def emit_explicit(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, ExplicitNoise, Emission]:
+    """`emit_case` for a case with explicit noise."""
+    batch, noise = case.batch(sampler.device), _noise_of(ExplicitNoise, case, sampler.device)
+    return batch, noise, emit(sampler, batch, noise)
+
+
+def emit_seeded(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, SeededNoise, Emission]:
+    """`emit_case` for a case with seeded noise."""
+    batch, noise = case.batch(sampler.device), _noise_of(SeededNoise, case, sampler.device)
+    return batch, noise, emit(sampler, batch, noise)
+
+
+def other_explicit_noise(case: RejectionCase, batch: SpecDecodeBatch) -> ExplicitNoise:
+    """Random numbers for the batch that have nothing to do with the case's own."""
+    rng = bulk_rng("other noise", case.seed)
+    exponentials = np.maximum(rng.exponential(size=(batch.batch_size, batch.vocab_size)), 1e-8)
+    return ExplicitNoise(
+        torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device),
+        torch.tensor(exponentials, dtype=torch.float32, device=batch.device),
+    )
+
+
+def other_noise(case: RejectionCase, batch: SpecDecodeBatch) -> Noise:
+    """Noise of the case's kind that has nothing to do with the case's own."""
+    if case.explicit:
+        return other_explicit_noise(case, batch)
+    own = {i: derive_seed("other request", case.seed, i) for i, r in enumerate(case.requests) if r.request_seed}
+    return SeededNoise(derive_seed("other call", case.seed), own)
+
+
+def pick(case: RejectionCase, choices: Sequence[int]) -> int:
+    """One of `choices`, by the case's seed."""
+    return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
+
+
+def same_rows(
+    expected: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    seen: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+    why: str,
+) -> None:
+    """Two outputs agree, row by row, placeholders included."""
+    differing = np.flatnonzero((expected != seen).any(axis=1))
+    if differing.size:
+        row = int(differing[0])
+        broken(
+            f"{why}: row {row} is {seen[row].tolist()} instead of {expected[row].tolist()} "
+            f"({differing.size} of {len(seen)} rows differ)"
+        )
+
+
+def fresh(noise: Noise) -> Noise:
+    """The same noise; generators start at their seeds."""
+    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
+
+
+def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> list[int]:
+    """Requests whose tokens follow from the noise by what the sampler promises (`covered_requests`)."""
+    if isinstance(noise, SeededNoise):
+        with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+            torch.manual_seed(noise.seed)
+            noise = draw_noise(batch, SeededNoise(noise.seed, dict(noise.request_seeds)))
+    return covered_requests(sampler, batch, noise)
+
+
+# Below, a float32 reciprocal may overflow; torch's generators draw no such exponential.
+_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
+
+
+def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Every request of the case has the oracle's tokens, as far as the sampler promises them."""
+    equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
+
+
+def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> None:
+    """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
+
+    A race may divide or multiply by a reciprocal. Who promises vLLM's stream multiplies, as vLLM does, where torch's
+    generators can tell the two apart.
+    """
+    emission, expected = (emit(one, batch.clone(), fresh(noise)) for one in (sampler, ORACLE))
+    differing = (expected.tokens != emission.tokens).any(axis=1)
+    if not differing.any():
+        return
+    free = np.full(batch.batch_size, Capability.UPSTREAM_STREAM not in sampler.capabilities)
+    if isinstance(noise, ExplicitNoise):
+        free |= (noise.exponentials < _SMALLEST_NORMAL).any(-1).cpu().numpy()
+    other = emit(DIVIDING, batch, fresh(noise)).tokens
+    right = free & (other == emission.tokens).all(axis=1)
+    rows = [i for i in covered(sampler, batch, noise) if not right[i]]
+    same_rows(expected.tokens[rows], emission.tokens[rows], "the oracle disagrees")
+
+
+def is_left_to(sampler: RejectionSampler, seen: Sequence[int], drafts: Sequence[int]) -> bool:
+    """Whether these tokens are accepted drafts, cut off by a sampler that may accept fewer than token verification."""
+    may_stop = Capability.TOKEN_VERIFICATION not in sampler.capabilities
+    return may_stop and 0 < len(seen) <= len(drafts) and list(seen) == list(drafts[: len(seen)])
+
+
+def same_tokens(expected: Emission, seen: Emission, why: str) -> None:
+    """Two emissions agree, request by request, placeholders included."""
+    same_rows(expected.tokens, seen.tokens, why)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One request beside what was emitted for it."""
+
+    request: int
+    drafts: list[int]
+    bonus_token_id: int
+    is_greedy: bool
+    first_row: int
+    tokens: list[int]
+
+    @property
+    def num_accepted(self) -> int:
+        """Tokens before the last one; -1 if nothing was emitted."""
+        return len(self.tokens) - 1
+
+    @property
+    def is_fully_accepted(self) -> bool:
+        return self.num_accepted == len(self.drafts)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """A draft was rejected, so that the last token is a recovered one."""
+        return 0 <= self.num_accepted < len(self.drafts)
+
+    @property
+    def last_row(self) -> int:
+        """The row in the per-token tensors where the request was cut short."""
+        return self.first_row + self.num_accepted
+
+    def __str__(self) -> str:
+        return f"request {self.request} (drafts {self.drafts}) emitted {self.tokens}"
+
+
+def answers(batch: SpecDecodeBatch, emission: Emission) -> list[Answer]:
+    """What each request was given and what it got."""
+    drafts, bonus, greedy = batch.draft_token_ids.tolist(), batch.bonus_token_ids.tolist(), batch.is_greedy.tolist()
+    return [
+        Answer(i, drafts[rows], bonus[i][0], greedy[i], rows.start, emission.emitted(i))
+        for i, rows in enumerate(map(batch.token_slice, range(batch.batch_size)))
+    ]
+
+
+def argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
+    """What decoding token by token would have emitted; `np.argmax` takes the lowest id on ties."""
+    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
+    emitted: list[int] = []
+    for draft, row in zip(answer.drafts, rows, strict=True):
+        emitted.append(int(np.argmax(row)))
+        if emitted[-1] != draft:
+            return emitted
+    return [*emitted, answer.bonus_token_id]
+
+
+def decodes_argmax(sampler: RejectionSampler, batch: SpecDecodeBatch, answer: Answer) -> bool:
+    """Whether the answer is argmax decoding, with the ties and the early ends that the sampler leaves open."""
+    tokens, drafts, last = answer.tokens, answer.drafts, answer.num_accepted
+    if not 0 <= last <= len(drafts) or tokens[:last] != drafts[:last]:
+        return False
+    rows = batch.target_logits[batch.token_slice(answer.request)].float().cpu().numpy()
+    if not all(token in _argmaxes(sampler, row) for token, row in zip(tokens, rows, strict=False)):
+        return False
+    if answer.is_fully_accepted:
+        return tokens[-1] == answer.bonus_token_id
+    return tokens[-1] != drafts[last] or is_left_to(sampler, tokens, drafts)
+
+
+def _argmaxes(sampler: RejectionSampler, row: NDArray[np.float32]) -> list[int]:  # [vocab_size] float32
+    if Capability.LOWEST_ID_TIES in sampler.capabilities or np.isnan(row).any():
+        return [int(np.argmax(row))]
+    return [int(token) for token in np.flatnonzero(row == row.max())]
+
+
+def probabilities(
+    batch: SpecDecodeBatch,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # [num_tokens, vocab_size] float32, twice
+    """Target and draft distributions; a one-hot draft has all of its mass on the drafted token."""
+    target_probs = batch.target_probs().cpu().numpy()
+    if batch.draft_probs is not None:
+        return target_probs, batch.draft_probs.cpu().numpy()
+    draft_probs = np.zeros_like(target_probs)
+    for row, token in enumerate(batch.draft_token_ids.tolist()):
+        if token != PLACEHOLDER_TOKEN_ID:
+            draft_probs[row, token] = 1
+    return target_probs, draft_probs
+
+
+def is_masked(batch: SpecDecodeBatch, row: int, token: int) -> bool:
+    """Whether the token has logit -inf in that row. An id outside the vocabulary has no logit; REJ101 names it."""
+    return 0 <= token < batch.vocab_size and float(batch.target_logits[row, token]) == -np.inf
+
+
+def sound(batch: SpecDecodeBatch, emission: Emission) -> None:
+    """The structure that every output has, whatever the noise: ids, an accepted prefix, one token more, its kind."""
+    for answer in answers(batch, emission):
+        if not 1 <= len(answer.tokens) <= len(answer.drafts) + 1:
+            broken(f"{answer}, but 1 to {len(answer.drafts) + 1} tokens are due")
+        if answer.tokens[:-1] != answer.drafts[: answer.num_accepted]:
+            broken(f"{answer}, whose first {answer.num_accepted} tokens are not the drafts")
+        if not all(0 <= token < batch.vocab_size for token in answer.tokens):
+            broken(f"{answer}, which leaves [0, {batch.vocab_size})")
+        if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
+            broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")

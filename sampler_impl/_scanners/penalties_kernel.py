@@ -1,0 +1,96 @@
+"""The arithmetic of penalties as one Triton kernel, for contiguous float32 logits.
+
+One program per row and tile reads its logits and its counts once, adds the drafts that the row sees, and writes: 12
+bytes per logit, where vLLM's CUDA path moves some 80 (two int64 count tensors, their masks, three passes). Rows without
+penalties return at once.
+
+Each operation is rounded by itself, as in vLLM: the division is `div_rn`, and products are not fused into subtractions
+(`enable_fp_fusion=False`).
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportIndexIssue=false
+# (Both because a kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from .penalty_rows import Factors, PenaltyRows
+
+INTERPRETED = bool(triton.knobs.runtime.interpret)
+"""Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it take CPU tensors."""
+
+TILE = 4096 if INTERPRETED else 2048
+"""Vocabulary entries per program. Compiled: chosen on an H200; other widths have no record. Interpreted: each program
+is paid for, and its width costs next to nothing."""
+
+
+def penalise(
+    logits: Tensor,  # [num_rows, vocab_size] float32, written
+    token_state: Tensor,  # [num_slots, vocab_size] int32
+    rows: PenaltyRows,
+    factors: Factors,
+) -> None:
+    """One upload of what the rows are, one launch."""
+    num_rows, vocab_size = logits.shape
+    layout = np.stack([rows.slots, rows.request, rows.first_draft, rows.num_drafts])
+    uploaded = torch.from_numpy(np.append(layout, rows.draft_token_ids)).to(logits.device, non_blocking=True)
+    if num_rows == 0:
+        return
+    with np.errstate(all="ignore"):  # the interpreter computes with NumPy, which warns of NaN and inf in logits
+        _penalise_kernel[(num_rows, triton.cdiv(vocab_size, TILE))](
+            logits,
+            token_state,
+            uploaded,
+            uploaded[4 * num_rows :],
+            *factors,
+            num_rows,
+            vocab_size,
+            TILE=TILE,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _penalise_kernel(
+    logits_ptr,  # [num_rows, vocab_size] float32, written
+    token_state_ptr,  # [num_slots, vocab_size] int32
+    layout_ptr,  # [4, num_rows] int64: slot, request, first draft, number of drafts
+    drafts_ptr,  # [num_tokens] int64
+    presence_penalties_ptr,  # [batch_size] float32
+    frequency_penalties_ptr,  # [batch_size] float32
+    repetition_penalties_ptr,  # [batch_size] float32
+    num_rows,
+    vocab_size,
+    TILE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(layout_ptr + row)
+    if slot < 0:
+        return
+    request = tl.load(layout_ptr + num_rows + row)
+    first_draft = tl.load(layout_ptr + 2 * num_rows + row)
+    num_drafts = tl.load(layout_ptr + 3 * num_rows + row)
+
+    token_ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    in_vocab = token_ids < vocab_size
+    state = tl.load(token_state_ptr + slot * vocab_size + token_ids, mask=in_vocab, other=0)
+    for i in range(first_draft, first_draft + num_drafts):
+        state += tl.where(token_ids == tl.load(drafts_ptr + i), 2, 0)  # an id that counts nothing is none here
+
+    logits = tl.load(logits_ptr + row * vocab_size + token_ids, mask=in_vocab)
+    repetition = tl.load(repetition_penalties_ptr + request)
+    repeated = tl.where(logits > 0, tl.div_rn(logits, repetition), logits * repetition)
+    logits = tl.where(state > 0, repeated, logits)
+    output_counts = state >> 1
+    logits = logits - tl.load(frequency_penalties_ptr + request) * output_counts.to(tl.float32)
+    logits = logits - tl.load(presence_penalties_ptr + request) * (output_counts > 0).to(tl.float32)
+    tl.store(logits_ptr + row * vocab_size + token_ids, logits, mask=in_vocab)

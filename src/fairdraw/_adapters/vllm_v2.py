@@ -1,0 +1,131 @@
+"""The rejection sampler of vLLM's model runner V2 (PyPI `vllm`, tried: 0.22.0, by tools/install_vllm.py).
+
+`vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample` takes logits of target and draft, and a row
+more per request, from which it draws the bonus token itself: that row allows the batch's bonus token alone.
+On a CPU its kernels run in Triton's interpreter, which can't run those of 0.24.0 and later (libdevice functions).
+
+Its random numbers come from (seed, position) inside the kernels, so explicit noise is unsupported. With seeded noise, a
+request without a seed of its own gets one from torch's default generator, as its engine draws one. Placeholders and
+rows without a distribution are unsupported: this release does not claim to take them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairdraw._adapters._others import KnownSampler, defects_of, unsupported
+from fairdraw._adapters._runtime import default_device, quiet_floats, triton_is_interpreted
+from fairdraw._adapters.vllm import _quiet_upstream
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability, ExplicitNoise, Noise, SpecDecodeBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+__all__ = ["make"]
+
+
+def make(device: str | None = None) -> KnownSampler:
+    """The function of the importable vLLM; its name carries the release.
+
+    Raises:
+        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
+        RuntimeError: If triton was imported for a GPU and there is none.
+    """
+    device = device or default_device()
+    interpreted = triton_is_interpreted(device)
+    with _quiet_upstream():
+        import vllm
+        from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
+
+    release = str(vllm.__version__).partition("+")[0]
+    function = partial(_verify, rejection_sample)
+    defects = defects_of("vllm_v2")
+    return KnownSampler(f"vllm-v2 {release}", function, device, _capabilities(interpreted), known_defects=defects)
+
+
+def _capabilities(interpreted: bool) -> Capabilities:
+    large = (Capability.LARGE_VOCAB,) if interpreted else ()
+    return unsupported(
+        ("its kernels draw from (seed, position)", (Capability.EXPLICIT_NOISE, Capability.UPSTREAM_STREAM)),
+        ("it races Gumbel numbers of its own", (Capability.REFERENCE_RACE,)),
+        ("this release does not take them", (Capability.PLACEHOLDER_DRAFTS,)),
+        ("it documents no result", (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)),
+        ("in the interpreter a call over 151936 tokens took 27 s", large),
+        slow=interpreted,
+    )
+
+
+def _verify(
+    rejection_sample: Callable[..., tuple[Tensor, Tensor]], batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    assert not isinstance(noise, ExplicitNoise)  # unsupported
+    requests = torch.arange(batch.batch_size, device=batch.device)
+    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+    is_bonus, row_request, row_position = _rows(counts, requests)
+    with quiet_floats():
+        tokens, lengths = rejection_sample(
+            target_logits=_target_logits(batch, is_bonus),
+            draft_logits=_draft_logits(batch, row_request[~is_bonus], row_position[~is_bonus]),
+            draft_sampled=_shifted_drafts(batch, is_bonus),
+            cu_num_logits=torch.nn.functional.pad((counts + 1).cumsum(0), (1, 0)).int(),
+            pos=row_position,
+            idx_mapping=requests.int(),
+            expanded_idx_mapping=row_request.int(),
+            expanded_local_pos=row_position.int(),
+            temperature=batch.temperature,
+            seed=_seeds(batch, noise.request_seeds),
+            num_speculative_steps=batch.max_spec_len,
+            synthetic_conditional_rates=batch.synthetic_rates,
+        )
+    columns = torch.arange(batch.max_spec_len + 1, device=batch.device)
+    return tokens.masked_fill(columns >= lengths[:, None], PLACEHOLDER_TOKEN_ID).int()
+
+
+def _rows(
+    counts: Tensor,  # [batch_size] int64
+    requests: Tensor,  # [batch_size] int64
+) -> tuple[Tensor, Tensor, Tensor]:  # [num_rows] bool, [num_rows] int64, [num_rows] int64
+    """Whether a row of target logits is a bonus row, whose it is, and its position within the request."""
+    row_request = requests.repeat_interleave(counts + 1)
+    starts = (counts + 1).cumsum(0) - counts - 1
+    row_position = torch.arange(len(row_request), device=counts.device) - starts[row_request]
+    return row_position == counts[row_request], row_request, row_position
+
+
+def _target_logits(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
+    """The batch's rows, and a row per request that allows its bonus token alone."""
+    logits = batch.target_logits.new_full((len(is_bonus), batch.vocab_size), -torch.inf)
+    logits[~is_bonus] = batch.target_logits
+    logits[is_bonus] = logits[is_bonus].scatter(1, batch.bonus_token_ids.long(), 0)
+    return logits
+
+
+def _draft_logits(
+    batch: SpecDecodeBatch,
+    request: Tensor,  # [num_tokens] int64
+    position: Tensor,  # [num_tokens] int64
+) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
+    if batch.draft_probs is None:
+        return None
+    logits = batch.draft_probs.new_zeros((batch.batch_size, max(batch.max_spec_len, 1), batch.vocab_size))
+    logits[request, position] = batch.draft_probs.log()
+    return logits
+
+
+def _shifted_drafts(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_rows] int32
+    """The token before each row: its engine hands over the inputs of the step, of which the first is no draft."""
+    drafts = batch.draft_token_ids.new_zeros(len(is_bonus) + 1)
+    drafts[1:][~is_bonus] = batch.draft_token_ids
+    return drafts[:-1].contiguous()
+
+
+def _seeds(batch: SpecDecodeBatch, own: Mapping[int, int]) -> Tensor:  # [batch_size] int64
+    seeds = torch.randint(2**62, (batch.batch_size,))
+    for request, seed in own.items():
+        seeds[request] = seed
+    return seeds.to(batch.device)

@@ -1,0 +1,116 @@
+"""The command `fairdraw bench`: what a sampler costs, next to another one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairdraw._cli.parts import or_refuse
+from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._run.loading import CannotStart, load_sampler, require_extra
+
+if TYPE_CHECKING:
+    from fairdraw.perf_regression._bench import Bench, Contender
+
+__all__ = ["bench_command"]
+
+_EXIT_CODES = """\b
+Exit codes:
+  0  green: nothing is slower or moves more than the limit; INCONCLUSIVE lines are warnings
+  1  FAIL: a limit is broken, at the error rate that is printed
+  2  usage: unknown sampler, another contract, unwritable file
+  3  NO VERDICT: nothing could be decided; with --strict also if anything was left undecided
+"""
+
+
+@click.command("bench", epilog=_EXIT_CODES)
+@click.argument("spec")
+@click.option("--against", metavar="SPEC", help="Whom to compare with.  [default: the contract's vLLM]")
+@click.option(
+    "--limit",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Most time, as a part of the other's.",
+)
+@click.option("--roofline-min", type=click.FloatRange(0, 1), help="Least part of the copy bandwidth; needs a GPU.")
+@click.option("--strict", is_flag=True, help="Only PASS is green.")
+@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write findings and times.")
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append what was timed to this file, as JSON lines.",
+)
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Write plots to this folder.")
+def bench_command(
+    spec: str,
+    against: str | None,
+    limit: float,
+    roofline_min: float | None,
+    strict: bool,
+    json_file: Path | None,
+    history: Path | None,
+    plots: Path | None,
+) -> None:
+    """Measure the sampler SPEC next to another one, in one process.
+
+    Exact counts first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
+    """
+    if plots is not None:
+        or_refuse(lambda: require_extra("--plots", "matplotlib"))
+    ours, other = _contenders(spec, against)
+    from fairdraw.perf_regression._bench import FAMILY_ALPHA, bench
+    from fairdraw.perf_regression._findings import exit_code, table
+    from fairdraw.perf_regression._history import append_history
+
+    names = ours.sampler.name, other.sampler.name
+    where = f"on {ours.sampler.device}; false alarms of a run: at most {FAMILY_ALPHA:.0%}"
+    click.echo(f"{names[0]} against {names[1]} {where}")
+    found = bench(ours, other, limit, click.echo, roofline_min=roofline_min)
+    click.echo("\n" + "\n".join(table(found.findings)))
+    if json_file is not None:
+        json_file.write_text(json.dumps(_as_json(found), indent=1) + "\n", encoding="utf-8")
+    if history is not None:
+        append_history(history, found.findings)
+    if plots is not None:
+        _plot(found, names, plots)
+    sys.exit(exit_code(found.findings, strict=strict))
+
+
+def _contenders(spec: str, against: str | None) -> tuple[Contender, Contender]:
+    """Two samplers of one contract, by their names."""
+    from fairdraw.perf_regression._bench import Contender
+
+    try:
+        ours = load_sampler(spec)
+        contract = contract_name(ours)
+        against = against or CONTRACTS[str(contract)].reference
+        other = load_sampler(against)
+    except CannotStart as error:
+        raise click.UsageError(str(error)) from None
+    if contract_name(other) != contract:
+        raise click.UsageError(
+            f"{against}: contract={contract_name(other)!r}, but {spec} is under {contract!r}. Name another --against."
+        )
+    return Contender(spec, ours), Contender(against, other)
+
+
+def _as_json(found: Bench) -> dict[str, object]:
+    findings = [{**dataclasses.asdict(one), "verdict": one.verdict.value} for one in found.findings]
+    times = [{**dataclasses.asdict(sizes), "ours": ours, "reference": other} for sizes, ours, other in found.times]
+    return {"findings": findings, "seconds_per_call": times}
+
+
+def _plot(found: Bench, names: tuple[str, str], folder: Path) -> None:
+    from fairdraw.perf_regression._named import NoVerdictError
+    from fairdraw.perf_regression._pictures import plot_latency
+
+    try:
+        click.echo(f"written: {plot_latency(found.times, names, folder)}")
+    except NoVerdictError as error:
+        click.echo(f"no plots: {error}")

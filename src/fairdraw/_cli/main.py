@@ -1,0 +1,102 @@
+"""The command line: check, list, explain, replay, init, bench, schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairdraw import __version__
+from fairdraw._cli.bench import bench_command
+from fairdraw._cli.check import check_command
+from fairdraw._cli.init import write_skeleton
+from fairdraw._cli.parts import EXIT_CODES, find_question, or_refuse, wants_colour
+from fairdraw._cli.replay import replay_command
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._report.files import schema_text
+from fairdraw._run.capability_words import glossary
+from fairdraw._run.failure_reports import raised_meanings
+from fairdraw._run.loading import SUITES, all_checks, all_questions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw._core.checks import AnyCheck
+
+__all__ = ["main"]
+
+
+@click.group(epilog=EXIT_CODES)
+@click.version_option(__version__, prog_name="fairdraw")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Is a token sampler right, fair and fast?"""
+    context.color = wants_colour()  # of every command below, and of its refusals
+
+
+main.add_command(bench_command)
+main.add_command(check_command)
+main.add_command(replay_command)
+
+
+@main.command()
+@click.argument("spec")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write.")
+def init(spec: str, folder: Path) -> None:
+    """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable)."""
+    click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder)).lines()))
+
+
+@main.command("list")
+@click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
+def list_checks(only: str | None) -> None:
+    """Name every check, by suite and contract, and the capabilities that each needs."""
+    for place, checks in _by_place(all_checks(only)).items():
+        click.echo(f"{place}: {len(checks)} checks")
+        for one in checks:
+            click.echo(f"  {one.id}" + (f"  [needs {', '.join(one.needed)}]" if one.needed else ""))
+    raised = ", ".join(contract.raised for contract in CONTRACTS.values())
+    click.echo(f"exceptions where an answer was due: {raised}")
+    beside = [one for one in all_questions() if one.code not in {check.code for check in all_checks()}]
+    click.echo("\n".join(f"beside the checks, by an option of its own: {one.id}" for one in beside))
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON Schema of a line that `check --json` and `pytest --fairdraw-json` write."""
+    click.echo(schema_text(), nl=False)
+
+
+@main.command()
+@click.argument("code")
+def explain(code: str) -> None:
+    """Say what the check CODE promises, and what it usually means when the promise is broken.
+
+    CODE may also be the word of a capability: what it promises, and which checks are skipped if it is unsupported.
+    """
+    if code.lower() in glossary():
+        click.echo("\n".join(glossary()[code.lower()].lines()))
+        return
+    contract = next((contract for contract in CONTRACTS.values() if contract.raised == code.upper()), None)
+    if contract is not None:
+        meanings = raised_meanings(contract.name)
+        click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in meanings.items()))
+        click.echo(f"\ncontract: {contract.name}")
+        return
+    found = find_question(code)
+    click.echo(f"{found.id}\n")
+    click.echo(f"{found.meaning}\n")
+    click.echo(f"suite: {found.suite}\ncontract: {found.contract}")
+    click.echo(f"needs: {', '.join(found.needed) or 'nothing'}")
+    common = {("--profile", "ci"), ("--seed", "0")}
+    own = (f"{option} {value}" for option, value in found.again("ci", 0).items() if (option, value) not in common)
+    click.echo(f"alone: fairdraw check SPEC {' '.join(own)}")
+
+
+def _by_place(checks: Iterable[AnyCheck]) -> dict[str, list[AnyCheck]]:
+    """Checks by suite and contract."""
+    places: dict[str, list[AnyCheck]] = {}
+    for one in checks:
+        places.setdefault(f"{one.suite} of the {one.contract} contract", []).append(one)
+    return places

@@ -1,0 +1,1 @@
+"""What every check is made of: failures, budgets, seeds, how a sampler is called."""

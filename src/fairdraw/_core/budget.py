@@ -1,0 +1,207 @@
+"""The time budget of a run: who looks at the clock, and what is said of checks that it left undecided.
+
+The clock is read before every call of the sampler, by a wrapper around it (`guarded`), so that no code that counts or
+compares has to know of time. A call that has begun is never interrupted: a run ends late by at most one call.
+
+A check that was cut is inconclusive. Its reason begins with `ENDED`, so that all of them are reported together
+(`undecided_by_budget`, `budget_report`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.failures import Inconclusive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "ENDED",
+    "SHRINKING_SHARE",
+    "SHRINKING_WAS_CUT",
+    "BudgetEnded",
+    "Deadline",
+    "Wrapped",
+    "before_it_began",
+    "budget_report",
+    "cut_short",
+    "guarded",
+    "is_endless",
+    "part_of",
+    "undecided_by_budget",
+    "unwrapped",
+]
+
+OutOfTime = Callable[[], bool]
+
+ENDED = "the time budget ended"
+"""How the reason of every check that the budget left undecided begins."""
+
+SHRINKING_SHARE = 0.05
+"""Of the time that is left when a check fails, for making its example small: forty failing checks spend 87 % of it."""
+
+
+SHRINKING_WAS_CUT = "shrinking was cut by the time budget: this example failed, and a smaller one may fail, too"
+"""A remark on a failure."""
+
+
+class BudgetEnded(BaseException):
+    """The time budget ended before a call of the sampler.
+
+    No `Exception`: a check must not take it for an answer of the sampler, nor Hypothesis for a failure to be shrunk.
+    """
+
+
+def cut_short(detail: str, tried: int = 0) -> Inconclusive:
+    """The exception of a check that the time budget left undecided.
+
+    Args:
+        detail: How far it came.
+        tried: Cases tried, or draws judged.
+    """
+    error = Inconclusive(f"{ENDED}: {detail}")
+    error.tried = tried  # type: ignore[attr-defined]  # read back with getattr by the runner
+    return error
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """Whether the time budget has ended; call it.
+
+    Args:
+        ends_at: By `clock`; `None` for no budget.
+        clock: `time.time` by default, which processes share.
+    """
+
+    ends_at: float | None
+    clock: Callable[[], float] = time.time
+
+    def __call__(self) -> bool:
+        return self.ends_at is not None and self.clock() >= self.ends_at
+
+    def part(self, share: float) -> Deadline:
+        """The deadline of something that may take `share` of the time that is left."""
+        if self.ends_at is None:
+            return self
+        now = self.clock()
+        return Deadline(now + share * max(0.0, self.ends_at - now), self.clock)
+
+
+def part_of(out_of_time: OutOfTime, share: float) -> OutOfTime:
+    """`Deadline.part`, if it is one; a plain function does not say how much time is left, and stays as it is."""
+    return out_of_time.part(share) if isinstance(out_of_time, Deadline) else out_of_time
+
+
+def is_endless(out_of_time: OutOfTime) -> bool:
+    """Whether there is no budget; a plain function may be one."""
+    return isinstance(out_of_time, Deadline) and out_of_time.ends_at is None
+
+
+# -- the sampler, wrapped ---------------------------------------------------------------------------------------------
+
+
+class Around(Protocol):
+    """What a wrapper does with a call: `call()` makes it, `arguments` are what it is given."""
+
+    def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any: ...  # Any: of any contract
+
+
+_OPENING = frozenset(contract.method for contract in CONTRACTS.values() if contract.method.startswith("open_"))
+_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | {"draft"}
+
+
+class Wrapped:
+    """A sampler, or a session that it opened, whose calls go through `around`; all else is its own.
+
+    Sampler: the methods of its contract. Session: every method.
+    """
+
+    def __init__(self, inner: Any, around: Around, *, is_session: bool = False) -> None:  # Any: of any contract
+        self._inner, self._around, self._is_session = inner, around, is_session
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the sampler has
+        found = getattr(self._inner, name)
+        if not callable(found) or not (self._is_session or name in _ANSWERING or name in _OPENING):
+            return found
+        around, opens = self._around, name in _OPENING and not self._is_session
+
+        def called(*arguments: Any, **named: Any) -> Any:  # Any: those of the method
+            answer = around(lambda: found(*arguments, **named), (*arguments, *named.values()))
+            return Wrapped(answer, around, is_session=True) if opens else answer
+
+        return called
+
+
+def unwrapped(sampler: Any) -> Any:  # Any: a sampler of any contract
+    """The sampler in all its wrappers."""
+    while isinstance(sampler, Wrapped):
+        sampler = sampler._inner
+    return sampler
+
+
+def guarded(sampler: Any, out_of_time: OutOfTime) -> Any:  # Any: a sampler of any contract, and the same
+    """`sampler`, which raises `BudgetEnded` instead of a call when time is out; itself if there is no budget."""
+    if sampler is None or is_endless(out_of_time):
+        return sampler
+
+    def around(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        if out_of_time():
+            raise BudgetEnded
+        return call()
+
+    return Wrapped(sampler, around)
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+class _Record(Protocol):
+    """What is read of a `CheckRecord`, which is defined in a layer above."""
+
+    @property
+    def code(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+def undecided_by_budget(record: _Record) -> bool:
+    """Whether the check has no verdict because the time budget ended."""
+    return record.status == "inconclusive" and record.reason.startswith(ENDED)
+
+
+_NEVER_BEGAN = "this check had not begun"
+
+
+def before_it_began() -> Inconclusive:
+    """The exception of a check that was never begun."""
+    return cut_short(_NEVER_BEGAN)
+
+
+def budget_report(records: Iterable[_Record]) -> list[str]:
+    """One report for all checks that the time budget left undecided, as lines; empty if there are none."""
+    cut = [record for record in records if undecided_by_budget(record)]
+    if not cut:
+        return []
+    begun = [record for record in cut if not record.reason.endswith(_NEVER_BEGAN)]
+    waiting = [record.code for record in cut if record.reason.endswith(_NEVER_BEGAN)]
+    plural = "check has" if len(cut) == 1 else "checks have"
+    lines = [f"{ENDED}: {len(cut)} {plural} no verdict"]
+    if waiting:
+        lines.append(f"  never began: {_listed(waiting)}")
+    return lines + [f"  cut: {record.code} ({record.reason.removeprefix(f'{ENDED}: ')})" for record in begun]
+
+
+_MOST_CODES = 12
+
+
+def _listed(codes: Sequence[str]) -> str:
+    """The first codes, and how many more there are."""
+    more = len(codes) - _MOST_CODES
+    return ", ".join(codes[:_MOST_CODES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,125 @@
+"""The contracts by name, and where the parts of each are: words only, so that importing this is free."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CONTRACTS", "Contract", "contract_name", "contract_of", "load_part", "missing_parts"]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One contract. Parts are written `module:attribute` and loaded when they are needed.
+
+    Args:
+        method: What an object under this contract has beside a name, a device and capabilities.
+        case: The class of its cases, with `from_json`, `to_json` and `build`.
+        mutants: Modules with `MUTANTS`, mutants.
+        right: A factory of the specification as a sampler: whom mutants are compared with.
+        default: The sampler that is judged if none is named.
+        reference: Whom differential checks compare with if nobody is named.
+        raised: Code of an exception where an answer was due.
+        has_distributions: Whether answers are random, so that there are distributions to judge.
+    """
+
+    name: str
+    method: str
+    case: str
+    mutants: tuple[str, ...]
+    right: str
+    default: str
+    reference: str
+    raised: str
+    has_distributions: bool = False
+
+
+CONTRACTS = {
+    contract.name: contract
+    for contract in (
+        Contract(
+            name="rejection",
+            method="verify",
+            case="fairdraw.strategies:RejectionCase",
+            mutants=("fairdraw._mutants.rejection:MUTANTS", "fairdraw._mutants.distributions:DISTRIBUTION_MUTANTS"),
+            right="fairdraw._mutants.rejection:right",
+            default="torch",
+            reference="vllm",
+            raised="REJ100",
+            has_distributions=True,
+        ),
+        Contract(
+            name="sampling",
+            method="sample",
+            case="fairdraw.strategies.sampling:SamplingCase",
+            mutants=(
+                "fairdraw._mutants.sampling:MUTANTS",
+                "fairdraw._mutants.sampling_distributions:DISTRIBUTION_MUTANTS",
+            ),
+            right="fairdraw._mutants.sampling:right",
+            default="sampling",
+            reference="sampling_vllm",
+            raised="SAM100",
+            has_distributions=True,
+        ),
+        Contract(
+            name="logits_plan",
+            method="open_plan",
+            case="fairdraw.strategies.logits_plan:LogitsCase",
+            mutants=("fairdraw._mutants.logits_plan:MUTANTS",),
+            right="fairdraw._mutants.logits_plan:right",
+            default="logits_plan",
+            reference="logits_plan_vllm",
+            raised="PLAN100",
+        ),
+        Contract(
+            name="penalties",
+            method="open_penalties",
+            case="fairdraw.strategies.lifecycle:PenaltiesTrace",
+            mutants=("fairdraw._mutants.penalties:MUTANTS",),
+            right="fairdraw._mutants.penalties:right",
+            default="penalties",
+            reference="penalties_vllm",
+            raised="PEN100",
+        ),
+        Contract(
+            name="thinking_budget",
+            method="open_thinking",
+            case="fairdraw.strategies.lifecycle:ThinkingTrace",
+            mutants=("fairdraw._mutants.thinking_budget:MUTANTS",),
+            right="fairdraw._mutants.thinking_budget:right",
+            default="thinking_budget",
+            reference="thinking_budget_vllm",
+            raised="THK100",
+        ),
+    )
+}
+"""Every contract that has checks."""
+
+
+def contract_of(subject: object) -> Contract | None:
+    """The contract that `subject` declares, or whose method it has; `None` if there is none."""
+    declared = CONTRACTS.get(str(getattr(subject, "contract", "")))
+    having = (contract for contract in CONTRACTS.values() if hasattr(subject, contract.method))
+    return declared or next(having, None)
+
+
+def contract_name(subject: object) -> str | None:
+    """The name of the contract of `subject`; `None` if it has none."""
+    contract = contract_of(subject)
+    return None if contract is None else contract.name
+
+
+def missing_parts(subject: object) -> str:
+    """What `subject` lacks to be under any contract, as words."""
+    missing = [name for name in ("name", "device", "capabilities") if not hasattr(subject, name)]
+    if not any(hasattr(subject, contract.method) for contract in CONTRACTS.values()):
+        missing.append(" or ".join(contract.method for contract in CONTRACTS.values()))
+    return ", ".join(missing)
+
+
+def load_part(path: str) -> Any:  # Any: a class, a function or a tuple, as the field's docstring says
+    """What `module:attribute` names."""
+    module, _, attribute = path.partition(":")
+    return getattr(importlib.import_module(module), attribute)

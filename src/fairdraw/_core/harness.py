@@ -1,0 +1,84 @@
+"""How the suite calls a sampler: one border for every suite."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw._core.failures import calling
+from fairdraw._core.validation import check_batch, check_noise, check_output
+from fairdraw.protocols import (
+    PLACEHOLDER_TOKEN_ID,
+    ExplicitNoise,
+    Noise,
+    RejectionSampler,
+    SeededNoise,
+    SpecDecodeBatch,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Emission", "emit"]
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What one call of a sampler left behind.
+
+    Args:
+        tokens: The output as it came, copied: a sampler may use its buffer again.
+        generator_states: Request to the final state of its own generator (seeded noise only).
+        default_state: Final state of torch's default generator on the sampler's device.
+    """
+
+    tokens: NDArray[np.int32]  # [batch_size, max_spec_len + 1] int32
+    generator_states: dict[int, bytes]
+    default_state: bytes
+
+    def emitted(self, request: int) -> list[int]:
+        """The request's tokens: everything before the trailing placeholders."""
+        row = self.tokens[request]
+        kept = np.flatnonzero(row != PLACEHOLDER_TOKEN_ID)
+        return [int(token) for token in row[: kept[-1] + 1]] if kept.size else []
+
+
+def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emission:
+    """Call `sampler` once, with the batch and the answer checked.
+
+    The batch must already be on the sampler's device.
+
+    Raises:
+        ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
+        AdapterError: If the sampler's answer is not of the contract's type (a fault of the adapter).
+        Exception: Whatever the sampler raises, marked as its own (`fairdraw._core.failures.raised_by`).
+
+    Randomness:
+        With `SeededNoise`, torch's default generators are seeded with `noise.seed` just before the call. Their states
+        are put back afterwards.
+    """
+    check_batch(batch)
+    check_noise(batch, noise)
+    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
+        if isinstance(noise, SeededNoise):
+            torch.manual_seed(noise.seed)
+        with calling(sampler):
+            answer, name = sampler.verify(batch, noise), sampler.name
+        output = check_output(batch, answer, name)
+        with calling(sampler):  # the error of a kernel of theirs surfaces where its result is waited for
+            tokens = output.cpu()
+        return Emission(tokens.numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
+
+
+def _generator_states(noise: Noise, batch: SpecDecodeBatch) -> dict[int, bytes]:
+    if isinstance(noise, ExplicitNoise):
+        return {}
+    return {i: generator.get_state().numpy().tobytes() for i, generator in noise.generators(batch.device).items()}
+
+
+def _default_state(device: torch.device) -> bytes:
+    state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    return state.numpy().tobytes()

@@ -1,0 +1,232 @@
+"""Naive scanners that keep a copy of every history, as small overridable steps; and how one becomes a mutant.
+
+They follow the lists by reading what is new, and leave all arithmetic to the oracle, which recounts their copy.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
+from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Markers, Move, MovedRow, RowChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = ["Copy", "Follower", "PenaltiesFollower", "Scanner", "ThinkingFollower", "mutant_follower"]
+
+
+@dataclass(eq=False)
+class Copy:
+    """What a follower keeps of one request.
+
+    Args:
+        ids: What was read and stands; never ends with a placeholder.
+        extra: Tokens that do not belong there; only mutants have any.
+        edges: Lengths of `ids` at the end of each step.
+    """
+
+    entered: AddedRow
+    ids: list[int] = field(default_factory=list)
+    extra: list[int] = field(default_factory=list)
+    edges: list[int] = field(default_factory=list)
+
+
+class Follower:
+    """Follows rows and reads new tokens; a mutant overrides exactly one step."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, Copy] = {}
+
+    def sync(self, changes: RowChanges) -> None:
+        for row in changes.removed:
+            self.remove(row)
+        for added in changes.added:
+            self.rows[added.row] = self.enter(added)
+        for moved in changes.moved:
+            self.move(moved)
+
+    def remove(self, row: int) -> None:
+        self.rows.pop(row, None)
+
+    def enter(self, added: AddedRow) -> Copy:
+        return Copy(added)
+
+    def move(self, moved: MovedRow) -> None:
+        source, target = self.rows.pop(moved.source), self.rows.pop(moved.target, None)
+        self.rows[moved.target] = source
+        if moved.direction is Move.SWAP and target is not None:
+            self.rows[moved.source] = target
+
+    def follow(self, batch: LiveBatch) -> None:
+        """Read what is new in every row.
+
+        Raises:
+            ValueError: If a row holds another list than it should.
+        """
+        for row, request in enumerate(batch.requests):
+            self.recognise(row, request)
+        for copy in self.rows.values():
+            self.advance(copy)
+
+    def recognise(self, row: int, request: LiveRequest) -> None:
+        if self.rows[row].entered.output_token_ids is not request.output_token_ids:
+            raise ValueError(f"follow: output_token_ids[{row}] is another list, but it must be the one of the request.")
+
+    def advance(self, copy: Copy) -> None:
+        live = copy.entered.output_token_ids
+        del copy.ids[self.standing(copy) :]
+        copy.ids += self.new(copy, live)
+        while copy.ids and copy.ids[-1] == PLACEHOLDER_TOKEN_ID:
+            copy.ids.pop()
+        copy.edges = [*(edge for edge in copy.edges if edge < len(copy.ids)), len(copy.ids)]
+
+    def standing(self, copy: Copy) -> int:
+        """How much of the copy was not taken back; placeholders at its end are read again."""
+        kept = min(len(copy.ids), len(copy.entered.output_token_ids))
+        while kept and copy.ids[kept - 1] == PLACEHOLDER_TOKEN_ID:
+            kept -= 1
+        return kept
+
+    def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
+        return list(live[len(copy.ids) :])
+
+    def tokens(self, copy: Copy) -> list[int]:
+        """The output as it is believed to be."""
+        return [*copy.ids, *copy.extra, *self.placeholders(copy)]
+
+    def placeholders(self, copy: Copy) -> list[int]:
+        return [PLACEHOLDER_TOKEN_ID] * (len(copy.entered.output_token_ids) - len(copy.ids))
+
+    def end_step(self, batch: LiveBatch) -> None:
+        """Only mutants have something to do here."""
+
+    def copies(self, batch: LiveBatch) -> list[tuple[Copy, LiveRequest]]:
+        return [(self.rows[row], request) for row, request in enumerate(batch.requests) if row in self.rows]
+
+
+class PenaltiesFollower(Follower, PenaltiesOracle):
+    """A right scanner of the penalties contract."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.vocab_size = vocab_size
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        """What one request is penalised for."""
+        params = copy.entered.params
+        factors = PenaltyFactors(params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+        return PenalisedRow(copy.entered.prompt_token_ids, self.tokens(copy), factors)
+
+    def session(self) -> _PenaltiesOf:
+        return _PenaltiesOf(self)
+
+
+class _PenaltiesOf:
+    """A penalties follower behind the protocol, whose `penalise` takes another thing than the oracle's."""
+
+    def __init__(self, follower: PenaltiesFollower) -> None:
+        self.follower, self.sync = follower, follower.sync
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        follower = self.follower
+        follower.follow(batch)
+        rows = [follower.bonus_row(follower.seen(c, r), r.draft_token_ids) for c, r in follower.copies(batch)]
+        if not batch.num_drafts:
+            follower.end_step(batch)
+        return self._penalised(logits, rows)
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        follower, rows = self.follower, list[PenalisedRow]()
+        for copy, request in follower.copies(batch):
+            rows += follower.draft_rows(follower.seen(copy, request), request.draft_token_ids)
+        follower.end_step(batch)
+        return self._penalised(logits, rows)
+
+    def _penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
+        for target, row in zip(logits, rows, strict=False):
+            target.copy_(torch.from_numpy(self.follower.penalise(target.numpy().copy(), row)))
+        return logits
+
+
+class ThinkingFollower(Follower, ThinkingBudgetOracle):
+    """A right scanner of the thinking-budget contract."""
+
+    def __init__(self, markers: Markers) -> None:
+        Follower.__init__(self)
+        ThinkingBudgetOracle.__init__(self, markers.start, markers.end)
+
+    def session(self) -> _ThinkingOf:
+        return _ThinkingOf(self)
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        """What one request is forced to say."""
+        budget = copy.entered.params.thinking_token_budget
+        return self.forced(copy.entered.prompt_token_ids, self.tokens(copy), request.draft_token_ids, budget)
+
+    def shown(self, copy: Copy) -> int | None:
+        """Thinking tokens of one request."""
+        prompt, budget = copy.entered.prompt_token_ids, copy.entered.params.thinking_token_budget
+        if budget is None:
+            return None
+        return self.think_count(prompt, self.known(prompt, self.tokens(copy), budget))
+
+
+class _ThinkingOf:
+    """A thinking follower behind the protocol."""
+
+    def __init__(self, follower: ThinkingFollower) -> None:
+        self.follower, self.sync = follower, follower.sync
+
+    def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
+        follower = self.follower
+        follower.follow(batch)
+        requests = enumerate(batch.requests)
+        found = {row: follower.decide(follower.rows[row], r) for row, r in requests if row in follower.rows}
+        follower.end_step(batch)
+        return found
+
+    def think_counts(self) -> dict[int, int | None]:
+        return {row: self.follower.shown(copy) for row, copy in self.follower.rows.items()}
+
+
+@dataclass(frozen=True)
+class Scanner:
+    """A follower under the contract that its class is made for."""
+
+    name: str
+    make: Callable[[Any], Any]  # Any: a follower, from a vocabulary size or markers
+    contract: Literal["penalties", "thinking_budget"]
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    rounding: Rounding = Rounding.FREE
+
+    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+        """`open_penalties` or `open_thinking`: the one of its contract, and not the other."""
+        if name != ("open_penalties" if self.contract == "penalties" else "open_thinking"):
+            raise AttributeError(name)
+        return lambda setting: self.make(setting).session()
+
+
+def mutant_follower(*caught_by: str) -> Callable[[type[Follower]], Mutant]:
+    """Make a mutant of a follower with one step overridden; its class name is the name, its docstring the
+    failure_report.
+    """
+
+    def make_mutant(faulty: type[Follower]) -> Mutant:
+        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
+        contract: Any = "penalties" if issubclass(faulty, PenaltiesFollower) else "thinking_budget"
+        make: Any = faulty  # Any: its contract says what it is made from
+        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: Scanner(name, make, contract))
+
+    return make_mutant

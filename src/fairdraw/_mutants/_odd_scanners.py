@@ -1,0 +1,457 @@
+"""Scanners that are right and unlike the specification: other arithmetic, other bookkeeping, other forms of an answer.
+
+The checks must pass every one of them. Each is what a real engine does, or could do, without being wrong.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw._mutants._lifecycle_scanners import Copy, Follower, PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability
+from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, Markers, Move, RowChanges
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fairdraw._mutants._lifecycle_scanners import _PenaltiesOf
+    from fairdraw._oracles.penalties import PenalisedRow
+
+__all__ = ["ODD_BUT_RIGHT", "ODD_PENALTIES", "ODD_THINKING"]
+
+
+class _Arithmetic(PenaltiesFollower):
+    """The row's ingredients, for subclasses that combine them in another way."""
+
+    def penalise(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        counts = self.count(row.output_token_ids, len(logits))
+        seen = (self.count(row.prompt_token_ids, len(logits)) > 0) | (counts > 0)
+        return self.combined(logits, seen, counts, row)
+
+    def combined(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        seen: NDArray[np.bool_],  # [vocab_size] bool, in prompt or output
+        counts: NDArray[np.int64],  # [vocab_size] int64, in the output
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        raise NotImplementedError
+
+
+class _ComputesInDouble(_Arithmetic):
+    """One rounding at the end, from factors that were never rounded to float32."""
+
+    def combined(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        seen: NDArray[np.bool_],  # [vocab_size] bool
+        counts: NDArray[np.int64],  # [vocab_size] int64
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        wide, factors = logits.astype(np.float64), row.factors
+        wide = np.where(seen, np.where(wide > 0, wide / factors.repetition, wide * factors.repetition), wide)
+        wide -= factors.frequency * counts + factors.presence * (counts > 0)
+        return wide.astype(np.float32)
+
+
+class _DividesByTheRepetition(PenaltiesFollower):
+    """A quotient in place of a product with the reciprocal."""
+
+    def repeated(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        repetition: np.float32,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        return np.where(logits > 0, logits / repetition, logits * repetition)
+
+
+class _SubtractsTheSumOfPenalties(_Arithmetic):
+    """Frequency and presence are added up before they are subtracted."""
+
+    def combined(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        seen: NDArray[np.bool_],  # [vocab_size] bool
+        counts: NDArray[np.int64],  # [vocab_size] int64
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+        frequency, presence = np.float32(row.factors.frequency), np.float32(row.factors.presence)
+        repeated -= frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32)
+        return repeated
+
+
+class _SubtractsPresenceFirst(_Arithmetic):
+    """The two penalties in the other order."""
+
+    def combined(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        seen: NDArray[np.bool_],  # [vocab_size] bool
+        counts: NDArray[np.int64],  # [vocab_size] int64
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+        repeated -= np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
+        repeated -= np.float32(row.factors.frequency) * counts.astype(np.float32)
+        return repeated
+
+
+class _AccumulatesPenalties(_Arithmetic):
+    """One float per token, to which the frequency penalty is added each time the token is said, as in SGLang."""
+
+    def combined(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        seen: NDArray[np.bool_],  # [vocab_size] bool
+        counts: NDArray[np.int64],  # [vocab_size] int64
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        penalty = np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
+        for token_id in row.output_token_ids:
+            if token_id != PLACEHOLDER_TOKEN_ID:
+                penalty[token_id] += np.float32(row.factors.frequency)
+        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+        repeated -= penalty
+        return repeated
+
+
+class _TouchesSeenTokensOnly(PenaltiesFollower):
+    """A dict of counts: a token that was not seen is never read or written, so its zero keeps its sign."""
+
+    def penalise(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        said = Counter(i for i in row.output_token_ids if i != PLACEHOLDER_TOKEN_ID)
+        repetition, penalised = np.float32(row.factors.repetition), logits.copy()
+        for token_id in {*said, *row.prompt_token_ids}:
+            one = logits[token_id : token_id + 1]
+            penalised[token_id] = self.repeated(one, repetition)[0] if repetition != 1 else one[0]
+        for token_id, count in said.items():
+            penalised[token_id] -= np.float32(row.factors.frequency) * np.float32(count)
+            penalised[token_id] -= np.float32(row.factors.presence)
+        return penalised
+
+
+class _AddsZeroToTheRest(_Arithmetic):
+    """Adds a dense row of negated penalties, so that a negative zero elsewhere loses its sign."""
+
+    def combined(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        seen: NDArray[np.bool_],  # [vocab_size] bool
+        counts: NDArray[np.int64],  # [vocab_size] int64
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+        penalties = np.zeros(len(logits), np.float32)
+        penalties[counts > 0] -= np.float32(row.factors.presence)
+        penalties -= np.where(counts > 0, np.float32(row.factors.frequency) * counts.astype(np.float32), np.float32(0))
+        return repeated + penalties
+
+
+class _KeepsSortedTokens(PenaltiesFollower):
+    """Counts by bisection in a sorted list."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+        known = sorted(i for i in token_ids if 0 <= i < vocab_size)
+        return np.array([bisect_right(known, i) - bisect_left(known, i) for i in range(vocab_size)], np.int64)
+
+
+class _CountsInInt16OnTheHost(PenaltiesFollower):
+    """Makes a small tensor of counts on the host for every row of every step."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+        counts = torch.zeros(vocab_size, dtype=torch.int16)
+        known = torch.tensor([i for i in token_ids if 0 <= i < vocab_size], dtype=torch.int64)
+        counts.scatter_add_(0, known, torch.ones(len(known), dtype=torch.int16))
+        return counts.numpy().astype(np.int64)
+
+
+class _AnotherSession:
+    """A session in front of a follower's own; subclasses change one thing."""
+
+    def __init__(self, inner: _PenaltiesOf) -> None:
+        self.inner, self.follower = inner, inner.follower
+
+    def sync(self, changes: RowChanges) -> None:
+        self.inner.sync(changes)
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        return self.inner.penalise(logits, batch)
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        return self.inner.penalise_drafts(logits, batch)
+
+
+class _ReturnsNewTensors(PenaltiesFollower):
+    """Leaves the given logits alone, and answers with a view of a larger buffer of its own."""
+
+    class _Session(_AnotherSession):
+        def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+            return _in_a_buffer(self.inner.penalise(logits.clone(), batch))
+
+        def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+            return _in_a_buffer(self.inner.penalise_drafts(logits.clone(), batch))
+
+    def session(self) -> _PenaltiesOf:
+        return self._Session(super().session())  # type: ignore[return-value]  # of the same form
+
+
+def _in_a_buffer(
+    logits: Tensor,  # [num_rows, vocab_size] float32
+) -> Tensor:  # [num_rows, vocab_size] float32, not contiguous
+    buffer = torch.full((len(logits) + 1, logits.shape[1] + 3), 7.0)
+    view = buffer[: len(logits), : logits.shape[1]]
+    return view.copy_(logits)
+
+
+class _ReadsInBothCalls(PenaltiesFollower):
+    """Looks for repaired placeholders again before it penalises draft rows."""
+
+    class _Session(_AnotherSession):
+        def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+            self.follower.follow(batch)
+            return self.inner.penalise_drafts(logits, batch)
+
+    def session(self) -> _PenaltiesOf:
+        return self._Session(super().session())  # type: ignore[return-value]  # of the same form
+
+
+class _FollowsLate(Follower):
+    """Changes of rows wait in a queue until somebody asks for an answer."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        self.queue: list[RowChanges] = []
+
+    def sync(self, changes: RowChanges) -> None:
+        self.queue.append(changes)
+
+    def follow(self, batch: LiveBatch) -> None:
+        while self.queue:
+            super().sync(self.queue.pop(0))
+        super().follow(batch)
+
+
+class _RebuildsAfterEveryChange(Follower):
+    """Forgets what it read whenever any row changes."""
+
+    def sync(self, changes: RowChanges) -> None:
+        super().sync(changes)
+        self.rows = {row: Copy(copy.entered) for row, copy in self.rows.items()}
+
+
+class _FollowsLatePenalties(_FollowsLate, PenaltiesFollower):
+    pass
+
+
+class _RebuildsPenalties(_RebuildsAfterEveryChange, PenaltiesFollower):
+    pass
+
+
+class _FollowsLateThinking(_FollowsLate, ThinkingFollower):
+    pass
+
+
+class _RebuildsThinking(_RebuildsAfterEveryChange, ThinkingFollower):
+    pass
+
+
+class _DenseCounts:
+    """Nothing of the specification: a matrix of counts with a row per request, which moves as the requests move.
+
+    All rows are counted, penalised or not, and answered for in one vectorised pass in place. What may still change at
+    the end of an output is not counted but looked at anew.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.counts = np.zeros((8, vocab_size), np.int32)
+        self.in_prompt = np.zeros((8, vocab_size), bool)
+        self.lists: list[Sequence[int] | None] = [None] * 8
+        self.counted: list[list[int]] = [[] for _ in range(8)]
+
+    def session(self) -> _DenseCounts:
+        return self
+
+    def sync(self, changes: RowChanges) -> None:
+        for row, _, prompt, output in changes.added:
+            self.counts[row], self.in_prompt[row] = 0, False
+            self.in_prompt[row, prompt] = True
+            self.lists[row], self.counted[row] = output, []
+        for source, target, direction in changes.moved:
+            both = [source, target]
+            self.counts[both], self.in_prompt[both] = self.counts[both[::-1]], self.in_prompt[both[::-1]]
+            for kept in (self.lists, self.counted):
+                kept[source], kept[target] = kept[target], kept[source]  # type: ignore[call-overload]
+            if direction is Move.UNIDIRECTIONAL:
+                self.lists[source] = None
+
+    def read(self, row: int, request: LiveRequest) -> None:
+        live, counted = request.output_token_ids, self.counted[row]
+        if live is not self.lists[row]:
+            raise ValueError(f"read: row {row} holds another list.")
+        standing = min(len(counted), len(live))
+        while standing and counted[standing - 1] == PLACEHOLDER_TOKEN_ID:
+            standing -= 1
+        for token_id in counted[standing:]:
+            self.counts[row, token_id] -= token_id != PLACEHOLDER_TOKEN_ID
+        new = list(live[standing:])
+        for token_id in new:
+            self.counts[row, token_id] += token_id != PLACEHOLDER_TOKEN_ID
+        counted[standing:] = new
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        for row, request in enumerate(batch.requests):
+            self.read(row, request)
+        drafts = [request.draft_token_ids for request in batch.requests]
+        return self.answer(logits, batch, list(range(len(drafts))), drafts)
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        rows = [row for row, request in enumerate(batch.requests) for _ in request.draft_token_ids]
+        drafts = [
+            request.draft_token_ids[:j] for request in batch.requests for j in range(len(request.draft_token_ids))
+        ]
+        return self.answer(logits, batch, rows, drafts)
+
+    def answer(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+        batch: LiveBatch,
+        rows: list[int],
+        drafts: list[list[int]],
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        counts = torch.from_numpy(self.counts[rows])  # [num_rows, vocab_size] int32
+        for index, own in enumerate(drafts):
+            for token_id in own:
+                counts[index, token_id] += token_id != PLACEHOLDER_TOKEN_ID
+        presence, frequency, repetition = (factor[rows, None] for factor in batch.factors())
+        seen = torch.from_numpy(self.in_prompt[rows]) | (counts > 0)
+        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+        logits[seen] = repeated[seen]
+        return logits.sub_(torch.addcmul(frequency * counts, presence, (counts > 0).float()))
+
+
+class _ScansFromTheEnd(ThinkingFollower):
+    """Looks for the last end marker first, and for the start that opened what is after it."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        text = (*prompt, *output)
+        starts: list[int] = []
+        for length in range(len(text), 0, -1):
+            marker = self.marker_at_end(text[:length])
+            if marker == self.end:
+                break
+            starts += [length] if marker == self.start else []
+        in_prompt = [start for start in starts if start <= len(prompt)]
+        opened = max(in_prompt) if in_prompt else min(starts, default=None)
+        return None if opened is None else len(text) - opened
+
+
+class _KeepsAStatePerToken(ThinkingFollower):
+    """One look at each token: the state after every token is kept, and a cut takes states off the end."""
+
+    def __init__(self, markers: Markers) -> None:
+        super().__init__(markers)
+        self.states: dict[tuple[int, ...], list[int | None]] = {}
+        self.texts: dict[tuple[int, ...], list[int]] = {}
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        states = self.states.setdefault(tuple(prompt), [])
+        text, read = (*prompt, *output), self.texts.setdefault(tuple(prompt), [])
+        agreed = next(
+            (i for i, (a, b) in enumerate(zip(read, text, strict=False)) if a != b), min(len(read), len(text))
+        )
+        del states[agreed:], read[agreed:]
+        for length in range(agreed + 1, len(text) + 1):
+            before, marker = (states[-1] if states else None), self.marker_at_end(text[:length][-8:])
+            opens = marker == self.start and (before is None or length <= len(prompt))
+            states.append(None if marker == self.end else 0 if opens else None if before is None else before + 1)
+            read.append(text[length - 1])
+        return states[-1] if states else None
+
+
+class _ReadsWhenItMatters(ThinkingFollower):
+    """A text that is shorter than the budget cannot have spent it, so nobody reads it yet."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        for row, request in enumerate(batch.requests):
+            self.recognise(row, request)
+            if self.matters(request):
+                self.advance(self.rows[row])
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        return super().decide(copy, request) if self.matters(request) else []
+
+    @staticmethod
+    def matters(request: LiveRequest) -> bool:
+        budget = request.params.thinking_token_budget
+        length = len(request.prompt_token_ids) + len(request.output_token_ids) + len(request.draft_token_ids)
+        return budget is not None and length >= budget
+
+
+class _OddAnswers(ThinkingFollower):
+    """Answers about every row, the last one first, later positions first, in NumPy's numbers."""
+
+    class _Session:
+        def __init__(self, follower: _OddAnswers) -> None:
+            self.inner = ThinkingFollower.session(follower)
+            self.sync = self.inner.sync
+
+        def forced(self, batch: LiveBatch) -> dict[np.int64, tuple[tuple[np.int64, np.int32], ...]]:
+            found = self.inner.forced(batch)
+            return {
+                np.int64(row): tuple((np.int64(i), np.int32(token)) for i, token in reversed(found.get(row, [])))
+                for row in reversed(range(len(batch.requests)))
+            }
+
+    def session(self) -> _OddAnswers._Session:  # type: ignore[override]  # another form of the same answers
+        return self._Session(self)
+
+
+_RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "reads everything anew when rows change"})
+_HIDES = Capabilities({Capability.VISIBLE_STATE: "does not count what it need not"})
+
+ODD_PENALTIES: tuple[Scanner, ...] = (
+    Scanner("computes in double", _ComputesInDouble, "penalties"),
+    Scanner("divides by the repetition", _DividesByTheRepetition, "penalties"),
+    Scanner("subtracts the sum of penalties", _SubtractsTheSumOfPenalties, "penalties"),
+    Scanner("subtracts presence first", _SubtractsPresenceFirst, "penalties"),
+    Scanner("accumulates penalties", _AccumulatesPenalties, "penalties"),
+    Scanner("touches seen tokens only", _TouchesSeenTokensOnly, "penalties"),
+    Scanner("adds zero to the rest", _AddsZeroToTheRest, "penalties"),
+    Scanner("keeps sorted tokens", _KeepsSortedTokens, "penalties"),
+    Scanner("counts in int16 on the host", _CountsInInt16OnTheHost, "penalties"),
+    Scanner("returns new tensors", _ReturnsNewTensors, "penalties"),
+    Scanner("reads in both calls", _ReadsInBothCalls, "penalties"),
+    Scanner("follows late", _FollowsLatePenalties, "penalties"),
+    Scanner("rebuilds after every change", _RebuildsPenalties, "penalties", capabilities=_RESCANS),
+    Scanner("dense counts", _DenseCounts, "penalties"),
+)
+
+ODD_THINKING: tuple[Scanner, ...] = (
+    Scanner("scans from the end", _ScansFromTheEnd, "thinking_budget"),
+    Scanner("keeps a state per token", _KeepsAStatePerToken, "thinking_budget"),
+    Scanner("reads when it matters", _ReadsWhenItMatters, "thinking_budget", capabilities=_HIDES),
+    Scanner("odd answers", _OddAnswers, "thinking_budget"),
+    Scanner("follows late", _FollowsLateThinking, "thinking_budget"),
+    Scanner("rebuilds after every change", _RebuildsThinking, "thinking_budget", capabilities=_RESCANS),
+)
+
+ODD_BUT_RIGHT: tuple[Scanner, ...] = (*ODD_PENALTIES, *ODD_THINKING)
+"""Right scanners of other making, with the capabilities that their making closes."""

@@ -1,0 +1,76 @@
+"""Wrong planners of the logits-plan contract, one fault each; and odd ones that are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from fairdraw._mutants import _logits_plans, _logits_processors, _logits_rounding, _odd_plans
+from fairdraw._mutants._logits_mutant import OraclePlanner
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
+from fairdraw.protocols import Capabilities, Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from fairdraw.protocols._logits_plan import LogitsPlanner
+
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    value
+    for module in (_logits_processors, _logits_plans, _logits_rounding)
+    for value in vars(module).values()
+    if isinstance(value, Mutant)
+)
+
+
+def right() -> OraclePlanner:
+    """The specification as a planner: what every mutant would be without its fault."""
+    return OraclePlanner("oracle", LogitsPlanOracle)
+
+
+class _AlwaysCopies(LogitsPlanOracle):
+    """Right about every value, and says that it copies."""
+
+    def untouched(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        return self.copied(logits)
+
+
+class _WorksInPlace(LogitsPlanOracle):
+    """Writes into float32 logits, and says so."""
+
+    def copied(
+        self,
+        logits: Tensor,  # [num_rows, vocab_size] float32
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        return logits.to(torch.float32).contiguous()
+
+
+class _GoesThroughRowsBackwards(LogitsPlanOracle):
+    """The last row first: no row waits for another."""
+
+    def edits(self, name: str, rows: Sequence[Row]) -> list[tuple[int, Edit]]:
+        return super().edits(name, rows[::-1])
+
+
+_COPIES = {Capability.COPY_FREE: "copies at every step"}
+_IN_PLACE = {
+    Capability.COPY_FREE: "writes in place",
+    Capability.INTACT_LOGITS: "writes in place",
+}
+
+ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
+    OraclePlanner("always copies", _AlwaysCopies, capabilities=Capabilities(_COPIES)),
+    OraclePlanner("works in place", _WorksInPlace, capabilities=Capabilities(_IN_PLACE)),
+    OraclePlanner("goes through rows backwards", _GoesThroughRowsBackwards),
+    *_odd_plans.ODD_BUT_RIGHT,
+)
+"""Right planners of other making, with the capabilities that their making closes."""

@@ -1,0 +1,236 @@
+"""Wrong scanners of the penalties contract, one fault each; and odd ones that are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw._mutants import _following as following
+from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, mutant_follower
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._odd_scanners import ODD_PENALTIES
+from fairdraw._oracles.intervals import Intervals
+from fairdraw._oracles.penalties import PenalisedRow, penalised_intervals
+from fairdraw.protocols import Capabilities, Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
+
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+
+
+def right() -> Scanner:
+    """The specification behind a copy of every history: what each mutant would be without its fault."""
+    return Scanner("oracle", PenaltiesFollower, "penalties")
+
+
+def _following_faults() -> tuple[Mutant, ...]:
+    """Every way to follow wrongly, with the oracle's own arithmetic behind it."""
+    reading = following.RescansFromTheStart
+    kinds = [getattr(following, name) for name in following.__all__]
+    return tuple(
+        mutant_follower("PEN103" if kind is reading else "PEN104" if kind is following.Trusting else "PEN101")(
+            type(kind.__name__, (kind, PenaltiesFollower), {"__doc__": kind.__doc__})
+        )
+        for kind in kinds
+    )
+
+
+@mutant_follower("PEN101")
+class CountsPlaceholders(PenaltiesFollower):
+    """-1 is an index like any other, and hits the last token of the vocabulary."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+        counts = np.zeros(vocab_size, np.int64)
+        np.add.at(counts, np.array(token_ids, np.int64), 1)
+        return counts
+
+
+@mutant_follower("PEN101")
+class PenalisesThePromptAsOutput(PenaltiesFollower):
+    """Presence and frequency penalties see the prompt as well."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row = super().seen(copy, request)
+        return PenalisedRow((), [*row.prompt_token_ids, *row.output_token_ids], row.factors)
+
+
+@mutant_follower("PEN101")
+class ForgetsThePrompt(PenaltiesFollower):
+    """The repetition penalty sees the output alone."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row = super().seen(copy, request)
+        return PenalisedRow((), row.output_token_ids, row.factors)
+
+
+@mutant_follower("PEN101")
+class FrequencyIgnoresMultiplicity(PenaltiesFollower):
+    """A token that was said twice is penalised once: a set where a count is needed."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+        return np.minimum(super().count(token_ids, vocab_size), 1)
+
+
+@mutant_follower("PEN101")
+class RepeatsOnTheWrongSign(PenaltiesFollower):
+    """Negative logits are divided, positive ones multiplied: repetition is rewarded."""
+
+    def repeated(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        repetition: np.float32,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        return np.where(logits < 0, logits * (np.float32(1) / repetition), logits * repetition)
+
+
+@mutant_follower("PEN101")
+class DraftRowsShareOnePrefix(PenaltiesFollower):
+    """Every draft row sees the committed output and no draft before it."""
+
+    def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
+        return [row for _ in drafts]
+
+
+@mutant_follower("PEN101")
+class DraftRowsSeeTheirOwnDraft(PenaltiesFollower):
+    """The token that a row is about to judge is penalised as if it had been said."""
+
+    def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
+        return [self.bonus_row(row, drafts[: position + 1]) for position in range(len(drafts))]
+
+
+@mutant_follower("PEN101")
+class BonusRowSeesNoDrafts(PenaltiesFollower):
+    """The bonus token is penalised for the committed output alone."""
+
+    def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
+        return row
+
+    def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
+        return [PenaltiesFollower.bonus_row(self, row, drafts[:n]) for n in range(len(drafts))]
+
+
+@mutant_follower("PEN101")
+class TakesTheFactorsOfTheFirstRow(PenaltiesFollower):
+    """One set of penalties for the batch."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row = super().seen(copy, request)
+        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, super().seen(self.rows[0], request).factors)
+
+
+class _OffInOneToken(PenaltiesFollower):
+    """Right but for one token of a penalised row, which `moved` puts elsewhere."""
+
+    def penalise(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        penalised = super().penalise(logits, row)
+        is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
+        may_be = penalised_intervals(Intervals.exactly(logits), row)
+        chosen = np.flatnonzero(self.concerned(is_seen, may_be) & np.isfinite(penalised) & (penalised != 0))
+        if len(chosen):
+            penalised[chosen[-1]] = self.moved(np.float32(penalised[chosen[-1]]), float(may_be.high[chosen[-1]]))
+        return penalised
+
+    def concerned(self, is_seen: NDArray[np.bool_], may_be: Intervals) -> NDArray[np.bool_]:  # [vocab_size] bool
+        return is_seen & (may_be.width > 0)
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        raise NotImplementedError
+
+
+@mutant_follower("PEN101")
+class IsFourUlpsBeyondRounding(_OffInOneToken):
+    """One token, four units in the last place above what float32 arithmetic in any order could make of it."""
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        beyond = np.float32(highest)
+        for _ in range(4):
+            beyond = np.nextafter(beyond, np.float32(np.inf))
+        return beyond
+
+
+@mutant_follower("PEN101")
+class MovesAnUnseenTokenByOneUlp(_OffInOneToken):
+    """A token that nobody said is not penalised, so nothing rounds it."""
+
+    def concerned(self, is_seen: NDArray[np.bool_], may_be: Intervals) -> NDArray[np.bool_]:  # [vocab_size] bool
+        return ~is_seen
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        return np.float32(np.nextafter(logit, np.float32(np.inf)))
+
+
+@mutant_follower("PEN101")
+class FlipsASign(_OffInOneToken):
+    """Of a zero it would not matter; of a number it does."""
+
+    def moved(self, logit: np.float32, highest: float) -> np.float32:
+        return -logit
+
+
+@mutant_follower("PEN101")
+class PenalisesInBfloat16(PenaltiesFollower):
+    """Penalised logits are kept with 8 bits."""
+
+    def penalise(
+        self,
+        logits: NDArray[np.float32],  # [vocab_size] float32
+        row: PenalisedRow,
+    ) -> NDArray[np.float32]:  # [vocab_size] float32
+        penalised = super().penalise(logits, row)
+        is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
+        rounded = torch.from_numpy(penalised).to(torch.bfloat16).float().numpy()
+        return np.where(is_seen, rounded, penalised)
+
+
+class _RecountsEverything(PenaltiesFollower):
+    """Reads everything anew in each step."""
+
+    def standing(self, copy: Copy) -> int:
+        return 0
+
+
+class _GoesThroughRowsBackwards(PenaltiesFollower):
+    """Reads the last row first."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        for row, request in enumerate(batch.requests):
+            self.recognise(row, request)
+        for row in sorted(self.rows, reverse=True):
+            self.advance(self.rows[row])
+
+
+class _ReadsLate(PenaltiesFollower):
+    """Leaves requests without penalties unread."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        for row, request in enumerate(batch.requests):
+            self.recognise(row, request)
+            if request.params.penalised:
+                self.advance(self.rows[row])
+
+
+_RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "recounts everything in every step"})
+
+ODD_BUT_RIGHT: tuple[Scanner, ...] = (
+    Scanner("recounts everything", _RecountsEverything, "penalties", capabilities=_RESCANS),
+    Scanner("goes through rows backwards", _GoesThroughRowsBackwards, "penalties"),
+    Scanner("reads penalised rows only", _ReadsLate, "penalties"),
+    *ODD_PENALTIES,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    *_following_faults(),
+    *(value for value in list(globals().values()) if isinstance(value, Mutant)),
+)

@@ -1,0 +1,307 @@
+"""Token samplers whose distribution is wrong, one fault each; vectorised: they get the budget of a sampler under
+test.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairdraw._mutants._mutant import Mutant
+from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
+
+__all__ = ["DISTRIBUTION_MUTANTS", "ODD_DISTRIBUTIONS", "DistributionTokenSampler", "right_distribution"]
+
+Floats = NDArray[np.float64]
+Tokens = NDArray[np.int64]
+
+
+class DistributionTokenSampler:
+    """Right: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
+
+    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        return torch.from_numpy(self.race(self.distribution(batch), self.drawn(batch, noise)))
+
+    def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+        distribution = self.distribution(batch)
+        tokens = self.race(distribution, self.drawn(batch, noise))
+        return Drafted(torch.from_numpy(tokens), torch.from_numpy(self.said(batch, distribution).astype(np.float32)))
+
+    def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Floats:
+        assert not isinstance(noise, RaceNoise), "explicit noise is unsupported"
+        return self.draw(batch, noise)
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        """Exponentials of the call; those of requests with seeds from their seeds."""
+        drawn = np.random.default_rng(noise.seed).standard_exponential((batch.batch_size, batch.vocab_size))
+        for request, seed in noise.request_seeds.items():
+            drawn[request] = self.own_row(seed, batch.vocab_size)
+        return drawn
+
+    def own_row(self, seed: int, size: int) -> Floats:
+        return np.random.default_rng(seed).standard_exponential(size)
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        probs = self.softmax(batch)
+        if batch.min_p is not None:
+            probs = _kept(probs, self.min_p_support(probs, _column(batch.min_p)))
+        if batch.top_k is not None:
+            probs = _kept(probs, self.top_k_support(probs, _column(batch.top_k).astype(np.int64)))
+        if batch.top_p is not None:
+            probs = _kept(probs, self.top_p_support(probs, _column(batch.top_p)))
+        return probs
+
+    def temperature(self, batch: SamplingBatch) -> Floats:
+        return _column(batch.temperature)
+
+    def softmax(self, batch: SamplingBatch) -> Floats:
+        scaled = batch.logits.double().numpy() / self.temperature(batch)
+        weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+    def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
+        return np.asarray(probs >= min_p * probs.max(axis=1, keepdims=True) * (1 - 1e-9))
+
+    def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+        descending = -np.sort(-probs, axis=1)
+        return np.asarray(probs >= np.take_along_axis(descending, top_k - 1, axis=1))
+
+    def top_p_support(self, probs: Floats, top_p: Floats) -> NDArray[np.bool_]:
+        descending = -np.sort(-probs, axis=1)
+        before = np.cumsum(descending, axis=1) - descending
+        last = (before < top_p).sum(axis=1, keepdims=True) - 1
+        return np.asarray(probs >= np.take_along_axis(descending, self.edge(last), axis=1))
+
+    def edge(self, last: Tokens) -> Tokens:
+        """The rank of the last token that top-p keeps."""
+        return last
+
+    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
+        return np.asarray((probs / exponentials).argmax(axis=1))
+
+    def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+        """The distribution that the drafter returns."""
+        return distribution
+
+
+def _column(values: Tensor) -> Floats:  # [batch_size] any
+    return values.double().numpy()[:, None]
+
+
+def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
+    kept = np.where(support, probs, 0.0)
+    return np.asarray(kept / kept.sum(axis=1, keepdims=True))
+
+
+def right_distribution(
+    sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
+) -> FunctionTokenSampler:
+    """A distribution sampler as a sampler and drafter, under the name of its class."""
+    made, name = sampler(), re.sub(r"(?<!^)(?=[A-Z])", " ", sampler.__name__).lower()
+    unsupported = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+    return token_sampler(made.sample, drafting=made.draft, name=name, unsupported=unsupported, filters=filters)
+
+
+def _as_mutant(*caught_by: str, min_draws: int = 0) -> Callable[[type[DistributionTokenSampler]], Mutant]:
+    def make_mutant(faulty: type[DistributionTokenSampler]) -> Mutant:
+        sampler = right_distribution(faulty)
+        failure_report = inspect.cleandoc(faulty.__doc__ or "")
+        return Mutant(sampler.name, failure_report, caught_by, lambda: right_distribution(faulty), min_draws)
+
+    return make_mutant
+
+
+@_as_mutant("DIST702", min_draws=10_000_000)
+class TemperatureTwoPercentOff(DistributionTokenSampler):
+    """Temperature in half precision: 0.7 is 0.714."""
+
+    def temperature(self, batch: SamplingBatch) -> Floats:
+        return super().temperature(batch) * 1.02
+
+
+@_as_mutant("DIST702", "DIST701", "DIST721", min_draws=500_000)
+class TemperatureTenPercentOff(DistributionTokenSampler):
+    """Somebody wanted livelier text."""
+
+    def temperature(self, batch: SamplingBatch) -> Floats:
+        return super().temperature(batch) * 1.1
+
+
+@_as_mutant("DIST702", min_draws=50_000)
+class AppliesTheTemperatureAgain(DistributionTokenSampler):
+    """The logits were divided before they came here."""
+
+    def temperature(self, batch: SamplingBatch) -> Floats:
+        return np.asarray(super().temperature(batch) ** 2)
+
+
+@_as_mutant("DIST721", min_draws=500_000)
+class LosesItsTail(DistributionTokenSampler):
+    """Small probabilities are flushed to zero."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        probs = super().distribution(batch)
+        return _kept(probs, probs >= 1 / (2 * batch.vocab_size)) if batch.vocab_size > 1000 else probs
+
+
+@_as_mutant("DIST722", min_draws=50_000)
+class LosesAQuarterOfTheVocabulary(DistributionTokenSampler):
+    """The last tile of 8192 takes no part."""
+
+    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
+        part = probs.copy()
+        part[:, probs.shape[1] * 3 // 4 :] *= probs.shape[1] < 1000
+        return super().race(part, exponentials)
+
+
+@_as_mutant("DIST701", min_draws=500_000)
+class DrawsWithSixBits(DistributionTokenSampler):
+    """An inverse CDF with uniforms of six bits."""
+
+    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
+        uniforms = np.floor(64 * np.exp(-exponentials[:, :1])) / 64
+        return np.asarray(np.minimum((np.cumsum(probs, axis=1) <= uniforms).sum(axis=1), probs.shape[1] - 1))
+
+
+@_as_mutant("DIST703", "DIST706", min_draws=50_000)
+class KeepsOneTokenMoreThanTopK(DistributionTokenSampler):
+    """The threshold is the next logit."""
+
+    def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+        return super().top_k_support(probs, np.minimum(top_k + 1, probs.shape[1]))
+
+
+@_as_mutant("DIST704", min_draws=50_000)
+class KeepsOneTokenMoreThanTopP(DistributionTokenSampler):
+    """The token behind the edge stays."""
+
+    def edge(self, last: Tokens) -> Tokens:
+        return np.minimum(last + 1, 7)
+
+
+@_as_mutant("DIST704", "DIST706", min_draws=50_000)
+class StopsOneTokenBeforeTopP(DistributionTokenSampler):
+    """The token that reaches `top_p` is left out."""
+
+    def edge(self, last: Tokens) -> Tokens:
+        return np.maximum(last - 1, 0)
+
+
+@_as_mutant("DIST705", min_draws=50_000)
+class MinPRelativeToOne(DistributionTokenSampler):
+    """`prob < min_p` instead of `prob < min_p * largest`."""
+
+    def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
+        return np.asarray((probs >= min_p) | (probs == probs.max(axis=1, keepdims=True)))
+
+
+class FiltersTopPFirst(DistributionTokenSampler):
+    """top-p, min-p, top-k: right if that is declared."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
+            probs = super().distribution(batch.replace(**alone))
+            with np.errstate(divide="ignore"):
+                logits = torch.from_numpy(np.log(probs))
+            batch = batch.replace(logits=logits, temperature=torch.ones_like(batch.temperature))
+        return probs
+
+
+class TempersLast(DistributionTokenSampler):
+    """Filters see the distribution before the temperature: right if that is declared."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        as_given = super().distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
+        return _kept(self.softmax(batch), as_given > 0)
+
+
+ODD_DISTRIBUTIONS = (
+    right_distribution(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),
+    right_distribution(TempersLast, FilterPolicy(temperature="last")),
+)
+"""Right, since they say how they filter."""
+
+_top_p_first_unsaid = _as_mutant("DIST706", min_draws=50_000)(FiltersTopPFirst)
+_tempers_last_unsaid = _as_mutant("DIST705", "DIST721", min_draws=50_000)(TempersLast)
+
+
+@_as_mutant("DIST711", min_draws=4_000)
+class OneNoiseRowForTheBatch(DistributionTokenSampler):
+    """All requests have the numbers of the first."""
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        drawn = super().draw(batch, noise)
+        return np.repeat(drawn[:1], len(drawn), axis=0)
+
+
+@_as_mutant("DIST711", min_draws=50_000)
+class BlocksOfEightShareTheirNoise(DistributionTokenSampler):
+    """Noise is indexed by lane: rows eight apart draw alike."""
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        return super().draw(batch, noise)[np.arange(batch.batch_size) % 8]
+
+
+@_as_mutant("DIST712", min_draws=4_000)
+class CallsShareTheirNoise(DistributionTokenSampler):
+    """Every second call finds the noise of the call before still in its buffer."""
+
+    def __init__(self) -> None:
+        self._kept: Floats | None = None
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        kept, self._kept = self._kept, None
+        if kept is not None and kept.shape == tuple(batch.logits.shape):
+            return kept
+        self._kept = super().draw(batch, noise)
+        return self._kept
+
+
+@_as_mutant("DIST707", min_draws=500_000)
+class SeededRequestsTakeUniforms(DistributionTokenSampler):
+    """The race of requests with seeds is run with uniforms: right at the top, wrong below."""
+
+    def own_row(self, seed: int, size: int) -> Floats:
+        return np.random.default_rng(seed).random(size)
+
+
+@_as_mutant("DIST713", min_draws=50_000)
+class FoldsSeedsIntoFourBits(DistributionTokenSampler):
+    """Sixteen streams for all users."""
+
+    def own_row(self, seed: int, size: int) -> Floats:
+        return super().own_row(seed % 16, size)
+
+
+@_as_mutant("DIST731", min_draws=50_000)
+class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
+    """The distribution of the drafter's raw logits; drafts were drawn at each request's temperature."""
+
+    def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+        other = torch.ones_like(batch.temperature)
+        return self.distribution(batch.replace(temperature=other))
+
+
+@_as_mutant("DIST732", min_draws=500_000)
+class SaysATileTwice(DistributionTokenSampler):
+    """The first half of the vocabulary weighs a tenth more in the distribution that is said."""
+
+    def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+        heavy = distribution.copy()
+        heavy[:, : distribution.shape[1] // 2] *= 1.1
+        return np.asarray(heavy / heavy.sum(axis=1, keepdims=True))
+
+
+DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))

@@ -1,0 +1,194 @@
+"""Wrong scanners of the thinking-budget contract, one fault each; and odd ones that are right."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fairdraw._mutants import _following as following
+from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, mutant_follower
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._odd_scanners import ODD_THINKING
+from fairdraw.protocols import Capabilities, Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
+
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+
+
+def right() -> Scanner:
+    """The specification behind a copy of every history: what each mutant would be without its fault."""
+    return Scanner("oracle", ThinkingFollower, "thinking_budget")
+
+
+def _following_faults() -> tuple[Mutant, ...]:
+    """Every way to follow wrongly, with the oracle's own decisions behind it."""
+    reading = following.RescansFromTheStart
+    kinds = [getattr(following, name) for name in following.__all__]
+    return tuple(
+        mutant_follower("THK103" if kind is reading else "THK104" if kind is following.Trusting else "THK101")(
+            type(kind.__name__, (kind, ThinkingFollower), {"__doc__": kind.__doc__})
+        )
+        for kind in kinds
+    )
+
+
+@mutant_follower("THK101", "THK102")
+class MissesAMarkerAcrossTheWindowEdge(ThinkingFollower):
+    """Markers are looked for among the new tokens alone; one that began in the last step is never seen."""
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in (0, *copy.edges)}
+        return super().decide(copy, request)
+
+    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+        marker = super().marker_at_end(text)
+        inner = range(len(text) - len(marker or ()) + 1, len(text))
+        return None if getattr(self, "edges", set()).intersection(inner) else marker
+
+
+@mutant_follower("THK101")
+class BudgetIsOneTokenTooLarge(ThinkingFollower):
+    """The end is forced after the first token beyond the budget."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        return super().next_token(prompt, output, budget + 1)
+
+
+@mutant_follower("THK101")
+class BudgetZeroIsNoBudget(ThinkingFollower):
+    """`if budget:` where `if budget is not None:` is meant."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        return super().next_token(prompt, output, budget) if budget else None
+
+
+@mutant_follower("THK101", "THK102")
+class IgnoresASecondSection(ThinkingFollower):
+    """After one section has unsupported no other one is watched."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        text = (*prompt, *output)
+        opened = False
+        for length in range(1, len(text) + 1):
+            marker = self.marker_at_end(text[:length])
+            if marker == self.end and opened:
+                return None
+            opened = opened or marker == self.start
+        return super().think_count(prompt, output)
+
+
+@mutant_follower("THK101")
+class CutsALongEndMarker(ThinkingFollower):
+    """Of an end marker of several tokens only the first is forced."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        token_id = super().next_token(prompt, output, budget)
+        return token_id if token_id == self.end[0] else None
+
+
+@mutant_follower("THK101")
+class BeginsTheEndMarkerAnew(ThinkingFollower):
+    """Nobody remembers how much of the end marker has been said: its first token is forced for ever."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        return None if super().next_token(prompt, output, budget) is None else self.end[0]
+
+
+@mutant_follower("THK101", "THK102")
+class IgnoresAStartInThePrompt(ThinkingFollower):
+    """Chat templates open the section in the prompt; a scanner of outputs alone never sees it."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        return super().think_count((), output)
+
+
+@mutant_follower("THK101")
+class PlaceholdersTakeNoRoom(ThinkingFollower):
+    """A token that is still on the device does not count against the budget."""
+
+    def placeholders(self, copy: Copy) -> list[int]:
+        return []
+
+
+@mutant_follower("THK101")
+class ForcesTheRowOfTheNeighbour(ThinkingFollower):
+    """Rows are numbered among those with a budget, and not in the batch."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        super().follow(batch)
+        tracked = [row for row in sorted(self.rows) if self.rows[row].entered.params.thinking_token_budget is not None]
+        self.order = dict(enumerate(tracked))
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        row = next(row for row, found in self.rows.items() if found is copy)
+        return super().decide(self.rows[self.order[row]], request) if row in self.order else []
+
+
+@mutant_follower("THK101")
+class ForcesOnlyTheFirstPosition(ThinkingFollower):
+    """Drafts are no tokens to it: a budget that is spent within them is overspent."""
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        return [pair for pair in super().decide(copy, request) if pair[0] == 0]
+
+
+@mutant_follower("THK101")
+class ForcesAfterARejectedDraft(ThinkingFollower):
+    """A draft that must be rejected is followed as if it had been accepted."""
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        forced = super().decide(copy, request)
+        if forced and forced[-1][0] < len(request.draft_token_ids):
+            return [*forced, (forced[-1][0] + 1, self.end[-1])]
+        return forced
+
+
+@mutant_follower("THK101", "THK102")
+class AnyStartRenewsTheBudget(ThinkingFollower):
+    """A model that says the start marker again, inside of a section, gets its budget anew."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        return super().think_count((*prompt, *output), ())
+
+
+@mutant_follower("THK102")
+class ShowsOneThoughtTooMany(ThinkingFollower):
+    """What is shown counts the marker; what is forced is right."""
+
+    def shown(self, copy: Copy) -> int | None:
+        count = super().shown(copy)
+        return None if count is None else count + 1
+
+
+class _RecountsEverything(ThinkingFollower):
+    """Reads everything anew in each step."""
+
+    def standing(self, copy: Copy) -> int:
+        return 0
+
+
+class _ReadsBudgetedRowsOnly(ThinkingFollower):
+    """Leaves requests without a budget unread."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        for row, request in enumerate(batch.requests):
+            self.recognise(row, request)
+            if request.params.thinking_token_budget is not None:
+                self.advance(self.rows[row])
+
+
+_RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "recounts everything in every step"})
+
+ODD_BUT_RIGHT: tuple[Scanner, ...] = (
+    Scanner("recounts everything", _RecountsEverything, "thinking_budget", capabilities=_RESCANS),
+    Scanner("reads rows with a budget only", _ReadsBudgetedRowsOnly, "thinking_budget"),
+    *ODD_THINKING,
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    *_following_faults(),
+    *(value for value in list(globals().values()) if isinstance(value, Mutant)),
+)

@@ -1,0 +1,316 @@
+"""The logits-plan contract, executable: what each row sees, what each processor does to it, and in which order.
+
+A processor looks at a row and answers with an *edit*, or with `None` if it has no work there. If nobody has work, the
+logits come back as they are. Otherwise they are copied once, in float32, and the edits follow in order.
+
+Numbers are NumPy float32. Only softmax, running sums and the order of ties are torch's: they hang on the order of
+addition and on the sort, and the contract is that of vLLM's torch code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalties_oracle
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
+from fairdraw.protocols._rounding import Rounding
+
+if TYPE_CHECKING:
+    from fairdraw.protocols._logits_plan import (
+        CustomLogitsProcessor,
+        LogitsBatch,
+        LogitsParams,
+        LogitsRequest,
+        PlanSetup,
+        RowOfRequest,
+    )
+
+__all__ = ["Edit", "LogitsPlanOracle", "Row", "process"]
+
+Logits = NDArray[np.float32]
+Edit = Callable[[Logits], None]
+"""Changes one row of logits, `[vocab_size] float32`, in place."""
+
+EXCLUDED = np.float32(-np.inf)
+FORCED = np.float32(1e9)
+GREEDY_BELOW = 1e-5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of logits and everything that may decide about it."""
+
+    index: int
+    request: int
+    position: int
+    """0 for a request's first row, its number of drafts for the bonus row."""
+    seen: list[int]
+    """Output and drafts before this row."""
+    asked: LogitsRequest
+    vocab_size: int
+    batch_uses_top_k: bool
+    batch_uses_top_p: bool
+    setup: PlanSetup
+
+    @property
+    def params(self) -> LogitsParams:
+        return self.asked.params
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.params.temperature < GREEDY_BELOW
+
+
+class LogitsPlanOracle:
+    """The specification as small overridable steps; a mutant overrides exactly one of them."""
+
+    name = "oracle"
+    arithmetic: PenaltiesOracle = PenaltiesOracle()
+
+    order: tuple[str, ...] = (
+        "allowed_ids",
+        "bad_words",
+        "min_tokens",
+        "logit_bias",
+        "custom",
+        "penalties",
+        "thinking_budget",
+        "temperature",
+        "min_p",
+        "custom_for_random",
+        "top_k_top_p",
+    )
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        rows = self.rows(batch, setup)
+        edits = {name: self.edits(name, rows) for name in self.order}
+        customs = {name: self.customs(name, rows, setup) for name in self.order}
+        if not any(edits.values()) and not any(customs.values()):
+            return self.untouched(batch.logits)
+        processed = self.copied(batch.logits)
+        numbers = processed.numpy()
+        for name in self.order:
+            for index, edit in edits[name]:
+                edit(numbers[index])
+            for processor, seen in customs[name]:
+                numbers[:] = processor.apply(processed, seen).numpy()
+        return processed
+
+    def untouched(
+        self,
+        logits: torch.Tensor,  # [num_rows, vocab_size] float32
+    ) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        """The very same tensor."""
+        return logits
+
+    def copied(
+        self,
+        logits: torch.Tensor,  # [num_rows, vocab_size] float32
+    ) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        """The one copy."""
+        return logits.to("cpu", torch.float32, copy=True, memory_format=torch.contiguous_format)
+
+    # What each row sees.
+
+    def rows(self, batch: LogitsBatch, setup: PlanSetup) -> list[Row]:
+        vocab_size = batch.logits.shape[1]
+        random = [r.params for r in batch.requests if r.params.temperature >= GREEDY_BELOW]
+        uses_top_k = any(0 < params.top_k < vocab_size for params in random)
+        uses_top_p = any(params.top_p < 1 for params in random)
+        return [
+            Row(
+                index=first + position,
+                request=request,
+                position=position,
+                seen=self.seen(asked, position),
+                asked=asked,
+                vocab_size=vocab_size,
+                batch_uses_top_k=uses_top_k,
+                batch_uses_top_p=uses_top_p,
+                setup=setup,
+            )
+            for request, (asked, first) in enumerate(zip(batch.requests, batch.first_rows, strict=True))
+            for position in range(len(asked.draft_token_ids) + 1)
+        ]
+
+    def seen(self, asked: LogitsRequest, position: int) -> list[int]:
+        """Output and the drafts before this position; the bonus position comes after all drafts."""
+        return [*asked.output_token_ids, *asked.draft_token_ids[:position]]
+
+    # Who has work where.
+
+    def edits(self, name: str, rows: Sequence[Row]) -> list[tuple[int, Edit]]:
+        """Row indices and edits of one processor; temperature and filters concern no batch that is all greedy."""
+        method: Callable[[Row], Edit | None] = getattr(self, name, lambda row: None)
+        answers = [(row.index, method(row)) for row in rows]
+        return [(index, edit) for index, edit in answers if edit is not None]
+
+    def customs(
+        self, name: str, rows: Sequence[Row], setup: PlanSetup
+    ) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
+        """Custom processors that run at this place, each with the rows that want it."""
+        from fairdraw.protocols._logits_plan import RowOfRequest
+
+        place = {"custom": False, "custom_for_random": True}.get(name)
+        if place is None or (place and all(row.is_greedy for row in rows)):
+            return []
+        running = [processor for processor in setup.custom_processors if processor.is_argmax_invariant() == place]
+        wanted = [
+            (p, [RowOfRequest(row.index, row.request, row.seen) for row in rows if p.wants(row.params)])
+            for p in running
+        ]
+        return [(processor, seen) for processor, seen in wanted if seen]
+
+    # Processors that can change a greedy token.
+
+    def allowed_ids(self, row: Row) -> Edit | None:
+        allowed = row.params.allowed_token_ids
+        return None if allowed is None else exclude(set(range(row.vocab_size)) - set(allowed))
+
+    def bad_words(self, row: Row) -> Edit | None:
+        """The last id of a word is excluded if the text ends with the ids before it."""
+        words = row.params.bad_words_token_ids or []
+        text = self.text_for_bad_words(row)
+        completed = [word[-1] for word in words if word[:-1] == text[len(text) - len(word) + 1 :]]
+        return exclude(completed) if completed else None
+
+    def text_for_bad_words(self, row: Row) -> list[int]:
+        return row.seen
+
+    def min_tokens(self, row: Row) -> Edit | None:
+        stop_token_ids = row.params.all_stop_token_ids
+        is_short = self.length_for_min_tokens(row) < row.params.min_tokens
+        return exclude(stop_token_ids) if is_short and stop_token_ids else None
+
+    def length_for_min_tokens(self, row: Row) -> int:
+        return len(row.seen)
+
+    def logit_bias(self, row: Row) -> Edit | None:
+        biases = row.params.logit_bias
+
+        def add(logits: Logits) -> None:
+            for token_id, bias in (biases or {}).items():
+                logits[token_id] += np.float32(bias)
+
+        return add if biases else None
+
+    def penalties(self, row: Row) -> Edit | None:
+        params = row.params
+        factors = PenaltyFactors(params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+        if factors == PenaltyFactors():
+            return None
+        penalised = PenalisedRow(row.asked.prompt_token_ids, self.text_for_penalties(row), factors)
+
+        def penalise(logits: Logits) -> None:
+            logits[:] = self.arithmetic.penalise(logits, penalised)
+
+        return penalise
+
+    def text_for_penalties(self, row: Row) -> list[int]:
+        return row.seen
+
+    def thinking_budget(self, row: Row) -> Edit | None:
+        """The forced token's logit becomes greater than any other can be."""
+        oracle = ThinkingBudgetOracle(row.setup.start_token_ids, row.setup.end_token_ids)
+        asked = row.asked
+        budget = row.params.thinking_token_budget
+        forced = dict(oracle.forced(asked.prompt_token_ids, asked.output_token_ids, asked.draft_token_ids, budget))
+
+        def force(logits: Logits) -> None:
+            logits[forced[row.position]] = FORCED
+
+        return force if row.position in forced else None
+
+    # Processors that only random requests need.
+
+    def temperature(self, row: Row) -> Edit | None:
+        temperature = np.float32(row.params.temperature)
+
+        def divide(logits: Logits) -> None:
+            logits /= temperature
+
+        return None if row.is_greedy or temperature == 1 else divide
+
+    def min_p(self, row: Row) -> Edit | None:
+        """Tokens with less than `min_p` times the greatest probability are excluded."""
+        min_p = np.float32(row.params.min_p)
+
+        def cut(logits: Logits) -> None:
+            probs = softmax(logits)
+            logits[probs < probs.max() * min_p] = EXCLUDED
+
+        return None if row.is_greedy or min_p == 0 else cut
+
+    def top_k_top_p(self, row: Row) -> Edit | None:
+        """Top-k first; top-p then looks at what it left.
+
+        As soon as one request of the batch uses a filter, all rows pass it. That shows for top-p alone, which even at 1
+        excludes tokens whose probability is exactly 0.
+        """
+        if not (row.batch_uses_top_k or row.batch_uses_top_p):
+            return None
+        off = row.is_greedy
+        top_k = row.params.top_k if 0 < row.params.top_k < row.vocab_size and not off else row.vocab_size
+        top_p = 1.0 if off else row.params.top_p
+
+        def cut(logits: Logits) -> None:
+            if row.batch_uses_top_k:
+                keep_top_k(logits, top_k)
+            if row.batch_uses_top_p:
+                keep_top_p(logits, top_p)
+
+        return cut
+
+
+def exclude(token_ids: Collection[int]) -> Edit:
+    """These ids become impossible."""
+    index = np.array(sorted(token_ids), np.int64)
+
+    def edit(logits: Logits) -> None:
+        logits[index] = EXCLUDED
+
+    return edit
+
+
+def keep_top_k(
+    logits: Logits,  # [vocab_size] float32
+    top_k: int,
+) -> None:
+    """Tokens that tie with the last one kept are kept as well."""
+    logits[logits < np.sort(logits)[len(logits) - top_k]] = EXCLUDED
+
+
+def keep_top_p(
+    logits: Logits,  # [vocab_size] float32
+    top_p: float,
+) -> None:
+    """From the small end on, tokens are excluded while their sum is at most `1 - top_p`; the greatest is kept.
+
+    Which of several equal logits comes first is left to torch's sort, which is not stable.
+    """
+    ascending = torch.from_numpy(logits).sort().indices.numpy()
+    sums = torch.from_numpy(softmax(logits[ascending])).cumsum(0).numpy()
+    tail = sums <= np.float32(1) - np.float32(top_p)
+    tail[-1] = False
+    logits[ascending[tail]] = EXCLUDED
+
+
+def softmax(
+    logits: Logits,  # [vocab_size] float32
+) -> Logits:  # [vocab_size] float32
+    return torch.from_numpy(logits).softmax(0).numpy()
+
+
+def process(
+    batch: LogitsBatch, setup: PlanSetup, rounding: Rounding = Rounding.FREE
+) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    """The specification, with the bits that `rounding` promises; those of vLLM's torch code if none are promised."""
+    oracle = LogitsPlanOracle()
+    oracle.arithmetic = penalties_oracle(rounding)
+    return oracle.process(batch, setup)

@@ -1,0 +1,478 @@
+"""What the pytest plugin knows of one run, and what it prints.
+
+Under pytest-xdist the checks run in workers and the controller prints and writes files. What became of a check travels
+home as an attribute of the test's report, the header in `workeroutput`; `user_properties` are for JUnit files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import time
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import pytest
+
+from fairdraw import __version__
+from fairdraw._core.checks import PROFILES, AnyCheck, Question
+from fairdraw._core.contracts import CONTRACTS, contract_name
+from fairdraw._core.pulse import limit_calls
+from fairdraw._plugin.ending import Ending, SignalsInterrupt, is_interrupt
+from fairdraw._report.files import RunFiles
+from fairdraw._report.summary import (
+    NO_STATISTICS,
+    Header,
+    Summary,
+    count_checks,
+    failure_text,
+    worded_fairness,
+)
+from fairdraw._report.verdict import GREEN, NOTHING_RUN
+from fairdraw._run.controls import Control, plan_control, run_control
+from fairdraw._run.expected import read_expected
+from fairdraw._run.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw._run.runner import CheckRecord, Session, run_check
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.protocols import AnySampler
+
+__all__ = ["RUN", "CheckUnderPytest", "PytestRun"]
+
+T = TypeVar("T")
+Fields = dict[str, Any]  # Any: JSON
+
+_RECORD, _CONTROL = "fairdraw.check.", "fairdraw.control."
+
+_FOUND = pytest.StashKey[dict[str, list[Fields]]]()
+"""Of a test: its records and controls as plain data, by the names above."""
+
+_EXIT_CODES = {NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
+"""Exit codes for which pytest has a number of its own; 2 and 4 are pytest's, and no verdict has them."""
+
+_current_item: ContextVar[pytest.Item | None] = ContextVar("fairdraw item", default=None)
+
+
+@dataclass(frozen=True)
+class CheckUnderPytest:
+    """A check that skips, xfails and fails the pytest way when it is called."""
+
+    check: AnyCheck
+
+    def __call__(self, sampler: AnySampler) -> None:
+        __tracebackhide__ = True
+        item = _current_item.get()
+        if item is None:  # called outside a test
+            self.check(sampler)
+        else:
+            item.config.stash[RUN].conduct(self.check, sampler, item)
+
+
+class PytestRun:
+    """One pytest run: a plugin object with the state that hooks share."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.records: list[CheckRecord] = []
+        self.controls: list[Control] = []
+        self.header: Header | None = None
+        self.header_was_shown = False
+        self.trouble = ""
+        self.has_checks = False
+        self._ending, self._signals = Ending(), SignalsInterrupt()
+        self._summary: Summary | None = None
+        self._not_sent: tuple[bool, Fields, list[str]] | None = None
+        self._sessions: dict[str, Session] = {}
+        self._samplers: dict[str, AnySampler] = {}
+        self._files = RunFiles(
+            config.getoption("fairdraw_json"), config.getoption("fairdraw_html"), option="--fairdraw-"
+        )
+        budget = config.getoption("fairdraw_time_budget")
+        self._ends_at = None if budget is None else time.time() + budget
+
+    @property
+    def _is_worker(self) -> bool:
+        return hasattr(self.config, "workeroutput")
+
+    @property
+    def _sampler_was_named(self) -> bool:
+        return self.config.getoption("sampler") is not None
+
+    @cached_property
+    def named(self) -> AnySampler:
+        """The sampler that `--sampler` names, or the default one of the rejection contract."""
+        return self._loaded(self._spec("rejection"))
+
+    def sampler_for(self, contract: str) -> AnySampler:
+        """The sampler under test for checks of `contract`: the named one, or the default of the contract."""
+        return self._loaded(self._spec(contract))
+
+    def _spec(self, contract: str) -> str:
+        return str(self.config.getoption("sampler") or CONTRACTS[contract].default)
+
+    def _loaded(self, spec: str) -> AnySampler:
+        """Loaded once and when it is needed."""
+        if spec not in self._samplers:
+            self._samplers[spec] = load_sampler(spec)
+        return self._samplers[spec]
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def conduct(self, check: AnyCheck, sampler: AnySampler, item: pytest.Item) -> None:
+        """Run a check and end the test accordingly."""
+        __tracebackhide__ = True
+        limit_calls(self.config.getoption("fairdraw_call_timeout"))
+        try:
+            record = run_check(check, sampler, self._session_for(sampler, check, item))
+        finally:
+            limit_calls(None)
+        _keep(item, _RECORD, record.to_json())
+        if record.status == "skipped":
+            pytest.skip(record.reason)
+        if record.status == "xfailed":
+            pytest.xfail(record.reason)
+        if record.is_broken:
+            if self.config.get_verbosity() >= 2 or self.config.getoption("fulltrace"):
+                item.add_report_section("call", "traceback", record.trace)
+            pytest.fail(failure_text(record), pytrace=False)
+
+    def plant(self, mutant: Mutant, item: pytest.Item) -> None:
+        """Try one mutant; the test fails if its check is blind, and xfails if this run is too weak to see it."""
+        __tracebackhide__ = True
+        first = next(check for check in all_checks() if check.code == mutant.caught_by[0])
+        contract = first.contract
+        sampler = _or_failed(lambda: self.sampler_for(contract))
+        checks = all_checks(contract=contract)
+        collected = _about_contract(item.session.items, contract) or [first]
+        session = self._sessions.get(contract) or self._open(collected)[0]
+        control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
+        _keep(item, _CONTROL, dataclasses.asdict(control))
+        if control.untried:
+            pytest.skip(f"not tried, {control.untried}" + (f": {control.detail}" if control.detail else ""))
+        if control.is_blind:
+            pytest.fail(f"the mutant {control.name!r} was not caught by {control.code}", pytrace=False)
+        if control.is_missed:
+            pytest.xfail(f"missed by this run, which is too weak to see it with {control.code}")
+
+    def _session_for(self, sampler: AnySampler, check: AnyCheck, item: pytest.Item) -> Session:
+        """The session as one test sees it: a sampler made by a test has no name on the command line."""
+        session = self._sessions.get(check.contract) or self._open([check])[0]
+        if any(sampler is loaded for loaded in self._samplers.values()):
+            return session
+        path, _, names = item.nodeid.partition("::")  # relative to pytest's root, which need not be where it was typed
+        test = f"{os.path.relpath(item.path)}::{names}" if names else path
+        options = ["--fairdraw-profile", session.profile.name, "--fairdraw-seed", str(session.seed)]
+        return dataclasses.replace(session, spec=None, command=shlex.join(["pytest", test, *options]))
+
+    def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
+        """The session that all tests of one contract share, and a word about its reference."""
+        option, contract = self.config.option, checks[0].contract
+        reference, about_reference = load_reference(option.fairdraw_reference, checks)
+        self._sessions[contract] = Session(
+            spec=self._spec(contract),
+            profile=PROFILES[option.fairdraw_profile],
+            seed=option.fairdraw_seed,
+            reference=reference,
+            reference_spec=option.fairdraw_reference or (CONTRACTS[contract].reference if reference else None),
+            ends_at=self._ends_at,
+            under_pytest=True,
+            expected=_or_usage_error(lambda: read_expected(option.fairdraw_xfails, option.fairdraw_baseline)),
+        )
+        return self._sessions[contract], about_reference
+
+    # -- hooks --------------------------------------------------------------------------------------------------
+
+    def pytest_sessionstart(self) -> None:
+        """Refuse an unknown sampler, or files that cannot be written, before xdist starts workers."""
+        if self._is_worker or self.config.option.collectonly:
+            return
+        _or_usage_error(self._files.require_writable)
+        if self._sampler_was_named or self._files.are_wanted:
+            self._signals.begin()
+        if self._sampler_was_named:
+            _or_usage_error(lambda: self.named)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out the checks of other suites, and of other contracts than the named sampler's."""
+        only, contract = self.config.getoption("fairdraw_only"), self._contract_asked()
+        asked = [(item, check) for item in items if (check := _about(item))]
+        others = [
+            item for item, check in asked if only not in (None, check.suite) or contract not in (None, check.contract)
+        ]
+        if others:
+            self.config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item not in others]
+
+    def _contract_asked(self) -> str | None:
+        """The contract of the named sampler; `None` if none is named, or nothing is to be run."""
+        if not self._sampler_was_named or self.config.option.collectonly:
+            return None
+        return contract_name(_or_usage_error(lambda: self.named))
+
+    @pytest.hookimpl(tryfirst=True)  # before the terminal asks for the header
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Load what the collected checks need, and word the header."""
+        asked = [(item, check) for item in session.items if (check := _check_of(item))]
+        if self.config.option.collectonly or not (asked or self._sampler_was_named):
+            return
+        self.has_checks = bool(asked)
+        self.header = _or_usage_error(lambda: self._worded_header(asked))
+        self._ending.plan(item.nodeid for item, _ in asked)
+        if self._is_worker:
+            self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
+            self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
+        else:
+            self._signals.begin()
+            self._start_files()
+
+    def _start_files(self) -> None:
+        if self.header is not None:
+            header = self.header
+            _or_usage_error(lambda: self._files.start(header, len(self._ending.planned)))
+
+    def pytest_report_collectionfinish(self) -> list[str]:
+        self.header_was_shown = True
+        return self._header_lines()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:  # Any: a class of xdist, which may be absent
+        """A worker is done; one that ran no test has not said yet what it collected."""
+        self._hear(getattr(node, "workeroutput", {}).get("fairdraw"))
+
+    def _hear(self, sent: tuple[bool, Fields, list[str]] | None) -> None:
+        """What a worker collected; the first that speaks brings the header."""
+        if sent is None:
+            return
+        has_checks, header, planned = sent
+        self.has_checks = self.has_checks or has_checks
+        self._ending.plan(planned)
+        if self.header is None:
+            self.header = Header(**header)
+            self._start_files()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Remember which test runs: a `CheckUnderPytest` is called with the sampler alone."""
+        token = _current_item.set(item)
+        found: dict[str, list[Fields]] = {_RECORD: [], _CONTROL: []}
+        item.stash[_FOUND] = found
+        try:
+            return (yield)
+        finally:
+            _current_item.reset(token)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Hand what was found to the report; xdist sends attributes of reports home."""
+        report = yield
+        found = item.stash.get(_FOUND, {})
+        if call.when == "call" and any(found.values()):
+            report.fairdraw = found  # type: ignore[attr-defined]  # reports take any attribute
+        if self._not_sent is not None:  # with the first report: an interrupted run hears nothing at its end
+            report.fairdraw_start, self._not_sent = self._not_sent, None  # type: ignore[attr-defined]  # as above
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self._is_worker:
+            return
+        self._hear(getattr(report, "fairdraw_start", None))
+        found: dict[str, list[Fields]] = getattr(report, "fairdraw", {})
+        records = [CheckRecord.from_json(fields) for fields in found.get(_RECORD, ())]
+        lost = self._ending.watch(report, has_records=bool(records))
+        for record in [*records, *([lost] if lost else [])]:
+            self.records.append(record)
+            self._files.add(record)
+        self.controls += [Control(**fields) for fields in found.get(_CONTROL, ())]
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        if is_interrupt(excinfo):
+            self._ending.signal = self._signals.received or "SIGINT"
+
+    @pytest.hookimpl(tryfirst=True)  # before the JUnit file is written
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """One verdict for terminal, files, JUnit and exit code. Files are written here, by the controller."""
+        self._signals.end()
+        if self._is_worker or not self._has_run():
+            return
+        summary = self._summary = self._summarised(session.exitstatus)
+        if self.has_checks or self._ending.signal:
+            self._end_with(session, summary)
+        try:
+            self._files.write(self.header or self._bare_header(), summary)
+        except CannotStart as error:
+            self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
+
+    def _has_run(self) -> bool:
+        """Whether there is anything to say: a header, controls alone, or an interrupt before them in a run of ours."""
+        ours = self._sampler_was_named or self._files.are_wanted
+        return self.header is not None or bool(self.controls) or bool(self._ending.signal and ours)
+
+    def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
+        """The summary, which knows how pytest itself ended."""
+        outside = ""
+        if exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            name = pytest.ExitCode(exit_status).name if exit_status in set(pytest.ExitCode) else str(exit_status)
+            outside = f"pytest ended with {name}, see above"
+        return Summary(self.records, self.controls, self._ending.scope(self._narrowed(), outside))
+
+    def _narrowed(self) -> str:
+        """What the user left out by name."""
+        option = self.config.option
+        words = [
+            *([f"--fairdraw-only {option.fairdraw_only}"] if option.fairdraw_only else []),
+            *([f"-k {option.keyword}"] if getattr(option, "keyword", "") else []),
+            *([f"-m {option.markexpr}"] if getattr(option, "markexpr", "") else []),
+            *(["--lf"] if getattr(option, "lf", False) else []),
+            *(f"--deselect {name}" for name in getattr(option, "deselect", None) or ()),
+            *(f"--ignore {name}" for name in getattr(option, "ignore", None) or ()),
+            *(["tests named one by one"] if any("::" in str(argument) for argument in self.config.args) else []),
+        ]
+        return " ".join(words)
+
+    def _end_with(self, session: pytest.Session, summary: Summary) -> None:
+        """Exit with the verdict's code, and say it in the JUnit file; errors of usage and of pytest stay its own."""
+        if session.exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+            return
+        if summary.exit_code != GREEN and (self.has_checks or summary.exit_code != NOTHING_RUN):
+            session.exitstatus = _EXIT_CODES.get(summary.exit_code, summary.exit_code)
+        for plugin in self.config.pluginmanager.get_plugins():
+            if hasattr(plugin, "add_global_property"):  # pytest's writer of JUnit files
+                plugin.add_global_property("fairdraw._report.verdict", summary.verdict)
+                plugin.add_global_property("fairdraw.exit_code", str(int(session.exitstatus)))
+
+    def _bare_header(self) -> Header:
+        """Of a run that was interrupted before a sampler was loaded."""
+        option = self.config.option
+        unknown = "not loaded when the run ended"
+        spec = option.sampler or "ours"
+        return Header(spec, "unknown", option.fairdraw_profile, option.fairdraw_seed, unknown, {})
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        summary = self._summary
+        if summary is None or not (self.has_checks or self.controls or self._ending.signal):
+            return
+        terminalreporter.section("fairdraw")
+        *lines, verdict = summary.lines()
+        for line in lines if self.header_was_shown else [*self._header_lines(), *lines]:
+            terminalreporter.line(line)
+        if self.trouble:
+            terminalreporter.line(self.trouble, red=True)
+        if summary.exit_code == NOTHING_RUN and not self.has_checks:
+            return  # controls alone: no sampler was judged
+        terminalreporter.line(verdict, bold=True, **{summary.judgement.colour: True})
+
+    def _header_lines(self) -> list[str]:
+        return [] if self.header is None else self.header.lines()
+
+    def _worded_header(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
+        checks = {check.id: check for _, check in asked}
+        contracts = {c: [k for k in checks.values() if k.contract == c] for c in CONTRACTS}
+        about = {c: self._open(listed)[1] for c, listed in contracts.items() if listed}
+        samplers = self._samplers_of(asked)
+        option = self.config.option
+        return Header(
+            sampler=", ".join(samplers),
+            device=", ".join(sorted({sampler.device for sampler in samplers.values()})),
+            profile=option.fairdraw_profile,
+            seed=option.fairdraw_seed,
+            reference=_joined(about, "none of these checks needs one"),
+            checks=count_checks(checks.values()),
+            fairness=self._fairness(checks.values(), list(samplers.values())),
+        )
+
+    def _samplers_of(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:
+        """Every sampler that is judged in this run, by the words of the header."""
+        samplers = {sampler.name: sampler for item, _ in asked if (sampler := _params(item).get("sampler"))}
+        if self._sampler_was_named:
+            return {**samplers, self._spec("rejection"): self.named}
+        unnamed = {check.contract for item, check in asked if "sampler" not in _params(item)}
+        for contract in sorted(unnamed):
+            samplers[f"{self._spec(contract)} (the default; choose with --sampler)"] = self.sampler_for(contract)
+        return samplers
+
+    def _fairness(self, checks: Iterable[AnyCheck], samplers: Sequence[AnySampler]) -> str:
+        """What the run can see of each sampler; its name is said if there are several."""
+        option = self.config.option
+        profile = PROFILES[option.fairdraw_profile]
+        words = {}
+        for sampler in samplers:
+            own = [check for check in checks if check.contract == contract_name(sampler)]
+            words[sampler.name] = worded_fairness(own, sampler, profile, option.fairdraw_seed)
+        return _joined(words, NO_STATISTICS)
+
+
+def _joined(words: dict[str, str], nothing: str) -> str:
+    """One text if all say the same, else each with its name."""
+    if len(set(words.values())) <= 1:
+        return next(iter(words.values()), nothing)
+    return "; ".join(f"{name}: {text}" for name, text in words.items())
+
+
+RUN = pytest.StashKey[PytestRun]()
+
+
+def _or_usage_error(action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except CannotStart as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _params(item: pytest.Item) -> dict[str, Any]:  # Any: parameters of any test
+    callspec = getattr(item, "callspec", None)
+    return dict(callspec.params) if callspec else {}
+
+
+def _check_of(item: pytest.Item) -> AnyCheck | None:
+    """The check that a test puts to a sampler, if it does: other tests may be *about* a check."""
+    for value in _params(item).values():
+        if isinstance(value, CheckUnderPytest):
+            return value.check
+        if isinstance(value, Question) and "fairdraw_run" in getattr(item, "fixturenames", ()):
+            return cast("AnyCheck", value)
+    return None
+
+
+def _about(item: pytest.Item) -> AnyCheck | None:
+    """The check that a test is about: it puts it to a sampler, or to a mutant that it has to catch."""
+    check = _check_of(item)
+    if check is not None:
+        return check
+    if "fairdraw_control" not in getattr(item, "fixturenames", ()):
+        return None
+    codes = {value.caught_by[0] for value in _params(item).values() if hasattr(value, "caught_by")}
+    return next((check for check in all_checks() if check.code in codes), None)
+
+
+def _about_contract(items: Iterable[pytest.Item], contract: str) -> list[AnyCheck]:
+    """The checks of one contract that the collected tests are about."""
+    return [check for item in items if (check := _about(item)) and check.contract == contract]
+
+
+def _or_failed(action: Callable[[], T]) -> T:
+    """What `action` gives; what cannot start fails the test in one sentence."""
+    __tracebackhide__ = True
+    try:
+        return action()
+    except CannotStart as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:
+    """Remember what a test found: whole for us, its plain fields as properties for JUnit files."""
+    fields = json.loads(json.dumps(fields))  # enums of strings are no strings to xdist
+    item.stash[_FOUND][prefix].append(fields)
+    plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}
+    item.user_properties += [(prefix + name, value) for name, value in plain.items()]
+    if ("fairdraw.suite_version", __version__) not in item.user_properties:
+        item.user_properties.append(("fairdraw.suite_version", __version__))

@@ -1,0 +1,144 @@
+"""A run as files: JSON lines for machines, a page for people. The command line and the pytest plugin write the same.
+
+    {"kind": "header", "format": "fairdraw-run", "format_version": 1, "sampler": ..., "suite_version": ...}
+    {"kind": "check", "code": "REJ101", "status": "passed", ...}        one for each check
+    {"kind": "control", "name": ..., "caught": true, ...}               one for each mutant
+    {"kind": "summary", "exit_code": 0, "verdict": "GREEN: ..."}        the last line
+
+Lines are appended while the run goes on. A file without the summary is of a run that was killed: INCOMPLETE.
+
+`fairdraw schema` prints the JSON Schema of a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._report.html import page
+from fairdraw._report.summary import Summary
+from fairdraw._report.verdict import Scope
+from fairdraw._run.loading import CannotStart, require_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from fairdraw._report.html import Shown
+    from fairdraw._report.summary import Header
+    from fairdraw._run.runner import CheckRecord
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "RunFiles", "require_writable", "run_lines", "schema_text"]
+
+FORMAT = "fairdraw-run"
+FORMAT_VERSION = 1
+"""Raised when a reader of the old number would misread a line; a new field does not raise it."""
+
+Line = dict[str, Any]  # Any: JSON
+
+
+def run_lines(header: Header, summary: Summary) -> Iterator[Line]:
+    """The whole run, a JSON object at a time."""
+    yield {"kind": "header", "format": FORMAT, "format_version": FORMAT_VERSION, **dataclasses.asdict(header)}
+    yield from ({"kind": "check", **record.to_json()} for record in summary.records)
+    yield from ({"kind": "control", **dataclasses.asdict(control)} for control in summary.controls)
+    yield {"kind": "summary", **summary.to_json()}
+
+
+def schema_text() -> str:
+    """The JSON Schema (draft 2020-12) that every line of such a file obeys."""
+    return resources.files("fairdraw").joinpath("run-line.schema.json").read_text(encoding="utf-8")
+
+
+def require_writable(option: str, path: Path | None) -> None:
+    """Refuse before a run what would lose its result after it. Nothing is left behind, and no file is changed.
+
+    Raises:
+        CannotStart: If `path` can be neither written nor made.
+    """
+    if path is None:
+        return
+    try:
+        if path.exists() and not path.is_dir():
+            path.open("ab").close()  # to append nothing: asking for permission is not enough for root
+        else:
+            tempfile.TemporaryFile(dir=next(p for p in (path, *path.absolute().parents) if p.exists())).close()
+    except OSError as error:
+        raise CannotStart(
+            f"{option}={path} cannot be written: {error.strerror}. Name one in a folder that may be written."
+        ) from None
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Where a run is written; `None`: nowhere.
+
+    Args:
+        lines: JSON lines.
+        page: HTML.
+        option: What the names of the options begin with.
+    """
+
+    lines: Path | None = None
+    page: Path | None = None
+    option: str = "--"
+
+    @property
+    def are_wanted(self) -> bool:
+        """Whether anything is to be written."""
+        return self.lines is not None or self.page is not None
+
+    def require_writable(self) -> None:
+        """Refuse before the run.
+
+        Raises:
+            CannotStart: If one of the files cannot be written, or Jinja2 is missing.
+        """
+        for name, path in ((f"{self.option}json", self.lines), (f"{self.option}html", self.page)):
+            if path is not None and not path.absolute().parent.is_dir():
+                raise CannotStart(f"{name}={path} cannot be written: no such folder. Make it first, or name another.")
+            require_writable(name, path)
+        if self.page is not None:
+            require_extra(f"{self.option}html", "jinja2")
+
+    def start(self, header: Header, num_checks: int) -> None:
+        """Write what is true of a run that has just begun: whatever kills it leaves files that say INCOMPLETE.
+
+        Raises:
+            CannotStart: If that fails.
+        """
+        begun = Summary([], scope=Scope(not_run=num_checks, is_begun=True))
+        lines = json.dumps(next(run_lines(header, begun))) + "\n"
+        self._write({self.lines: lines} if self.lines else {})
+        self._write({self.page: page(header, begun)} if self.page else {})
+
+    def add(self, record: CheckRecord) -> None:
+        """Append a finished check to the lines; `write` puts all of them in order."""
+        if self.lines is not None:
+            with contextlib.suppress(OSError), self.lines.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": "check", **record.to_json()}) + "\n")
+
+    def write(self, header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> None:
+        """Write what was asked for, once the run is over.
+
+        Raises:
+            CannotStart: If that fails now; the disk may be full.
+        """
+        texts = {}
+        if self.lines is not None:
+            texts[self.lines] = "".join(json.dumps(line) + "\n" for line in run_lines(header, summary))
+        if self.page is not None:
+            texts[self.page] = page(header, summary, pictures)
+        self._write(texts)
+
+    def _write(self, texts: dict[Path, str]) -> None:
+        for path, text in texts.items():
+            try:
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise CannotStart(f"{path} cannot be written: {error.strerror}. The run itself is done.") from None

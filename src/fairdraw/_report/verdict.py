@@ -1,0 +1,254 @@
+"""The verdict of a run, as one line and one exit code. It says what was judged, and nothing more.
+
+GREEN means that properties *and* distributions were judged. A run that judged less says so in the same line:
+
+    GREEN: 110 property checks and 34 distribution checks passed
+    GREEN, distributions not judged: --only properties (110 property checks passed)
+    GREEN, distributions not judged: all 34 checks were skipped: ... (76 property checks passed)
+    INCOMPLETE: interrupted by SIGINT after 10 of 64 checks; failed until then: REJ101
+    RED: checks failed: 3; known failures gone: 1
+
+Terminal, HTML, JSON, JUnit and the exit code all come from `verdict_of`, so that they cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from fairdraw._core.budget import undecided_by_budget
+from fairdraw._core.contracts import CONTRACTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairdraw._run.runner import CheckRecord
+
+__all__ = [
+    "GREEN",
+    "INCOMPLETE",
+    "INTERRUPTED",
+    "NOTHING_RUN",
+    "NOT_JUDGED",
+    "RED",
+    "Scope",
+    "Verdict",
+    "verdict_of",
+]
+
+GREEN, RED, NOTHING_RUN, NOT_JUDGED, INCOMPLETE, INTERRUPTED = 0, 1, 3, 10, 11, 130
+"""Exit codes of a run; 2 is a usage error, which has no run. Pytest has a code of its own for NOTHING_RUN: 5."""
+
+_MOST_CODES = 8
+"""Codes that a verdict names; the summary above it has them all."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a run left out, and how it ended, as far as its records do not say it.
+
+    Args:
+        not_run: Planned checks that have no record, because the run ended before them.
+        narrowed: What the user left out by name (`--only properties`, `-k REJ1`); empty if nothing.
+        signal: The signal that interrupted the run (`SIGINT`); empty if none did.
+        outside: Why the run is not green whatever its checks say (`pytest ended with TESTS_FAILED`).
+        num_lost: Mutation controls whose process was lost.
+        is_begun: The run has just begun; a file that still says so belongs to a run that was killed.
+    """
+
+    not_run: int = 0
+    narrowed: str = ""
+    signal: str = ""
+    outside: str = ""
+    num_lost: int = 0
+    is_begun: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line and one exit code."""
+
+    exit_code: int
+    text: str
+
+    @property
+    def colour(self) -> Literal["green", "yellow", "red"]:
+        """Of the line on a terminal and of the page's head."""
+        return (
+            "green" if self.exit_code == GREEN else "yellow" if self.exit_code in (NOT_JUDGED, NOTHING_RUN) else "red"
+        )
+
+
+def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope | None = None) -> Verdict:
+    """The verdict of a run.
+
+    Args:
+        num_missed: Mutants that this run had to catch and did not.
+    """
+    ended = scope or Scope()
+    if ended.is_begun:
+        return Verdict(INCOMPLETE, "INCOMPLETE: written when the run began; it has not ended")
+    unfinished = [record for record in records if record.status == "incomplete"]
+    red = _red_reasons(records, num_missed)
+    if ended.signal:
+        return Verdict(
+            INTERRUPTED, _incomplete(f"interrupted by {ended.signal} after {_done(records, ended)}", records)
+        )
+    if unfinished:
+        return Verdict(INCOMPLETE, _incomplete(_unfinished(unfinished, records, ended), records))
+    if red:
+        not_run = {"checks not run": ended.not_run}
+        return Verdict(RED, "RED: " + "; ".join(f"{what}: {n}" for what, n in (red | not_run).items() if n))
+    if ended.not_run:
+        return Verdict(INCOMPLETE, _incomplete(f"the run ended after {_done(records, ended)}", records))
+    late = [record for record in records if undecided_by_budget(record)]
+    if late:
+        why = f"the time budget ended with {len(late)} of {len(records)} checks undecided"
+        return Verdict(INCOMPLETE, _incomplete(why, records))
+    if ended.num_lost:
+        why = f"the process was lost in {ended.num_lost} mutation controls, which show that checks can fail here"
+        return Verdict(INCOMPLETE, _incomplete(why, records))
+    if ended.outside:
+        return Verdict(RED, f"NOT GREEN: {ended.outside}")
+    if not any(_is_judged(record) for record in records):
+        known = _count(records, "xfailed")
+        why = "every check was skipped" if records else "no check was run"
+        why = "every check was skipped, or is known to raise" if known else why
+        return Verdict(NOTHING_RUN, f"NOTHING MEASURED: {why}")
+    return _green(records, ended)
+
+
+# -- not green ------------------------------------------------------------------------------------------------------
+
+
+def _count(records: Iterable[CheckRecord], *statuses: str) -> int:
+    return sum(record.status in statuses for record in records)
+
+
+def _is_judged(record: CheckRecord) -> bool:
+    """Whether the check came to a judgement: a known exception is none, however well it is known."""
+    raised = CONTRACTS[record.contract].raised
+    return record.status == "passed" or (
+        record.status == "xfailed" and (record.failure_report is None or record.failure_report.code != raised)
+    )
+
+
+def _red_reasons(records: Sequence[CheckRecord], num_missed: int) -> dict[str, int]:
+    found = {
+        "checks failed": _count(records, "failed"),
+        "checks that ended in an exception": _count(records, "error"),
+        "known failures gone": _count(records, "xpassed"),
+        "checks undecided": sum(
+            record.status == "inconclusive" and not undecided_by_budget(record) for record in records
+        ),
+        "mutants missed, so that the checks cannot be trusted here": num_missed,
+    }
+    return found if any(found.values()) else {}
+
+
+def _done(records: Sequence[CheckRecord], ended: Scope) -> str:
+    finished = len(records) - _count(records, "incomplete")
+    return f"{finished} of {len(records) + ended.not_run} checks"
+
+
+def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord], ended: Scope) -> str:
+    total = len(records) + ended.not_run
+    return f"{len(unfinished) + ended.not_run} of {total} checks did not finish: {_codes(unfinished)}"
+
+
+def _incomplete(why: str, records: Sequence[CheckRecord]) -> str:
+    failed = [record for record in records if record.status in ("failed", "error")]
+    undecided = sum(record.status == "inconclusive" and not undecided_by_budget(record) for record in records)
+    others = {"known failures gone": _count(records, "xpassed"), "undecided": undecided}
+    found = [f"failed until then: {_codes(failed)}"] if failed else []
+    found += [f"{what}: {count}" for what, count in others.items() if count]
+    return f"INCOMPLETE: {why}; " + ("; ".join(found) or "nothing else failed")
+
+
+def _codes(records: Sequence[CheckRecord]) -> str:
+    shown = ", ".join(record.code for record in records[:_MOST_CODES])
+    return shown + (f" and {len(records) - _MOST_CODES} more" if records[_MOST_CODES:] else "")
+
+
+# -- green ----------------------------------------------------------------------------------------------------------
+
+_SUITES = {"properties": ("properties", "property"), "statistical": ("distributions", "distribution")}
+"""Suite to what it judges, and what one of its checks is called."""
+
+
+@dataclass(frozen=True)
+class _Gap:
+    """Something that a green run did not judge.
+
+    Args:
+        what: `distributions` or `properties`.
+        why: The reason.
+        is_missing: The sampler's contract has it and the user did not leave it out: the run judged less than expected.
+        has_none: The contract has no such checks.
+    """
+
+    what: str
+    why: str
+    is_missing: bool = False
+    has_none: bool = False
+
+
+def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
+    """GREEN, and what it covers: every sampler of the run is looked at by itself."""
+    groups: dict[tuple[str, str], list[CheckRecord]] = {}
+    for record in records:
+        groups.setdefault((record.sampler, record.contract), []).append(record)
+    of_one_each = len({contract for _, contract in groups}) == len(groups)
+    gaps = [
+        (contract if of_one_each else f"{sampler} ({contract})", gap)
+        for (sampler, contract), own in groups.items()
+        for gap in _gaps(own, contract, ended.narrowed)
+    ]
+    exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
+    passed = _passed(records)
+    if ended.narrowed and all(gap.why != ended.narrowed for _, gap in gaps):
+        passed += f", of those asked for: {ended.narrowed}"
+    return Verdict(exit_code, _green_text(gaps, len(groups), passed))
+
+
+def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap]:
+    """What was not judged of one sampler under one contract."""
+    found = []
+    for suite, (what, _) in _SUITES.items():
+        checks = [record for record in own if record.suite == suite]
+        if any(_is_judged(record) for record in checks):
+            continue
+        if not checks and suite == "statistical" and not CONTRACTS[contract].has_distributions:
+            found.append(_Gap(what, f"the {contract} contract has none", has_none=True))
+        elif not checks:
+            found.append(_Gap(what, narrowed or f"no {_SUITES[suite][1]} check was selected"))
+        else:
+            reason, _ = Counter(record.reason for record in checks).most_common(1)[0]
+            became = "skipped" if all(record.status == "skipped" for record in checks) else "skipped or known to raise"
+            found.append(_Gap(what, f"all {len(checks)} checks were {became}: {reason}", is_missing=True))
+    return found
+
+
+def _passed(records: Sequence[CheckRecord]) -> str:
+    """`110 property checks and 34 distribution checks passed; known failures: 2`."""
+    counts = {word: _count((r for r in records if r.suite == suite), "passed") for suite, (_, word) in _SUITES.items()}
+    told = [f"{count} {word} check{'s' if count > 1 else ''}" for word, count in counts.items() if count]
+    known = _count(records, "xfailed")
+    passed = [f"{' and '.join(told)} passed"] if told else []
+    return "; ".join([*passed, *([f"known failures: {known}"] if known else [])])
+
+
+def _green_text(gaps: list[tuple[str, _Gap]], num_groups: int, passed: str) -> str:
+    """`GREEN`, and in the same line what was not judged and why."""
+    if not gaps:
+        return f"GREEN: {passed}"
+    open_gaps = [(name, gap) for name, gap in gaps if not gap.has_none]
+    if not open_gaps and len(gaps) < num_groups:
+        return f"GREEN: {passed} (no distributions to judge: {', '.join(name for name, _ in gaps)})"
+    by_reason: dict[str, list[str]] = {}
+    for name, gap in open_gaps or gaps:
+        by_reason.setdefault(gap.why, []).append(name)
+    reasons = [why if num_groups == 1 else f"{', '.join(names)}: {why}" for why, names in by_reason.items()]
+    what = " and ".join(dict.fromkeys(gap.what for _, gap in open_gaps or gaps))
+    return f"GREEN, {what} not judged: {'; '.join(reasons)} ({passed})"

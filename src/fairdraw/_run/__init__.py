@@ -1,0 +1,1 @@
+"""Running checks on a sampler: loading, known failures, mutation controls, cost estimates."""

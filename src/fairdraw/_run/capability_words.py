@@ -1,0 +1,87 @@
+"""Capability words explained: what each promises, when to declare it unsupported, and which checks that costs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.loading import all_checks
+from fairdraw.protocols import Capabilities, Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Word", "glossary"]
+
+
+@dataclass(frozen=True)
+class Word:
+    """One capability.
+
+    Args:
+        promise: What is promised while it is open.
+        decline: When to declare it unsupported: a phrase that begins with `if` or `unless`.
+        skipped: Contract to the codes of the checks that are skipped if it, and nothing else, is unsupported.
+        asked: Contract to the number of its checks.
+    """
+
+    capability: Capability
+    promise: str
+    decline: str
+    skipped: Mapping[str, tuple[str, ...]]
+    asked: Mapping[str, int]
+
+    def cost(self, contract: str) -> str:
+        """How many checks of `contract` are skipped without it, as words."""
+        return f"{len(self.skipped[contract])} of {self.asked[contract]}"
+
+    def row(self) -> str:
+        """Its row in the table of docs/own-sampler.md."""
+        cost = "; ".join(f"{contract.replace('_', ' ')} {self.cost(contract)}" for contract in self.skipped)
+        return f"| `{self.capability}` | {self.promise} | {self.decline} | {cost or 'none'} |"
+
+    def lines(self) -> list[str]:
+        """What `fairdraw explain` says about it."""
+        skipped = [
+            f"{contract.replace('_', ' ')} contract: {self.cost(contract)} checks are skipped then: {', '.join(codes)}"
+            for contract, codes in self.skipped.items()
+        ]
+        return [
+            f"{self.capability}, a capability",
+            "",
+            self.promise,
+            f"Declare it unsupported {self.decline}",
+            "",
+            f'in the adapter: unsupported={{"{self.capability}": "your reason"}}',
+            *(skipped or ["no check is skipped then; fewer cases are drawn"]),
+        ]
+
+
+@cache
+def glossary() -> Mapping[str, Word]:
+    """Every capability by its word, in the order of their definition."""
+    texts = _strings_below_members()
+    return {str(one): _word(one, *texts[one.name].split(" Declare it unsupported ")) for one in Capability}
+
+
+def _word(capability: Capability, promise: str, decline: str) -> Word:
+    checks = {contract: all_checks(contract=contract) for contract in CONTRACTS}
+    asked = {contract: len(own) for contract, own in checks.items()}
+    lacking = Capabilities({capability: "it is the only one that is unsupported"})
+    skipped = {contract: tuple(c.code for c in own if c.missing(lacking)) for contract, own in checks.items()}
+    return Word(capability, promise, decline, {name: codes for name, codes in skipped.items() if codes}, asked)
+
+
+def _strings_below_members() -> dict[str, str]:
+    """Member to the string below it, which Python itself does not keep."""
+    texts = {}
+    for member, below in pairwise(ast.walk(ast.parse(inspect.getsource(Capability)))):
+        match member, below:
+            case ast.Assign(targets=[ast.Name(id=name)]), ast.Expr(value=ast.Constant(value=str(text))):
+                texts[name] = " ".join(text.split())
+    return texts

@@ -1,0 +1,367 @@
+"""Mutation controls: known wrong samplers, put in the same run to the checks that have to fail them.
+
+A control is run as the sampler under test is: with the run's profile, seed and time budget, at that sampler's speed, on
+the cases that its capabilities leave. So a count of mutants caught is a count of faults that *this* run could have
+seen. What it says about other runs is kept apart:
+
+* Mutants that are not tried are named with the reason (`Untried`), never left out.
+* A mutant that this run's numbers miss is *weak* if its check fails it under the proven numbers: profile `ci`, a fast
+  sampler that supports everything, and the seed of the release. There every mutant is caught
+  (`docs/mutants.md`, written by `tools/mutants_by_profile.py`). A weak control is reported and does not make a run red:
+  a small profile, or a sampler with few capabilities, may see less.
+* A mutant that is missed under those numbers, too, means that its check is blind here, whatever the run's own numbers:
+  something installed here is not as it should be. That is red, with any profile and any seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.checks import AnyCheck, Check, Profile
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.failures import AdapterError, CheckFailure, Inconclusive
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import DEFAULT_SEED, Session, one_torch_thread
+from fairdraw.protocols import Capabilities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.protocols import AnySampler
+
+__all__ = [
+    "Control",
+    "Planned",
+    "Untried",
+    "controls_for",
+    "controls_lines",
+    "controls_to_json",
+    "mutants_for",
+    "plan_control",
+    "property_mutants",
+    "run_control",
+    "sees",
+]
+
+
+class Untried(StrEnum):
+    """Why a mutant was not tried; each follows "N not tried, "."""
+
+    TOO_SMALL = "below this run's resolution"
+    SKIPPED = "checks skipped for this sampler"
+    OUT_OF_TIME = "the time budget ended"
+    LOST = "its process was lost"
+
+
+@dataclass(frozen=True)
+class Control:
+    """What became of one mutant.
+
+    Args:
+        name: Of the mutant.
+        code: The check that has to catch it.
+        distance: The total-variation distance at which a statistical check caught it.
+        contract: Of the mutant and the check.
+        weak: Missed by this run's numbers, though not under the proven ones: reported, not red.
+        untried: Why it was not tried, a word of `Untried`; empty if it was.
+        detail: More about that.
+    """
+
+    name: str
+    code: str
+    caught: bool
+    seconds: float = 0.0
+    distance: float | None = None
+    contract: str = ""
+    weak: bool = False
+    untried: str = ""
+    detail: str = ""
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it was tried and not caught, for whatever reason."""
+        return not (self.caught or self.untried)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether its check does not see it under the proven numbers either, which makes the run red."""
+        return self.is_missed and not self.weak
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A mutant and the check that has to catch it in this run.
+
+    Args:
+        untried: Why it is not to be tried; empty if it is.
+        detail: More about that.
+    """
+
+    mutant: Mutant
+    check: AnyCheck
+    untried: str = ""
+    detail: str = ""
+
+    def control(self, caught: bool = False, **fields: Any) -> Control:  # Any: fields of Control
+        """What became of it."""
+        return Control(self.mutant.name, self.check.code, caught, contract=self.check.contract, **fields)
+
+
+# -- which mutants, put to which checks ---------------------------------------------------------------------------
+
+
+def mutants_for(contract: str) -> list[Mutant]:
+    """The mutants of a contract; those at the end are put to checks that no other mutant names first.
+
+    So each property is seen failing.
+    """
+    mutants: list[Mutant] = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)]
+    first = {mutant.caught_by[0] for mutant in mutants}
+    others = [check for check in all_checks(contract=contract) if isinstance(check, Check) and check.code not in first]
+    found = [(check, next((m for m in mutants if check.code in m.caught_by), None)) for check in others]
+    return mutants + [dataclasses.replace(m, caught_by=(check.code,)) for check, m in found if m is not None]
+
+
+def property_mutants() -> list[Mutant]:
+    """Those of every contract that a property has to catch."""
+    codes = {check.code for check in all_checks("properties")}
+    return [mutant for contract in CONTRACTS for mutant in mutants_for(contract) if mutant.caught_by[0] in codes]
+
+
+def controls_for(checks: Sequence[AnyCheck], sampler: AnySampler, session: Session) -> list[Planned]:
+    """A plan for each mutant that one of `checks` has to catch, those that are not to be tried included.
+
+    Args:
+        checks: Of the run; all are of the sampler's contract.
+    """
+    codes = {check.code for check in checks}
+    contract = next((check.contract for check in checks), None)
+    mutants = [] if contract is None else mutants_for(contract)
+    return [plan_control(mutant, checks, sampler, session) for mutant in mutants if mutant.caught_by[0] in codes]
+
+
+def plan_control(mutant: Mutant, checks: Iterable[AnyCheck], sampler: AnySampler, session: Session) -> Planned:
+    """Which of `checks` has to catch `mutant` in this run, or why none has to.
+
+    It is the first that the mutant names; if that one is skipped for `sampler`, the next that is not.
+    """
+    named = {check.code: check for check in checks}
+    open_checks, skipped = [], {}
+    for code in mutant.caught_by:
+        if code in named:
+            skipped[code] = named[code].why_not(sampler, session.reference)
+            open_checks += [named[code]] if skipped[code] is None else []
+    if not open_checks:
+        first = named[mutant.caught_by[0]]
+        return Planned(mutant, first, Untried.SKIPPED, skipped[first.code] or "")
+    check = open_checks[0]
+    if check.suite == "statistical" and mutant.min_draws > session.profile.draws_for(sampler.capabilities):
+        return Planned(mutant, check, Untried.TOO_SMALL, f"takes {mutant.min_draws} draws")
+    return Planned(mutant, check)
+
+
+# -- trying one -----------------------------------------------------------------------------------------------------
+
+
+def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Control:
+    """Try one mutant as the run tries `sampler`: the same profile, seed, speed and capabilities.
+
+    Randomness:
+        The cases and draws follow from the run's seed. Only where the mutant is missed by them, the seed of the release
+        decides whether the check is blind; see the module.
+    """
+    if planned.untried:
+        return planned.control(untried=planned.untried, detail=planned.detail)
+    if session.out_of_time():
+        return planned.control(untried=Untried.OUT_OF_TIME)
+    started = time.perf_counter()
+    check, mutant = planned.check, planned.mutant
+    asked = _as_asked(mutant.make(), sampler)
+    if check.why_not(asked, _reference(check)) is not None:
+        # What the mutant lacks and what the sampler lacks leave nothing to ask, say seeded and explicit noise.
+        return planned.control(untried=Untried.SKIPPED, detail="the mutant and the sampler support different things")
+    try:
+        caught, distance = sees(check, asked, session.profile, session.seed, session)
+    except Inconclusive:
+        return planned.control(untried=Untried.OUT_OF_TIME)
+    weak = not caught and _is_weak(planned, sampler, session)
+    seconds = round(time.perf_counter() - started, 3)
+    return planned.control(caught, seconds=seconds, distance=distance, weak=weak)
+
+
+def sees(
+    check: AnyCheck, wrong: AnySampler, profile: Profile, seed: int, session: Session | None = None
+) -> tuple[bool, float | None]:
+    """Whether `check` fails `wrong`, and the distance that a statistical check found. Nothing is shrunk.
+
+    Args:
+        session: Ends with its time budget; `None` for no budget.
+
+    Raises:
+        Inconclusive: If time is out.
+    """
+    out_of_time = session.out_of_time if session is not None else lambda: False
+    stopping = dataclasses.replace(check, body=_raising_caught(check)) if isinstance(check, Check) else check
+    try:
+        with one_torch_thread():
+            stopping.run(wrong, profile=profile, seed=seed, reference=_reference(check), out_of_time=out_of_time)
+    except _Caught:
+        return True, None
+    except CheckFailure as failure:
+        return True, failure.distance
+    except Inconclusive:
+        if out_of_time():
+            raise
+    except Exception:
+        return False, None
+    return False, None
+
+
+_NO_LIMIT = Capabilities()
+_RELEASE = Session()
+"""The proven numbers: profile `ci`, the seed of the release."""
+
+
+def _is_weak(planned: Planned, sampler: AnySampler, session: Session) -> bool:
+    """Whether a mutant that was missed is caught under the proven numbers; without time to ask, it is taken to be."""
+    if _is_proven(planned.check, sampler, session):
+        return False
+    try:
+        caught, _ = sees(planned.check, planned.mutant.make(), _proven(planned.mutant), DEFAULT_SEED, session)
+    except Inconclusive:
+        return True
+    return caught or session.out_of_time()
+
+
+def _proven(mutant: Mutant) -> Profile:
+    """The numbers with which every mutant is caught; some take more draws than `ci` has."""
+    numbers = _RELEASE.profile
+    draws = max(numbers.draws, mutant.min_draws)
+    return Profile("proven", numbers.examples, numbers.examples, draws, draws)
+
+
+def _is_proven(check: AnyCheck, sampler: AnySampler, session: Session) -> bool:
+    """Whether the run's own numbers are no smaller than the proven ones, so that a miss needs no second look."""
+    can, least = sampler.capabilities, _RELEASE.profile
+    enough = (
+        session.profile.examples_for(can, 1.0) >= least.examples
+        if isinstance(check, Check)
+        else session.profile.draws_for(can) >= least.draws
+    )
+    return enough and session.seed == DEFAULT_SEED and not can.unsupported
+
+
+def _reference(check: AnyCheck) -> AnySampler | None:
+    """The specification: no control depends on which reference sampler is installed."""
+    reference: AnySampler | None = load_part(CONTRACTS[check.contract].right)() if check.differential else None
+    return reference
+
+
+def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
+    """The mutant, no faster than the sampler beside it and with nothing supported that the sampler does not support."""
+    own, beside = mutant.capabilities, sampler.capabilities
+    return _Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
+
+
+class _Limited:
+    """A mutant with other capabilities: it is given the cases, and as many draws, as these ask for."""
+
+    def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
+        self._mutant, self._capabilities = mutant, capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
+
+    @property
+    def name(self) -> str:
+        return self._mutant.name
+
+    @property
+    def device(self) -> str:
+        return self._mutant.device
+
+    def __getattr__(self, name: str) -> Any:  # Any: whatever the mutant has
+        return getattr(self._mutant, name)
+
+
+class _Caught(BaseException):
+    """Leaves Hypothesis at once; an `Exception` would be shrunk, and a control needs no smallest example."""
+
+
+def _raising_caught(check: Check) -> Any:  # Any: a body of the check's kind
+    """The check's body; a failure, or an answer that is none, ends the search. Any other exception is no catch."""
+
+    def body(*arguments: Any) -> None:  # Any: those of the check's own body
+        try:
+            check.body(*arguments)
+        except (CheckFailure, AdapterError):
+            raise _Caught from None
+
+    return body
+
+
+# -- saying what became of them -------------------------------------------------------------------------------------
+
+_MOST_NAMES = 8
+"""In a line of text; files name all."""
+
+
+def controls_lines(controls: Sequence[Control]) -> list[str]:
+    """What the mutants of a run show, per contract: caught, missed and not tried, as text."""
+    if not controls:
+        return ["mutation controls: none in this run"]
+    contracts = dict.fromkeys(control.contract for control in controls)
+    return [line for name in contracts for line in _lines_of(name, [c for c in controls if c.contract == name])]
+
+
+def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
+    tried = [control for control in controls if not control.untried]
+    weak = [control for control in tried if control.is_missed and control.weak]
+    lines = [_count_line(contract, tried)] if tried else [_heading(contract) + f"none of {len(controls)} tried"]
+    if weak:
+        lines.append(f"  {len(weak)} missed by this run, which is too weak to see them: {_names(weak)}")
+    for why in Untried:
+        untried = [control for control in controls if control.untried == why]
+        if untried:
+            lines.append(f"  {len(untried)} not tried, {why}: {_names(untried)}")
+    blind = [control for control in tried if control.is_blind]
+    return lines + [f"  missed: {control.name} was not caught by {control.code}" for control in blind]
+
+
+def _heading(contract: str) -> str:
+    return f"mutation controls ({contract}): " if contract else "mutation controls: "
+
+
+def _count_line(contract: str, tried: Sequence[Control]) -> str:
+    caught = [control for control in tried if control.caught]
+    distances = [control.distance for control in caught if control.distance is not None]
+    smallest = f", smallest TV caught {min(distances):.2g}" if distances else ""
+    seconds = sum(control.seconds for control in tried)
+    return f"{_heading(contract)}{len(caught)}/{len(tried)} caught at this run's numbers in {seconds:.1f} s{smallest}"
+
+
+def _names(controls: Sequence[Control]) -> str:
+    """The mutants with their checks; many are counted."""
+    shown = [f"{control.name} ({_about(control)})" for control in controls[:_MOST_NAMES]]
+    rest = len(controls) - len(shown)
+    return "; ".join(shown) + (f"; and {rest} more, which --json and --html name" if rest else "")
+
+
+def _about(control: Control) -> str:
+    """Its check, and what the fault takes to be seen; why a check is skipped stands beside that check."""
+    return f"{control.code} {control.detail}" if control.untried == Untried.TOO_SMALL else control.code
+
+
+def controls_to_json(controls: Sequence[Control]) -> dict[str, Any]:  # Any: JSON
+    """Counts for the summary line of a run's file. `planted` are those that were tried."""
+    untried = Counter(control.untried for control in controls if control.untried)
+    tried = len(controls) - untried.total()
+    missed = sum(control.is_missed for control in controls)
+    return {"planted": tried, "caught": tried - missed, "weak": sum(c.weak for c in controls), "untried": dict(untried)}

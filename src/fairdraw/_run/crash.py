@@ -1,0 +1,182 @@
+"""Crash files: one failing case as JSON, to be replayed after a fix or on another machine.
+
+The case of a property is the smallest batch that broke it; that of a distribution is how much was drawn, from the
+stored seed. A file is signed where it is written, so that `fairdraw replay` can tell files of this folder from foreign
+ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairdraw import __version__
+from fairdraw._core.checks import DistributionCase
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.signature import is_signed, sign
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "Crash", "CrashFileError", "read_crash", "write_crash"]
+
+FORMAT = "fairdraw-crash"
+FORMAT_VERSION = 1
+"""Raised when a reader of the old number would misread the file."""
+
+
+class CrashFileError(Exception):
+    """A file that cannot be replayed. One sentence says why."""
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What it takes to see one failure again.
+
+    Args:
+        sampler: As given to `--sampler`; `None` if it was an object of a test.
+        reference: Name of the sampler compared with, of differential checks.
+        case: `to_json()` of the case.
+        seed: Of the session that found it; distributions are drawn from it, and the case of a property needs none.
+        signature: Of all other fields; empty until it is written, and where no key can be kept.
+    """
+
+    sampler: str | None
+    reference: str | None
+    check: str
+    contract: str
+    case: dict[str, Any]  # Any: JSON
+    seed: int
+    effect: str
+    suite_version: str = field(default=__version__)
+    signature: str = field(default="", compare=False)
+
+    def text(self) -> str:
+        """The file's text without its signature."""
+        fields = {name: value for name, value in dataclasses.asdict(self).items() if name != "signature"}
+        return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **fields}, indent=1)
+
+    def is_own(self) -> bool:
+        """Whether this account wrote it in the current directory, and nobody changed it since."""
+        return is_signed(self.text(), self.signature)
+
+    def rebuild(self, suite: str = "properties") -> Any:  # Any: a case of the contract, or a `DistributionCase`
+        """The case, after building what it describes once.
+
+        Args:
+            suite: Of the check.
+
+        Raises:
+            CrashFileError: If the recipe is none of this release.
+        """
+        if self.contract not in CONTRACTS:
+            raise CrashFileError(f"fairdraw {__version__} knows no contract {self.contract!r}")
+        try:
+            kind = DistributionCase if suite == "statistical" else load_part(CONTRACTS[self.contract].case)
+            case = kind.from_json(self.case)
+            case.build()
+        except Exception as error:
+            raise CrashFileError(
+                f"its case cannot be built ({type(error).__name__}: {error}); "
+                f"it was written by fairdraw {self.suite_version}, this is {__version__}"
+            ) from error
+        return case
+
+
+def write_crash(folder: Path, crash: Crash) -> Path:
+    """Write `crash`, signed, into `folder` under a name made of its content.
+
+    An existing file is never overwritten, unless it says the same without a signature of this folder (it was copied
+    here): then it is signed, as the failure was now seen here, too.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    text = crash.text()
+    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{crash.check}-{digest}.json"
+    signed = dataclasses.replace(crash, signature=sign(text))
+    content = json.dumps({**json.loads(text), "signature": signed.signature}, indent=1) + "\n"
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(content)
+    except FileExistsError:
+        known = _known(path)
+        if known is None or known.text() != text:
+            raise
+        if not known.is_own():
+            _replace(path, content)
+    return path
+
+
+def _known(path: Path) -> Crash | None:
+    """The crash that `path` holds; `None` if it is something else."""
+    try:
+        return read_crash(path)
+    except CrashFileError:
+        return None
+
+
+def _replace(path: Path, content: str) -> None:
+    """Put `content` in the file's place at once: whoever reads it meanwhile finds one or the other."""
+    fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+    fresh.write_text(content, encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def read_crash(path: Path) -> Crash:
+    """The crash stored in `path`.
+
+    Raises:
+        CrashFileError: If it cannot be read, is not a crash file, is damaged, or is of a newer format.
+    """
+    content = _parse(path)
+    version = content.pop("format_version", None)
+    if content.pop("format", None) != FORMAT or not isinstance(version, int):
+        raise CrashFileError("it is not a crash file of fairdraw")
+    if version > FORMAT_VERSION:
+        raise CrashFileError(
+            f"its format is {version}, newer than {FORMAT_VERSION}, which fairdraw {__version__} reads; "
+            f"it was written by fairdraw {content.get('suite_version')}"
+        )
+    try:
+        return _typed(Crash(**content))
+    except TypeError as error:
+        raise CrashFileError(f"it is damaged: {str(error).removeprefix('Crash.__init__() ')}") from error
+
+
+def _parse(path: Path) -> dict[str, Any]:  # Any: JSON
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CrashFileError(f"it cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or not JSON
+        raise CrashFileError(f"it is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise CrashFileError("it is not a crash file of fairdraw")
+    return content
+
+
+def _typed(crash: Crash) -> Crash:
+    """`crash`, if its fields have the types that they should have."""
+    wanted: dict[str, type | tuple[type, ...]] = {
+        "sampler": (str, type(None)),
+        "reference": (str, type(None)),
+        "check": str,
+        "contract": str,
+        "case": dict,
+        "seed": int,
+        "effect": str,
+        "suite_version": str,
+        "signature": str,
+    }
+    for name, types in wanted.items():
+        if not isinstance(getattr(crash, name), types):
+            raise TypeError(f"{name}={getattr(crash, name)!r} is of the wrong type")
+    return crash

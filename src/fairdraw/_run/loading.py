@@ -1,0 +1,235 @@
+"""From words to objects: the sampler under test, the reference, the checks."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
+from fairdraw.protocols import AnySampler, Capability
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fairdraw._core.checks import AnyCheck, Question
+
+__all__ = [
+    "NO_REFERENCE",
+    "SUITES",
+    "CannotStart",
+    "KnownFailure",
+    "all_checks",
+    "all_questions",
+    "as_sampler",
+    "is_built_in",
+    "known_defects",
+    "known_failure",
+    "last_line",
+    "load_reference",
+    "load_sampler",
+    "require_extra",
+]
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "properties": (
+        "fairdraw.properties.rejection",
+        "fairdraw.properties.sampling",
+        "fairdraw.properties.logits_plan",
+        "fairdraw.properties.penalties",
+        "fairdraw.properties.thinking_budget",
+    ),
+    "statistical": ("fairdraw.statistical.rejection", "fairdraw.statistical.sampling"),
+}
+"""Suite to the modules whose `CHECKS` it is made of."""
+
+NO_REFERENCE = "none"
+"""The word that switches differential checks off."""
+
+_ADAPTERS = Path(__file__).parent / "adapters"
+
+
+class CannotStart(Exception):
+    """The run cannot start: an unknown sampler, a factory that raises, not a sampler. One sentence says why."""
+
+
+BESIDE_CHECKS = ("fairdraw.statistical._nightly:LEDGER",)
+"""Questions that a run may ask beside `all_checks`; reports print their codes, too."""
+
+
+def all_questions() -> tuple[Question, ...]:
+    """Everything that has a code of its own, in the order of the codes: `all_checks`, and what is asked beside them."""
+    # Any: each is a Question, which the protocol AnyCheck does not say.
+    found: list[Any] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
+    return tuple(sorted(found, key=lambda question: str(question.code)))
+
+
+def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:
+    """The shipped checks, of one suite and one contract or of all, in the order of their codes."""
+    names = [module for suite, modules in SUITES.items() if only in (None, suite) for module in modules]
+    checks: Iterable[AnyCheck] = (check for name in names for check in importlib.import_module(name).CHECKS)
+    return tuple(sorted((c for c in checks if contract in (None, c.contract)), key=lambda check: check.code))
+
+
+def load_sampler(spec: str) -> AnySampler:
+    """The sampler called `spec`: a built-in or registered name, or `pkg.module:factory`.
+
+    Raises:
+        CannotStart: If there is none, its factory raises, or it makes something else.
+    """
+    # By name, not by an import statement: no layer of the suite depends on the adapters.
+    adapters = importlib.import_module("fairdraw._adapters")
+    try:
+        sampler = adapters.load(spec)
+    except adapters.SamplerNotFound as error:
+        raise CannotStart(f"{error}{_where(error.__cause__)}") from error
+    except (Exception, SystemExit) as error:
+        raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
+    return as_sampler(sampler)
+
+
+def is_built_in(spec: str) -> bool:
+    """Whether `spec` names one of fairdraw's own samplers, whose code comes with it."""
+    built_in: tuple[str, ...] = importlib.import_module("fairdraw._adapters").BUILT_IN
+    return spec in built_in
+
+
+def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:
+    """The sampler that differential checks compare with, and a word about it for the header.
+
+    Args:
+        name: A sampler; `none` for no reference; `None` for the real vLLM if it can be loaded.
+        checks: Of one contract. Nothing is loaded unless one is a differential: importing vLLM takes seconds.
+
+    Raises:
+        CannotStart: If a sampler was named and cannot be loaded.
+    """
+    if name == NO_REFERENCE:
+        return None, "none, as asked"
+    asking = next((check for check in checks if check.differential), None)
+    if asking is None:
+        return None, "not needed by these checks"
+    try:
+        reference = load_sampler(name or CONTRACTS[asking.contract].reference)
+    except CannotStart as error:
+        if name is not None:
+            raise
+        return None, f"none ({error})"
+    _require_contract(reference, asking.contract)
+    return reference, reference.name
+
+
+def require_extra(option: str, module: str) -> None:
+    """Refuse an option before the run if what it needs cannot be imported; it comes with the extra `report`.
+
+    Raises:
+        CannotStart: If so; it says how to install it.
+    """
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise CannotStart(
+            f"{option}: {module} cannot be imported ({error}), but it is needed. Use pip install 'fairdraw[report]'."
+        ) from None
+
+
+def _require_contract(reference: AnySampler, asked: str) -> None:
+    found = contract_of(reference)
+    if found is None or found.name != asked:
+        raise CannotStart(
+            f"reference {reference.name}: contract={getattr(found, 'name', None)!r}, but these checks ask about "
+            f"{asked!r}. Name another reference, or none."
+        )
+
+
+def as_sampler(value: object) -> AnySampler:
+    """`value`, if it has what a sampler has.
+
+    Raises:
+        CannotStart: If an attribute is missing, or a known defect belongs to no check or says no reason.
+    """
+    contract = contract_of(value)
+    if contract is None or not isinstance(value, AnySampler) or not hasattr(value, contract.method):
+        raise CannotStart(
+            f"sampler={type(value).__name__} has no {missing_parts(value)}, but a sampler must have one. "
+            "Wrap a function with fairdraw.rejection_sampler(function)."
+        )
+    drafts = {Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS}
+    if contract.name == "rejection" and drafts <= set(value.capabilities.unsupported):
+        raise CannotStart(
+            f"sampler {value.name}: dense-drafts and one-hot-drafts are unsupported, but it must take one kind of drafts. "
+            "Close one at most."
+        )
+    unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})
+    if unknown:
+        raise CannotStart(
+            f"sampler {value.name}: known_defects={unknown}, but keys must be codes of checks. See: fairdraw list"
+        )
+    return value
+
+
+@dataclass(frozen=True)
+class KnownFailure:
+    """A check that a sampler is known to fail.
+
+    Args:
+        reason: Why, for reports.
+        cases: How many cases (statistical checks: draws) it takes to see the failure; a run with fewer that does not
+            see it cannot call it gone. 0: as many as profile `ci` gives a sampler of that speed.
+    """
+
+    reason: str
+    cases: int = 0
+
+
+def known_failure(value: object) -> KnownFailure:
+    """What an entry says: a reason, or a table of `reason` and `cases`.
+
+    Raises:
+        ValueError: If it is neither. The message ends a sentence that names the entry.
+
+    Example:
+        >>> known_failure({"reason": "rare", "cases": 60})
+        KnownFailure(reason='rare', cases=60)
+    """
+    table = value if isinstance(value, Mapping) else {"reason": value}
+    reason, cases = table.get("reason"), table.get("cases", 0)
+    if not isinstance(reason, str) or not reason.strip():
+        raise ValueError("gives no reason")
+    if type(cases) is not int or cases < 0 or set(table) - {"reason", "cases"}:
+        raise ValueError(f"says {dict(table)!r}, but beside a reason it may say only cases, a whole number")
+    return KnownFailure(reason, cases)
+
+
+def known_defects(sampler: object) -> dict[str, KnownFailure]:
+    """Check code to what is known about its failure; empty if the sampler declares none.
+
+    Raises:
+        CannotStart: If an entry is no reason.
+    """
+    declared: Mapping[str, object] = getattr(sampler, "known_defects", {})
+    found = {}
+    for code, value in declared.items():
+        try:
+            found[code] = known_failure(value)
+        except ValueError as error:
+            raise CannotStart(f"sampler {getattr(sampler, 'name', '')}: known_defects[{code!r}] {error}.") from None
+    return found
+
+
+def last_line(error: BaseException) -> str:
+    """The exception as Python prints it, and where it was raised."""
+    return "".join(traceback.format_exception_only(error)).strip().splitlines()[0] + _where(error)
+
+
+def _where(error: BaseException | None) -> str:
+    """` (file:line in function)` of the frame that raised, if it is in somebody's file and not in the adapters."""
+    frames = traceback.extract_tb(error.__traceback__) if error is not None else []
+    if not frames or not Path(frames[-1].filename).is_file() or Path(frames[-1].filename).parent == _ADAPTERS:
+        return ""
+    path = Path(frames[-1].filename)
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({shown}:{frames[-1].lineno} in {frames[-1].name})"

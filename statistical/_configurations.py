@@ -1,0 +1,266 @@
+"""Fixed experiments: small distributions under which every event that a statistic looks at has enough mass.
+
+Random distributions are good at finding crashes and bad at finding unfairness: most of them hardly ever reject, or
+hardly ever reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 to 56 %
+rejections per step), and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING`
+has equal distributions, so that every row ends in a bonus token; `RAGGED` mixes requests of different length whose
+distributions differ, so that reading a neighbour's row cannot go unnoticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import SpecDecodeBatch
+from fairdraw.statistical._distributions import softmax_probs
+from fairdraw.statistical._validation import check_probs, refuse
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "AGREEING",
+    "CONFIGURATIONS",
+    "DISAGREEING",
+    "ONE_HOT",
+    "RAGGED",
+    "Configuration",
+    "Drafter",
+    "RequestDistributions",
+    "draw_drafts",
+    "draw_one_distribution",
+    "draw_tokens",
+]
+
+Drafter = Callable[["NDArray[np.float64]", int], "NDArray[np.int32]"]
+"""From draft distributions `[num_tokens, vocab_size]` and a seed to a draft token per row: the harness's, or the user's
+own.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class RequestDistributions:
+    """The distributions of one request.
+
+    Args:
+        target_logits: One row per draft token, and one for the bonus token; the sampler gets the former as they are.
+        draft_probs: What each draft token is drawn from.
+        one_hot: The sampler is not told `draft_probs`.
+    """
+
+    target_logits: NDArray[np.float32]  # [num_draft + 1, vocab_size] float32
+    draft_probs: NDArray[np.float32]  # [num_draft, vocab_size] float32
+    one_hot: bool = False
+
+    @property
+    def num_draft(self) -> int:
+        return len(self.draft_probs)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.target_logits.shape[1])
+
+    def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
+        """The target distributions that the stored logits stand for."""
+        return softmax_probs(self.target_logits)
+
+    def exact_draft_probs(self) -> NDArray[np.float64]:  # [num_draft, vocab_size] float64
+        """The draft distributions that the stored probabilities stand for."""
+        return check_probs("exact_draft_probs", "draft_probs", self.draft_probs)
+
+
+def request_distributions(
+    target_probs: ArrayLike, draft_probs: ArrayLike, *, one_hot: bool = False, roll: int = 0
+) -> RequestDistributions:
+    """Distributions from probabilities, stored in float32 as a model would; `roll` relabels the vocabulary
+    cyclically.
+    """
+    with np.errstate(divide="ignore"):
+        logits = np.log(np.roll(np.asarray(target_probs, dtype=np.float64), roll, axis=1))
+    drafts = np.roll(np.asarray(draft_probs, dtype=np.float64), roll, axis=1)
+    return RequestDistributions(logits.astype(np.float32), drafts.astype(np.float32), one_hot)
+
+
+@dataclass(frozen=True, eq=False)
+class Configuration:
+    """A batch of requests whose distributions repeat in a cycle.
+
+    Args:
+        requests: Request `i` of a batch has the distributions `requests[i % len(requests)]`.
+        targets: Codes of the statistics that it is made for; others would cost false-fail rate and find nothing new.
+    """
+
+    name: str
+    requests: tuple[RequestDistributions, ...]
+    targets: tuple[str, ...]
+
+    @property
+    def max_spec_len(self) -> int:
+        return max(request.num_draft for request in self.requests)
+
+    def __str__(self) -> str:
+        return self.name.upper().replace("-", "_")
+
+    def without_draft_probs(self) -> Configuration:
+        """The same distributions, but the sampler is not told those of the drafts: for samplers of one-hot drafts
+        alone.
+        """
+        told = tuple(replace(request, one_hot=True) for request in self.requests)
+        return replace(self, name=f"{self.name}, one-hot", requests=told)
+
+    def batch(
+        self, batch_size: int, seed: int, *, drafter: Drafter | None = None, device: str = "cpu"
+    ) -> SpecDecodeBatch:
+        """A batch with fresh draft tokens and bonus tokens.
+
+        Args:
+            drafter: Draws the draft tokens; `draw_drafts` if `None`.
+
+        Raises:
+            ValueError: If `batch_size` is not a multiple of the cycle.
+
+        Randomness:
+            Drafts from `drafter(distributions, seed)`; bonus tokens from a stream of their own, hashed from `seed`.
+        """
+        num_cycles, rest = divmod(batch_size, len(self.requests))
+        if num_cycles == 0 or rest:
+            cycle = len(self.requests)
+            raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
+        bonus_distributions = np.stack([request.exact_target_probs()[-1] for request in self.requests])
+        return self._with_tokens(
+            _template(self, batch_size, device),
+            self._drafts(num_cycles, seed, drafter),
+            _draw_cycles(bonus_distributions, num_cycles, derive_seed("bonus", seed)),
+            f"{self}.batch({batch_size}, seed={seed})",
+        )
+
+    def _drafts(self, num_cycles: int, seed: int, drafter: Drafter | None) -> NDArray[np.int32]:  # [num_tokens] int32
+        distributions = np.concatenate([request.exact_draft_probs() for request in self.requests])
+        if drafter is None:
+            return _draw_cycles(distributions, num_cycles, seed)
+        return drafter(np.tile(distributions, (num_cycles, 1)), seed)
+
+    @staticmethod
+    def _with_tokens(
+        template: SpecDecodeBatch,
+        draft_token_ids: NDArray[np.int32],  # [num_tokens] int32
+        bonus_token_ids: NDArray[np.int32],  # [batch_size] int32
+        origin: str,
+    ) -> SpecDecodeBatch:
+        """A copy of the template, which a sampler may spoil, with the tokens of one call."""
+        import torch
+
+        return template.clone().replace(
+            draft_token_ids=torch.from_numpy(draft_token_ids).to(template.device),
+            bonus_token_ids=torch.from_numpy(bonus_token_ids[:, None]).to(template.device),
+            num_draft_tokens=list(template.num_draft_tokens),
+            origin=origin,
+        )
+
+
+@lru_cache(maxsize=16)
+def _template(configuration: Configuration, batch_size: int, device: str) -> SpecDecodeBatch:
+    """What all batches of a size have in common; its tokens are 0."""
+    import torch
+
+    requests, num_cycles = configuration.requests, batch_size // len(configuration.requests)
+    counts = [request.num_draft for request in requests] * num_cycles
+    draft_probs = np.concatenate([request.draft_probs for request in requests])
+    target_logits = np.concatenate([request.target_logits[:-1] for request in requests])
+    return SpecDecodeBatch(
+        draft_token_ids=torch.zeros(sum(counts), dtype=torch.int32),
+        num_draft_tokens=counts,
+        cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
+        max_spec_len=configuration.max_spec_len,
+        draft_probs=None if requests[0].one_hot else torch.from_numpy(np.tile(draft_probs, (num_cycles, 1))),
+        target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))),
+        bonus_token_ids=torch.zeros((batch_size, 1), dtype=torch.int32),
+        temperature=torch.ones(batch_size),
+    ).to(device)
+
+
+def _draw_cycles(
+    distributions: NDArray[np.float64],  # [num_rows, vocab_size] float64
+    num_cycles: int,
+    seed: int,
+) -> NDArray[np.int32]:  # [num_cycles * num_rows] int32
+    """`draw_drafts` of the distributions, repeated `num_cycles` times."""
+    uniforms = np.random.default_rng(derive_seed("draft", seed)).random((num_cycles, len(distributions)))
+    drawn = [
+        draw_one_distribution(distribution, column)
+        for distribution, column in zip(distributions, uniforms.T, strict=True)
+    ]
+    return np.stack(drawn, axis=1).ravel() if drawn else np.empty(0, dtype=np.int32)
+
+
+def draw_one_distribution(
+    probs: NDArray[np.float64],  # [vocab_size] float64
+    uniforms: NDArray[np.float64],  # [...] float64, in [0, 1)
+) -> NDArray[np.int32]:  # [...] int32
+    """A token of the same distribution for each uniform; the same tokens as `draw_tokens`, without a row for each."""
+    cumulative = np.cumsum(probs)
+    cumulative /= cumulative[-1]
+    # Distributions are short: counting the steps that a uniform has passed is faster than a search.
+    drawn = np.zeros(uniforms.shape, dtype=np.int32)
+    for step in cumulative[:-1]:
+        drawn += uniforms >= step
+    return drawn
+
+
+def draw_tokens(
+    probs: NDArray[np.float64],  # [num_rows, vocab_size] float64
+    uniforms: NDArray[np.float64],  # [num_rows] float64, in [0, 1)
+) -> NDArray[np.int32]:  # [num_rows] int32
+    """One token per row by inverse CDF; a token of probability 0 is never drawn."""
+    cumulative = np.cumsum(probs, axis=1)
+    cumulative /= cumulative[:, -1:]
+    return np.asarray((uniforms[:, None] >= cumulative).sum(axis=1), dtype=np.int32)
+
+
+def draw_drafts(probs: NDArray[np.float64], seed: int) -> NDArray[np.int32]:  # [num_tokens] int32
+    """The harness's drafter: one draft token per row of `probs`, from a NumPy stream that no sampler uses."""
+    return draw_tokens(probs, np.random.default_rng(derive_seed("draft", seed)).random(len(probs)))
+
+
+_TARGET = [[0.40, 0.25, 0.15, 0.10, 0.10, 0.0], [0.05, 0.30, 0.30, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.3, 0.3, 0.0]]
+_DRAFT = [[0.10, 0.20, 0.30, 0.25, 0.05, 0.10], [0.30, 0.25, 0.10, 0.15, 0.20, 0.0]]
+_PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.1], [0.0, 0.3, 0.3, 0.2, 0.1, 0.1]]
+_PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
+_ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
+
+DISAGREEING = Configuration(
+    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8")
+)
+"""0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
+
+ONE_HOT = Configuration(
+    "one-hot",
+    (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),),
+    ("S1", "S2", "S3", "S4", "S5", "S8"),
+)
+"""0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
+
+AGREEING = Configuration(
+    "agreeing", (request_distributions([_ONE_DISTRIBUTION] * 3, [_ONE_DISTRIBUTION] * 2),), ("S1", "S5")
+)
+"""Both drafts are accepted in every row."""
+
+RAGGED = Configuration(
+    "ragged",
+    (
+        request_distributions(_TARGET, _DRAFT),
+        request_distributions(_TARGET[:2], _DRAFT[:1], roll=2),
+        request_distributions(_TARGET[1:2], np.empty((0, 6))),
+        request_distributions(_TARGET, _DRAFT, roll=4),
+    ),
+    ("S1",),
+)
+"""Requests of 2, 1, 0 and 2 drafts, no two of them with the same distributions."""
+
+CONFIGURATIONS = (DISAGREEING, ONE_HOT, AGREEING, RAGGED)

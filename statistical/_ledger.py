@@ -1,0 +1,162 @@
+"""Evidence over nights: small biases add up until they are found, and honest code is left in peace.
+
+A line of the ledger holds one table of one sampler on one device, and looks at it in two ways.
+
+* *Is something wrong since recently?* The nights' e-values multiply; an e-detector starts anew whenever the past speaks
+  *for* the null, so that a fault introduced today need not climb out of last year's luck:
+  `M_t = E_t * max(1, M_{t-1})`.
+* *Was something always a little wrong?* A bias far below one night's discrepancy makes the product of nightly e-values
+  shrink, not grow. The nights' *counts* add up, and an e-process over all of them, which bets on smaller and smaller
+  distances, finds any fixed bias in the end (if 65536 nights' worth of samples show it, after pooling).
+
+Error rates:
+    Each is given half of `false_fail_rate`. On honest code the detector's mean time to an alarm is at least
+    `2 / false_fail_rate` nights, and the counts *ever* alarm with probability at most `false_fail_rate / 2`.
+
+Reference:
+    Shin, Ramdas, Rinaldo (2023), arXiv:2203.03532 (e-detectors).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw.statistical._evidence import log_e_value
+from fairdraw.statistical._validation import check_rate, refuse
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from fairdraw.statistical._design import SamplePlan
+
+__all__ = ["Ledger", "LedgerEntry"]
+
+_NUM_P_VALUES_KEPT = 365
+
+_LIFELONG_CONCENTRATIONS = tuple(4.0**power for power in range(-2, 9))
+"""In units of one night's samples, so up to 65536 nights' worth. A grid this wide costs `log(11)`."""
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """One line of the ledger.
+
+    Args:
+        fingerprint: Of the sampler; the line starts anew when it changes.
+        log_detector: Logarithm of `M_t`; 0 on an empty line.
+        cells: Fingerprint of the plan; counts of other cells cannot be added and start anew.
+        counts: Sum over the nights with these cells.
+        log_lifelong: Logarithm of the e-value of `counts`.
+        p_values: Of the last nights, for whoever tests the suite itself: they must be uniform.
+        seeds: Of the last nights: the same draws are no new evidence.
+    """
+
+    fingerprint: str
+    num_nightly_runs: int = 0
+    log_detector: float = 0.0
+    cells: str = ""
+    counts: tuple[int, ...] = ()
+    log_lifelong: float = 0.0
+    p_values: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+    def advance(
+        self,
+        counts: NDArray[np.int64],  # [num_pools] int64
+        plan: SamplePlan,
+        p_value: float,
+        seed: int | None = None,
+    ) -> LedgerEntry:
+        """The line after one more night with these pooled counts.
+
+        Raises:
+            ValueError: If the counts have other cells than the plan, or an earlier night had the same seed.
+        """
+        if seed in self.seeds:
+            raise refuse("LedgerEntry.advance", f"seed={seed}", "nights must differ", "Draw a fresh seed.")
+        probs, num_planned, tolerance = plan.pooling.probs, plan.num_samples, plan.tolerance
+        night = float(log_e_value(counts, probs, num_planned, tolerance))
+        cells = hashlib.blake2b(probs.tobytes() + f"{num_planned} {tolerance}".encode(), digest_size=8).hexdigest()
+        total = counts + np.array(self.counts, dtype=np.int64) if cells == self.cells else counts
+        lifelong = log_e_value(total, probs, num_planned, tolerance, concentrations=_LIFELONG_CONCENTRATIONS)
+        return LedgerEntry(
+            self.fingerprint,
+            num_nightly_runs=self.num_nightly_runs + 1,
+            log_detector=night + max(0.0, self.log_detector),
+            cells=cells,
+            counts=tuple(total.tolist()),
+            log_lifelong=float(lifelong),
+            p_values=(*self.p_values, p_value)[-_NUM_P_VALUES_KEPT:],
+            seeds=(*self.seeds, *(() if seed is None else (seed,)))[-_NUM_P_VALUES_KEPT:],
+        )
+
+    @property
+    def log10_evidence(self) -> float:
+        """The larger of both looks at the line."""
+        return max(self.log_detector, self.log_lifelong) / math.log(10)
+
+    def alarms(self, false_fail_rate: float) -> bool:
+        """Whether the accumulated evidence has reached its threshold."""
+        check_rate("LedgerEntry.alarms", "false_fail_rate", false_fail_rate)
+        return max(self.log_detector, self.log_lifelong) >= math.log(2 / false_fail_rate)
+
+
+@dataclass
+class Ledger:
+    """A file of lines, one per sampler, table and device."""
+
+    entries: dict[str, LedgerEntry] = field(default_factory=dict)
+
+    def record(
+        self,
+        sampler: str,
+        table: str,
+        device: str,
+        *,
+        fingerprint: str,
+        counts: NDArray[np.int64],  # [num_pools] int64
+        plan: SamplePlan,
+        p_value: float,
+        seed: int | None = None,
+    ) -> LedgerEntry:
+        """Add one night to a line, which starts anew if the sampler is another than before."""
+        key = f"{sampler} {table} {device}"
+        entry = self.entries.get(key)
+        if entry is None or entry.fingerprint != fingerprint:
+            entry = LedgerEntry(fingerprint)
+        self.entries[key] = entry.advance(counts, plan, p_value, seed)
+        return self.entries[key]
+
+    @classmethod
+    def load(cls, path: Path) -> Ledger:
+        """The ledger in a file; an empty one if there is no file.
+
+        Raises:
+            ValueError: If the file is not a ledger.
+        """
+        if not path.exists():
+            return cls()
+        try:
+            lines = json.loads(path.read_text())
+            for line in lines.values():
+                line |= {name: tuple(line[name]) for name in ("counts", "p_values", "seeds")}
+            return cls({key: LedgerEntry(**line) for key, line in lines.items()})
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise refuse("Ledger.load", f"path={path}", f"it must be a ledger ({error})", "Move it away.") from error
+
+    def save(self, path: Path) -> None:
+        """Write the ledger; a reader sees the old file or the new one, never half of it."""
+        unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        lines = {key: dataclasses.asdict(entry) for key, entry in self.entries.items()}
+        unfinished.write_text(json.dumps(lines, indent=1))
+        os.replace(unfinished, path)

@@ -1,0 +1,229 @@
+"""What a run leaves behind on request: a picture of every statistic, and a night in a ledger.
+
+    fairdraw check torch --only statistical --pictures pictures/
+    fairdraw check torch --only statistical --profile nightly --seed fresh --ledger ledger.json
+
+Both look at the very tables that the checks judged; what was drawn for them is not drawn again (with `-n`, where other
+processes drew it, it is).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.checks import PROFILES, AnyCheck, OutOfTime, Profile, Question
+from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw.statistical._decision import weigh
+from fairdraw.statistical._design import SamplePlan
+from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._ledger import Ledger
+from fairdraw.statistical._pictures import Picture, write_pictures
+from fairdraw.statistical._validation import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from fairdraw.protocols import RejectionSampler
+
+__all__ = ["LEDGER", "LedgerCheck", "draw_pictures", "fingerprint", "ledger_check"]
+
+LEDGER_RATE = 1e-4
+"""Of all lines of a ledger together; see `ledger` for what it bounds."""
+
+
+def judged_tables(
+    checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
+) -> Iterator[Picture]:
+    """Every table that the open distribution checks judge, with all counts of the run; empty ones are left out.
+
+    Raises:
+        BudgetEnded: If `sampler` is guarded and time is out before a check's counts are complete.
+
+    Randomness:
+        That of the checks.
+    """
+    for check in checks:
+        if not isinstance(check, DistributionCheck) or check.why_not(sampler) is not None:
+            continue
+        tables, counts = check.sampling_plan(sampler, profile).tables, check.counts(sampler, profile, seed)
+        for name, plan in check.plans(sampler, profile, seed).items():
+            if isinstance(plan, SamplePlan) and counts[name][:-1].any():
+                yield Picture(f"{check.code} {name}", counts[name], plan, tables[name].label)
+
+
+def draw_pictures(
+    folder: Path,
+    checks: Iterable[AnyCheck],
+    sampler: Any,
+    profile: Profile,
+    seed: int,
+    out_of_time: OutOfTime = lambda: False,
+) -> list[Path]:
+    """A PNG per table, observed against expected with the bands of chance; the files.
+
+    Args:
+        out_of_time: Checks whose counts are not complete when it says so have no pictures.
+
+    The sampler is `Any`: of the contract that the checks are about.
+
+    Raises:
+        ImportError: If Matplotlib is not installed.
+    """
+    return write_pictures(folder, _complete_tables(checks, guarded(sampler, out_of_time), profile, seed))
+
+
+def _complete_tables(
+    checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
+) -> Iterator[Picture]:
+    """The judged tables of the checks that were drawn to the end."""
+    for check in checks:
+        with suppress(BudgetEnded):
+            yield from judged_tables([check], sampler, profile, seed)
+
+
+def fingerprint(sampler: RejectionSampler) -> str:
+    """Changes when the code of a sampler does: its package's loaded sources, and the versions of what runs them.
+
+    A sampler of fairdraw itself is its adapter and `sampler_impl`; any other is the top package of its class.
+    """
+    made_of = inspect.unwrap(getattr(sampler, "function", None) or type(sampler))
+    home = made_of.__module__
+    ours = ("fairdraw._adapters", "fairdraw.sampler_impl")
+    own = ours if home.startswith(ours) else (home.split(".")[0],)
+    digest = hashlib.blake2b(digest_size=8)
+    for name, module in sorted(sys.modules.items()):
+        if any(name == prefix or name.startswith(f"{prefix}.") for prefix in own):
+            path = getattr(module, "__file__", None)
+            digest.update(name.encode())
+            if path is not None:
+                with open(path, "rb") as source:
+                    digest.update(source.read())
+    for package in ("torch", "triton", "vllm"):
+        digest.update(f"{package} {_version(package)}".encode())
+    return digest.hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+@dataclass(frozen=True)
+class LedgerCheck(Question):
+    """The promise that no evidence adds up over nights.
+
+    Args:
+        path: Of the ledger.
+        checks: Whose tables are entered.
+    """
+
+    path: Path
+    checks: tuple[AnyCheck, ...]
+
+    def run(
+        self,
+        sampler: RejectionSampler,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: RejectionSampler | None = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Enter this night, then look at all of them.
+
+        Args:
+            seed: Fresh: no two nights of a ledger have the same.
+            reference: Not used; every check takes one.
+            out_of_time: If so, nothing is entered.
+
+        Returns:
+            The number of nights of the longest line.
+
+        Raises:
+            CheckFailure: If a line alarms.
+            Inconclusive: If time is out, or no table was judged.
+            ValueError: If the ledger has seen the seed, or is no ledger.
+
+        Error rates:
+            See `ledger`; each line has an equal share of 1e-4.
+        """
+        if out_of_time():
+            raise cut_short("this night is not entered")
+        ledger, mark, chosen = Ledger.load(self.path), fingerprint(sampler), profile or PROFILES["ci"]
+        entries = {}
+        for table in self._tables(sampler, chosen, seed, out_of_time):
+            counts, _ = table.plan.pooling.pool(table.counts)
+            p_value = weigh(table.name, table.counts, table.plan, table.label).p_value
+            entries[table.name] = ledger.record(
+                sampler.name,
+                table.name,
+                sampler.device,
+                fingerprint=mark,
+                counts=counts,
+                plan=table.plan,
+                p_value=p_value,
+                seed=seed,
+            )
+        if not entries:
+            raise Inconclusive("no table was judged: nothing is entered")
+        ledger.save(self.path)
+        worst = max(entries, key=lambda name: entries[name].log10_evidence)
+        if entries[worst].alarms(LEDGER_RATE / len(entries)):
+            raise CheckFailure(
+                f"{worst}: over {entries[worst].num_nightly_runs} nights E = 10^{entries[worst].log10_evidence:.1f}",
+                evidence=f"{len(entries)} lines share a rate of {LEDGER_RATE:g}; ledger {self.path}",
+            )
+        return max(entry.num_nightly_runs for entry in entries.values())
+
+    def _tables(self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime) -> list[Picture]:
+        """All judged tables: a night that is cut is not entered."""
+        try:
+            return list(judged_tables(self.checks, guarded(sampler, out_of_time), profile, seed))
+        except BudgetEnded:
+            raise cut_short("this night is not entered") from None
+
+    def again(self, profile: str, seed: int) -> dict[str, str]:
+        """Another night: the ledger has seen this one's seed."""
+        return {"--only": self.suite, "--profile": profile, "--seed": "fresh", "--ledger": str(self.path)}
+
+    def __call__(self, sampler: RejectionSampler) -> None:
+        """Not for `parametrize_with_checks`: a night has a seed."""
+        raise refuse("LedgerCheck", "no seed", "a night must have one of its own", "Use fairdraw check --ledger.")
+
+
+LEDGER = LedgerCheck(
+    "DIST901",
+    "no evidence adds up over nights",
+    "Biases too small for one night show over many: e-values multiply, and counts add up.\n\n"
+    "Look at the table that is named; its line started when the sampler's code last changed.",
+    "rejection",
+    "statistical",
+    (),
+    Path("FILE"),
+    (),
+)
+"""What a run with `--ledger FILE` asks beside its checks."""
+
+
+def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerCheck:
+    """The check that enters a run into the ledger at `path`.
+
+    Raises:
+        ValueError: If the seed is the release's, which every night would share, or the file is no ledger.
+    """
+    if seed == DEFAULT_SEED:
+        raise refuse("ledger_check", f"seed={seed} is the release's", "nights must differ", "Add --seed fresh.")
+    Ledger.load(path)
+    return dataclasses.replace(LEDGER, path=path, checks=tuple(checks))

@@ -1,0 +1,326 @@
+"""A picture per statistic, written on request: observed against expected, with the bands of chance.
+
+    python -m fairdraw.statistical._pictures --sampler torch --draws 1e5 --out pictures/
+
+Three kinds, by what a table is:
+
+* *cells*: observed over expected per pooled cell, against the expected count; chance is a funnel.
+* *mass* (probability integral transforms): the same over the unit interval, cell by cell; chance is a flat band. A
+  slope by rank is a wrong temperature, a drop at the right end a lost tail, a drop by id a lost tile.
+* *lengths*: share of rows per number of accepted drafts, beside the expected share with its band.
+
+Matplotlib is needed here and nowhere else: `pip install fairdraw[report]`.
+
+Limits:
+    Pictures show, they do not decide. In the wide band all cells of one table stay with probability 0.999.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import sys
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import binom
+
+from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
+from fairdraw.statistical._configurations import CONFIGURATIONS
+from fairdraw.statistical._decision import weigh
+from fairdraw.statistical._design import SamplePlan, finest_plan
+from fairdraw.statistical._experiment import Experiment
+from fairdraw.statistical._production import DistributionPool, ProductionExperiment
+from fairdraw.statistical._sharding import drawing_from
+from fairdraw.statistical._validation import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+    from fairdraw.statistical._pooling import Pooling
+    from fairdraw.statistical._watching import Draw
+
+__all__ = ["Kind", "Picture", "main", "pictures_of", "write_pictures"]
+
+_POINTWISE, _TOGETHER = 0.05, 0.001
+"""Probability that one cell leaves the narrow band, and that any cell leaves the wide one."""
+
+_PRODUCTION_VOCAB_SIZE, _NUM_DISTRIBUTIONS = 8192, 24
+
+_HEIGHT, _WIDTH, _MAX_TICKS = 4.0, 7.0, 12
+
+
+class Kind(StrEnum):
+    """What a table's picture looks like."""
+
+    CELLS = "cells"
+    MASS = "mass"
+    LENGTHS = "lengths"
+
+    @classmethod
+    def of(cls, name: str) -> Kind:
+        """The kind of the table called `name`.
+
+        Example:
+            >>> [str(Kind.of(n)) for n in ("S9 emitted token by rank", "S4 accepted count", "S1 output row")]
+            ['mass', 'lengths', 'cells']
+        """
+        if re.search(r"\bS9\b|by (rank|id)$", name):
+            return cls.MASS
+        return cls.LENGTHS if re.search(r"accepted (count|drafts)", name) else cls.CELLS
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One table, ready to be drawn.
+
+    Args:
+        counts: All cells, and the last entry for observations that are no cell.
+        plan: The table's; it says what is pooled.
+        label: Name of a cell.
+    """
+
+    name: str
+    counts: NDArray[np.int64]  # [num_cells + 1] int64
+    plan: SamplePlan
+    label: Callable[[int], str] = str
+
+    @property
+    def file_name(self) -> str:
+        """The name in lower case, what is no letter or digit replaced."""
+        return re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-") + ".png"
+
+
+@dataclass(frozen=True)
+class _Pools:
+    """Pooled cells of a table: what was seen and what chance allows, in the order in which they are drawn."""
+
+    labels: list[str]
+    observed: NDArray[np.int64]  # [num_pools] int64
+    probs: NDArray[np.float64]  # [num_pools] float64
+    num_samples: int
+
+    @classmethod
+    def of(cls, picture: Picture) -> _Pools:
+        pooling = picture.plan.pooling
+        observed, _ = pooling.pool(picture.counts)
+        if observed.sum() == 0:
+            raise refuse("write_pictures", f"{picture.name} has no samples", "there must be some", "Draw more.")
+        firsts = _first_cells(pooling)
+        order = np.argsort(firsts)
+        return cls(
+            [picture.label(int(firsts[i])) for i in order], observed[order], pooling.probs[order], int(observed.sum())
+        )
+
+    @property
+    def expected(self) -> NDArray[np.float64]:  # [num_pools] float64
+        return self.probs * self.num_samples
+
+    def band(self, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [num_pools] float64
+        """Counts between which a cell stays with probability `1 - rate`."""
+        low, high = (binom.ppf(edge, self.num_samples, self.probs) for edge in (rate / 2, 1 - rate / 2))
+        return np.asarray(low), np.asarray(high)
+
+    def bands(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], str, str]]:
+        """The wide band, for all cells together, and the narrow one; with colour and legend."""
+        yield *self.band(_TOGETHER / self.probs.size), "#dde6f0", f"all cells, {1 - _TOGETHER:.1%}"
+        yield *self.band(_POINTWISE), "#b3c8de", f"each cell, {1 - _POINTWISE:.0%}"
+
+    @property
+    def outside(self) -> NDArray[np.bool_]:  # [num_pools] bool
+        """Cells that left the wide band."""
+        low, high = self.band(_TOGETHER / self.probs.size)
+        return np.asarray((self.observed < low) | (self.observed > high))
+
+
+def write_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:
+    """One PNG per table, written to `folder`, which is made.
+
+    Returns:
+        The files, in the order of `pictures`.
+
+    Raises:
+        ImportError: If Matplotlib is not installed; it says how to install it.
+        ValueError: If a table has no samples, or other cells than its plan.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("write_pictures: Matplotlib is missing. Use pip install fairdraw[report].") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for picture in pictures:
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
+        FigureCanvasAgg(figure)  # no window system, no global state
+        axes = figure.subplots()
+        pools = _Pools.of(picture)
+        _DRAW[Kind.of(picture.name)](axes, pools)
+        axes.set_title(_title(picture, pools), fontsize=9, loc="left")
+        axes.legend(fontsize=7, frameon=False)
+        written.append(folder / picture.file_name)
+        figure.savefig(written[-1], dpi=120)
+    return written
+
+
+def _title(picture: Picture, pools: _Pools) -> str:
+    """Name, effect and evidence, as in reports; and what no picture can show."""
+    table = weigh(picture.name, picture.counts, picture.plan, picture.label)
+    impossible = f"\n{table.num_impossible} IMPOSSIBLE observations are not drawn" if table.num_impossible else ""
+    return (
+        f"{picture.name}: {pools.num_samples} samples, TV {table.tv_distance:.4f}, "
+        f"E = 10^{table.log_e_value / np.log(10):.1f}, p = {table.p_value:.2g}{impossible}"
+    )
+
+
+def _draw_cells(axes: Axes, pools: _Pools) -> None:
+    """Observed over expected against expected: a funnel."""
+    order = np.argsort(pools.expected)
+    expected = pools.expected[order]
+    for low, high, colour, legend in pools.bands():
+        axes.fill_between(expected, low[order] / expected, high[order] / expected, color=colour, label=legend, lw=0)
+    _mark(axes, pools.expected, pools)
+    axes.set_xscale("log")
+    axes.set_xlabel("expected observations per pooled cell")
+
+
+def _draw_mass(axes: Axes, pools: _Pools) -> None:
+    """Observed over expected, cell after cell of the unit interval."""
+    places = np.arange(pools.probs.size)
+    edges = np.append(places, places.size) - 0.5
+    for low, high, colour, legend in pools.bands():
+        below, above = (np.append(edge / pools.expected, (edge / pools.expected)[-1]) for edge in (low, high))
+        axes.fill_between(edges, below, above, step="post", color=colour, label=legend, lw=0)
+    _mark(axes, places, pools)
+    _name_places(axes, pools.labels)
+
+
+def _draw_lengths(axes: Axes, pools: _Pools) -> None:
+    """Shares of rows, bars beside bands."""
+    places, num_samples = np.arange(pools.probs.size), pools.num_samples
+    colours = np.where(pools.outside, "#c0392b", "#34608f").tolist()
+    axes.bar(places - 0.2, pools.observed / num_samples, 0.36, color=colours, label="observed")
+    axes.bar(places + 0.2, pools.probs, 0.36, color="#c8c8c8", label="expected")
+    low, high = pools.band(_TOGETHER / places.size)
+    middle = (low + high) / 2
+    axes.errorbar(
+        places + 0.2,
+        middle / num_samples,
+        (high - low) / 2 / num_samples,
+        fmt="none",
+        ecolor="black",
+        capsize=4,
+        label=f"all cells, {1 - _TOGETHER:.1%}",
+    )
+    axes.set_ylabel("share of rows")
+    axes.set_xlabel("accepted drafts")
+    _name_places(axes, pools.labels)
+
+
+_DRAW: dict[Kind, Callable[[Axes, _Pools], None]] = {
+    Kind.CELLS: _draw_cells,
+    Kind.MASS: _draw_mass,
+    Kind.LENGTHS: _draw_lengths,
+}
+
+
+def _mark(axes: Axes, places: NDArray[np.floating] | NDArray[np.integer], pools: _Pools) -> None:
+    """A point per cell; those outside the wide band are red, and the worst is named."""
+    ratios, outside = pools.observed / pools.expected, pools.outside
+    axes.axhline(1.0, color="black", lw=0.6)
+    axes.plot(places[~outside], ratios[~outside], "o", ms=3, color="#34608f", label="observed / expected")
+    if outside.any():
+        axes.plot(places[outside], ratios[outside], "o", ms=4, color="#c0392b", label="outside")
+        worst = int(np.argmax(np.abs(pools.observed - pools.expected) / np.sqrt(pools.expected)))
+        axes.annotate(pools.labels[worst], (float(places[worst]), float(ratios[worst])), fontsize=7)
+    axes.set_ylabel("observed / expected")
+
+
+def _name_places(axes: Axes, labels: list[str]) -> None:
+    """Labels of some cells, so that they can be read."""
+    places = list(range(0, len(labels), -(-len(labels) // _MAX_TICKS)))
+    axes.set_xticks(places, [labels[i] for i in places], fontsize=7)
+    if len(labels) > _MAX_TICKS:
+        axes.tick_params(axis="x", labelrotation=30)
+
+
+def _first_cells(pooling: Pooling) -> NDArray[np.int64]:  # [num_pools] int64
+    """The first cell of each pool, which gives it its place and name."""
+    return np.array([pooling.members(pool, at_most=1)[0][0] for pool in range(pooling.num_pools)])
+
+
+def pictures_of(draw: Draw, num_draws: float, seed: int, *, device: str = "cpu") -> Iterator[Picture]:
+    """S1 to S9 of a sampler: the tables of every configuration, and of a production vocabulary.
+
+    Args:
+        num_draws: Rows per configuration, and production positions.
+
+    Raises:
+        ValueError: If that is less than two calls of 1024 rows.
+
+    Randomness:
+        Everything follows from `seed`.
+    """
+    batch_size, num_calls = 1024, int(num_draws) // 2048 * 2
+    if num_calls < 2:
+        raise refuse("pictures_of", f"num_draws={num_draws:g}", "it must be at least 2048", "Use 1e5.")
+    for configuration in CONFIGURATIONS:
+        experiment = Experiment(configuration, batch_size=batch_size, device=device)
+        counts = experiment.count(experiment.draw(draw, num_calls, derive_seed("pictures", seed)))
+        for table in experiment.tables:
+            name = f"{table.name} ({configuration.name})"
+            yield from _picture(
+                name,
+                counts[table.name],
+                table.distribution.probs,
+                table.distribution.possible,
+                table.distribution.label,
+            )
+    production = ProductionExperiment(
+        DistributionPool.build(_PRODUCTION_VOCAB_SIZE, _NUM_DISTRIBUTIONS, seed=0), device=device
+    )
+    num_calls = -(-int(num_draws) // sum(production.num_draft_tokens))
+    for name, table_counts in production.count(draw, num_calls, derive_seed("pictures", seed)).items():
+        yield from _picture(name, table_counts, production.cells.probs, None, production.cells.label)
+
+
+def _picture(
+    name: str,
+    counts: NDArray[np.int64],  # [num_cells + 1] int64
+    probs: NDArray[np.float64],  # [num_cells] float64
+    possible: NDArray[np.bool_] | None,  # [num_cells] bool
+    label: Callable[[int], str],
+) -> Iterator[Picture]:
+    """The picture of a table, unless it has too few samples for two cells."""
+    plan = finest_plan(probs, false_fail_rate=1e-6, max_num_draws=max(1, int(counts.sum())), possible=possible)
+    if isinstance(plan, SamplePlan):
+        yield Picture(name, counts, plan, label)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw from a sampler, and write what it shows."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fairdraw.statistical._pictures", description="A picture of every statistic of a sampler."
+    )
+    parser.add_argument("--sampler", required=True, help="as for: fairdraw check SPEC")
+    parser.add_argument("--draws", type=float, default=1e5, help="rows per configuration")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    options = parser.parse_args(arguments)
+    # By name, not by an import statement: no layer of the suite depends on the adapters.
+    sampler = importlib.import_module("fairdraw._adapters").load(options.sampler)
+    pictures = pictures_of(drawing_from(sampler), options.draws, options.seed, device=sampler.device)
+    written = write_pictures(options.out, pictures)
+    print(f"{len(written)} pictures in {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""Randomised probability integral transform: tokens from rows that have nothing in common become one uniform sample.
+
+A token `y` of a row with distribution `probs`, its tokens put in some order, becomes `u = F(y-) + w * probs[y]`: the
+mass before it, and a uniform share `w` of its own. If every token follows its row's distribution, all `u` are
+independent and uniform on [0, 1], *whatever the distributions*: ragged batches, temperatures per request, 151936
+tokens, all pool exactly. Rows may even be chosen by earlier tokens (the emitted ones of a decoding loop): each `u` is
+uniform given everything before it, so an e-process over the pooled counts keeps its error rate.
+
+The order decides what can be seen, and one order is not enough. By rank (most probable first) a wrong temperature or a
+lost tail moves all rows the same way. By id a lost vocabulary tile does. Losing 1 % of tail mass is invisible by id.
+
+Limits:
+    `u` sees each token given its prefix. A dependence that leaves those distributions intact (rows sharing noise) is
+    invisible here; the pair tables of `rejection` see it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import kstest
+
+from fairdraw.statistical._count_tables import NO_CELL, count_codes
+from fairdraw.statistical._validation import check_probs, refuse
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+__all__ = ["IMPOSSIBLE", "Order", "PitCells", "pit_of_tensors", "randomised_pit", "starting_mass", "uniformity_p_value"]
+
+IMPOSSIBLE = -1.0
+"""The transform of a token that its row cannot draw."""
+
+
+class Order(StrEnum):
+    """How a row's tokens are put in order."""
+
+    RANK = "rank"
+    ID = "id"
+
+
+def randomised_pit(
+    probs: ArrayLike,  # [num_samples, vocab_size] float64
+    token_ids: NDArray[np.integer],  # [num_samples] int32
+    uniforms: NDArray[np.float64],  # [num_samples] float64, in [0, 1)
+    order: Order,
+) -> NDArray[np.float64]:  # [num_samples] float64
+    """The transform of one token per row; -1 for a token that its row cannot draw (or that is no token).
+
+    Args:
+        probs: The distribution of each row.
+        uniforms: From the harness, independent of the sampler.
+        order: Ties in rank are ordered by id.
+
+    Randomness:
+        One uniform per token, given by the caller.
+
+    Raises:
+        ValueError: If a row is not a distribution, or lengths disagree.
+    """
+    rows = check_probs("randomised_pit", "probs", probs)
+    if not rows.shape[0] == token_ids.shape[0] == uniforms.shape[0]:
+        raise refuse(
+            "randomised_pit",
+            f"{rows.shape[0]} rows, {token_ids.shape[0]} tokens, {uniforms.shape[0]} uniforms",
+            "there must be as many of each",
+            "One token and one uniform per row.",
+        )
+    import torch
+
+    distributions, tokens, chances = (
+        torch.from_numpy(np.ascontiguousarray(array)) for array in (rows, token_ids, uniforms)
+    )
+    return pit_of_tensors(distributions, tokens, chances, order).numpy()
+
+
+def pit_of_tensors(
+    probs: Tensor,  # [num_samples, vocab_size] float64
+    token_ids: Tensor,  # [num_samples] int64
+    uniforms: Tensor,  # [num_samples] float64, in [0, 1)
+    order: Order,
+) -> Tensor:  # [num_samples] float64
+    """The same where the distributions are: nothing is checked."""
+    import torch
+
+    vocab_size = probs.shape[1]
+    known = (token_ids >= 0) & (token_ids < vocab_size)
+    tokens = torch.where(known, token_ids, 0).long()[:, None]
+    own = probs.gather(1, tokens)
+    smaller_id = torch.arange(vocab_size, device=probs.device) < tokens
+    before = (probs > own) | ((probs == own) & smaller_id) if order is Order.RANK else smaller_id
+    transform = (probs * before).sum(dim=1) + uniforms * own[:, 0]
+    return torch.where(known & (own[:, 0] > 0), transform.clamp(max=float(np.nextafter(1.0, 0.0))), IMPOSSIBLE)
+
+
+def starting_mass(
+    probs: NDArray[np.float64],  # [num_distributions, vocab_size] float64
+    order: Order,
+) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+    """The mass before each token, for rows that are used many times."""
+    if order is Order.ID:
+        return np.asarray(np.cumsum(probs, axis=1) - probs)
+    ranked = np.argsort(-probs, axis=1, kind="stable")
+    sorted_probs = np.take_along_axis(probs, ranked, axis=1)
+    starts = np.empty_like(probs)
+    np.put_along_axis(starts, ranked, np.cumsum(sorted_probs, axis=1) - sorted_probs, axis=1)
+    return starts
+
+
+class PitCells:
+    """Cells of the unit interval: equal ones, the last of them halved again and again towards 1.
+
+    In rank order the end of the interval is the tail of the vocabulary. Halving makes "all tokens too rare to count,
+    together" a cell of its own, where a loss is large in relation to what is expected.
+
+    Args:
+        num_equal: Equal cells.
+        num_halvings: How often the last one is halved.
+    """
+
+    OUTSIDE = "a token of probability 0 in its own row, or outside of the vocabulary,"
+    """What the last entry of the table counts; which tokens these are is not kept, as every row has its own
+    distribution.
+    """
+
+    def __init__(self, num_equal: int = 32, num_halvings: int = 8) -> None:
+        if num_equal < 2 or num_halvings < 0:
+            raise refuse(
+                "PitCells", f"num_equal={num_equal}, num_halvings={num_halvings}", "at least 2 and 0", "Raise."
+            )
+        tail = 1 - 0.5 ** np.arange(1, num_halvings + 1) / num_equal
+        self._edges = np.concatenate([np.arange(num_equal) / num_equal, tail])
+
+    @property
+    def probs(self) -> NDArray[np.float64]:  # [num_cells] float64
+        """The distribution of the cells under honest sampling."""
+        return np.diff(np.append(self._edges, 1.0))
+
+    def label(self, cell: int) -> str:
+        """The cell's interval, for reports."""
+        high = 1.0 if cell + 1 == self._edges.size else self._edges[cell + 1]
+        return f"mass {self._edges[cell]:.5g} to {high:.5g}"
+
+    def count(self, transform: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_cells + 1] int64
+        """The count table of transformed tokens; impossible ones are counted in the last entry."""
+        cells = np.searchsorted(self._edges, transform, side="right") - 1
+        return count_codes(np.where(transform < 0, NO_CELL, cells), self._edges.size)
+
+
+def uniformity_p_value(values: NDArray[np.float64]) -> float:
+    """Kolmogorov-Smirnov p-value for uniformity on [0, 1]; `tools/measure_false_alarms.py` asks it.
+
+    Error rates:
+        Uniform under the null for one look at independent values. So it tests the suite itself: the p-values of runs of
+        a right sampler must be uniform, or *our* nulls are wrong.
+
+    Raises:
+        ValueError: If there are no values.
+    """
+    if values.size == 0:
+        raise refuse("uniformity_p_value", "values=[]", "there must be some", "Draw samples.")
+    return float(kstest(values, "uniform").pvalue)

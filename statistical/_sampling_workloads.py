@@ -1,0 +1,344 @@
+"""What the statistical checks of the sampling contract draw from, and the tables that they fill.
+
+* Small distributions: eight tokens, requests with parameters of their own side by side. Every support is settled: no
+  right sampler can disagree about it (`oracles.supports`), so the distribution is exact. Tokens are counted one by one,
+  and in pairs.
+* Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
+* Drafts: the same under the distribution that the drafter *returned*, whatever mask it used.
+
+Distributions of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ, and are right.
+
+A request never asks for a filter that the sampler does not support: it goes without, and its tokens are counted under
+the distribution that is left (`supported_kinds`). So a sampler without filters is still judged by the softmax of its
+logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.supports import support_of
+from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.statistical._count_tables import count_codes, joint_codes
+from fairdraw.statistical._pit import Order, PitCells, randomised_pit, starting_mass
+from fairdraw.statistical._production import PitDistributions
+from fairdraw.statistical._watching import NUM_LOOKS
+from fairdraw.statistical._workloads import SamplingPlan, Setting, WatchedTable, Workload, noise_kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    Counts = Mapping[str, NDArray[np.int64]]
+
+__all__ = ["KINDS", "STRIDES", "Kind", "drafts", "production", "small_distributions", "supported_kinds"]
+
+_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+_FILTER_WORDS = frozenset(_FILTERS.values())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """The parameters of one kind of request."""
+
+    name: str
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+
+KINDS = (
+    Kind("plain"),
+    Kind("at temperature 0.7", temperature=0.7),
+    Kind("with top-k", top_k=4),
+    Kind("with top-p", top_p=0.65),
+    Kind("with min-p", temperature=2.0, min_p=0.5),
+    Kind("with all filters", temperature=1.3, top_k=6, top_p=0.9, min_p=0.1),
+    Kind("at temperature 2", temperature=2.0),
+    Kind("plain, once more"),
+)
+"""Requests of a batch take them in turn. There is a power of two of them: pairs of equal kind are one apart, too."""
+
+
+def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) -> tuple[Kind, ...]:
+    """The kinds, as many and in their order, none with a filter that is not in `supported`.
+
+    A kind that loses filters gets the name of what is left: its table is judged by the check of that. Several filters
+    that are left together are still all filters of the sampler.
+    """
+    return tuple(_supported(kind, supported) for kind in kinds)
+
+
+def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
+    asked = [name for name in _FILTERS if getattr(kind, name) is not None]
+    left = [_FILTERS[name] for name in asked if _FILTERS[name] in supported]
+    if len(left) == len(asked):
+        return kind
+    name = (
+        kind.name
+        if len(left) > 1
+        else f"{_described(left, kind.temperature)}, instead of {kind.name.removeprefix('with ')}"
+    )
+    return replace(
+        kind,
+        name=name,
+        top_k=kind.top_k if Capability.TOP_K in supported else None,
+        top_p=kind.top_p if Capability.TOP_P in supported else None,
+        min_p=kind.min_p if Capability.MIN_P in supported else None,
+    )
+
+
+def _described(filters: Sequence[Capability], temperature: float) -> str:
+    """At most one filter and a temperature, as the name of a kind begins."""
+    words = [f"with {one}" for one in filters] + [f"at temperature {temperature:g}"] * (temperature != 1)
+    return " ".join(words) or "plain"
+
+
+_PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
+"""Ids are not in order of probability; one token cannot come."""
+
+STRIDES = (1, 4, 32)
+"""Distances of pairs of rows, in cycles of kinds: 8, 32 and 256 rows; neighbours are the first and the last kind."""
+
+
+def _batch(kinds: list[Kind], logits: NDArray[np.float32], positions: NDArray[np.int64], device: str) -> SamplingBatch:
+    """A batch of these kinds of requests; a filter that one of them uses is off in the rows of the others."""
+    vocab_size = logits.shape[1]
+
+    def column(name: str, off: float, dtype: torch.dtype) -> torch.Tensor:  # [batch_size] any
+        given = (getattr(kind, name) for kind in kinds)
+        return torch.tensor([off if value is None else value for value in given], dtype=dtype, device=device)
+
+    return SamplingBatch(
+        logits=torch.from_numpy(logits).to(device),
+        temperature=column("temperature", 1.0, torch.float32),
+        top_k=column("top_k", vocab_size, torch.int32) if any(k.top_k for k in kinds) else None,
+        top_p=column("top_p", 1.0, torch.float32) if any(k.top_p for k in kinds) else None,
+        min_p=column("min_p", 0.0, torch.float32) if any(k.min_p for k in kinds) else None,
+        positions=torch.from_numpy(positions).to(device),
+        origin=f"<{len(kinds)} requests, vocab_size={vocab_size}>",
+    )
+
+
+def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, request_seeds: bool = False) -> SamplingNoise:
+    """Noise of a kind that the sampler takes: its own random numbers first."""
+    if noise_kinds(sampler)[0] is Capability.SEEDED_NOISE:
+        own = {i: derive_seed("own", seed, i) for i in range(batch.batch_size)} if request_seeds else {}
+        return SeededNoise(derive_seed("noise", seed), own)
+    rng = np.random.default_rng(derive_seed("noise", seed))
+    exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
+    tiny = np.finfo(np.float32).tiny
+    return RaceNoise(torch.from_numpy(np.maximum(exponentials, tiny)).to(batch.device))
+
+
+def _distribution(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
+    """The exact distribution of a settled row."""
+    support = support_of(Request(batch, row), filters)
+    assert support is not None
+    return support.distribution()
+
+
+def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
+    """Number of looks and calls per look, so that no more than `num_draws` are drawn; an even number of calls."""
+    per_look = 2 * max(1, num_draws // (2 * per_call * NUM_LOOKS))
+    return max(1, num_draws // (per_call * per_look)), per_look
+
+
+def small_distributions(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
+    """Every kind of request at a vocabulary of eight tokens.
+
+    Args:
+        request_seeds: Every request of every call has a seed of its own.
+    """
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        num_draws, cycle = setting.num_draws, supported_kinds(KINDS, setting.supported)
+        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(cycle))).bit_length() - 1))
+        kinds = list(cycle) * cycles
+        logits = np.tile(_small_row(), (len(kinds), 1))
+        num_looks, num_calls = _looks(num_draws, len(kinds))
+        strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            drawn = []
+            for call in range(num_calls):
+                batch = _batch(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
+                noise = _noise(sampler, batch, derive_seed("call", seed, call), request_seeds=request_seeds)
+                drawn.append(sample_tokens(sampler, batch, noise).tokens)
+            return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), cycle, strides)
+
+        tables = _small_tables(cycle, num_looks * num_calls * cycles, strides, setting.filters)
+        return SamplingPlan(tables, count, num_looks, num_calls * len(kinds))
+
+    name = "sampling: requests with seeds" if request_seeds else "sampling: small distributions"
+    return Workload(name, "tokens", share, slow_share, prepare, _FILTER_WORDS)
+
+
+def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
+
+
+def _small_tables(
+    cycle: Sequence[Kind], rows: int, strides: list[int], filters: FilterPolicy
+) -> dict[str, WatchedTable]:
+    """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls.
+
+    Args:
+        rows: Of each kind, over all looks.
+    """
+    batch = _batch(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
+    distributions = [_distribution(batch, kind, filters) for kind in range(len(cycle))]
+    neighbours, same = (
+        np.outer(distribution, distributions[0]).ravel() for distribution in (distributions[1], distributions[0])
+    )
+    tables = {
+        f"T1 {kind.name}": WatchedTable(distribution, rows, distribution > 0, label="token {}".format)
+        for kind, distribution in zip(cycle, distributions, strict=True)
+    }
+    tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
+    for stride in strides:
+        tables[f"T2 rows {stride * len(cycle)} apart"] = WatchedTable(same, rows // 2, same > 0)
+    tables["T3 consecutive calls"] = WatchedTable(same, rows // 2, same > 0)
+    return tables
+
+
+def _count_small(
+    tokens: NDArray[np.int64],  # [num_calls, cycles, kinds] int64
+    cycle: Sequence[Kind],
+    strides: list[int],
+) -> dict[str, NDArray[np.int64]]:
+    size = len(_PROBS)
+    known = np.where((tokens >= 0) & (tokens < size), tokens, -1)
+    counts = {f"T1 {kind.name}": count_codes(known[..., k], size) for k, kind in enumerate(cycle)}
+    plain, next_to_it = known[..., 0], known[..., 1]
+
+    def pairs(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
+        return count_codes(joint_codes(left.ravel(), right.ravel(), sizes=(size, size)), size * size)
+
+    counts["T2 neighbours"] = pairs(next_to_it, plain)
+    for stride in strides:
+        left = np.flatnonzero(np.arange(plain.shape[1]) // stride % 2 == 0)
+        counts[f"T2 rows {stride * len(cycle)} apart"] = pairs(plain[:, left], plain[:, left + stride])
+    counts["T3 consecutive calls"] = pairs(plain[0::2], plain[1::2])
+    return counts
+
+
+_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _NUM_DISTRIBUTIONS = 32768, 1024, 16
+"""The smaller vocabulary is for samplers that do not support a large one."""
+
+_PRODUCTION_KINDS = (
+    Kind("plain"),
+    Kind("cool", temperature=0.6),
+    Kind("warm", temperature=1.5, min_p=0.02),
+    Kind("as it is, once more"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """Rows of logits, what their requests ask for, and their distributions ready for look-up."""
+
+    logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
+    kinds: tuple[Kind, ...]
+    distributions: dict[Order, PitDistributions]
+
+    def batch(self, distribution_ids: NDArray[np.int64], positions: NDArray[np.int64], device: str) -> SamplingBatch:
+        return _batch([self.kinds[i] for i in distribution_ids], self.logits[distribution_ids], positions, device)
+
+
+@lru_cache(maxsize=2)
+def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
+    """Normal logits at scales 1 to 6; every fourth distribution forbids half of the vocabulary."""
+    vocab_size = _VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
+    rng = np.random.default_rng(derive_seed("sampling pool", vocab_size, _NUM_DISTRIBUTIONS))
+    logits = rng.normal(size=(_NUM_DISTRIBUTIONS, vocab_size)) * np.geomspace(1, 6, _NUM_DISTRIBUTIONS)[:, None]
+    logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
+    cycle = supported_kinds(_PRODUCTION_KINDS, supported)
+    stored, kinds = logits.astype(np.float32), cycle * (_NUM_DISTRIBUTIONS // len(cycle))
+    batch = _batch(list(kinds), stored, np.zeros(_NUM_DISTRIBUTIONS, np.int64), "cpu")
+    supports = [support_of(Request(batch, i), filters) for i in range(_NUM_DISTRIBUTIONS)]
+    # Less than 1e-6 of all draws hang on a token about which rounding decides: both answers are the distribution.
+    probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
+    probs /= probs.sum(axis=1, keepdims=True)
+    return _Pool(
+        stored, kinds, {order: PitDistributions(probs, starting_mass(probs, order), probs > 0) for order in Order}
+    )
+
+
+def production(share: float, slow_share: float) -> Workload:
+    """Tokens at a vocabulary of 32768, or a smaller one, by the probability integral transform."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        pool, cells, batch_size = _pool(setting.filters, setting.supported), PitCells(), 16
+        num_looks, num_calls = _looks(setting.num_draws, batch_size)
+        tables = {
+            f"T4 token by {order}": WatchedTable(cells.probs, num_looks * num_calls * batch_size, label=cells.label)
+            for order in Order
+        }
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            rng = np.random.default_rng(derive_seed("distributions", seed))
+            values: dict[Order, list[NDArray[np.float64]]] = {order: [] for order in Order}
+            for call in range(num_calls):
+                distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, batch_size)
+                batch = pool.batch(distribution_ids, np.full(batch_size, call, dtype=np.int64), setting.device)
+                tokens = sample_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call))).tokens
+                for order, distributions in pool.distributions.items():
+                    values[order].append(
+                        distributions.transform(distribution_ids, tokens.astype(np.int32), rng.random(batch_size))
+                    )
+            return {f"T4 token by {order}": cells.count(np.concatenate(found)) for order, found in values.items()}
+
+        return SamplingPlan(tables, count, num_looks, num_calls * batch_size)
+
+    adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
+    return Workload("sampling: production", "production vocabulary", share, slow_share, prepare, adapts_to)
+
+
+_DRAFT_VOCAB_SIZE = 256
+_DRAFT_KINDS = (
+    Kind("plain"),
+    Kind("cool", temperature=0.6),
+    Kind("all filters", temperature=1.2, top_k=50, top_p=0.8, min_p=0.02),
+    Kind("top-p", top_p=0.9),
+)
+
+
+def drafts(share: float, slow_share: float) -> Workload:
+    """Drafted tokens under the distributions that came with them: rows of normal logits, no two of them alike."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (4 * NUM_LOOKS)))
+        num_looks, num_calls = _looks(setting.num_draws, batch_size)
+        cycle = supported_kinds(_DRAFT_KINDS, setting.supported)
+        most = num_looks * num_calls * batch_size
+        tables = {f"T5 draft by {order}": WatchedTable(cells.probs, most, label=cells.label) for order in Order}
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            rng = np.random.default_rng(derive_seed("rows", seed))
+            counts = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in tables.items()}
+            for call in range(num_calls):
+                logits = (2 * rng.normal(size=(batch_size, _DRAFT_VOCAB_SIZE))).astype(np.float32)
+                kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
+                batch = _batch(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
+                seen = draft_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call)))
+                assert seen.draft_probs is not None  # draft_tokens checked the answer
+                for order in Order:
+                    transform = randomised_pit(seen.draft_probs, seen.tokens, rng.random(batch_size), order)
+                    counts[f"T5 draft by {order}"] += cells.count(transform)
+            return counts
+
+        return SamplingPlan(tables, count, num_looks, num_calls * batch_size)
+
+    return Workload("sampling: drafts", "drafts", share, slow_share, prepare, _FILTER_WORDS)

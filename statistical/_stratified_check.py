@@ -1,0 +1,243 @@
+"""Checks by stratified noise: shares of strata instead of samples, for samplers that take the caller's numbers.
+
+If a sampler is so slow that a few thousand draws are all it gets, sampling sees a total-variation distance of a tenth.
+Asked with stratified numbers (`stratified`), the same draws pin down each acceptance probability, and each race between
+two tokens, to a stratum: a fault of two percent stands out.
+
+Error rates:
+    Nothing is random, so there is neither a false-fail rate nor an e-value, and these checks take no share of the run's
+    alpha. With `n` strata a right sampler's share is within `0.5 / n` (and float32 rounding, which is added) of its
+    probability, always; outside it the check fails. A probability that is off by more than `1 / n` is always seen, one
+    that is off by less than half of that never.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
+from fairdraw.protocols import Capability
+from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
+from fairdraw.statistical._distributions import ROUNDING
+from fairdraw.statistical._stratified import Questions, explained_acceptance, explained_residual
+
+if TYPE_CHECKING:
+    from fairdraw._core.checks import DistributionCase
+    from fairdraw.protocols import RejectionSampler
+
+__all__ = ["STRATIFIED_CHECKS", "Share", "StratifiedCheck"]
+
+_FEWEST, _MOST = 8, 1024
+"""Strata: fewer show nothing, and more would show the rounding of float32."""
+
+_DRAWS_PER_STRATUM = 60
+"""Of a profile's draws: a check asks about so many questions, each once per stratum."""
+
+_NUM_BEST = 2
+"""Strata of a race that the opponent must never win: if it does not with its best numbers, it does with none."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of strata with an answer, and the probability that it measures.
+
+    Args:
+        what: The question, for reports.
+        bound: How far a right sampler's share may be from the probability.
+    """
+
+    what: str
+    observed: float
+    expected: float
+    bound: float
+
+    @property
+    def excess(self) -> float:
+        """By how much the share is further away than it may be; negative if it is not."""
+        return abs(self.observed - self.expected) - self.bound
+
+
+Asking = Callable[[Questions], Iterator[Share]]
+
+
+def acceptance_shares(questions: Questions) -> Iterator[Share]:
+    """The share of accepted strata for every draft token of every position."""
+    for position, proposal in enumerate(questions.request.exact_draft_probs()):
+        acceptance = explained_acceptance(questions.request, position)
+        for draft in np.flatnonzero(proposal).tolist():
+            observed = questions.accepted_share(position, draft)
+            what = f"draft token {draft} at position {position} is accepted"
+            yield Share(what, observed, float(acceptance[draft]), 0.5 / questions.num_strata + ROUNDING)
+
+
+def race_shares(questions: Questions) -> Iterator[Share]:
+    """The share of strata that each token of the vocabulary wins against the favourite, after each refused draft."""
+    for position, proposal in enumerate(questions.request.exact_draft_probs()):
+        acceptance = explained_acceptance(questions.request, position)
+        for draft in np.flatnonzero((proposal > 0) & (acceptance < 1 - ROUNDING)).tolist():
+            weights = explained_residual(questions.request, position, draft)
+            favourite = int(weights.argmax())
+            for opponent in np.flatnonzero(np.arange(weights.size) != favourite).tolist():
+                num_best = None if weights[opponent] > 0 else _NUM_BEST
+                observed = questions.won_share(position, draft, favourite, opponent, num_best)
+                expected = -float(np.expm1(-weights[opponent] / weights[favourite]))
+                bound = 0.5 / questions.num_strata + ROUNDING if expected > 0 else 0.0
+                what = f"token {opponent} wins against {favourite} after draft token {draft} at position {position}"
+                yield Share(what, observed, expected, bound)
+
+
+@dataclass(frozen=True)
+class StratifiedCheck(DrawnQuestion):
+    """A promise about probabilities, put to a configuration of one request with stratified noise."""
+
+    configuration: Configuration
+    shares: Asking
+
+    def num_strata(self, sampler: RejectionSampler, profile: Profile) -> int:
+        """A power of two that costs about as many draws as `profile` has; 0 if that is too few to show anything."""
+        strata = 1 << max(0, (self.num_draws(sampler, profile) // _DRAWS_PER_STRATUM).bit_length() - 1)
+        return min(_MOST, strata) if strata >= _FEWEST else 0
+
+    def run(
+        self,
+        sampler: RejectionSampler,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: RejectionSampler | None = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Ask every question; each has one answer, so nothing is repeated.
+
+        Args:
+            seed, reference: Not used; every check takes them.
+            out_of_time: Asked before each question; a question is one call of the sampler.
+
+        Returns:
+            The number of draws.
+
+        Raises:
+            CapabilityUnsupported: If the sampler does not support what the check needs.
+            CheckFailure: If a share is further from its probability than strata allow. The exception carries what
+                replays it as `case`.
+            Inconclusive: If the profile has too few draws, or time is out and no share that is known is off.
+
+        Error rates:
+            None; see the module.
+        """
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityUnsupported(reason)
+        chosen = profile or PROFILES["ci"]
+        num_strata = self.num_strata(sampler, chosen)
+        if num_strata == 0:
+            raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per question")
+        if out_of_time():
+            raise before_it_began()
+        asked = guarded(sampler, out_of_time)
+        questions, found = Questions(asked, self.configuration.requests[0], num_strata), []
+        cut: Inconclusive | None = None
+        try:
+            for share in self.shares(questions):
+                found.append(share)
+        except BudgetEnded:
+            cut = cut_short(f"{len(found)} questions were answered", questions.num_draws)
+        if found:
+            _raise_unless_exact(found, questions, self.case(sampler, chosen))
+        if cut is not None:
+            raise cut
+        return questions.num_draws
+
+    def __call__(self, sampler: RejectionSampler) -> None:
+        """Run with the `ci` profile (for `parametrize_with_checks`)."""
+        self.run(sampler)
+
+
+def _raise_unless_exact(shares: list[Share], questions: Questions, case: DistributionCase) -> None:
+    worst = max(shares, key=lambda share: share.excess)
+    if worst.excess <= 0 and not questions.num_strange:
+        return
+    off = sum(share.excess > 0 for share in shares)
+    effect = (
+        f"TV {abs(worst.observed - worst.expected):.4f} given the question: {worst.what} in {worst.observed:.4f} of "
+        f"the strata, its probability is {worst.expected:.4f} +- {worst.bound:.4f} "
+        f"({off} of {len(shares)} shares are off)"
+    )
+    strange = f"; {questions.num_strange} answers that no noise can give" if questions.num_strange else ""
+    error = CheckFailure(
+        effect,
+        evidence=f"stratified noise, {questions.num_strata} strata: no chance is involved{strange}",
+        distance=abs(worst.observed - worst.expected),
+    )
+    # Read back with getattr by the runner.
+    error.case, error.tried = case, questions.num_draws  # type: ignore[attr-defined]
+    raise error
+
+
+_NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
+
+
+def _check(
+    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str
+) -> StratifiedCheck:
+    # Acceptance asks for less than the race does: given uniforms accept up to some number (REJ321, REJ322), no more.
+    needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
+    return StratifiedCheck(
+        code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares
+    )
+
+
+STRATIFIED_CHECKS = (
+    _check(
+        "DIST601",
+        "stratified uniforms are accepted in their exact share",
+        DISAGREEING,
+        Capability.DENSE_DRAFTS,
+        acceptance_shares,
+        """With evenly spaced uniforms, each draft token is accepted in a share `min(1, target / draft)` of them.
+
+        Look at the ratio: a factor, a rounded distribution, a temperature that is off by some percent.
+        """,
+    ),
+    _check(
+        "DIST602",
+        "stratified races are won in their exact share",
+        DISAGREEING,
+        Capability.DENSE_DRAFTS,
+        race_shares,
+        """With evenly spaced exponentials, each token wins against the favourite as often as the residual says.
+
+        Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race.
+        """,
+    ),
+    _check(
+        "DIST611",
+        "stratified uniforms accept one-hot drafts in their exact share",
+        ONE_HOT,
+        Capability.ONE_HOT_DRAFTS,
+        acceptance_shares,
+        """With evenly spaced uniforms, a one-hot draft token is accepted in a share `target` of them.
+
+        Look at the target distribution: temperature, filters, or the draft probability, which is 1.
+        """,
+    ),
+    _check(
+        "DIST612",
+        "stratified races after one-hot drafts are won in their exact share",
+        ONE_HOT,
+        Capability.ONE_HOT_DRAFTS,
+        race_shares,
+        """With evenly spaced exponentials, each token but the draft wins against the favourite as the target says.
+
+        Look at the residual: the target without the rejected draft, and nothing else changed.
+        """,
+    ),
+)
+"""What stratified noise can tell; the first two on dense drafts, the others on one-hot ones."""

@@ -1,0 +1,335 @@
+"""Samplers are found by name or path, refused in one sentence, and fed with the noise that the suite hands them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from fairdraw import ExplicitNoise, RejectionSampler
+from fairdraw import _adapters as adapters
+from fairdraw import strategies as fst
+from fairdraw._adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
+from fairdraw._core import harness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = "examples.my_sampler:make"
+
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is interpreted only where there is no GPU")
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter in which warnings are errors."""
+    clean = {
+        name: value for name, value in os.environ.items() if name not in ("TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES")
+    }
+    env = {**clean, "PYTHONPATH": str(ROOT / "src"), **environment}
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+
+# Names and paths
+
+
+@pytest.mark.parametrize("name", ["oracle", "torch", "triton"])
+def test_built_in_name_gives_its_sampler(name: str) -> None:
+    sampler = load(name)
+
+    assert isinstance(sampler, RejectionSampler)
+    assert sampler.name == name
+
+
+@pytest.fixture
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `examples` is importable."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.mark.usefixtures("at_root")
+def test_registered_name_gives_its_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = (EntryPoint("mine", EXAMPLE, adapters.ENTRY_POINT_GROUP),)
+    monkeypatch.setattr(adapters, "entry_points", lambda group: entries)
+
+    assert adapters.known_names() == [*adapters.BUILT_IN, "mine"]
+    assert load("mine").name == "my sampler"
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of a stranger in the current directory, which is not on `sys.path`."""
+    (tmp_path / "stranger.py").write_text(
+        "import fairdraw\n"
+        "sampler = fairdraw.rejection_sampler(lambda batch, noise: None, name='stranger')\n"
+        "def make(): return sampler\n"
+        "def needy(argument): return sampler\n"
+        "def broken(): raise OSError('no\\nkernel')\n"
+        "def wrong(): return 7\n"
+        "class Kernels:\n"
+        "    name, device, capabilities = 'stranger', 'cpu', fairdraw.Capabilities()\n"
+        "    def verify(self, batch, noise): return None\n"
+        "class Unsure(Kernels):\n"
+        "    capabilities = {}\n"
+    )
+    (tmp_path / "raising.py").write_text("raise RuntimeError('boom')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    monkeypatch.delitem(sys.modules, "stranger", raising=False)
+    return "stranger"
+
+
+@pytest.mark.parametrize("attribute", ["make", "sampler", "Kernels"])
+def test_path_names_a_factory_a_sampler_or_a_class(stranger: str, attribute: str) -> None:
+    assert load(f"{stranger}:{attribute}").name == "stranger"
+
+
+REFUSALS = {
+    "unknown name": ("blowfish", r"must be one of counter, .*, or a path pkg\.module:factory\. Give"),
+    "misspelt name": ("tritn", r"Did you mean triton\?$"),
+    "no factory": ("stranger:", r"a path must be pkg\.module:factory"),
+    "no module": (
+        "nowhere:make",
+        r"importing nowhere raised ModuleNotFoundError: No module named 'nowhere'\. Make python -c",
+    ),
+    "module raises": ("raising:make", r"importing raising raised RuntimeError: boom\."),
+    "misspelt factory": ("stranger:mke", r"stranger has no attribute mke\. Did you mean make\?$"),
+    "factory raises": ("stranger:broken", r"calling it raised OSError: no kernel\."),
+    "factory wants arguments": (
+        "stranger:needy",
+        r"calling it raised TypeError: .*'argument'\. It is called without arguments\.",
+    ),
+    "not a sampler": (
+        "stranger:wrong",
+        r"it gave int, which has no name, device, capabilities, verify or .*\. Return fairdraw\.",
+    ),
+    "no capabilities": ("stranger:Unsure", r"its capabilities are dict, not Capabilities\."),
+}
+
+
+@pytest.mark.parametrize(("spec", "words"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_impossible_sampler_is_refused_in_one_sentence(stranger: str, spec: str, words: str) -> None:
+    with pytest.raises(SamplerNotFound, match=words) as refusal:
+        load(spec)
+
+    assert str(refusal.value).startswith(f"load: sampler={spec!r}, but ")
+    assert "\n" not in str(refusal.value)
+
+
+def test_sampler_on_another_device_is_refused(stranger: str) -> None:
+    with pytest.raises(SamplerNotFound, match=r"it runs on device='cpu' and not on 'cuda'\. Omit the device"):
+        load(f"{stranger}:make", device="cuda")
+
+
+def test_missing_package_of_a_built_in_sampler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+
+    with pytest.raises(
+        SamplerNotFound, match=r"it needs the package triton, which is not installed\. Run pip install triton\."
+    ):
+        load("triton")
+
+
+def test_failing_built_in_sampler_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairdraw._adapters.torch.make", lambda device: 1 / 0)
+
+    with pytest.raises(SamplerNotFound, match=r"making it raised ZeroDivisionError: division by zero\."):
+        load("torch")
+
+
+def test_importing_adapters_imports_the_standard_library_only() -> None:
+    heavy = ("torch", "numpy", "triton", "hypothesis", "pytest", "vllm")
+    finished = run_python(f"import sys, fairdraw._adapters; print([name for name in {heavy} if name in sys.modules])")
+
+    assert (finished.stdout.strip(), finished.stderr) == ("[]", "")
+
+
+# Triton's mode
+
+
+@needs_no_gpu
+def test_every_sampler_is_loaded_after_triton_was_told_to_interpret() -> None:
+    """A dispatch mode imports triton, so the torch sampler must choose for a triton sampler that is loaded later."""
+    finished = run_python(
+        "from fairdraw._adapters import load\n"
+        "load('torch')\n"
+        "import torch._dynamo, triton.language as tl\n"
+        "print(type(tl.cdiv).__name__, load('triton').capabilities.slow)"
+    )
+
+    assert finished.stdout.split() == ["InterpretedFunction", "True"], finished.stderr
+
+
+@needs_no_gpu
+def test_compiled_triton_without_a_gpu_is_refused() -> None:
+    finished = run_python(
+        "import triton.language\n"
+        "from fairdraw._adapters import SamplerNotFound, load\n"
+        "try: load('triton')\n"
+        "except SamplerNotFound as error: print(error)"
+    )
+
+    assert "triton was imported before its interpreter was chosen" in finished.stdout, finished.stderr
+    assert "Set TRITON_INTERPRET=1" in finished.stdout
+
+
+# The built-in samplers answer as the oracle does, whatever noise they are handed
+
+
+@pytest.mark.parametrize("name", ["torch", "triton"])
+@pytest.mark.parametrize("synthetic", [False, True], ids=["by the ratio", "by synthetic rates"])
+@pytest.mark.parametrize("explicit", [True, False], ids=["explicit noise", "seeded noise"])
+def test_our_sampler_equals_the_oracle(name: str, synthetic: bool, explicit: bool) -> None:
+    sampler, oracle = load(name), load("oracle")
+    device = sampler.device
+
+    @settings(max_examples=10, deadline=None, derandomize=True, database=None)
+    @given(fst.rejection_cases(max_vocab_size=8, explicit=explicit, synthetic=synthetic))
+    def check(case: fst.RejectionCase) -> None:
+        ours = harness.emit(sampler, case.batch(device), case.noise(device))
+        specified = harness.emit(oracle, case.batch(device), case.noise(device))
+
+        assert specified.tokens.tolist() == ours.tokens.tolist()
+        assert specified.generator_states == ours.generator_states
+        if not explicit:
+            assert specified.default_state == ours.default_state
+
+    check()
+
+
+@pytest.mark.usefixtures("at_root")
+def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
+    sampler, oracle = load(EXAMPLE), load("oracle", device="cpu")
+
+    @settings(max_examples=50, deadline=None, derandomize=True, database=None)
+    @given(fst.rejection_cases(explicit=True))
+    def check(case: fst.RejectionCase) -> None:
+        specified = harness.emit(oracle, case.batch(), case.noise())
+
+        assert specified.tokens.tolist() == harness.emit(sampler, case.batch(), case.noise()).tokens.tolist()
+
+    check()
+
+
+def test_example_adapter_takes_at_most_twenty_lines() -> None:
+    source = (ROOT / "examples" / "my_sampler.py").read_text()
+    adapter = source[source.index("def verify(") :]
+
+    assert sum(bool(line.strip()) for line in adapter.splitlines()) <= 20
+
+
+# Injected noise
+
+
+def noise_of(num_tokens: int = 3, batch_size: int = 2, vocab_size: int = 4) -> ExplicitNoise:
+    return ExplicitNoise(
+        torch.linspace(0, 1 - 2.0**-53, num_tokens, dtype=torch.float64),
+        torch.arange(1.0, batch_size * vocab_size + 1).reshape(batch_size, vocab_size),
+    )
+
+
+UNIFORM_DRAWS: dict[str, Callable[[], torch.Tensor]] = {
+    "rand": lambda: torch.rand(3, dtype=torch.float64),
+    "rand with a generator": lambda: torch.rand(3, dtype=torch.float64, generator=torch.Generator()),
+    "rand in another shape": lambda: torch.rand((1, 3, 1), dtype=torch.float64),
+    "rand into out": lambda: torch.rand(3, out=torch.empty(0, dtype=torch.float64)),
+    "rand_like": lambda: torch.rand_like(torch.empty(3, dtype=torch.float16), dtype=torch.float64),
+    "uniform_": lambda: torch.empty(3, dtype=torch.float64).uniform_(),
+    "uniform_ with limits": lambda: torch.empty(3, dtype=torch.float64).uniform_(0, 1),
+    "uniform_ into every other entry": torch.zeros(6, dtype=torch.float64)[::2].uniform_,
+    "nn.init": lambda: torch.nn.init.uniform_(torch.empty(3, dtype=torch.float64)),
+    "inference mode": torch.inference_mode()(lambda: torch.rand(3, dtype=torch.float64)),
+}
+
+
+@pytest.mark.parametrize("draw", UNIFORM_DRAWS.values(), ids=UNIFORM_DRAWS.keys())
+def test_injected_uniforms_are_what_the_draw_returns(draw: Callable[[], torch.Tensor]) -> None:
+    noise = noise_of()
+    with inject_noise(noise) as injected:
+        drawn = draw()
+
+    assert torch.equal(noise.uniforms, drawn.flatten())
+    assert (injected.uniforms, injected.exponentials) == (1, 0)
+
+
+EXPONENTIAL_DRAWS: dict[str, Callable[[], torch.Tensor]] = {
+    "exponential_": lambda: torch.empty(2, 4).exponential_(),
+    "exponential_ with a generator": lambda: torch.empty(2, 4).exponential_(generator=torch.Generator()),
+    "exponential_ with its rate": lambda: torch.empty(2, 4).exponential_(lambd=1.0),
+    "flat": lambda: torch.empty(8).exponential_(),
+    "wider": lambda: torch.empty(2, 4, dtype=torch.float64).exponential_(),
+    "distributions": lambda: torch.distributions.Exponential(1.0).sample((2, 4)),
+}
+
+
+@pytest.mark.parametrize("draw", EXPONENTIAL_DRAWS.values(), ids=EXPONENTIAL_DRAWS.keys())
+def test_injected_exponentials_are_what_the_draw_returns(draw: Callable[[], torch.Tensor]) -> None:
+    noise = noise_of()
+    with inject_noise(noise) as injected:
+        drawn = draw()
+
+    assert noise.exponentials.flatten().tolist() == drawn.flatten().tolist()
+    assert (injected.uniforms, injected.exponentials) == (0, 1)
+
+
+def test_injected_float32_uniforms_stay_below_one() -> None:
+    with inject_noise(noise_of()):
+        drawn = torch.rand(3)
+
+    assert drawn.tolist() == [0.0, 0.5, 1 - 2.0**-24]
+
+
+def test_injection_leaves_generators_alone() -> None:
+    own = torch.Generator().manual_seed(7)
+    default_before, own_before = torch.get_rng_state(), own.get_state()
+    with inject_noise(noise_of()):
+        torch.rand(3, generator=own)
+        torch.empty(2, 4).exponential_()
+
+    assert torch.equal(default_before, torch.get_rng_state())
+    assert torch.equal(own_before, own.get_state())
+
+
+WRONG_DRAWS: dict[str, tuple[Callable[[], object], str]] = {
+    "too few uniforms": (lambda: torch.rand(2), r"drew torch\.float32 \[2\] with aten\.rand.*handed in are \[3\]"),
+    "an exponential per token": (
+        lambda: torch.empty(3, 4).exponential_(),
+        r"drew .* \[3, 4\] .*handed in are \[2, 4\]",
+    ),
+    "half precision": (lambda: torch.rand(3, dtype=torch.bfloat16), r"must be float32 or float64"),
+    "uniforms twice": (lambda: (torch.rand(3), torch.rand(3)), r"the uniforms were handed in already"),
+    "uniforms up to 2": (lambda: torch.empty(3).uniform_(0, 2), r"aten\.uniform_\.default\[\[3\], 0\.0, 2\.0\]"),
+    "rate 2": (lambda: torch.empty(2, 4).exponential_(lambd=2.0), r"only standard uniforms and exponentials"),
+    "normals": (lambda: torch.randn(3), r"drew aten\.randn"),
+    "multinomial": (lambda: torch.multinomial(torch.ones(2, 4), 1), r"drew aten\.multinomial"),
+    "nothing": (lambda: torch.ones(3), r"drew nothing through torch"),
+}
+
+
+@pytest.mark.parametrize(("draw", "words"), WRONG_DRAWS.values(), ids=WRONG_DRAWS.keys())
+def test_injection_refuses_another_draw(draw: Callable[[], object], words: str) -> None:
+    with pytest.raises(NoiseNotInjected, match=words), inject_noise(noise_of()):
+        draw()
+
+
+def test_batch_that_needs_no_noise_may_draw_nothing() -> None:
+    with inject_noise(noise_of(), required=False) as not_required:
+        pass
+    with inject_noise(noise_of(num_tokens=0)) as without_drafts:
+        pass
+
+    assert not_required == without_drafts
+
+
+def test_error_of_the_sampler_passes_through_the_injection() -> None:
+    with pytest.raises(ZeroDivisionError), inject_noise(noise_of()):
+        raise ZeroDivisionError

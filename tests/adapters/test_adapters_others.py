@@ -1,0 +1,247 @@
+"""Samplers that nobody here wrote: their adapters, their known defects, and the pages about what was found.
+
+A package that is missing skips its tests, with the command that installs it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import samplers_table
+import torch
+
+from fairdraw._adapters import SamplerNotFound, load
+from fairdraw._adapters._others import read_others_defects
+from fairdraw._adapters.transformers import _race, multinomial_noise
+from fairdraw._core.checks import PROFILES
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import Session, run_check
+from fairdraw.properties import rejection, sampling
+from fairdraw.protocols import ExplicitNoise
+
+if TYPE_CHECKING:
+    from fairdraw._core.checks import Check
+    from fairdraw._run.runner import CheckRecord
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
+RECORD = ROOT / "docs" / "records" / "samplers.json"
+
+_VLLM, _OTHERS = "python tools/install_vllm.py", "python tools/install_others.py"
+
+PACKAGES = {
+    "vllm": ("vllm", _VLLM),
+    "vllm_v2": ("vllm", _VLLM),
+    "transformers": ("transformers", "pip install transformers"),
+    "mlx": ("mlx_lm", _OTHERS),
+    "sglang": ("sglang", _OTHERS),
+    "sglang_block": ("sglang", _OTHERS),
+    "sampling_vllm": ("vllm", _VLLM),
+    "sampling_transformers": ("transformers", "pip install transformers"),
+    "sampling_mlx": ("mlx_lm", _OTHERS),
+    "sampling_multinomial": ("torch", "pip install torch"),
+    "sampling_exponential": ("torch", "pip install torch"),
+}
+"""Adapter to the package that it wraps, and how to get it."""
+
+DISTRIBUTIONS_OF_FILTERS = ("DIST703", "DIST704", "DIST705", "DIST706")
+"""Each sampler's own `FilterPolicy` is asked for."""
+
+
+def require(package: str, command: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: {command}")
+
+
+def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
+    require(*PACKAGES[name])
+    session = Session(profile=PROFILES["smoke"], crash_folder=None)
+    sampler = load(name, "cpu")
+    return [run_check(check, sampler, session) for check in checks]
+
+
+def broken(records: list[CheckRecord]) -> list[str]:
+    return [
+        f"{record.status} {record.id}: {record.failure_report.effect if record.failure_report else record.reason}"
+        for record in records
+        if record.is_broken
+    ]
+
+
+@pytest.mark.parametrize("name", ["transformers", "mlx"])
+def test_rejection_sampler_keeps_its_promises(name: str) -> None:
+    records = asked_at_smoke(name, rejection.CHECKS)
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 40
+
+
+@pytest.mark.parametrize("name", ["vllm", "vllm_v2", "sglang", "sglang_block"])
+def test_rejection_kernel_keeps_its_promises(name: str) -> None:
+    """In Triton's interpreter: structure and greedy requests, which need few draws."""
+    checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
+
+    records = asked_at_smoke(name, checks)
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 10
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling_")])
+def test_token_sampler_keeps_its_promises(name: str) -> None:
+    distributions = (check for check in all_checks("statistical", "sampling") if check.code in DISTRIBUTIONS_OF_FILTERS)
+
+    records = asked_at_smoke(name, (*sampling.CHECKS, *distributions))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 10
+
+
+def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_five_are_asked_here() -> None:
+    answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
+    here = {name for name, (package, _) in PACKAGES.items() if importlib.util.find_spec(package) is not None}
+
+    assert set(samplers_table.SAMPLERS) == set(PACKAGES)
+    assert len(answered) >= 7
+    assert len(here & answered) >= 5
+
+
+def test_defects_name_adapters_and_checks_that_exist() -> None:
+    codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
+    for defect in read_others_defects():
+        assert defect["sampler"] in PACKAGES
+        assert set(defect["checks"]) <= codes
+        assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
+
+
+# multinomial, the race that it is
+
+
+def test_multinomial_of_torch_is_the_race_on_the_same_generator() -> None:
+    for seed in range(300):
+        torch.manual_seed(seed)
+        probs = torch.rand(1, 1 + seed % 97).softmax(-1)
+        torch.manual_seed(seed)
+        drawn = torch.multinomial(probs, 1)
+        torch.manual_seed(seed)
+        assert drawn.equal(_race(probs, 1))
+
+
+def test_multinomial_draws_by_explicit_exponentials() -> None:
+    noise = ExplicitNoise(torch.empty(0, dtype=torch.float64), torch.tensor([[1.0, 0.001, 1.0]]))
+
+    with multinomial_noise(noise):
+        assert torch.multinomial(torch.tensor([[0.4, 0.2, 0.4]]), 1).item() == 1
+
+
+def test_multinomial_without_a_distribution_raises_as_torch_does() -> None:
+    noise = ExplicitNoise(torch.empty(0, dtype=torch.float64), torch.ones(1, 2))
+
+    with multinomial_noise(noise), pytest.raises(RuntimeError, match="contains either"):
+        torch.multinomial(torch.tensor([[torch.nan, torch.nan]]), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "command"),
+    [
+        ("transformers", "transformers", "pip install transformers"),
+        ("mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
+        ("vllm_v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
+    ],
+)
+def test_missing_package_is_said_in_one_sentence(
+    name: str, package: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for loaded in [module for module in sys.modules if module.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(SamplerNotFound, match=f"sampler='{name}', but it needs the package {package}.*Run {command}"):
+        load(name, "cpu")
+
+
+def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_files(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr("fairdraw._adapters.sglang.metadata.files", no_files)
+
+    with pytest.raises(SamplerNotFound, match=r"needs the package sglang.*Run pip install --no-deps sglang"):
+        load("sglang", "cpu")
+
+
+# Findings
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
+    text = page.read_text()
+    program, shown = ("".join(re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)) for kind in ("python", "text"))
+    name = page.stem.partition("-")[0]
+    require(*PACKAGES[name])
+
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+    assert done.stdout == shown, done.stderr
+
+
+# The table
+
+
+def row(name: str, **changes: Any) -> dict[str, Any]:  # Any: JSON
+    told = {"code": "REJ113", "title": "a title", "status": "xfailed", "reason": "why (docs/findings/page-of.md)"}
+    plain: dict[str, Any] = {
+        "name": name,
+        "sampler": f"{name} 1.0",
+        "contract": "rejection",
+        "asked": ["REJ", "DIST102"],
+    }
+    plain |= {"counts": {"passed": 2, "xfailed": 1, "skipped": 3}, "told": [{**told, "effect": ""}]}
+    return {
+        **plain,
+        "unsupported": ["greedy is unsupported"],
+        "problem": "",
+        "seconds": 1,
+        "origin": {"date": "today"},
+        **changes,
+    }
+
+
+def test_table_is_the_one_of_its_record() -> None:
+    rows = list(samplers_table.read(RECORD).values())
+
+    assert (ROOT / "docs" / "samplers.md").read_text() == samplers_table.as_markdown(rows)
+
+
+def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
+    rows = {"mlx": row("mlx"), "vllm": row("vllm", problem="not installed", counts={}, told=[], unsupported=[])}
+
+    samplers_table.write(rows, tmp_path / "samplers.md", tmp_path / "samplers.json")
+
+    text = (tmp_path / "samplers.md").read_text()
+    assert "| `mlx` | [mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |" in text
+    assert "* xfailed REJ113 a title: why ([page](findings/page-of.md))." in text
+    assert "Of the distributions only DIST102 were asked." in text
+    assert "1 samplers of 1 projects answered." in text
+    assert text.index("`vllm` | no answer") < text.index("`mlx`")
+    assert [one["name"] for one in json.loads((tmp_path / "samplers.json").read_text())] == ["vllm", "mlx"]
+    assert set(samplers_table.read(tmp_path / "samplers.json")) == {"vllm", "mlx"}
+
+
+def test_table_refuses_unknown_samplers(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        samplers_table.main(["nobody"])
+
+    assert "no such sampler: nobody; known: vllm," in capsys.readouterr().err

@@ -1,0 +1,220 @@
+"""Whatever a caller gets wrong is told in one sentence, with the documented exit code, and changes no file."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+from fairdraw._core.checks import Check
+from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw.strategies import RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
+load_sampler("torch")
+DISTRIBUTION = next(check.code for check in all_checks("statistical") if not isinstance(check, Check))
+
+SAMPLERS = {
+    "unknown name": ("oracel", r"sampler='oracel', but it must be one of counter, .*Did you mean oracle\?"),
+    "unknown module": ("absent:make", r"absent:make.*No module named 'absent'"),
+    "module that misses another": ("misses:make", r"misses.*No module named 'a_package_of_mine'.*misses\.py:1"),
+    "module with a syntax error": ("ungrammatical:make", r"ungrammatical.*SyntaxError"),
+    "module that leaves": ("leaving:make", r"leaving.*SystemExit: 0.*leaving\.py:1"),
+    "unknown factory": ("stranger:absent", r"stranger:absent.*has no attribute absent"),
+    "no factory": ("stranger", r"sampler='stranger', but .*or a path pkg\.module:factory"),
+    "factory that is a list": ("stranger:calls", r"stranger:calls.*it gave list, which has no name.*Return fairdraw"),
+    "factory that raises": ("stranger:make_boom", r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
+    "factory that leaves": ("stranger:make_exit", r"SystemExit: 0"),
+    "factory that returns nothing": ("stranger:make_nothing", r"it gave NoneType, which has no name.*Return fairdraw"),
+    "known defect of no check": ("stranger:make_unknown_defect", r"known_defects=\['REJ999'\], but keys must be codes"),
+}
+"""What `--sampler` may be given, and the sentence that answers it."""
+
+FILES = {
+    "xfails absent": ("xfails", "absent", r"xfails file absent cannot be read: No such file"),
+    "xfails is a folder": ("xfails", "folder", r"xfails file folder cannot be read: Is a directory"),
+    "xfails is binary": ("xfails", "binary", r"xfails file binary is not text"),
+    "xfails is a baseline": ("xfails", "baseline.json", r"xfails file baseline\.json is not TOML"),
+    "xfails without a reason": ("xfails", "no-reason.toml", r"gives no reason for REJ101"),
+    "xfails of no check": ("xfails", "no-check.toml", r"names REJ999, which is no check"),
+    "baseline absent": ("baseline", "absent", r"baseline absent cannot be read: No such file"),
+    "baseline is a folder": ("baseline", "folder", r"baseline folder cannot be read: Is a directory"),
+    "baseline is binary": ("baseline", "binary", r"baseline binary is not text"),
+    "baseline is a crash file": ("baseline", "crash.json", r"crash\.json is no baseline of fairdraw"),
+    "baseline is a list": ("baseline", "list.json", r"list\.json is no baseline of fairdraw"),
+    "lines in no folder": ("json", "absent/run.jsonl", r"absent/run\.jsonl cannot be written: no such folder"),
+    "lines under a file": ("json", "binary/run.jsonl", r"binary/run\.jsonl cannot be written: no such folder"),
+    "lines where nobody may write": ("json", "/proc/run.jsonl", r"/proc/run\.jsonl cannot be written"),
+    "page in no folder": ("html", "absent/run.html", r"absent/run\.html cannot be written: no such folder"),
+    "page where nobody may write": ("html", "/proc/run.html", r"/proc/run\.html cannot be written"),
+}
+"""Files that both ways in take, and the sentence that answers a wrong one."""
+
+COMMANDS = {
+    "pictures under a file": (["check", "oracle", "--pictures", "binary/p"], r"binary/p cannot be written"),
+    "pictures are a file": (["check", "oracle", "--pictures", "binary"], r"'binary' is a file"),
+    "ledger is binary": (
+        ["check", "oracle", "--only", "statistical", "--seed", "5", "--ledger", "binary"],
+        r"--ledger: .*binary",
+    ),
+    "ledger under a file": (["check", "oracle", "--ledger", "binary/l.json"], r"binary/l\.json cannot be written"),
+    "baseline exists": (["check", "oracle", "--write-baseline", "baseline.json"], r"exists and is not overwritten"),
+    "baseline in no folder": (["check", "oracle", "--write-baseline", "/proc/b.json"], r"/proc/b\.json cannot be wri"),
+    "lines are a folder": (["check", "oracle", "--json", "folder"], r"'folder' is a directory"),
+    "crash file absent": (["replay", "absent"], r"absent cannot be replayed: it cannot be read: No such file"),
+    "crash file is a folder": (["replay", "folder"], r"folder cannot be replayed: it cannot be read: Is a directory"),
+    "crash file is binary": (["replay", "binary"], r"binary cannot be replayed: it is not JSON"),
+    "crash file is a baseline": (["replay", "baseline.json"], r"baseline\.json cannot be replayed: it is not a crash"),
+    "crash file is newer": (["replay", "newer.json"], r"newer\.json cannot be replayed: its format is 99, newer"),
+    "crash file of a gone check": (["replay", "crash.json"], r"'REJ999' is no check of fairdraw"),
+    "crash file of a distribution with a batch": (
+        ["replay", "distribution.json"],
+        r"distribution\.json.*its case cannot be built \(TypeError: Distribution",
+    ),
+    "crash file of a distribution without a profile": (
+        ["replay", "weekly.json"],
+        r"profile='weekly', but it must be.*smoke, ci",
+    ),
+    "crash file of a distribution without a number": (
+        ["replay", "many.json"],
+        r"num_draws='many', but it must be an integer",
+    ),
+    "no such check": (["explain", "REJ999"], r"'REJ999' is no check of fairdraw"),
+    "skeleton of nothing": (["init", "absent:verify"], r"absent:verify cannot be imported: ModuleNotFoundError"),
+    "skeleton under a file": (["init", "stranger:beyond", "--folder", "binary/x"], r"binary/x.*cannot be written"),
+}
+"""Commands, and the sentence that answers them."""
+
+
+@pytest.fixture(autouse=True)
+def here(stranger: Path) -> Path:
+    """A folder with the stranger's module, and files that are something else than what they are given for."""
+    crash = {"sampler": "oracle", "reference": None, "contract": "rejection", "case": {}, "seed": 1, "effect": ""}
+    crash |= {"format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}
+    texts = {
+        "misses.py": "import a_package_of_mine\n",
+        "ungrammatical.py": "def make(:\n",
+        "leaving.py": "raise SystemExit(0)\n",
+        "no-reason.toml": 'REJ101 = ""\n',
+        "no-check.toml": 'REJ999 = "why"\n',
+        "baseline.json": json.dumps({"format": "fairdraw-baseline", "sampler": "oracle", "failed": ["REJ101"]}),
+        "crash.json": json.dumps({**crash, "check": "REJ999", "case": _smallest()}),
+        "distribution.json": json.dumps({**crash, "check": DISTRIBUTION, "case": _smallest()}),
+        "weekly.json": json.dumps({**crash, "check": DISTRIBUTION, "case": {"profile": "weekly", "num_draws": 1}}),
+        "many.json": json.dumps({**crash, "check": DISTRIBUTION, "case": {"profile": "ci", "num_draws": "many"}}),
+        "newer.json": json.dumps({**crash, "check": "REJ101", "format_version": 99}),
+        "list.json": "[1, 2]",
+    }
+    for name, text in texts.items():
+        (stranger / name).write_text(text)
+    (stranger / "binary").write_bytes(b"\xff\xfe\x00")
+    (stranger / "folder").mkdir()
+    return stranger
+
+
+def _smallest() -> dict[str, object]:
+    return dict(RejectionCase(vocab_size=2, requests=(RequestRecipe(),)).to_json())
+
+
+def contents(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Every file below, with its bytes and the time of its last change; what Python compiles is left out."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def require_refused(words: list[str], sentence: str, here: Path) -> None:
+    before = contents(here)
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+    told = result.output.splitlines()[-1]
+    assert re.search(sentence, told), result.output
+    assert "Traceback" not in result.output
+    assert [line for line in result.output.splitlines() if not line.startswith(("Usage:", "Try "))][-1:] == [told]
+    assert contents(here) == before
+
+
+@pytest.mark.parametrize(("spec", "sentence"), SAMPLERS.values(), ids=SAMPLERS)
+def test_sampler_is_refused(spec: str, sentence: str, here: Path) -> None:
+    require_refused(["check", spec, "-k", "REJ101"], sentence, here)
+
+
+@pytest.mark.parametrize(("option", "path", "sentence"), FILES.values(), ids=FILES)
+def test_file_is_refused(option: str, path: str, sentence: str, here: Path) -> None:
+    require_refused(["check", "oracle", "-k", "REJ101", f"--{option}", path], sentence, here)
+
+
+@pytest.mark.parametrize(("words", "sentence"), COMMANDS.values(), ids=COMMANDS)
+def test_command_is_refused(words: list[str], sentence: str, here: Path) -> None:
+    require_refused(words, sentence, here)
+
+
+def ask(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    """One check under pytest."""
+    pytester.makepyfile(
+        test_ask="""
+        import pytest
+        from fairdraw.properties.rejection import CHECKS
+
+        @pytest.mark.parametrize("check", CHECKS[:1], ids=str)
+        def test_rejection(check, fairdraw_run):
+            fairdraw_run(check)
+        """
+    )
+    words = ("-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-p", "no:cacheprovider")
+    return pytester.runpytest_inprocess(*words, "--rootdir", ".", *options, "test_ask.py")
+
+
+def require_usage_error(result: pytest.RunResult, sentence: str) -> None:
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert re.search(sentence, result.stderr.str()), result.stderr.str()
+    assert "Traceback" not in result.stderr.str() + result.stdout.str()
+    assert len([line for line in result.errlines if line.strip()]) == 1
+
+
+@pytest.fixture
+def beside(here: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same files in pytester's folder."""
+    for path in here.iterdir():
+        path.rename(pytester.path / path.name)
+    monkeypatch.chdir(pytester.path)
+    monkeypatch.syspath_prepend(str(pytester.path))
+    return pytester.path
+
+
+@pytest.mark.usefixtures("beside")
+@pytest.mark.parametrize(("spec", "sentence"), SAMPLERS.values(), ids=SAMPLERS)
+def test_sampler_is_refused_by_pytest(spec: str, sentence: str, pytester: pytest.Pytester) -> None:
+    require_usage_error(ask(pytester, "--sampler", spec), sentence)
+
+
+@pytest.mark.parametrize(("option", "path", "sentence"), FILES.values(), ids=FILES)
+def test_file_is_refused_by_pytest(
+    option: str, path: str, sentence: str, beside: Path, pytester: pytest.Pytester
+) -> None:
+    before = contents(beside)
+    require_usage_error(ask(pytester, "--sampler", "oracle", f"--fairdraw-{option}={path}"), sentence)
+    assert {path: before[path] for path in before if path.name != "test_ask.py"}.items() <= contents(beside).items()
+
+
+def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
+    result = CliRunner().invoke(main, ["check", "stranger:make_list", "-k", "REJ101", "-k", "REJ102"])
+    assert result.exit_code == 1
+    assert "REJ100 sampler returned something that is not an output" in result.output
+    assert "effect: verify: sampler=returns a list returned list, but it must return a tensor." in result.output
+    assert "An output is an int32 tensor [batch_size, max_spec_len + 1]" in result.output
+
+
+def test_crash_folder_that_cannot_be_made_costs_the_crash_file_alone(here: Path) -> None:
+    (here / ".fairdraw").write_text("mine")
+    result = CliRunner().invoke(main, ["check", "stranger:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    assert result.exit_code == 1
+    assert "note: no crash file was written: " in result.output
+    assert (here / ".fairdraw").read_text() == "mine"

@@ -1,0 +1,110 @@
+"""A newcomer's fault: the worked example, broken on purpose, fails with a text that explains itself."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw._cli.main import main
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reading-a-failure.md").read_text()
+RIGHT = "            residual = (target - distribution).clamp(min=0)\n"
+WRONG = "            residual = target\n"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """What `fairdraw check` says of the broken copy, asked for the two promises of the page."""
+    source = (ROOT / "examples" / "my_sampler.py").read_text()
+    assert source.count(RIGHT) == 1
+    folder = tmp_path_factory.mktemp("broken")
+    (folder / "my_broken_sampler.py").write_text(source.replace(RIGHT, WRONG))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.syspath_prepend(str(folder))
+        words = ["check", "my_broken_sampler:make", "-k", "REJ107", "-k", "DIST213", "--profile", "smoke"]
+        found = CliRunner().invoke(main, words)
+    sys.modules.pop("my_broken_sampler", None)
+    assert found.exit_code == 1, found.output
+    return found
+
+
+@pytest.fixture(scope="module")
+def failure_report(result: Result) -> dict[str, str]:
+    """The first failure_report, by its labels; the first line is its title."""
+    lines = result.output[result.output.index("\nREJ107") + 1 :].split("\n\n")[0].splitlines()
+    for label in ("reproduce", "search again"):  # the command is the next line
+        at = lines.index(f"{label}:")
+        lines[at : at + 2] = [f"{label}: {lines[at + 1]}"]
+    return {"title": lines[0], **dict(line.split(": ", 1) for line in lines[1:])}
+
+
+def test_text_has_what_a_newcomer_needs_in_this_order(failure_report: dict[str, str]) -> None:
+    facts = ["title", "meaning", "usually", "effect", "evidence", "smallest example"]
+    facts += ["reproduce", "search again", "crash file"]
+    assert list(failure_report) == facts
+
+
+def test_code_comes_with_a_sentence_that_is_now_false(failure_report: dict[str, str]) -> None:
+    assert failure_report["title"] == "REJ107 a rejected draft is not recovered"
+
+
+def test_meaning_says_what_is_promised_in_terms_of_the_algorithm(failure_report: dict[str, str]) -> None:
+    assert "recovered token differs from the draft it replaces" in failure_report["meaning"]
+    assert "max(target - draft, 0)" in failure_report["meaning"]
+
+
+def test_effect_names_request_drafts_and_emitted_tokens(failure_report: dict[str, str]) -> None:
+    found = re.fullmatch(
+        r"request \d+ \(drafts \[(.*)\]\) emitted \[(.*)\]: the draft at position (\d+) was rejected, then emitted all "
+        r"the same",
+        failure_report["effect"],
+    )
+    assert found is not None, failure_report["effect"]
+    drafts, emitted, position = found[1].split(", "), found[2].split(", "), int(found[3])
+    assert emitted[-1] == drafts[position]
+
+
+def test_smallest_example_is_code_that_builds_a_small_batch(failure_report: dict[str, str]) -> None:
+    words = {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe, "DraftRecipe": DraftRecipe}
+    batch = eval(failure_report["smallest example"], words).batch()
+    assert batch.batch_size == 1
+    assert batch.vocab_size == 2
+
+
+def test_command_repeats_the_failure(failure_report: dict[str, str]) -> None:
+    assert failure_report["reproduce"] == f"fairdraw replay {failure_report['crash file']}"
+    assert failure_report["search again"].startswith("fairdraw check ")
+
+
+def test_statistical_failure_report_says_how_far_off_and_how_sure(result: Result) -> None:
+    text = result.output[result.output.index("\nDIST213") :]
+    assert re.search(r"\neffect: .*TV 0\.\d+ \(95 %: 0\.\d+ to 0\.\d+\) over \d+ cells, \d+ samples; worst", text)
+    assert re.search(r"\nevidence: E = 10\^\d+\.\d >= threshold 10\^\d\.\d", text)
+    assert "\nusually: Recovery from the target as it is, without renormalisation" in text
+    assert re.search(r"\nreproduce:\nfairdraw replay (\S+)\nsearch again:\nfairdraw check .*\ncrash file: \1\n", text)
+
+
+def test_last_lines_say_where_to_start(result: Result) -> None:
+    lines = result.output.splitlines()
+    assert lines[-2] == "start with REJ107 a rejected draft is not recovered: fairdraw explain REJ107"
+    assert lines[-1] == "RED: checks failed: 2"
+
+
+def test_page_shows_this_very_text(result: Result) -> None:
+    """But for fractions and times, which the processor may round otherwise, and the crash file's digest."""
+    numbers = re.compile(r"-[0-9a-f]{8}\b|\d+\.\d+")
+    shown = PAGE[PAGE.index("REJ107") : PAGE.index("```", PAGE.index("REJ107"))]
+    told = result.output[result.output.index("REJ107", result.output.index("\n\n")) :]
+    assert numbers.sub("N", shown).strip() == numbers.sub("N", told).strip()
+
+
+def test_page_names_the_fault() -> None:
+    assert RIGHT.strip() in PAGE
+    assert WRONG.strip() in PAGE

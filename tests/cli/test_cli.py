@@ -1,0 +1,283 @@
+"""The command line: exit codes are promises, and every mistake of the caller is one sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw._cli.main import main
+from fairdraw._run.controls import Control
+from fairdraw._run.crash import read_crash, write_crash
+from fairdraw._run.loading import SUITES, all_checks
+from fairdraw._run.runner import DEFAULT_SEED
+
+pytestmark = pytest.mark.usefixtures("stranger")
+
+CHECKS = all_checks()
+
+
+@pytest.fixture(autouse=True)
+def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Controls have tests of their own below and take seconds."""
+    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+
+
+def fairdraw(*arguments: str) -> Result:
+    """Run the command; a traceback fails the test."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def check(factory: str, *options: str) -> Result:
+    return fairdraw("check", f"stranger:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
+
+
+class TestCheck:
+    def test_right_sampler_is_green(self) -> None:
+        result = check("make_right")
+        assert result.exit_code == 0
+        assert result.output.splitlines()[-1] == "GREEN, distributions not judged: -k REJ101 (1 property check passed)"
+        assert "fairdraw 0.1.0: sampler stranger:make_right (right) on cpu" in result.output
+        assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
+        assert "passed       REJ101 token ids lie in the vocabulary (20 cases" in result.output
+
+    def test_broken_promise_is_told_in_order(self) -> None:
+        result = check("make_beyond")
+        assert result.exit_code == 1
+        order = [
+            "\nREJ101",
+            "\nmeaning:",
+            "\neffect:",
+            "\nevidence:",
+            "\nsmallest example:",
+            "\nreproduce:",
+            "\ncrash file:",
+        ]
+        places = [result.output.index(word) for word in order]
+        assert places == sorted(places)
+        assert "Traceback" not in result.output
+        assert "hypothesis.seed" not in result.output
+        assert result.output.splitlines()[-1] == "RED: checks failed: 1"
+
+    def test_eleventh_failure_report_is_named_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fairdraw._cli.check._MOST_STORIES", 1)
+        shown = check("make_beyond", "-k", "REJ103", "-k", "REJ106").output
+        assert shown.count("\nmeaning:") == 1
+        assert re.search(r"\nbroken, too .*:\n  REJ10\d [a-z ]+\n", shown)
+
+    @pytest.mark.parametrize(
+        ("factory", "exit_code", "last"),
+        [
+            ("make_raising", 1, "RED: checks that ended in an exception: 1"),
+            ("make_known", 0, "GREEN, distributions not judged: -k REJ101 (known failures: 1)"),
+            ("make_mended", 1, "RED: known failures gone: 1"),
+        ],
+    )
+    def test_exit_code_follows_the_verdict(self, factory: str, exit_code: int, last: str) -> None:
+        result = check(factory, "--profile", "ci")
+        assert (result.exit_code, result.output.splitlines()[-1]) == (exit_code, last)
+
+    def test_nothing_measured_is_not_green(self) -> None:
+        needs_noise = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs)
+        result = fairdraw("check", "stranger:make_unsupported", "-k", needs_noise.code)
+        assert result.exit_code == 3
+        assert "skipped 1: explicit-noise is unsupported: the kernel draws inside" in result.output
+        assert result.output.splitlines()[-1] == "NOTHING MEASURED: every check was skipped"
+
+    def test_no_matching_check_is_not_green(self) -> None:
+        result = fairdraw("check", "oracle", "-k", "zzz", "-k", "yyy")
+        assert result.exit_code == 3
+        assert result.output == "NOTHING MEASURED: no check has 'zzz' or 'yyy' in its code or title\n"
+
+    def test_reader_is_told_where_to_start(self) -> None:
+        lines = check("make_beyond", "-k", "REJ103").output.splitlines()
+        assert lines[-2] == "start with REJ101 token ids lie in the vocabulary: fairdraw explain REJ101"
+
+    def test_fresh_seed_is_printed(self) -> None:
+        seeds = [re.findall(r"seed (\d+)", check("make_right", "--seed", "fresh").output)[0] for _ in range(2)]
+        assert seeds[0] != seeds[1]
+
+    def test_seed_given_is_used(self) -> None:
+        assert "seed 5\n" in check("make_right", "--seed", "5").output
+
+    def test_workers_find_what_one_process_finds(self) -> None:
+        alone, one, spread = (
+            check("make_beyond", "-k", "REJ103", *options) for options in ((), ("-n", "1"), ("-n", "2"))
+        )
+        assert spread.exit_code == one.exit_code == alone.exit_code == 1
+        # The worker plants its mutants: a fixture of this process does not reach it.
+        told = [
+            re.sub(r"\d+\.\d s|mutation controls.*", "", result.output).split("\n\n", 1)[1]
+            for result in (alone, one, spread)
+        ]
+        assert told[0] == told[1] == told[2]
+
+
+class TestControls:
+    def test_missed_control_is_not_green(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        missed = Control("drops the tail", "REJ101", caught=False)
+        monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [SimpleNamespace(control=lambda **_: missed)])
+        monkeypatch.setattr("fairdraw._cli.job.run_control", lambda *_: missed)
+        result = check("make_right")
+        assert result.exit_code == 1
+        assert "mutation controls: 0/1 caught at this run's numbers" in result.output
+        assert "missed: drops the tail was not caught by REJ101" in result.output
+        assert "RED: mutants missed" in result.output
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (["check", "oracel"], "Did you mean oracle"),
+            (["check", "stranger:make_boom"], r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
+            (["check", "oracle", "--profile", "huge"], "'huge' is not one of 'smoke', 'ci', 'nightly'"),
+            (["check", "oracle", "--only", "speed"], "'speed' is not"),
+            (["check", "oracle", "--seed", "new"], "'new' is no seed. Use an integer, or the word fresh"),
+            (["check", "oracle", "--reference", "oracel", "-k", "upstream"], "Did you mean oracle"),
+            (["check", "oracle", "--json", "none/run.json"], "none/run.json cannot be written"),
+            (["check", "oracle", "--unknown"], "No such option"),
+            (["check"], "Missing argument"),
+            (["explain", "REJ999"], "REJ999.*fairdraw list"),
+            (["replay", "none.json"], "none.json cannot be replayed: it cannot be read: No such file"),
+            (["replay", "stranger.py"], "stranger.py cannot be replayed: it is not JSON"),
+        ],
+        ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    )
+    def test_mistake_is_one_sentence_and_exit_code_2(self, arguments: list[str], sentence: str) -> None:
+        result = fairdraw(*arguments)
+        assert result.exit_code == 2
+        assert re.search(sentence, result.output)
+        assert "Traceback" not in result.output
+
+    def test_exit_codes_are_documented(self) -> None:
+        shown = fairdraw("check", "--help").output
+        for code in (
+            "0  green",
+            "1  red",
+            "2  usage",
+            "3  nothing was measured",
+            "10  green, but",
+            "11  incomplete",
+            "130  incomplete",
+        ):
+            assert code in shown
+
+
+class TestWords:
+    def test_list_names_every_check_and_what_it_needs(self) -> None:
+        shown = fairdraw("list").output
+        for suite in SUITES:
+            own = sum(one.suite == suite and one.contract == "rejection" for one in CHECKS)
+            assert f"{suite} of the rejection contract: {own} checks" in shown
+        for one in CHECKS:
+            assert one.id in shown
+        assert "needs explicit-noise" in shown
+        assert "a reference sampler" in shown
+
+    @pytest.mark.parametrize("code", [*(one.code for one in CHECKS[:3]), "REJ100", "rej101"])
+    def test_explain_says_what_it_means(self, code: str) -> None:
+        result = fairdraw("explain", code)
+        assert result.exit_code == 0
+        assert result.output.startswith(code.upper())
+        assert len(result.output) > 100
+
+
+class TestReplay:
+    @staticmethod
+    def crash_file(stranger: Path) -> str:
+        assert check("make_beyond").exit_code == 1
+        (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
+        return str(path)
+
+    def mended_file(self, stranger: Path) -> str:
+        """The file that was written before the sampler's code had been mended, so to speak."""
+        crash = read_crash(Path(self.crash_file(stranger)))
+        return str(write_crash(stranger / "mended", dataclasses.replace(crash, sampler="stranger:make_right")))
+
+    def test_broken_promise_still_fails(self, stranger: Path) -> None:
+        result = fairdraw("replay", self.crash_file(stranger))
+        assert result.exit_code == 1
+        assert result.stdout.startswith("FAILED: stranger:make_beyond still breaks this promise")
+        assert "effect:" in result.output
+        assert "\nreproduce:\nfairdraw replay" in result.output
+        assert "\nthe batch, in numbers:\n  draft_token_ids: " in result.output
+
+    def test_mended_sampler_is_fixed(self, stranger: Path) -> None:
+        path = self.mended_file(stranger)
+        result = fairdraw("replay", path)
+        assert result.exit_code == 0
+        assert result.stdout.startswith("FIXED: REJ101")
+
+    def test_another_sampler_keeps_the_promise(self, stranger: Path) -> None:
+        result = fairdraw("replay", self.crash_file(stranger), "--sampler", "stranger:make_right")
+        assert result.exit_code == 0
+        assert result.stdout.startswith("KEPT: REJ101")
+        assert "by stranger:make_beyond" in result.output
+
+    def test_code_stands_for_its_crash_files(self, stranger: Path) -> None:
+        path = self.crash_file(stranger)
+        assert fairdraw("replay", "rej101").stdout.startswith("FAILED: stranger:make_beyond")
+        (stranger / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((stranger / path).read_text())
+        result = fairdraw("replay", "REJ101")
+        assert result.exit_code == 1
+        assert result.output.count("FAILED: ") == 2
+        assert result.output.splitlines()[-1] == "2 replayed: 2 failed, 0 not run"
+
+    def test_code_without_crash_files_is_refused(self) -> None:
+        result = fairdraw("replay", "REJ103")
+        assert result.exit_code == 2
+        assert "has no crash file of REJ103" in result.output
+
+    def test_several_files_fail_if_one_does(self, stranger: Path) -> None:
+        mended = self.mended_file(stranger)
+        (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
+        result = fairdraw("replay", mended, str(path))
+        assert result.exit_code == 1
+        assert result.output.splitlines()[-1] == "2 replayed: 1 failed, 0 not run"
+        assert fairdraw("replay", mended, mended).exit_code == 0
+
+    def test_replay_writes_no_file(self, stranger: Path) -> None:
+        path = self.crash_file(stranger)
+        before = sorted(stranger.rglob("*.json"))
+        fairdraw("replay", path)
+        assert sorted(stranger.rglob("*.json")) == before
+
+    def test_file_without_sampler_asks_for_one(self, stranger: Path) -> None:
+        path = self.crash_file(stranger)
+        content = json.loads((stranger / path).read_text())
+        (stranger / "object.json").write_text(json.dumps({**content, "sampler": None}))
+        result = fairdraw("replay", "object.json")
+        assert result.exit_code == 2
+        assert "Add --sampler SPEC" in result.output
+
+    def test_check_that_is_gone_is_refused(self, stranger: Path) -> None:
+        content = json.loads((stranger / self.crash_file(stranger)).read_text())
+        (stranger / "old.json").write_text(json.dumps({**content, "check": "REJ999"}))
+        result = fairdraw("replay", "old.json", "--sampler", "stranger:make_beyond")
+        assert result.exit_code == 2
+        assert "'REJ999' is no check" in result.output
+
+    def test_declined_capability_is_not_run(self, stranger: Path) -> None:
+        needs_noise = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs)
+        content = json.loads((stranger / self.crash_file(stranger)).read_text())
+        (stranger / "noise.json").write_text(json.dumps({**content, "check": needs_noise.code}))
+        result = fairdraw("replay", "noise.json", "--sampler", "stranger:make_unsupported")
+        assert result.exit_code == 3
+        assert result.stdout.startswith("NOT RUN:")
+
+
+def test_module_runs_as_a_program() -> None:
+    command = [sys.executable, "-m", "fairdraw", "explain", "REJ101"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("REJ101")

@@ -1,0 +1,168 @@
+"""What a report tells a person to type is understood by a shell, and every code that it prints is explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+import fairdraw
+from fairdraw._cli.main import main
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.failures import CheckFailure, FailureReport
+from fairdraw._run.failure_reports import RAISED, raised_meanings
+from fairdraw._run.loading import all_checks, all_questions, load_sampler
+from fairdraw._run.runner import CheckRecord, Session, run_check
+from fairdraw.statistical._nightly import LedgerCheck, ledger_check
+
+if TYPE_CHECKING:
+    from fairdraw._core.checks import AnyCheck
+
+pytestmark = pytest.mark.usefixtures("stranger")
+CHECKS = {check.code: check for check in all_checks()}
+PACKAGE = Path(fairdraw.__file__).parent
+
+SPECS = (
+    "stranger:make_beyond",
+    "my pkg:make",
+    "pkg.mod:make['a b']",
+    "$(touch HARM);x:`touch HARM`",
+    "it's:m\\ake",
+    "",
+)
+
+
+def words_of(command: str) -> list[str]:
+    """`command` as bash splits it."""
+    printed = subprocess.run(
+        ["bash", "-c", f'say() {{ printf "%s\\0" "$@"; }}; say {command}'], capture_output=True, text=True, check=True
+    ).stdout
+    assert not Path("HARM").exists()
+    return printed.split("\0")[:-1]
+
+
+def broken_failure_report(session: Session, check: AnyCheck = CHECKS["REJ101"]) -> FailureReport:
+    def body(sampler: object, case: object, reference: object = None) -> None:
+        raise CheckFailure("wrong")
+
+    changed: Any = dataclasses.replace(check, body=body)  # type: ignore[type-var]  # Any: a Check
+    failure_report = run_check(changed, load_sampler("torch"), session).failure_report
+    assert failure_report is not None
+    return failure_report
+
+
+@pytest.mark.parametrize("folder", ["crashes", "my crashes", "a'b [c] $x; `y` \\z"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_commands_are_pasted_into_a_shell(spec: str, folder: str) -> None:
+    failure_report = broken_failure_report(Session(spec, PROFILES["smoke"], 5, crash_folder=Path(folder)))
+    assert words_of(failure_report.command) == ["fairdraw", "replay", failure_report.crash_file]
+    assert Path(failure_report.crash_file).is_file()
+    search = ["fairdraw", "check", spec, "-k", "REJ101", "--profile", "smoke", "--seed", "5"]
+    assert words_of(failure_report.search) == search
+
+
+def test_search_of_a_differential_names_the_reference_by_the_program_s_option() -> None:
+    check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
+    session = Session("a b:c", PROFILES["smoke"], 5, load_sampler("oracle"), "my ref:make", crash_folder=None)
+    own = words_of(broken_failure_report(session, check).command)
+    assert own == [
+        *["fairdraw", "check"],
+        "a b:c",
+        "-k",
+        check.code,
+        *["--profile", "smoke", "--seed", "5"],
+        "--reference",
+        "my ref:make",
+    ]
+    pytests = words_of(broken_failure_report(dataclasses.replace(session, under_pytest=True), check).command)
+    assert pytests[:5] == ["pytest", "--pyargs", "fairdraw", "--sampler", "a b:c"]
+    assert pytests[-4:] == ["--fairdraw-seed", "5", "--fairdraw-reference", "my ref:make"]
+
+
+def test_command_stands_alone_on_its_line() -> None:
+    failure_report = broken_failure_report(Session("stranger:make_beyond", PROFILES["smoke"], 5))
+    lines = failure_report.lines()
+    assert lines[lines.index("reproduce:") + 1] == failure_report.command
+    assert lines[lines.index("search again:") + 1] == failure_report.search
+    record = CheckRecord("REJ101", "t", "properties", "rejection", "failed", failure_report=failure_report)
+    assert CheckRecord.from_json(record.to_json()) == record
+
+
+def test_command_of_a_long_line_is_not_wrapped() -> None:
+    failure_report = broken_failure_report(Session("s" * 500 + ":make", PROFILES["smoke"], 5))
+    assert failure_report.search in failure_report.lines()
+    assert "s" * 500 in failure_report.search
+
+
+def test_commands_of_a_run_are_run() -> None:
+    """From the terminal to bash and back to the same failure."""
+    found = CliRunner().invoke(main, ["check", "stranger:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    lines = found.output.splitlines()
+    for label in ("reproduce:", "search again:"):
+        program, *words = shlex.split(lines[lines.index(label) + 1])
+        again = CliRunner().invoke(main, words)
+        assert (program, again.exit_code) == ("fairdraw", 1), again.output
+        assert "REJ101 token ids lie in the vocabulary" in again.output
+
+
+def test_ledger_is_asked_again_with_another_seed(tmp_path: Path) -> None:
+    check = ledger_check(tmp_path / "my ledger.json", [], 5)
+    assert isinstance(check, LedgerCheck)
+    failure_report = run_check(check, load_sampler("torch"), Session("torch", PROFILES["smoke"], 5, crash_folder=None))
+    assert failure_report.status == "inconclusive"
+    words = [
+        "--only",
+        "statistical",
+        "--profile",
+        "ci",
+        "--seed",
+        "fresh",
+        "--ledger",
+        str(tmp_path / "my ledger.json"),
+    ]
+    assert [word for option in check.again("ci", 5).items() for word in option] == words
+
+
+def codes_of_the_source() -> set[str]:
+    """Everything in the code of the suite that looks like a code, wherever it is printed from."""
+    folders = [PACKAGE, *(PACKAGE / name for name in ("properties", "statistical", "perf_regression", "strategies"))]
+    files = {path for folder in folders for path in folder.glob("*.py")} | set(PACKAGE.glob("[!s]*/*.py"))
+    return {code for path in files for code in re.findall(r"\b(?:[A-Z]{3,4})[1-9]\d\d\b", path.read_text())}
+
+
+def test_every_code_that_is_printed_is_explained() -> None:
+    codes = codes_of_the_source() | {question.code for question in all_questions()}
+    codes |= {contract.raised for contract in CONTRACTS.values()}
+    assert {"DIST901", "PEN100", "REJ101"} <= codes
+    for code in sorted(codes):
+        result = CliRunner().invoke(main, ["explain", code.lower()])
+        assert result.exit_code == 0, f"{code}: {result.output}"
+        assert result.output.startswith(code)
+
+
+def test_list_names_every_code() -> None:
+    shown = CliRunner().invoke(main, ["list"]).output
+    for code in {question.code for question in all_questions()} | {c.raised for c in CONTRACTS.values()}:
+        assert code in shown
+
+
+def test_alone_is_a_command_that_asks_this_question() -> None:
+    assert "alone: fairdraw check SPEC -k REJ101\n" in CliRunner().invoke(main, ["explain", "REJ101"]).output
+    ledger = CliRunner().invoke(main, ["explain", "DIST901"]).output
+    assert "alone: fairdraw check SPEC --only statistical --seed fresh --ledger FILE\n" in ledger
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_explained_exceptions_are_those_of_the_contract(contract: str) -> None:
+    output = CliRunner().invoke(main, ["explain", CONTRACTS[contract].raised]).output
+    for title, meaning in raised_meanings(contract).items():
+        assert title in RAISED
+        assert meaning in output
+    assert ("max_spec_len + 1" in output) == (contract == "rejection")

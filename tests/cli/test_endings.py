@@ -1,0 +1,251 @@
+"""However a run ends, terminal, HTML, JSON, JUnit and exit code say the same: one table, three ways in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+import fairdraw
+from fairdraw._cli.main import main
+from fairdraw._run.loading import load_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
+load_sampler("sampling")
+
+SAMPLERS = """
+import os, signal, time
+import fairdraw
+from fairdraw._adapters import load
+
+ours = load("sampling")
+calls = 0
+
+def made(name, act=None, **options):
+    def sample(batch, noise):
+        global calls
+        calls += 1
+        if act is not None and calls == 30:  # in the second check: the first one ended
+            act()
+        return ours.sample(batch, noise) + (batch.vocab_size if name == "beyond" else 0)
+    return fairdraw.token_sampler(sample, name=name, **options)
+
+def without_alarm():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])  # as native code that never looks
+    time.sleep(600)
+
+def right(): return made("right")
+def beyond(): return made("beyond")
+def no_top_k(): return made("no top-k", unsupported={"top-k": "we have none"})
+def forks_and_dies():
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    return made("forks and dies", lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+def hangs(): return made("hangs", lambda: time.sleep(600))
+def is_stuck(): return made("is stuck", without_alarm)
+def dies(): return made("dies", lambda: os.kill(os.getpid(), signal.SIGKILL))
+def leaves(): return made("leaves", lambda: os._exit(7))
+def ends_parent(): return made("ends parent", lambda: os.kill(os.getppid(), getattr(signal, os.environ["SIGNAL"])))
+def ends_itself(): return made("ends itself", lambda: os.kill(os.getpid(), getattr(signal, os.environ["SIGNAL"])))
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and how it must end.
+
+    Args:
+        codes: The checks, by `-k`.
+        options: As `fairdraw check` has them; pytest's begin with `--fairdraw-`.
+        verdict: A pattern of the whole line.
+    """
+
+    factory: str
+    codes: Sequence[str]
+    verdict: str
+    exit_code: int
+    options: Sequence[str] = ()
+
+    def for_pytest(self) -> list[str]:
+        chosen = ["-k", " or ".join(self.codes), "--sampler", f"endings:{self.factory}"]
+        return [*chosen, *(re.sub("^--", "--fairdraw-", option) for option in ("--profile=smoke", *self.options))]
+
+    def for_cli(self) -> list[str]:
+        chosen = [word for code in self.codes for word in ("-k", code)]
+        return ["check", f"endings:{self.factory}", *chosen, "--profile=smoke", *self.options]
+
+
+BOTH, PROPERTY = ("SAM101", "DIST701"), ("SAM101",)
+HERE = {
+    "green": Run("right", BOTH, "GREEN: 1 property check and 1 distribution check passed, of those asked for: .*", 0),
+    "red": Run("beyond", BOTH, "RED: checks failed: 2", 1),
+    "only properties": Run(
+        "right", BOTH, r"GREEN, distributions not judged: .*only properties.* \(1 property check passed.*\)", 0,
+        ["--only=properties"],
+    ),
+    "only distributions": Run(
+        "right", BOTH, r"GREEN, properties not judged: .*only statistical.* \(1 distribution check passed.*\)", 0,
+        ["--only=statistical"],
+    ),
+    "distributions skipped": Run(
+        "no_top_k", ("SAM101", "DIST703"),
+        r"GREEN, distributions not judged: all 1 checks were skipped: top-k is unsupported: we have none \(1 prop.*", 10,
+    ),
+    "nothing run": Run("no_top_k", ("DIST703",), "NOTHING MEASURED: every check was skipped", 3),
+    "out of budget": Run(
+        "right", BOTH, "INCOMPLETE: the time budget ended with 2 of 2 checks undecided; nothing else failed", 11,
+        ["--time-budget=0"],
+    ),
+    "stale xfail": Run("right", BOTH, "RED: known failures gone: 1", 1, ["--profile=ci", "--xfails=xfails.toml"]),
+    "hangs": Run(
+        "hangs", ("SAM101", "SAM102"), r"INCOMPLETE: 1 of 2 checks did not finish: SAM10\d; nothing else failed", 11,
+        ["--call-timeout=4"],
+    ),
+}  # fmt: skip
+"""Runs that leave their process alive."""
+
+INTERRUPTED = r"INCOMPLETE: interrupted by {} after 1 of 2 checks; nothing else failed"
+LOST = r"INCOMPLETE: 1 of 2 checks did not finish: SAM10\d; nothing else failed"
+LETHAL = {
+    "interrupted": Run("ends_parent", ("SAM101", "SAM102"), INTERRUPTED, 130),
+    "dies": Run("dies", ("SAM101", "SAM102"), LOST, 11),
+    "forks and dies": Run("forks_and_dies", ("SAM101", "SAM102"), LOST, 11),
+    "leaves": Run("leaves", ("SAM101", "SAM102"), LOST, 11),
+    "is stuck": Run("is_stuck", ("SAM101", "SAM102"), LOST, 11, ["--call-timeout=4"]),
+}
+"""Runs that kill their process, or the one above it."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "endings.py").write_text(SAMPLERS)
+    (tmp_path / "xfails.toml").write_text('SAM101 = "it never failed"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    sys.modules.pop("endings", None)
+    return tmp_path
+
+
+def require_agreement(run: Run, terminal: str, exit_code: int, *, junit: bool, own_code: int | None = None) -> None:
+    """Every place says what the table says.
+
+    Args:
+        own_code: The process's exit code where pytest has another number for this end.
+    """
+    *_, summary = (json.loads(line) for line in Path("run.jsonl").read_text().splitlines())
+    said = {"json": summary["verdict"], "html": _html_verdict(), "terminal": _last_verdict(terminal)}
+    if junit:
+        said["junit"] = _junit_property("fairdraw._report.verdict")
+        assert _junit_property("fairdraw.exit_code") == str(exit_code)
+    assert len(set(said.values())) == 1, said
+    assert re.fullmatch(run.verdict, summary["verdict"])
+    assert summary["exit_code"] == run.exit_code
+    assert exit_code == (run.exit_code if own_code is None else own_code)
+
+
+def _html_verdict() -> str:
+    found = re.search(r'id="verdict">([^<]*)<', Path("run.html").read_text())
+    assert found is not None
+    return found[1].replace("&#39;", "'")
+
+
+def _last_verdict(terminal: str) -> str:
+    lines = [line for line in terminal.splitlines() if re.match("GREEN|RED|INCOMPLETE:|NOTHING|NOT GREEN", line)]
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def _junit_property(name: str) -> str | None:
+    found = [p.get("value") for p in ElementTree.parse("junit.xml").iter("property") if p.get("name") == name]
+    assert len(found) == 1
+    return found[0]
+
+
+CLI_FILES = ("--json=run.jsonl", "--html=run.html")
+PYTEST = ("--pyargs", "fairdraw.properties.test_sampling", "fairdraw.statistical.test_sampling")
+PYTEST_FILES = ("--fairdraw-json=run.jsonl", "--fairdraw-html=run.html", "--junitxml=junit.xml")
+QUIET = ("-p", "no:cacheprovider", "-p", "no:benchmark", "--import-mode=importlib")
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_cli_says_one_thing(name: str) -> None:
+    run = HERE[name]
+    result = CliRunner().invoke(main, [*run.for_cli(), *CLI_FILES])
+    require_agreement(run, result.output, result.exit_code, junit=False)
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_pytest_says_one_thing(name: str, pytester: pytest.Pytester, folder: Path) -> None:
+    run = HERE[name]
+    os.chdir(folder)
+    result = pytester.runpytest_inprocess(
+        *QUIET, "-p", "fairdraw.pytest_plugin", *PYTEST, *run.for_pytest(), *PYTEST_FILES
+    )
+    own_code = int(pytest.ExitCode.NO_TESTS_COLLECTED) if name == "nothing run" else None
+    require_agreement(run, result.stdout.str(), int(result.ret), junit=True, own_code=own_code)
+
+
+def started(words: Sequence[str], signal_name: str = "SIGTERM") -> subprocess.CompletedProcess[str]:
+    """A process of its own, with workers as users have them."""
+    environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "signal_name"),
+    [
+        ("interrupted", "SIGTERM"),
+        ("interrupted", "SIGINT"),
+        ("dies", ""),
+        ("forks and dies", ""),
+        ("leaves", ""),
+        ("is stuck", ""),
+    ],
+)
+def test_cli_outlives_its_sampler(name: str, signal_name: str) -> None:
+    run = Run(**{**vars(LETHAL[name]), "verdict": LETHAL[name].verdict.format(signal_name)})
+    done = started(["fairdraw", *run.for_cli(), *CLI_FILES], signal_name)
+    require_agreement(run, done.stdout, done.returncode, junit=False)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
+def test_interrupted_pytest_keeps_what_it_found(signal_name: str) -> None:
+    run = Run("ends_itself", ("SAM101", "SAM102"), INTERRUPTED.format(signal_name), 130)
+    done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES], signal_name)
+    require_agreement(run, done.stdout, done.returncode, junit=True)
+
+
+@pytest.mark.parametrize("name", ["green", "interrupted", "dies"])
+def test_xdist_says_one_thing(name: str) -> None:
+    run = {**HERE, **LETHAL}[name]
+    run = Run(**{**vars(run), "verdict": run.verdict.format("SIGTERM")})
+    done = started(["pytest", *QUIET, "-n1", *PYTEST, *run.for_pytest(), *PYTEST_FILES])
+    require_agreement(run, done.stdout, done.returncode, junit=True)
+
+
+def test_killed_pytest_leaves_files_that_say_so() -> None:
+    """Nobody can report after SIGKILL: the files were written before it."""
+    run = Run("dies", ("SAM101", "SAM102"), "", -9)
+    done = started(["pytest", *QUIET, *PYTEST, *run.for_pytest(), *PYTEST_FILES])
+    assert done.returncode == -9
+    assert _html_verdict() == "INCOMPLETE: written when the run began; it has not ended"
+    kinds = [json.loads(line)["kind"] for line in Path("run.jsonl").read_text().splitlines()]
+    assert kinds == ["header", "check"]

@@ -1,0 +1,337 @@
+"""The plugin: silent unless used, never green without a measurement, and the same under xdist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from fnmatch import fnmatch
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import pytest
+
+from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._run.runner import DEFAULT_SEED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
+CHECKS = all_checks(contract="rejection")
+NEEDS_NOISE = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs and not c.differential)
+load_sampler("torch")
+
+ASK = """
+import pytest
+from fairdraw.properties.rejection import CHECKS
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.code in {codes}], ids=str)
+def test_rejection(check, fairdraw_run):
+    fairdraw_run(check)
+"""
+
+OPTIONS = (
+    "-p",
+    "fairdraw.pytest_plugin",
+    "-p",
+    "no:cacheprovider",
+    "-p",
+    "no:benchmark",
+    "--fairdraw-profile",
+    "smoke",
+)
+
+
+@pytest.fixture(autouse=True)
+def folder(stranger: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested runs start in pytester's folder and find the stranger's module."""
+    monkeypatch.chdir(pytester.path)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+
+def ask(pytester: pytest.Pytester, *options: str, codes: tuple[str, ...] = ("REJ101",)) -> pytest.RunResult:
+    """Run the shipped kind of test for some checks."""
+    pytester.makepyfile(test_ask=ASK.format(codes=codes))
+    return pytester.runpytest_inprocess(*OPTIONS, *options)
+
+
+class TestSilence:
+    def test_nothing_is_said_without_our_options_or_checks(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile("def test_other(): pass")
+        # In a process of its own, loaded as a user has it: by entry point where fairdraw is installed.
+        installed = any(plugin.value == "fairdraw.pytest_plugin" for plugin in entry_points(group="pytest11"))
+        result = pytester.runpytest_subprocess(*([] if installed else ["-p", "fairdraw.pytest_plugin"]))
+        assert result.ret == 0
+        said = [line for line in result.outlines if not line.startswith(("plugins:", "rootdir:"))]
+        assert "fairdraw" not in "\n".join(said)
+
+    def test_nothing_heavy_is_imported_without_our_checks(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(
+            "import sys\n"
+            "def test_other():\n"
+            "    assert 'fairdraw.pytest_plugin' in sys.modules\n"
+            "    heavy = {'torch', 'numpy', 'hypothesis', 'triton'}\n"
+            "    assert not heavy & set(sys.modules)\n"
+        )
+        command = [sys.executable, "-m", "pytest", "-p", "fairdraw.pytest_plugin"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+    def test_collecting_loads_no_sampler(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_boom", "--collect-only", "-q")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["*test_rejection?REJ101 token ids lie in the vocabulary?"])
+
+
+class TestHeader:
+    def test_header_says_what_the_verdict_rests_on(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_right", "--fairdraw-seed", "5", codes=("REJ101", "REJ103"))
+        result.stdout.fnmatch_lines(
+            [
+                "fairdraw 0.1.0: sampler stranger:make_right on cpu",
+                "  versions: python *, torch *, triton *, numpy *, hypothesis *",
+                "  checks: properties 2; profile smoke; seed 5",
+                "  reference: not needed by these checks",
+                "  alpha, TV and power: no statistical checks in this run",
+            ]
+        )
+
+    def test_default_sampler_is_named_as_such(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester)
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["fairdraw 0.1.0: sampler torch (the default; choose with --sampler) on *"])
+        assert f"seed {DEFAULT_SEED}" in result.stdout.str()
+
+    def test_fresh_seed_is_printed(self, pytester: pytest.Pytester) -> None:
+        shown = ask(pytester, "--sampler", "stranger:make_right", "--fairdraw-seed", "fresh").stdout.str()
+        assert f"seed {DEFAULT_SEED}" not in shown
+        assert re.search(r"seed \d+", shown)
+
+
+class TestVerdict:
+    def test_right_sampler_is_green(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_right")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(
+            [
+                "*= fairdraw =*",
+                "1 run: 1 passed, 0 failed, 0 xfailed, 0 skipped",
+                "mutation controls: none in this run",
+                "cases used: 20 in * s of checks",
+                "GREEN, distributions not judged: no distribution check was selected (1 property check passed)",
+            ]
+        )
+
+    def test_failure_is_the_failure_report_and_nothing_else(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_beyond")
+        assert result.ret == 1
+        lines = result.stdout.lines
+        start = next(i for i, line in enumerate(lines) if line.startswith("REJ101"))
+        labels = [line.partition(":")[0] for line in lines[start : start + 11]]
+        failure_report = ["meaning", "usually", "effect", "evidence", "smallest example", "reproduce", "crash file"]
+        command, search = labels.pop(7), labels.pop(8)
+        failure_report.insert(6, "search again")
+        assert labels == ["REJ101 token ids lie in the vocabulary", *failure_report]
+        assert command.startswith("fairdraw replay .fairdraw/crashes/REJ101-")
+        assert search.startswith("pytest --pyargs fairdraw --sampler stranger")
+        assert lines[start + 11].startswith("=")
+        assert "RED: checks failed: 1" in lines
+        for noise in ("Traceback", "Failing test case", "Falsifying", "hypothesis.", "runner.py"):
+            assert noise not in "\n".join(line for line in lines if not line.startswith(("plugins:", "  versions:")))
+
+    @pytest.mark.parametrize("option", ["-vv", "--full-trace"])
+    def test_traceback_is_shown_on_request(self, pytester: pytest.Pytester, option: str) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_raising", option)
+        result.stdout.fnmatch_lines(
+            [
+                "*REJ100 sampler raised an exception while asked REJ101",
+                "*Captured traceback call*",
+                "*stranger.py*in raising*",
+                "IndexError: lane out of range",
+            ]
+        )
+
+    def test_known_defect_is_xfailed_with_its_reason(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_known", "-rx")
+        assert result.ret == 0
+        result.assert_outcomes(xfailed=1)
+        result.stdout.fnmatch_lines(["  xfailed REJ101 *: one beyond the end, https://example.org/1"])
+
+    def test_known_defect_that_is_gone_fails(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_mended", "--fairdraw-profile", "ci")
+        assert result.ret == 1
+        result.stdout.fnmatch_lines(["*remove REJ101 from the sampler's known_defects", "RED: known failures gone: 1"])
+
+    def test_known_defect_is_not_called_gone_by_a_run_too_small_to_see_it(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_mended")  # smoke
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(
+            ["known failures not seen, and not called gone: 1", "  REJ101 *(it takes 100): one beyond the end*"]
+        )
+
+    def test_everything_skipped_is_not_green(self, pytester: pytest.Pytester) -> None:
+        result = ask(pytester, "--sampler", "stranger:make_unsupported", codes=(NEEDS_NOISE.code,))
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+        result.assert_outcomes(skipped=1)
+        result.stdout.fnmatch_lines(
+            [
+                "  skipped 1: explicit-noise is unsupported: the kernel draws inside",
+                "NOTHING MEASURED: every check was skipped",
+            ]
+        )
+
+    def test_checks_skipped_by_a_mark_are_not_green(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(test_ask="import pytest\npytestmark = pytest.mark.skip\n" + ASK.format(codes=("REJ101",)))
+        result = pytester.runpytest_inprocess(*OPTIONS)
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+        assert "NOTHING MEASURED: no check was run" in result.stdout.lines
+
+    def test_checks_of_other_suites_are_left_out_on_request(self, pytester: pytest.Pytester) -> None:
+        other = "CHECKS = tuple(dataclasses.replace(check, suite='statistical') for check in CHECKS)\n\n@pytest"
+        source = ASK.format(codes=("REJ101",))
+        pytester.makepyfile(test_ask=source, test_other="import dataclasses\n" + source.replace("@pytest", other))
+        result = pytester.runpytest_inprocess(*OPTIONS, "--fairdraw-only", "properties")
+        result.assert_outcomes(passed=1, deselected=1)
+
+    def test_nothing_collected_is_not_green(self, pytester: pytest.Pytester) -> None:
+        assert ask(pytester, "-k", "zzz").ret == pytest.ExitCode.NO_TESTS_COLLECTED
+
+    def test_green_checks_do_not_hide_other_failures(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(test_other="def test_other(): assert False")
+        result = ask(pytester)
+        assert result.ret == 1
+        assert "NOT GREEN: pytest ended with TESTS_FAILED, see above" in result.stdout.lines
+
+    def test_missed_control_is_not_green(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(
+            test_control="""
+            from fairdraw._mutants.rejection import Mutant
+            from fairdraw._adapters import load
+
+            def test_mutant_is_caught(fairdraw_control):
+                fairdraw_control(Mutant("no fault at all", "", ("REJ601",), lambda: load("oracle")))
+            """
+        )
+        result = ask(pytester)
+        assert result.ret == 1
+        result.stdout.fnmatch_lines(
+            [
+                "the mutant 'no fault at all' was not caught by REJ601",
+                "mutation controls (rejection): 0/1 caught at this run's numbers in * s",
+                "  missed: no fault at all was not caught by REJ601",
+                "RED: mutants missed*: 1",
+            ]
+        )
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("options", "sentence"),
+        [
+            (["--sampler", "oracel"], "*Did you mean oracle*"),
+            (["--sampler", "stranger:make_boom"], "*RuntimeError: no device*stranger.py:* in make_boom*"),
+            (["--fairdraw-profile", "huge"], "*invalid choice: 'huge'*"),
+            (["--fairdraw-seed", "new"], "*'new' is no seed. Use an integer, or the word fresh.*"),
+            (["--fairdraw-only", "speed"], "*invalid choice: 'speed'*"),
+        ],
+        ids=["unknown sampler", "factory raises", "unknown profile", "no seed", "unknown suite"],
+    )
+    def test_mistake_is_a_usage_error(self, pytester: pytest.Pytester, options: list[str], sentence: str) -> None:
+        result = ask(pytester, *options)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([sentence])
+        assert "Traceback" not in result.stderr.str()
+
+    def test_unknown_reference_is_a_usage_error(self, pytester: pytest.Pytester) -> None:
+        code = next(check.code for check in CHECKS if check.differential)
+        result = ask(pytester, "--sampler", "stranger:make_right", "--fairdraw-reference", "oracel", codes=(code,))
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*Did you mean oracle*"])
+
+
+class TestDecorator:
+    DECORATED = """
+    import fairdraw, stranger
+
+    @fairdraw.parametrize_with_checks([stranger.{factory}()])
+    def test_sampler(sampler, check):
+        check(sampler)
+    """
+
+    def decorated(self, pytester: pytest.Pytester, factory: str, *options: str) -> pytest.RunResult:
+        pytester.makepyfile(self.DECORATED.format(factory=factory))
+        return pytester.runpytest_inprocess(*OPTIONS, *options)
+
+    def test_there_is_one_test_per_sampler_and_check(self, pytester: pytest.Pytester) -> None:
+        shown = self.decorated(pytester, "make_right", "--collect-only", "-q").stdout.str()
+        for check in CHECKS:
+            assert f"::test_sampler[right-{check.id}]" in shown
+
+    def test_right_sampler_is_green_without_the_option(self, pytester: pytest.Pytester) -> None:
+        result = self.decorated(pytester, "make_right", "-k", "REJ101")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(
+            ["fairdraw 0.1.0: sampler right on cpu", "*", "GREEN, distributions not judged: -k REJ101 *"]
+        )
+
+    def test_failure_report_repeats_the_very_test(self, pytester: pytest.Pytester) -> None:
+        result = self.decorated(pytester, "make_beyond", "-k", "REJ101", "--fairdraw-seed", "5")
+        assert result.ret == 1
+        lines = result.stdout.lines
+        command = shlex.split(lines[lines.index("reproduce:") + 1])
+        assert command[0] == "pytest"
+        assert fnmatch(command[1], "test_*.py::test_sampler[[]beyond-REJ101 *]")
+        assert command[2:] == ["--fairdraw-profile", "smoke", "--fairdraw-seed", "5"]
+        assert pytester.runpytest_inprocess(*OPTIONS, *command[1:]).ret == 1
+        result.stdout.fnmatch_lines(
+            ["note: this case alone: fairdraw replay * --sampler SPEC, with pkg.module:factory *"]
+        )
+
+    def test_declined_capability_is_a_skip(self, pytester: pytest.Pytester) -> None:
+        self.decorated(pytester, "make_unsupported", "-k", NEEDS_NOISE.code).assert_outcomes(skipped=1)
+
+
+class TestJUnit:
+    def test_code_and_status_are_properties(self, pytester: pytest.Pytester) -> None:
+        ask(pytester, "--sampler", "stranger:make_beyond", "--junitxml", "junit.xml")
+        tree = ElementTree.parse(pytester.path / "junit.xml")
+        properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
+        assert properties["fairdraw.check.code"] == "REJ101"
+        assert properties["fairdraw.check.status"] == "failed"
+        (failure,) = tree.iter("failure")
+        assert (failure.text or "").startswith("REJ101")
+
+
+class TestXdist:
+    def test_two_workers_report_as_one_process(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(test_ask=ASK.format(codes=("REJ101", "REJ103", NEEDS_NOISE.code)))
+        options = (*OPTIONS, "--sampler", "stranger:make_unsupported")
+        alone = pytester.runpytest_inprocess(*options)
+        spread = pytester.runpytest_subprocess(*options, "-n", "2")
+        assert spread.ret == alone.ret == 0
+        for line in [*alone.stdout.lines[-6:-1]]:
+            assert re.sub(r"in \d+\.\d s", "", line) in re.sub(r"in \d+\.\d s", "", spread.stdout.str())
+        spread.stdout.fnmatch_lines(
+            [
+                "2 workers*",
+                "*= fairdraw =*",
+                "fairdraw 0.1.0: sampler stranger:make_unsupported on cpu",
+                "  checks: properties 3;*",
+            ]
+        )
+
+    def test_everything_skipped_is_not_green_under_xdist(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(test_ask=ASK.format(codes=(NEEDS_NOISE.code,)))
+        result = pytester.runpytest_subprocess(*OPTIONS, "--sampler", "stranger:make_unsupported", "-n", "1")
+        assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+        result.stdout.fnmatch_lines(["NOTHING MEASURED: every check was skipped"])
+
+    def test_unknown_sampler_is_a_usage_error_before_workers_start(self, pytester: pytest.Pytester) -> None:
+        pytester.makepyfile(test_ask=ASK.format(codes=("REJ101",)))
+        result = pytester.runpytest_subprocess(*OPTIONS, "--sampler", "oracel", "-n", "2")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["*Did you mean oracle*"])
+        assert "workers" not in result.stdout.str()

@@ -1,0 +1,62 @@
+"""docs/first-verdict.md can be followed: its files, its diffs and its commands lead from red to green."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import newcomer
+import pytest
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "first-verdict.md").read_text()
+SHORT = ("-k", "REJ107", "-k", "REJ111", "-k", "REJ406")
+"""The page asks everything; here the promises that its faults break are enough."""
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The page, with what commands of fairdraw print in this process; others are left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+
+    def run(command: str) -> str:
+        for name in ("kernels", "fairdraw_verify"):  # every command is a process
+            sys.modules.pop(name, None)
+        program, *words = shlex.split(command)
+        words = [str(path) for word in words for path in (Path().glob(word) if "*" in word else (word,))]
+        short = SHORT if words[0] == "check" else ()
+        return CliRunner().invoke(main, [*words, *short]).output if program == "fairdraw" else ""
+
+    return str(newcomer.Newcomer(tmp_path, run).follow(PAGE))
+
+
+def test_page_leads_from_red_to_green(followed: str) -> None:
+    verdicts = re.findall(r"^(?:RED|FAILED|FIXED|GREEN)[:,] \w+", followed, flags=re.MULTILINE)
+    assert verdicts == ["RED: checks", "FAILED: fairdraw_verify", "FIXED: REJ107", "GREEN, distributions"]
+
+
+def test_page_was_followed_to_the_end() -> None:
+    assert re.search(r"^Followed by `tools/newcomer\.py` on \d{4}-\d\d-\d\d ", PAGE, flags=re.MULTILINE)
+    verdicts = re.findall(r"^(RED|FAILED|FIXED|GREEN): ", PAGE, flags=re.MULTILINE)
+    assert verdicts == ["RED", "FAILED", "FIXED", "GREEN", "GREEN"]
+    assert not re.search(r"/(tmp|home|root|work)/", PAGE)
+
+
+@pytest.mark.parametrize(
+    ("text", "diff", "sentence"),
+    [("a\nb\n", "-c\n+d\n", "has 0 places"), ("a\na\n", "-a\n+d\n", "has 2 places")],
+    ids=["absent", "twice"],
+)
+def test_diff_without_its_one_place_is_refused(tmp_path: Path, text: str, diff: str, sentence: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(newcomer.Stuck, match=sentence):
+        newcomer.patch(tmp_path / "file", diff)
+    assert (tmp_path / "file").read_text() == text

@@ -1,0 +1,170 @@
+"""What a user installs: one import name, every subpackage, and a suite that runs from any folder.
+
+Both archives are built once, as a release is: the sdist from what git knows, the wheel from the sdist.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+import fairdraw
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("sampler_impl", "strategies", "properties", "statistical", "perf_regression")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+# An sdist has neither git's list nor links: its package tree is what `pip install -e .` makes of it.
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+
+
+@dataclass(frozen=True)
+class Built:
+    """The two archives, and the files that they were made of."""
+
+    sdist: Path
+    wheel: Path
+    sources: frozenset[str]
+
+    def in_sdist(self) -> dict[str, tarfile.TarInfo]:
+        """Members below the archive's one folder."""
+        with tarfile.open(self.sdist) as files:
+            members = [member for member in files.getmembers() if not member.isdir()]
+        return {str(PurePosixPath(*PurePosixPath(member.name).parts[1:])): member for member in members}
+
+    def in_wheel(self) -> list[zipfile.ZipInfo]:
+        with zipfile.ZipFile(self.wheel) as files:
+            return files.infolist()
+
+
+def sources() -> list[str]:
+    """What git knows or would add; links are listed as files."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [name for name in listed.split("\0") if name and os.path.lexists(ROOT / name)]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Built from a copy, so that no build folder is left behind; without isolation, which would install setuptools."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("dist")
+    for name in sources():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, source / name, follow_symlinks=False)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
+    return Built(sdist, wheel, frozenset(name for name in sources() if not (ROOT / name).is_symlink()))
+
+
+@pytest.fixture(scope="module")
+def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing but the installed wheel."""
+    folder = tmp_path_factory.mktemp("site")
+    install = [sys.executable, "-m", "pip", "install", "--no-deps", "-q", "--target", str(folder), str(built.wheel)]
+    subprocess.run(install, check=True)
+    return folder
+
+
+def test_archives_pass_the_index_checks(built: Built) -> None:
+    command = [sys.executable, "-m", "twine", "check", "--strict", str(built.sdist), str(built.wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+def test_version_is_the_same_everywhere(built: Built) -> None:
+    assert PROJECT["project"]["version"] == fairdraw.__version__
+    assert f"-{fairdraw.__version__}" in built.wheel.name
+    assert built.sdist.name == f"fairdraw-{fairdraw.__version__}.tar.gz"
+    assert re.fullmatch(r"\d+\.\d+\.\d+", fairdraw.__version__)
+
+
+def test_wheel_brings_one_import_name(built: Built) -> None:
+    assert {file.filename.split("/")[0].partition("-")[0] for file in built.in_wheel()} == {"fairdraw"}
+
+
+def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+    """The root folders as `fairdraw.*`; no records, no links, nothing compiled."""
+    data = (".toml", ".txt", ".j2", ".json", ".typed")
+    wanted = {name.removeprefix("src/") for name in built.sources if name.startswith("src/")}
+    for folder in FOLDERS:
+        inside = {name for name in built.sources if name.startswith(f"{folder}/") and "/records/" not in name}
+        wanted |= {f"fairdraw/{name}" for name in inside if name.endswith((".py", *data))}
+    found = {file.filename for file in built.in_wheel() if ".dist-info/" not in file.filename}
+    assert found == wanted
+
+
+def test_archives_hold_no_links(built: Built) -> None:
+    assert [name for name, member in built.in_sdist().items() if not member.isfile()] == []
+    assert [file.filename for file in built.in_wheel() if file.external_attr >> 28 == 0xA] == []
+
+
+def test_sdist_holds_all_that_git_knows_and_little_more(built: Built) -> None:
+    made = {name for name in built.in_sdist() if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
+    assert set(built.in_sdist()) - made == built.sources
+
+
+def test_every_subpackage_is_listed() -> None:
+    """setuptools drops an unlisted subpackage without a word."""
+    listed = set(PROJECT["tool"]["setuptools"]["packages"])
+    own = {path.parent for path in (ROOT / "src" / "fairdraw").glob("*/__init__.py") if not path.parent.is_symlink()}
+    nested = {path.parent for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")}
+    found = {f"fairdraw.{path.name}" for path in own}
+    found |= {".".join(("fairdraw", *path.relative_to(ROOT).parts)) for path in nested}
+    assert listed == {"fairdraw", *found}
+
+
+def test_links_lead_to_the_five_folders() -> None:
+    assert {folder: os.readlink(ROOT / "src" / "fairdraw" / folder) for folder in FOLDERS} == {
+        folder: f"../../{folder}" for folder in FOLDERS
+    }
+
+
+def test_extras_are_explained() -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    assert [extra for extra in PROJECT["project"]["optional-dependencies"] if f"| `{extra}` |" not in page] == []
+
+
+def test_public_names_are_in_the_built_package(site: Path) -> None:
+    program = (
+        "import importlib, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "for name in sys.argv[2:]:\n"
+        "    module = importlib.import_module(name)\n"
+        "    assert module.__file__.startswith(sys.argv[1]), module.__file__\n"
+        "    for word in module.__all__: getattr(module, word)\n"
+    )
+    modules = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)
+    assert "fairdraw.strategies" in modules
+    command = [sys.executable, "-P", "-c", program, str(site), "fairdraw", *modules]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=site)
+    assert done.returncode == 0, done.stderr
+
+
+def test_installed_suite_judges_a_strangers_sampler_from_another_folder(site: Path, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "examples", project / "examples")
+    command = ["pytest", "--pyargs", "fairdraw", "--sampler", "examples.my_sampler:make", "-k", "REJ10"]
+    result = subprocess.run(
+        [sys.executable, "-m", *command, "--fairdraw-profile", "smoke", "-p", "no:cacheprovider"],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "GREEN" in result.stdout

@@ -1,0 +1,116 @@
+"""The decision of the gate: on numbers made for it, and on rounds recorded on a machine with all cores busy."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairdraw.perf_regression._decision import Gate, Verdict, decide, interval, rank
+
+ROOT = Path(__file__).parents[2]
+RECORDED = json.loads((ROOT / "perf_regression" / "records" / "samples_busy.json").read_text(encoding="utf-8"))
+GATE = Gate(limit=1.03, floor=0.0, alpha=0.01 / 10)
+
+Pairs = list[tuple[float, float]]
+
+
+def looked_at(pairs: Pairs, gate: Gate = GATE, num_dropped: int = 0) -> Verdict:
+    """The verdict at the look that stops."""
+    verdict = Verdict.NO_VERDICT
+    for look in gate.looks:
+        verdict = decide(pairs[:look], gate, num_dropped=num_dropped).verdict
+        if verdict in (Verdict.PASS, Verdict.FAIL):
+            break
+    return verdict
+
+
+def recorded(kind: str) -> list[Pairs]:
+    return [[(ours, other) for ours, other in series["pairs"]] for series in RECORDED["series"][kind]]
+
+
+@pytest.mark.parametrize(("num_rounds", "wanted"), [(15, 1), (13, 0), (20, 2), (40, 8), (80, 23)])
+def test_ranks_are_those_of_the_design(num_rounds: int, wanted: int) -> None:
+    assert rank(num_rounds, 0.01 / 40 / 3) == wanted
+
+
+@given(num_rounds=st.integers(1, 120), alpha=st.floats(1e-6, 0.4))
+def test_rank_is_the_greatest_that_keeps_its_error(num_rounds: int, alpha: float) -> None:
+    """P(fewer than j of n fair coins) <= alpha, and not for j + 1."""
+
+    def error(j: int) -> float:
+        return sum(math.comb(num_rounds, i) for i in range(j)) / 2**num_rounds
+
+    j = rank(num_rounds, alpha)
+    assert error(j) <= alpha * (1 + 1e-9)
+    assert error(j + 1) > alpha * (1 - 1e-9)
+
+
+@given(values=st.lists(st.floats(-9, 9), min_size=20, max_size=90))
+def test_interval_holds_the_median(values: list[float]) -> None:
+    found = interval(values, 0.001)
+    assert found is not None
+    assert found.low <= found.middle <= found.high
+
+
+def test_clear_pass_and_clear_failure_are_decided_at_the_first_look() -> None:
+    assert decide([(1.0, 1.0)] * 20, GATE).verdict is Verdict.PASS
+    assert decide([(1.1, 1.0)] * 20, GATE).verdict is Verdict.FAIL
+
+
+def test_limit_within_the_interval_is_inconclusive() -> None:
+    assert decide([(1.0, 1.0), (1.1, 1.0)] * 20, GATE).verdict is Verdict.INCONCLUSIVE
+
+
+def test_excess_below_the_floor_does_not_fail() -> None:
+    assert decide([(1.1e-6, 1e-6)] * 40, Gate(1.03, floor=1e-6)).verdict is Verdict.INCONCLUSIVE
+    assert decide([(1.1e-6, 1e-6)] * 40, Gate(1.03, floor=1e-9)).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("pairs", "num_dropped", "reason"),
+    [
+        ([(1.0, 1.0)] * 5, 0, "5 rounds are too few"),
+        ([], 0, "0 rounds are too few"),
+        ([(1.0, 1.0)] * 20, 10, "10 of 30 rounds were disturbed"),
+        ([(0.0, 1.0)] * 20, 0, "took no time"),
+    ],
+    ids=["too few", "a missing arm", "disturbed", "coarse clock"],
+)
+def test_what_was_not_measured_has_no_verdict(pairs: Pairs, num_dropped: int, reason: str) -> None:
+    decision = decide(pairs, GATE, num_dropped=num_dropped)
+    assert decision.verdict is Verdict.NO_VERDICT
+    assert reason in decision.reason
+
+
+def test_recorded_samples_were_taken_with_busy_cores() -> None:
+    assert RECORDED["machine"]["load_per_core"] > 0.5
+    kinds = {f"{kind} {clock}" for kind in ("aa", "slower") for clock in ("wall", "thread")}
+    assert {kind: len(series) for kind, series in RECORDED["series"].items()} == dict.fromkeys(kinds, 10)
+
+
+@pytest.mark.parametrize("clock", ["wall", "thread"])
+@pytest.mark.parametrize("limit", [1.0, 1.03])
+def test_same_work_on_a_busy_machine_does_not_fail(limit: float, clock: str) -> None:
+    gate = Gate(limit, alpha=GATE.alpha)
+    assert Verdict.FAIL not in {looked_at(pairs, gate) for pairs in recorded(f"aa {clock}")}
+
+
+def test_ten_per_cent_more_work_on_a_busy_machine_fails() -> None:
+    """At limit 1.03, in every series, by the time that the thread was charged."""
+    assert {looked_at(pairs) for pairs in recorded("slower thread")} == {Verdict.FAIL}
+
+
+def test_ten_per_cent_more_work_never_passes_by_the_wall() -> None:
+    """With all cores busy the wall clock sees ten per cent in some series only; the others are inconclusive."""
+    assert Verdict.PASS not in {looked_at(pairs) for pairs in recorded("slower wall")}
+
+
+def test_ten_per_cent_less_work_passes_the_limit_of_one() -> None:
+    """The same rounds, told the other way round."""
+    swapped = [[(other, ours) for ours, other in pairs] for pairs in recorded("slower thread")]
+    assert {looked_at(pairs, Gate(1.0, alpha=GATE.alpha)) for pairs in swapped} == {Verdict.PASS}

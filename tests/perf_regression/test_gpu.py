@@ -1,0 +1,89 @@
+"""The gate of the gate on a GPU: what must fail fails there, and what must not does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from fairdraw.perf_regression._decision import Gate, Verdict, decide
+from fairdraw.perf_regression._device import count_on_device, event_clock, graph_of, warm_clock
+from fairdraw.perf_regression._roofline import SMALL_COPY, copy_of, measure_roofline, roofline_rounds, why_warm
+from fairdraw.perf_regression._rounds import Rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="NO VERDICT: no GPU")
+LARGE_COPY = 1 << 30
+
+
+def verdict(step: Callable[[], object]) -> Verdict:
+    """Against a copy of 1 GiB, limit 1.03."""
+    rounds = Rounds({"ours": step, "reference": copy_of(LARGE_COPY)}, clock=event_clock)
+    rounds.run(40)
+    gate = Gate(1.03, floor=3e-6, alpha=1e-4, looks=(40,))
+    return decide(rounds.pairs("ours", "reference"), gate, num_dropped=rounds.num_dropped).verdict
+
+
+def roofline_verdict(step: Callable[[], object]) -> Verdict:
+    """As if the step had to move 1 GiB, at 0.9 of the copy bandwidth."""
+    return measure_roofline(roofline_rounds(step, LARGE_COPY), 0.9, 1e-4).verdict
+
+
+def test_same_work_does_not_fail() -> None:
+    assert verdict(copy_of(LARGE_COPY)) is not Verdict.FAIL
+
+
+def test_ten_per_cent_more_work_is_caught() -> None:
+    assert verdict(copy_of(LARGE_COPY * 11 // 10)) is Verdict.FAIL
+
+
+def test_copy_reaches_its_own_roofline_and_a_step_of_two_copies_does_not() -> None:
+    copy = copy_of(LARGE_COPY)
+
+    def twice() -> None:
+        copy()
+        copy()
+
+    assert roofline_verdict(copy) is Verdict.PASS
+    assert roofline_verdict(twice) is Verdict.FAIL
+
+
+def test_warm_cache_is_caught() -> None:
+    assert why_warm(event_clock, warm_clock, SMALL_COPY) == ""
+    assert "L2 was warm" in why_warm(warm_clock, warm_clock, SMALL_COPY)
+
+
+def test_bytes_that_were_not_moved_have_no_verdict() -> None:
+    assert roofline_verdict(copy_of(1 << 20)) is Verdict.NO_VERDICT
+
+
+def test_planted_wait_is_caught() -> None:
+    x = torch.ones(8, device="cuda")
+    right, wrong = count_on_device(lambda: x.add_(1)), count_on_device(lambda: x.sum().item())
+    assert (right.syncs, right.is_capturable) == (0, True)
+    assert wrong.syncs == 1
+    assert right.graph_nodes == 1
+    assert not wrong.is_capturable
+
+
+def test_planted_launch_is_caught_in_the_graph() -> None:
+    x = torch.ones(8, device="cuda")
+    assert count_on_device(lambda: x.add_(1).mul_(2)).graph_nodes == 2
+
+
+def test_planted_allocation_is_caught() -> None:
+    kept: list[torch.Tensor] = []
+    grows = count_on_device(lambda: kept.append(torch.ones(64 << 20, dtype=torch.int8, device="cuda")))
+    assert grows.allocator_calls == 1
+    assert grows.peak_bytes == 64 << 20
+
+
+def test_graph_replay_repeats_the_step() -> None:
+    x = torch.zeros(1, device="cuda")
+    graph = graph_of(lambda: x.add_(1))
+    before = int(x)
+    graph.replay()
+    assert int(x) == before + 1

@@ -1,0 +1,85 @@
+"""The history of measurements: what is written, and which changes of level are reported."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairdraw.perf_regression._decision import Verdict
+from fairdraw.perf_regression._findings import Finding
+from fairdraw.perf_regression._history import append_history, change_points, main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TIMED = Finding("step", "time", Verdict.PASS, 0.5, 1.0, "measured", 0.45, 0.55)
+COUNTED = Finding("step", "bytes", Verdict.PASS, 100, 200, "counted")
+
+
+def runs(*values: float, processor: str = "one", case: str = "step") -> list[dict[str, Any]]:  # Any: JSON
+    """A history of nights; commits are numbered."""
+    return [
+        {"case": case, "what": "time", "value": value, "date": "2026-01-01", "commit": str(i)}
+        | {"machine": {"processor": processor}}
+        for i, value in enumerate(values)
+    ]
+
+
+def nights(level: float, count: int, seed: int, spread: float = 0.0065) -> list[float]:
+    """Runs of the same code on a machine that is not busy."""
+    rng = random.Random(seed)
+    return [level * (1 + rng.gauss(0, spread)) for _ in range(count)]
+
+
+def test_each_timed_finding_is_one_line_with_its_origin(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "perf.jsonl"
+    assert append_history(path, [TIMED, COUNTED], "abc") == 1
+    assert append_history(path, [TIMED], "def") == 1
+    first, second = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    assert {"value": 0.5, "low": 0.45, "high": 0.55, "verdict": "PASS", "commit": "abc"}.items() <= first.items()
+    assert {"machine", "versions", "date"} <= first.keys()
+    assert second["commit"] == "def"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_change_of_five_per_cent_is_caught_where_it_began(seed: int) -> None:
+    found = change_points(runs(*nights(1.0, 20, seed), *nights(1.05, 15, seed + 100)))
+    assert [change.first["commit"] for change in found] == ["20"]
+    assert found[0].after / found[0].before == pytest.approx(1.05, abs=0.01)
+    assert "since 2026-01-01, commit 20" in str(found[0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_improvement_is_reported_as_well(seed: int) -> None:
+    assert len(change_points(runs(*nights(1.0, 20, seed), *nights(0.9, 15, seed + 100)))) == 1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_same_code_is_no_change(seed: int) -> None:
+    assert change_points(runs(*nights(1.0, 60, seed))) == []
+
+
+def test_one_bad_night_is_no_change() -> None:
+    assert change_points(runs(*nights(1.0, 20, 1), 1.5, *nights(1.0, 20, 2))) == []
+
+
+def test_change_of_one_per_cent_is_not_told() -> None:
+    assert change_points(runs(*[1.0] * 20, *[1.01] * 20)) == []
+
+
+def test_other_machine_is_another_series() -> None:
+    assert change_points([*runs(*nights(1.0, 20, 1)), *runs(*nights(2.0, 20, 2), processor="two")]) == []
+
+
+def test_reader_prints_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "perf.jsonl"
+    lines = runs(*nights(1.0, 10, 1), *nights(1.2, 10, 2))
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    main([str(path)])
+    assert capsys.readouterr().out.endswith("since 2026-01-01, commit 10\n")
+    path.write_text("", encoding="utf-8")
+    main([str(path)])
+    assert capsys.readouterr().out == "no change in 0 measurements\n"

@@ -1,0 +1,341 @@
+"""Lacking a capability never hides a wrong distribution: every check needs what it judges, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.failures import AdapterError, CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._distribution_sampler import DistributionSampler
+from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw._mutants.rejection import MUTANTS
+from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
+from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw._oracles.sampling import sample
+from fairdraw._run.capability_words import glossary
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.protocols import Capabilities, Capability, RaceNoise, SeededNoise, rejection_sampler, token_sampler
+from fairdraw.protocols._logits_plan import logits_planner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from fairdraw._mutants._lifecycle_scanners import Copy
+    from fairdraw.protocols import AnySampler, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup
+
+ROOT = Path(__file__).resolve().parents[2]
+SMOKE = PROFILES["smoke"]
+BY_CODE = {check.code: check for check in all_checks()}
+
+UNJUDGED: dict[tuple[str, Capability], str] = {}
+"""Contract and capability to the reason why no distribution can be judged without it. There is none."""
+
+LEAST = {
+    "rejection": ("DIST301", "DIST302", "DIST401", "DIST402", "DIST504"),
+    "sampling": ("DIST701", "DIST702", "DIST711"),
+}
+"""Checks of distributions that are asked whatever a sampler lacks."""
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+# Samplers that are sound, and look at neither probabilities nor history.
+
+
+class UniformSampler(DistributionSampler):
+    """Accepts half of the drafts that may be rejected, and recovers uniformly among what the residual leaves."""
+
+    def acceptance(self, target: Any, draft: Any) -> Any:
+        return np.where(target >= draft, 2.0, np.where(target > 0, 0.5, 0.0))
+
+    def residual(self, target: Any, draft: Any) -> Any:
+        left = target > draft
+        return np.where(left.any(axis=1, keepdims=True), left, target > 0).astype(np.float32)
+
+
+class UniformTokenSampler(DistributionTokenSampler):
+    """Uniform over the support that temperature and filters leave; greedy requests get their largest logit."""
+
+    def distribution(self, batch: SamplingBatch) -> Any:
+        greedy = batch.is_greedy.numpy()
+        warm = batch.replace(temperature=batch.temperature.masked_fill(batch.is_greedy, 1.0))
+        kept = super().distribution(warm) >= 2.0**-149  # what a float32 softmax can tell from 0
+        kept[greedy] = np.eye(batch.vocab_size, dtype=bool)[batch.logits.float().numpy()[greedy].argmax(axis=1)]
+        return kept / kept.sum(axis=1, keepdims=True)
+
+    def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Any:
+        return noise.exponentials.double().numpy() if isinstance(noise, RaceNoise) else self.draw(batch, noise)
+
+
+class ForgetfulPenalties(PenaltiesFollower):
+    """No output has any token."""
+
+    def tokens(self, copy: Copy) -> list[int]:
+        return []
+
+
+class ForgetfulThinking(ThinkingFollower):
+    """No output has any token."""
+
+    def tokens(self, copy: Copy) -> list[int]:
+        return []
+
+
+def forgetful(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
+    """Every request stands at its beginning."""
+    requests = (dataclasses.replace(request, output_token_ids=[]) for request in batch.requests)
+    return LogitsPlanOracle().process(batch.replace(requests=tuple(requests)), setup)
+
+
+def ignorant(contract: str) -> AnySampler:
+    """A sampler under `contract` that supports everything and ignores what matters."""
+    made: dict[str, Callable[[], AnySampler]] = {
+        "rejection": lambda: rejection_sampler(UniformSampler().verify, name="uniform"),
+        "sampling": lambda: token_sampler(UniformTokenSampler().sample, drafting=UniformTokenSampler().draft),
+        "logits_plan": lambda: logits_planner(forgetful),
+        "penalties": lambda: Scanner("forgetful", ForgetfulPenalties, "penalties"),
+        "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
+    }
+    return made[contract]()
+
+
+class Lacking:
+    """The sampler, without one capability."""
+
+    def __init__(self, sampler: Any, *capabilities: Capability) -> None:
+        self._sampler, unsupported = sampler, dict.fromkeys(capabilities, "for the test")
+        self.capabilities = Capabilities({**sampler.capabilities.unsupported, **unsupported})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sampler, name)
+
+
+class _Caught(BaseException):
+    """Leaves Hypothesis at once: nothing needs to be shrunk here."""
+
+
+def fails(check: AnyCheck, sampler: object, profile: Profile = SMOKE) -> bool:
+    """Whether the sampler breaks the promise of `check`, in a run of `profile`."""
+    try:
+        asked = _hasty(check) if isinstance(check, Check) else check
+        asked.run(sampler, profile=profile, seed=DEFAULT_SEED)
+    except (CheckFailure, _Caught):
+        return True
+    return False
+
+
+def _hasty(check: Check) -> Check:
+    def body(*arguments: Any) -> None:
+        try:
+            check.body(*arguments)
+        except (CheckFailure, AdapterError) as error:
+            raise _Caught from error
+
+    return dataclasses.replace(check, body=body)
+
+
+def asked_of(sampler: object, suite: str, contract: str) -> list[AnyCheck]:
+    return [check for check in all_checks(suite, contract) if check.why_not(sampler) is None]
+
+
+@pytest.mark.parametrize("capability", [None, *Capability], ids=str)
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_sampler_that_ignores_what_matters_is_red_whatever_it_lacks(
+    contract: str, capability: Capability | None
+) -> None:
+    """With `smoke`, the smallest profile. If no distribution could be judged, the verdict says that none was."""
+    sampler = Lacking(ignorant(contract), *([] if capability is None else [capability]))
+    of_distributions = asked_of(sampler, "statistical", contract)
+    assert bool(of_distributions) == bool(all_checks("statistical", contract)) or (contract, capability) in UNJUDGED
+    assert any(fails(check, sampler) for check in [*of_distributions, *asked_of(sampler, "properties", contract)])
+    assert not of_distributions or any(fails(check, sampler) for check in of_distributions)
+
+
+@pytest.mark.parametrize("contract", LEAST)
+def test_distributions_are_judged_whatever_a_sampler_lacks(contract: str) -> None:
+    lost = {code for word in glossary().values() for code in word.skipped.get(contract, ())}
+    assert lost.isdisjoint(LEAST[contract])
+    assert not UNJUDGED
+
+
+def test_plain_softmax_needs_nothing() -> None:
+    assert BY_CODE["DIST701"].needed == BY_CODE["DIST702"].needed == ()
+    assert [code for code in BY_CODE if code.startswith("DIST7") and "min-p" in BY_CODE[code].needs] == ["DIST705"]
+
+
+def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
+    """One kind of drafts is all that is left; the seed may be ignored."""
+    for contract, kept in (("rejection", Capability.ONE_HOT_DRAFTS), ("sampling", None)):
+        sampler = Lacking(ignorant(contract), *(one for one in Capability if one is not kept))
+        assert any(fails(check, sampler) for check in asked_of(sampler, "statistical", contract)), contract
+
+
+# Right samplers stay right: cases go without what is not supported.
+
+NARROWED = (
+    ("REJ118", Capability.NAN_LOGITS),
+    ("REJ118", Capability.EMPTY_ROWS),
+    ("REJ204", Capability.ONE_HOT_DRAFTS),
+    ("REJ314", Capability.RAGGED),
+    ("REJ408", Capability.RAGGED),
+    ("REJ408", Capability.PLACEHOLDER_DRAFTS),
+    ("REJ622", Capability.RAGGED),
+    ("REJ623", Capability.RAGGED),
+    ("SAM122", Capability.EXPLICIT_NOISE),
+    ("SAM134", Capability.TOP_K),
+    ("SAM134", Capability.TOP_P),
+    ("SAM134", Capability.MIN_P),
+    ("PLAN114", Capability.NAN_LOGITS),
+    ("PLAN114", Capability.EMPTY_ROWS),
+)
+
+
+def _draws_greedy_requests(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    return sample(batch.replace(temperature=batch.temperature.clamp(min=0.5)), noise)
+
+
+def _keeps_half_of_top_k(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    top_k = None if batch.top_k is None else (batch.top_k // 2).clamp(min=1)
+    return sample(batch.replace(top_k=top_k), noise)
+
+
+def _fills_empty_rows(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
+    is_empty = torch.isneginf(batch.logits).all(dim=-1, keepdim=True)
+    return LogitsPlanOracle().process(batch.replace(logits=batch.logits.masked_fill(is_empty, 0.0)), setup)
+
+
+FAULTS: dict[tuple[str, Capability], AnySampler] = {
+    ("REJ408", Capability.PLACEHOLDER_DRAFTS): next(m.make() for m in MUTANTS if m.name == "divides draft by target"),
+    ("SAM122", Capability.EXPLICIT_NOISE): token_sampler(_draws_greedy_requests),
+    ("SAM134", Capability.TOP_P): token_sampler(_keeps_half_of_top_k),
+    ("PLAN114", Capability.NAN_LOGITS): logits_planner(_fills_empty_rows),
+}
+"""Where the mutants of a check show in what is left out only: others."""
+
+
+@pytest.mark.parametrize(("code", "capability"), NARROWED)
+def test_property_is_asked_without_what_it_can_go_without(code: str, capability: Capability) -> None:
+    """The right sampler refuses what it says it does not support, passes, and each of them is seen failing."""
+    check = BY_CODE[code]
+    contract = CONTRACTS[check.contract]
+    right = Refusing(load_part(contract.right)(), capability)
+    assert check.why_not(right) is None
+    assert check.run(right, profile=SMOKE, seed=DEFAULT_SEED) > 0
+    named, planted = FAULTS.get((code, capability)), load_part(contract.mutants[0])
+    wrong = [named] if named else [mutant.make() for mutant in planted if code in mutant.caught_by]
+    assert any(fails(check, Lacking(sampler, capability), PROFILES["ci"]) for sampler in wrong)
+
+
+class Refusing(Lacking):
+    """Without a capability, and it fails if it is asked for that."""
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        lengths = {*batch.num_draft_tokens, batch.max_spec_len}
+        has_drafts = batch.num_tokens > 0
+        self._refuse(
+            {
+                Capability.RAGGED: len(lengths) > 1,
+                Capability.ONE_HOT_DRAFTS: has_drafts and batch.draft_probs is None,
+                Capability.PLACEHOLDER_DRAFTS: bool((batch.draft_token_ids < 0).any()),
+                **_invalid(batch.target_logits),
+            }
+        )
+        return self._sampler.verify(batch, noise)
+
+    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        self._refuse(
+            {
+                Capability.EXPLICIT_NOISE: isinstance(noise, RaceNoise),
+                Capability.SEEDED_NOISE: isinstance(noise, SeededNoise),
+                Capability.TOP_K: batch.top_k is not None,
+                Capability.TOP_P: batch.top_p is not None,
+                Capability.MIN_P: batch.min_p is not None,
+            }
+        )
+        return self._sampler.sample(batch, noise)
+
+    def open_plan(self, setup: PlanSetup) -> Any:
+        return _RefusingSession(self, self._sampler.open_plan(setup))
+
+    def _refuse(self, used: dict[Capability, bool]) -> None:
+        asked = [one for one, is_used in used.items() if is_used and one not in self.capabilities]
+        assert not asked, f"asked for {asked}"
+
+
+@dataclasses.dataclass
+class _RefusingSession:
+    owner: Refusing
+    session: Any
+
+    def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
+        self.owner._refuse(_invalid(batch.logits))
+        return self.session.process(batch)
+
+
+def _invalid(logits: Tensor) -> dict[Capability, bool]:  # [num_rows, vocab_size] any
+    nan = torch.isnan(logits).any(dim=-1)
+    return {
+        Capability.NAN_LOGITS: bool(nan.any()),
+        Capability.EMPTY_ROWS: bool((torch.isneginf(logits).all(dim=-1) & ~nan).any()),
+    }
+
+
+# What people read.
+
+
+def test_one_of_a_group_is_enough() -> None:
+    check = BY_CODE["DIST706"]
+    assert check.needed == ("top-k or top-p", "top-p or min-p", "min-p or top-k")
+    for capability in (Capability.TOP_K, Capability.TOP_P, Capability.MIN_P):
+        assert check.missing(Capabilities({capability: "no such filter"})) is None
+    lacking = Capabilities({Capability.TOP_K: "never", Capability.MIN_P: "not yet"})
+    assert check.missing(lacking) == "min-p and top-k are unsupported: not yet"
+
+
+@pytest.fixture(scope="module")
+def tool() -> Any:
+    """tools/capability_costs.py as a module."""
+    place = ROOT / "tools" / "capability_costs.py"
+    specification = importlib.util.spec_from_file_location("capability_costs", place)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_page_of_costs_is_true(tool: Any) -> None:
+    assert tool.page() == tool.PAGE.read_text(encoding="utf-8"), "Run: python tools/capability_costs.py"
+
+
+def test_every_cost_in_distributions_has_its_reason(tool: Any) -> None:
+    distributions = {check.code for check in all_checks("statistical")}
+    costly = {
+        one for one in Capability if distributions.intersection(*[set().union(*glossary()[one].skipped.values())])
+    }
+    assert set(tool.WHY) == costly
+
+
+def test_uniform_samplers_are_sound() -> None:
+    """What is red here is red for its distribution: every property of structure holds."""
+    for code in ("REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "REJ106", "REJ107", "REJ108"):
+        assert not fails(BY_CODE[code], ignorant("rejection")), code
+    for code in ("SAM101", "SAM102", "SAM103", "SAM104", "SAM105", "SAM121"):
+        assert not fails(BY_CODE[code], ignorant("sampling")), code

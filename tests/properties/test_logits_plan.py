@@ -1,0 +1,198 @@
+"""The checks of the logits-plan contract: ours and odd planners pass, mutants are caught and shrunk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+from fairdraw._adapters._runtime import prepare_triton
+from fairdraw._adapters.logits_plan import make, make_always_copy, make_oracle
+from fairdraw._core.checks import Check, Profile
+from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
+from fairdraw._mutants.logits_plan import MUTANTS, ODD_BUT_RIGHT, right
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.properties.logits_plan import CHECKS
+from fairdraw.protocols import Capability
+from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, PlanSetup, logits_planner
+from fairdraw.strategies.logits_plan import (
+    EVENT_KINDS,
+    EventRecipe,
+    LogitsCase,
+    LogitsRequestRecipe,
+    logits_cases,
+    sets_of_kinds,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairdraw._mutants._logits_mutant import OraclePlanner
+    from fairdraw._mutants._mutant import Mutant
+
+prepare_triton("cpu")
+BY_CODE = {check.code: check for check in CHECKS}
+BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
+FEW = Profile("few", 10, 10)
+quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+def reference() -> OraclePlanner:
+    return dataclasses.replace(right(), name="reference")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+@pytest.mark.parametrize("planner", [make("cpu"), make_always_copy("cpu"), make_oracle("cpu")], ids=lambda p: p.name)
+def test_right_planner_passes(planner: LogitsPlanner, check: Check) -> None:
+    if check.why_not(planner, reference()) is None:
+        check.run(planner, profile=FEW, reference=reference())
+
+
+def test_always_copying_is_asked_about_values_and_not_about_copies() -> None:
+    unsupported = {check.code for check in CHECKS if check.why_not(make_always_copy("cpu"), reference()) is not None}
+    assert unsupported == {"PLAN101", "PLAN102", "PLAN103", "PLAN104"}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_odd_but_right_planners_pass(check: Check) -> None:
+    asked = 0
+    for planner in ODD_BUT_RIGHT:
+        try:
+            asked += check.run(planner, profile=Profile("few", 3, 3), reference=reference())
+        except CapabilityUnsupported:
+            continue
+    assert asked
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=str)
+def test_mutant_is_caught(mutant: Mutant) -> None:
+    missed = [code for code in mutant.caught_by if not catches(BY_CODE[code], mutant)]
+    assert not missed
+
+
+def catches(check: Check, mutant: Mutant) -> bool:
+    """Nothing is shrunk here: the first broken promise decides."""
+    for case in drawn(check):
+        try:
+            check.on_case(mutant.make(), case, reference())
+        except CheckFailure:
+            return True
+    return False
+
+
+@lru_cache
+def drawn(check: Check) -> list[LogitsCase]:
+    """The cases that a planner which does not support nothing is asked about, drawn once for all mutants."""
+    cases: list[LogitsCase] = []
+    remember = dataclasses.replace(check, body=lambda _, case, *rest: cases.append(case))
+    many = round(100 / check.weight)
+    remember.run(right(), profile=Profile("many", many, many), reference=reference())
+    return cases
+
+
+def test_every_check_catches_a_planted_fault() -> None:
+    assert set(BY_CODE) == {code for mutant in MUTANTS for code in mutant.caught_by}
+    assert len(BY_CODE) == len(CHECKS)
+    assert len(BY_NAME) == len(MUTANTS) >= 12
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("adds the bias twice", "PLAN110"),
+        ("filters before the temperature", "PLAN111"),
+        ("the bonus row misses the last draft", "PLAN121"),
+        ("writes into the given logits", "PLAN105"),
+    ],
+)
+def test_mutant_is_caught_on_one_request(name: str, code: str) -> None:
+    with pytest.raises(CheckFailure) as caught:
+        BY_CODE[code].run(BY_NAME[name].make(), profile=Profile("some", 60, 60))
+    case = caught.value.case  # type: ignore[attr-defined]  # set by Check.run
+    assert len(case.requests) == 1
+    assert len(case.requests[0].kinds) <= 2
+
+
+def test_answer_of_another_shape_is_caught() -> None:
+    def first_row(batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:
+        return batch.logits[0]
+
+    with pytest.raises(AdapterError, match=r"process returned \[12\], but it must return logits of shape"):
+        BY_CODE["PLAN112"].run(logits_planner(first_row), profile=FEW)
+
+
+def test_plain_function_is_a_planner() -> None:
+    def mine(batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:
+        return batch.logits
+
+    planner = logits_planner(mine, unsupported={"custom-processors": "has none"})
+    assert isinstance(planner, LogitsPlanner)
+    assert planner.name == "mine"
+    assert Capability.CUSTOM_PROCESSORS not in planner.capabilities
+    BY_CODE["PLAN101"].run(planner, profile=FEW)
+    with pytest.raises(CheckFailure):
+        BY_CODE["PLAN112"].run(planner, profile=FEW)
+
+
+@quick
+@given(logits_cases(max_events=2))
+def test_case_prints_as_code_and_survives_json(case: LogitsCase) -> None:
+    words = {"EventRecipe": EventRecipe, "LogitsCase": LogitsCase, "LogitsRequestRecipe": LogitsRequestRecipe}
+    assert eval(repr(case), words) == case
+    assert LogitsCase.from_json(json.loads(json.dumps(case.to_json()))) == case
+
+
+@quick
+@given(logits_cases(max_events=3))
+def test_case_builds_the_same_batches_at_every_call(case: LogitsCase) -> None:
+    for one, other in zip(case.batches(), case.batches(), strict=True):
+        assert torch.equal(one.logits.nan_to_num(), other.logits.nan_to_num())
+        assert [r.output_token_ids for r in one.requests] == [r.output_token_ids for r in other.requests]
+        assert one.requests[0].output_token_ids is not other.requests[0].output_token_ids
+
+
+@quick
+@given(sets_of_kinds(size=1))
+def test_every_parameter_is_drawn_alone(case: LogitsCase) -> None:
+    assert len({request.kinds for request in case.requests}) == len(case.requests) == 12
+
+
+def test_every_event_is_drawn() -> None:
+    seen: set[str] = set()
+
+    @settings(max_examples=80, deadline=None, derandomize=True, database=None)
+    @given(logits_cases(max_events=4))
+    def draw(case: LogitsCase) -> None:
+        seen.update(event.kind for event in case.events)
+
+    draw()
+    assert seen == set(EVENT_KINDS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_requests": 0}, "1 <= min_requests"),
+        ({"kinds": ("bias", "spice")}, "kinds='spice', but it must be one of"),
+        ({"events": ("grows",)}, "events='grows', but it must be one of"),
+        ({"min_drafts": 3, "max_drafts": 1}, "min_drafts=3, max_drafts=1"),
+    ],
+)
+def test_strategy_refuses_wrong_arguments(arguments: dict[str, object], message: str) -> None:
+    @settings(max_examples=1, database=None)
+    @given(logits_cases(**arguments))  # type: ignore[arg-type]  # wrong on purpose
+    def draw(case: LogitsCase) -> None: ...
+
+    with pytest.raises(ValueError, match=message):
+        draw()

@@ -1,0 +1,152 @@
+"""Right samplers that do it differently are green; wrong ones that declare the same freedom are caught."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._mutants.odd_abuses import ABUSES
+from fairdraw._mutants.odd_rejection import (
+    ODD_REJECTION,
+    ComputesInFloat64,
+    DividesInTheRace,
+    MatchesExactly,
+    VectorRejection,
+    as_odd,
+)
+from fairdraw._mutants.odd_sampling import ODD_SAMPLING
+from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.supports import support_of
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import check_sampler, one_torch_thread
+from fairdraw.properties._rejection_settled import covered_requests
+from fairdraw.properties._sampling_asserts import covered_rows
+from fairdraw.protocols import (
+    Capability,
+    ExplicitNoise,
+    FilterPolicy,
+    RaceNoise,
+    SamplingBatch,
+    SpecDecodeBatch,
+    rejection_sampler,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairdraw._mutants._mutant import Mutant
+
+ODD = (*ODD_REJECTION, *ODD_SAMPLING)
+ENOUGH = 34
+CI_SEED = 0
+
+# Distributions of two samplers are judged here, with the numbers of `smoke`: a scheme of its own, another arithmetic.
+# tools/odd_samplers.py runs all samplers in whole, with those of `ci`.
+DISTRIBUTIONS = ("matches exactly", "adds gumbel noise")
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+def accused(sampler: Any, profile: str, only: str | None) -> list[str]:  # Any: of either contract
+    records = check_sampler(sampler, profile=profile, seed=CI_SEED, only=only)
+    count = Counter(record.status for record in records)
+    assert count["passed"] > (20 if only == "properties" else 3)
+    return [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
+
+
+def test_there_are_enough() -> None:
+    assert len({(one.contract, one.name) for one in ODD}) == len(ODD) >= ENOUGH
+
+
+@pytest.mark.parametrize("sampler", ODD, ids=lambda one: f"{one.contract}: {one.name}")
+def test_properties_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any: of either contract
+    assert accused(sampler, "smoke", "properties") == []
+
+
+@pytest.mark.parametrize("sampler", [one for one in ODD if one.name in DISTRIBUTIONS], ids=lambda one: one.name)
+def test_statistics_do_not_accuse_a_right_sampler(sampler: Any) -> None:  # Any: of either contract
+    assert accused(sampler, "smoke", "statistical") == []
+
+
+CHECKS = {check.code: check for check in (*all_checks(contract="rejection"), *all_checks(contract="sampling"))}
+
+
+@pytest.mark.parametrize(("mutant", "code"), [(m, code) for m in ABUSES for code in m.caught_by], ids=str)
+def test_declared_freedom_does_not_hide_a_fault(mutant: Mutant, code: str) -> None:
+    check, sampler = CHECKS[code], mutant.make()
+    assert check.why_not(sampler) is None
+    with pytest.raises(CheckFailure):
+        check.run(sampler, profile=PROFILES["smoke" if code.startswith("DIST") else "ci"], seed=CI_SEED)
+
+
+def test_every_freedom_is_abused_by_a_mutant() -> None:
+    declared = {word for one in ODD for word in one.capabilities.unsupported}
+    free = {Capability.REFERENCE_ROUNDING, Capability.LOWEST_ID_TIES, Capability.UPSTREAM_STREAM}
+    free |= {Capability.TOKEN_VERIFICATION}
+    assert free <= declared
+    assert free <= {word for mutant in ABUSES for word in mutant.make().capabilities.unsupported}
+
+
+@pytest.mark.parametrize("kind", [VectorRejection, DividesInTheRace])
+def test_either_race_is_right_where_no_generator_can_tell_them_apart(kind: type[VectorRejection]) -> None:
+    """Also of a sampler that promises vLLM's stream: the manual has one formula."""
+    promising = rejection_sampler(kind().verify, name="promises everything")
+    assert CHECKS["REJ406"].run(promising, profile=PROFILES["smoke"], seed=CI_SEED) > 0
+
+
+def two_scores(gap: float) -> tuple[SpecDecodeBatch, ExplicitNoise]:
+    """A rejected one-hot draft, and a race of two tokens whose scores differ by `gap`."""
+    batch = SpecDecodeBatch(
+        draft_token_ids=torch.tensor([2], dtype=torch.int32),
+        num_draft_tokens=[1],
+        cu_num_draft_tokens=torch.tensor([1], dtype=torch.int32),
+        max_spec_len=1,
+        draft_probs=None,
+        target_logits=torch.zeros(1, 3),
+        bonus_token_ids=torch.tensor([[0]], dtype=torch.int32),
+        temperature=torch.ones(1),
+    )
+    return batch, ExplicitNoise(torch.tensor([0.9], dtype=torch.float64), torch.tensor([[1.0, 1.0 + gap, 1.0]]))
+
+
+@pytest.mark.parametrize(("gap", "covered"), [(1e-2, [0]), (1e-3, [0]), (1e-6, []), (0.0, [])])
+def test_only_near_ties_are_left_to_a_rounding_of_ones_own(gap: float, covered: list[int]) -> None:
+    batch, noise = two_scores(gap)
+    assert covered_requests(as_odd(ComputesInFloat64), batch, noise) == covered
+    assert covered_requests(as_odd(VectorRejection), batch, noise) == [0]
+
+
+def test_what_is_drawn_in_an_unknown_way_and_rounded_freely_is_not_compared() -> None:
+    batch, noise = two_scores(1e-2)
+    assert covered_requests(as_odd(MatchesExactly), batch, noise) == []
+
+
+@pytest.mark.parametrize(("gap", "covered"), [(1e-3, [0]), (1e-7, [])])
+def test_only_near_ties_of_a_draw_are_left_open(gap: float, covered: list[int]) -> None:
+    batch = SamplingBatch(torch.zeros(1, 2), torch.ones(1), None, None, None, torch.zeros(1, dtype=torch.int64))
+    noise = RaceNoise(torch.tensor([[1.0, 1.0 + gap]]))
+    by_name = {one.name: one for one in ODD_SAMPLING}
+    assert covered_rows(by_name["computes in float64"], batch, noise) == covered
+    assert covered_rows(by_name["vector sampling"], batch, noise) == [0]
+
+
+def test_support_leaves_open_what_other_roundings_may_order_otherwise() -> None:
+    """Two logits a float32 step apart at the edge of top-k: an order for the oracle, none for another arithmetic."""
+    logits = torch.tensor([[1.0, 1.0 + 2.0**-23, 0.0]])
+    batch = SamplingBatch(
+        logits, torch.ones(1), torch.tensor([1], dtype=torch.int32), None, None, torch.zeros(1, dtype=torch.int64)
+    )
+    strict, slack = (support_of(Request(batch, 0), FilterPolicy(), slack) for slack in (0.0, 1e-5))
+    assert strict is not None
+    assert slack is not None
+    assert strict.required.tolist() == strict.allowed.tolist() == [False, True, False]
+    assert (slack.required.tolist(), slack.allowed.tolist()) == ([False] * 3, [True, True, False])

@@ -1,0 +1,152 @@
+"""Scanners and planners that are right, however odd, pass; who promises bits is held to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from fairdraw import Rounding, check_sampler
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._mutants import logits_plan as plans
+from fairdraw._mutants import penalties as penalties_scanners
+from fairdraw._mutants import thinking_budget as thinking_scanners
+from fairdraw._oracles.intervals import Intervals, alike
+from fairdraw._oracles.logits_bounds import RowBounds
+from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalised_intervals
+from fairdraw.properties import logits_plan, penalties
+from fairdraw.properties._logits_asserts import Counted
+from fairdraw.protocols import rounding_of
+from fairdraw.protocols._logits_plan import logits_planner
+from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import AnySampler
+
+ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *plans.ODD_BUT_RIGHT)
+QUICK = tuple(subject for subject in ODD if not hasattr(subject, "open_plan"))
+"""25 scanners of some seconds each at `ci`; `tools/odd_samplers.py` does it for all contracts."""
+VARIED = tuple(plan for plan in plans.ODD_BUT_RIGHT if plan.name in ("vectorised", "keeps exactly k"))
+"""Planners take seconds each; the others are in `tests/properties/test_logits_plan.py`, with fewer cases."""
+BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}
+
+
+def _id(subject: AnySampler) -> str:
+    return f"{getattr(subject, 'contract', '')} {subject.name}"
+
+
+@pytest.mark.parametrize("subject", [*QUICK, *VARIED], ids=_id)
+def test_odd_but_right_is_green(subject: AnySampler) -> None:
+    reference = dataclasses.replace(plans.right(), name="reference") if subject in VARIED else None
+    profile = "smoke" if subject in VARIED else "ci"
+    records = check_sampler(subject, profile=profile, reference=reference)
+    assert {record.code: record.status for record in records if record.status not in ("passed", "skipped")} == {}
+    assert sum(record.status == "passed" for record in records) >= 2
+
+
+def test_there_are_enough() -> None:
+    assert len({_id(subject) for subject in ODD}) == len(ODD) >= 30
+
+
+@pytest.mark.parametrize(
+    ("contract", "name", "code"),
+    [
+        ("penalties", "divides by the repetition", "PEN101"),
+        ("penalties", "computes in double", "PEN101"),
+        ("penalties", "accumulates penalties", "PEN101"),
+        ("logits_plan", "multiplies by reciprocals", "PLAN110"),
+        ("logits_plan", "forces by exclusion", "PLAN110"),
+        ("logits_plan", "keeps exactly k", "PLAN110"),
+    ],
+)
+def test_who_promises_bits_is_held_to_them(contract: str, name: str, code: str) -> None:
+    odd = next(subject for subject in ODD if _id(subject) == f"{contract} {name}")
+    promising = dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH)  # type: ignore[type-var]  # all are dataclasses
+    with pytest.raises(CheckFailure):
+        BY_CODE[code].run(promising, profile=PROFILES["ci"])
+
+
+def test_divisor_keeps_its_promise_of_quotients() -> None:
+    odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "divides by the repetition")
+    BY_CODE["PEN101"].run(dataclasses.replace(odd, rounding=Rounding.VLLM_CUDA), profile=PROFILES["smoke"])
+
+
+def test_sign_of_zero_is_right_either_way_even_for_bits() -> None:
+    odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "touches seen tokens only")
+    trace = PenaltiesTrace(events=(Add(frequency=-0.5, output=(1,)), Decode(tokens=(3,))), vocab_size=300)
+    trace.play(dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH))
+
+
+def test_unknown_rounding_is_refused() -> None:
+    with pytest.raises(ValueError, match="rounding: 'exact', but it must be one of free, vllm-torch, vllm-cuda"):
+        logits_planner(lambda batch, setup: batch.logits, name="mine", rounding="exact")
+    assert rounding_of(logits_planner(lambda batch, setup: batch.logits, name="mine")) is Rounding.FREE
+
+
+def test_interval_of_a_penalised_logit_is_a_few_ulps_wide() -> None:
+    logits = np.array([1.7, -0.3, 5.0, np.inf, np.nan], np.float32)
+    row = PenalisedRow([0], [0, 1, 1, 3, 4], PenaltyFactors(0.3, 0.7, 1.3))
+    may_be = penalised_intervals(Intervals.exactly(logits), row)
+    assert may_be.hold(PenaltiesOracle().penalise(logits, row)).all()
+    assert may_be.low[2] == may_be.high[2] == 5.0
+    assert (may_be.width[:2] < 2e-6).all()
+    assert (may_be.width[:2] > 1e-7).all()
+
+
+def test_zeros_and_nans_are_alike_and_neighbours_are_not() -> None:
+    one = np.array([0.0, np.nan, 1.0, -np.inf], np.float32)
+    other = np.array([-0.0, -np.nan, np.nextafter(np.float32(1), np.float32(2)), np.inf], np.float32)
+    assert alike(one, other).tolist() == [True, True, False, False]
+    assert alike(one, other, 2e-7).tolist() == [True, True, True, False]
+
+
+def test_ties_at_the_edge_of_top_k_may_go_either_way_but_not_all() -> None:
+    bounds = RowBounds.given(np.array([3, 1, 1, 1, 0], np.float32)).of_top_k(2)
+    none = -np.inf
+    for right in ([3, 1, 1, 1, none], [3, 1, none, none, none], [3, none, none, 1, none]):
+        assert bounds.hold(np.array(right, np.float32)).all()
+    for wrong in ([3, none, none, none, none], [none, 1, 1, 1, none], [3, 1, 1, 1, 0]):
+        assert not bounds.hold(np.array(wrong, np.float32)).all()
+
+
+def test_top_p_keeps_what_it_must() -> None:
+    probs = np.array([0.5, 0.2, 0.2, 0.1])
+    logits = np.log(probs).astype(np.float32)
+    bounds = RowBounds.given(logits).of_top_p(0.6)
+
+    def holds(*kept: int) -> bool:
+        return bool(bounds.hold(np.where(np.isin(np.arange(4), kept), logits, np.float32(-np.inf))).all())
+
+    assert holds(0, 1)
+    assert holds(0, 2)
+    assert holds(0, 1, 2)
+    assert not holds(0)
+    assert not holds(1, 2)
+    assert not holds(0, 1, 3)
+    assert not holds(0, 1, 2, 3)
+
+
+def test_ties_that_are_torn_are_no_more_than_asked_for() -> None:
+    bounds = RowBounds.given(np.zeros(10, np.float32)).of_top_k(2).of_top_p(0.35)
+
+    def holds(num_kept: int) -> bool:
+        return bool(bounds.hold(np.where(np.arange(10) < num_kept, 0, -np.inf).astype(np.float32)).all())
+
+    assert [num_kept for num_kept in range(11) if holds(num_kept)] == [1, 2, 3, 4, 10]
+
+
+def test_only_operations_on_the_logits_are_counted() -> None:
+    logits = torch.zeros(2, 12)
+    with Counted(logits) as counted:
+        torch.zeros(2, 12).clone().to(torch.float64)
+        logits[:1].view(-1)
+    assert (counted.operations, counted.num_copies) == ([], 0)
+    with Counted(logits) as counted:
+        logits.clone().clone()
+        torch.empty(2, 12).copy_(logits)
+    assert counted.operations == ["aten::clone", "aten::copy_"]
+    assert counted.num_copies == 3

@@ -1,0 +1,179 @@
+"""The sampling checks: faults are caught, each check catches one, odd samplers and the real vLLM pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fairdraw._core.checks import Check, Profile
+from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
+from fairdraw._core.sampling_harness import check_sampling_batch, sample_tokens
+from fairdraw._mutants.sampling import MUTANTS, ODD_BUT_RIGHT, right
+from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.supports import support_of
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.properties.sampling import CHECKS
+from fairdraw.protocols import FilterPolicy, token_sampler
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairdraw._mutants._mutant import Mutant
+    from fairdraw.protocols import TokenSampler
+
+BY_CODE = {check.code: check for check in CHECKS}
+FEW = Profile("few", 8, 5)
+CASES = 80
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+@lru_cache(maxsize=128)
+def drawn_cases(check: Check) -> tuple[SamplingCase, ...]:
+    """The cases that `check.run` tries on a sampler that does not support nothing; drawn once for all mutants."""
+    drawn: list[SamplingCase] = []
+
+    def remember(_: object, case: SamplingCase, *reference: object) -> None:
+        drawn.append(case)
+
+    oracle = right()
+    anybody = token_sampler(oracle.function, drafting=oracle.drafting, name="takes everything")
+    profile = Profile("table", round(CASES / check.weight), CASES)
+    dataclasses.replace(check, body=remember).run(anybody, profile=profile, reference=oracle)
+    return tuple(drawn)
+
+
+def catches(check: Check, sampler: TokenSampler) -> bool:
+    """Whether a case shows the broken promise. An exception is no merit of a check."""
+    for case in drawn_cases(check):
+        try:
+            check.on_case(sampler, case, right())
+        except CheckFailure:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("mutant", "code"), [(m, code) for m in MUTANTS for code in m.caught_by], ids=str)
+def test_mutant_is_caught(mutant: Mutant, code: str) -> None:
+    assert catches(BY_CODE[code], mutant.make())
+
+
+def test_every_check_catches_a_planted_fault() -> None:
+    assert set(BY_CODE) == {code for mutant in MUTANTS for code in mutant.caught_by}
+
+
+def test_there_are_enough_of_both() -> None:
+    assert len(CHECKS) == len(BY_CODE) >= 45
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
+
+
+@pytest.mark.parametrize("sampler", [right(), *ODD_BUT_RIGHT], ids=lambda sampler: str(sampler.name))
+def test_right_sampler_is_left_in_peace(sampler: Any) -> None:  # Any: under the sampling contract
+    asked = 0
+    for check in CHECKS:
+        try:
+            asked += check.run(sampler, profile=FEW, seed=3, reference=None if check.differential else right()) > 0
+        except CapabilityUnsupported:
+            continue
+    assert asked >= 25
+
+
+def test_case_prints_as_code_and_survives_json() -> None:
+    case = SamplingCase(7, (SampledRequest("tied", 0.5, top_k=2), SampledRequest(request_seed=True)), explicit=False)
+    assert eval(repr(case)) == case
+    assert SamplingCase.from_json(case.to_json()) == case
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": -1.0}, "temperature=-1.0, but it must be at least 0"),
+        ({"top_k": 0}, "top_k=0, but it must be at least 1"),
+        ({"top_p": 0.0}, r"top_p=0.0, but it must be in \(0, 1\]"),
+        ({"min_p": 2.0}, r"min_p=2.0, but it must be in \[0, 1\]"),
+        ({"logits": "round"}, "logits='round', but it must be one of"),
+    ],
+    ids=["temperature", "top-k", "top-p", "min-p", "kind"],
+)
+def test_wrong_request_is_refused(fields: dict[str, Any], message: str) -> None:  # Any: one type each
+    with pytest.raises(ValueError, match=message):
+        SampledRequest(**fields)
+
+
+def _broken_sampler(answer: Any) -> TokenSampler:  # Any: what a stranger may return
+    return token_sampler(lambda batch, noise: answer, name="broken")
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([0, 0], "token_ids list, but it must be a tensor"),
+        (torch.zeros(2, 1, dtype=torch.int64), r"int64 \[2, 1\], but it must be int64 or int32 \[2\]"),
+        (torch.zeros(2), r"float32 \[2\], but it must be int64 or int32"),
+    ],
+    ids=["list", "column", "floats"],
+)
+def test_answer_of_another_type_is_caught(answer: Any, message: str) -> None:  # Any: as above
+    case = SamplingCase(3, (SampledRequest(), SampledRequest()))
+    with pytest.raises(AdapterError, match=message):
+        sample_tokens(_broken_sampler(answer), case.batch(), case.noise())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("temperature", torch.tensor([1.0, -1.0]), r"temperature\[1\]=-1.0, but it must be finite and at least 0"),
+        ("top_k", torch.tensor([1, 4], dtype=torch.int32), r"top_k\[1\]=4, but it must be in \[1, 3\]"),
+        ("top_p", torch.tensor([1.0, 0.0]), r"top_p\[1\]=0.0, but it must be in \(0, 1\]"),
+        ("min_p", torch.zeros(3), r"min_p.shape=\[3\], but it must be \[2\]"),
+        ("logits", torch.zeros(2, 3, dtype=torch.float64), "logits.dtype=float64, but it must be float32 or bfloat16"),
+    ],
+    ids=["temperature", "top-k", "top-p", "length", "dtype"],
+)
+def test_wrong_batch_is_refused_by_name(field: str, value: torch.Tensor, message: str) -> None:
+    batch = SamplingCase(3, (SampledRequest(), SampledRequest())).batch().replace(**{field: value})
+    with pytest.raises(ValueError, match=message):
+        check_sampling_batch(batch)
+
+
+def test_filter_policy_of_unknown_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="it must name min_p, top_k and top_p once each"):
+        FilterPolicy(order=("top_k", "top_p"))
+
+
+def test_temperature_of_an_unknown_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="temperature='middle', but it must be first or last"):
+        FilterPolicy(temperature="middle")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("code", ["SAM102", "SAM104", "SAM105", "SAM111", "SAM174"])
+def test_temperature_before_filters_that_is_declared_last_is_caught(code: str) -> None:
+    oracle = right()
+    declares_last = token_sampler(
+        oracle.function, drafting=oracle.drafting, name="last", filters=FilterPolicy(temperature="last")
+    )
+    assert catches(BY_CODE[code], declares_last)
+
+
+def test_support_says_what_hangs_on_rounding() -> None:
+    """Ten equal tokens at top_p 1/2: whether five or six stay, and which, no two engines agree about."""
+    case = SamplingCase(10, (SampledRequest(top_p=0.5), SampledRequest(top_k=3), SampledRequest("normal", top_k=3)))
+    by_top_p, by_top_k, settled = (
+        support_of(Request(case.batch(), i), FilterPolicy(top_k_ties="some")) for i in range(3)
+    )
+    assert by_top_p is not None
+    assert not by_top_p.is_settled
+    assert by_top_k is not None
+    assert (by_top_k.required.sum(), by_top_k.allowed.sum()) == (0, 10)
+    assert settled is not None
+    assert settled.is_settled
+    assert (settled.distribution() > 0).sum() == 3

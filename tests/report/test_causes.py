@@ -1,0 +1,129 @@
+"""The first failure_report is the diagnosis: what follows from a fault, or was never promised, is told after it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._core.failures import FailureReport
+from fairdraw._report.causes import DISTRIBUTIONS, RESTS_ON, SELDOM, SHAPE, find_causes
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import CheckRecord
+
+if TYPE_CHECKING:
+    from fairdraw._run.runner import Status
+
+CODES = {check.code for check in all_checks()}
+
+
+def record(code: str, status: Status = "failed", *, effect: str = "", needs: tuple[str, ...] = ()) -> CheckRecord:
+    """A record with a failure_report unless it passed; an effect makes it an exception."""
+    suite = "statistical" if code.startswith("DIST") else "properties"
+    told = CheckRecord(code, code, suite, "rejection", "error" if effect else status, needs=needs)
+    if told.status not in ("failed", "error"):
+        return told
+    return dataclasses.replace(told, failure_report=FailureReport(code, "title", "meaning", effect or f"broken {code}"))
+
+
+def told(*records: CheckRecord) -> list[str]:
+    """The codes that are told, in their order."""
+    return [cause.told.code for cause in find_causes(records)]
+
+
+def test_every_distribution_has_its_place() -> None:
+    shipped = [check.code for check in all_checks("statistical")]
+    assert sorted(DISTRIBUTIONS) == sorted(shipped)
+    assert CODES.issuperset([*SHAPE, *RESTS_ON, *(code for codes in RESTS_ON.values() for code in codes)])
+
+
+def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:
+    distributions = [record(code) for code in ("DIST101", "DIST102", "DIST203", "DIST213", "DIST404", "DIST501")]
+    assert told(*distributions)[0] == "DIST203"
+    assert told(*distributions, record("DIST104"))[:2] == ["DIST104", "DIST203"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "distributions", "first"),
+    [
+        (["REJ112"], ["DIST101", "DIST102", "DIST203"], "DIST203"),
+        (["REJ112"], ["DIST101", "DIST203"], "REJ112"),
+        (["REJ107", "REJ112"], ["DIST101", "DIST102", "DIST203"], "REJ107"),
+        (["REJ101"], ["DIST101", "DIST102", "DIST203"], "REJ101"),
+    ],
+    ids=["one beside three distributions", "one beside two distributions", "two properties", "the shape of the answer"],
+)
+def test_lone_property_waits_unless_it_is_about_the_shape(
+    properties: list[str], distributions: list[str], first: str
+) -> None:
+    assert told(*(record(code) for code in [*distributions, *properties]))[0] == first
+
+
+def test_distributions_of_pairs_wait_if_the_distribution_of_single_rows_is_broken() -> None:
+    pairs, net = record("DIST301"), record("DIST101")
+    (cause, _) = find_causes([net, pairs, record("DIST102", "passed")])
+    assert (cause.told.code, cause.rests_on) == ("DIST301", ())
+    last = find_causes([net, pairs, record("DIST102")])[-1]
+    assert (last.told.code, last.rests_on) == ("DIST301", ("DIST102",))
+
+
+def test_promises_that_need_a_missing_capability_are_told_once_and_last() -> None:
+    greedy = [record(code, needs=("greedy",)) for code in ("REJ201", "REJ202", "DIST502")]
+    kept = [record("REJ203", "passed", needs=("greedy",)), record("REJ101", "passed"), record("REJ102", "passed")]
+    causes = find_causes([*greedy, *kept, record("DIST203")])
+    assert [cause.told.code for cause in causes] == ["DIST203", "REJ201"]
+    assert (causes[1].missing, causes[1].num_needing, len(causes[1].records)) == ("greedy", 4, 3)
+
+
+def test_capability_that_mostly_works_is_not_missing() -> None:
+    kept = [record(code, "passed", needs=("greedy",)) for code in ("REJ202", "REJ203")]
+    (cause,) = find_causes([record("REJ201", needs=("greedy",)), *kept])
+    assert cause.missing == ""
+
+
+def test_fault_that_breaks_everything_hides_behind_no_capability() -> None:
+    causes = find_causes([record("REJ201", needs=("greedy",)), record("REJ107")])
+    assert not any(cause.missing for cause in causes)
+
+
+def test_promise_at_several_sizes_is_told_once() -> None:
+    sizes = [dataclasses.replace(record(f"REJ60{i}"), title=f"a vocabulary of {2**i} is handled") for i in (1, 2, 3)]
+    distributions = [record(code) for code in ("DIST401", "DIST402", "DIST404")]
+    causes = find_causes([*distributions, *sizes])
+    assert [len(cause.records) for cause in causes] == [3, 1, 1, 1]
+
+
+@pytest.mark.parametrize("word", ["explicit-noise", "dense-drafts", "one-hot-drafts", "ragged", "token-verification"])
+def test_capability_that_most_checks_need_is_never_offered_for_declining(word: str) -> None:
+    assert word not in SELDOM
+    assert not find_causes([record("REJ301", needs=(word,))])[0].missing
+
+
+def test_exception_that_ends_many_checks_is_one_cause_and_the_first() -> None:
+    asked = (("REJ104", ()), ("REJ201", ("greedy",)))
+    raised = [record(code, effect=f"IndexError: lane {i}", needs=needs) for i, (code, needs) in enumerate(asked)]
+    causes = find_causes([record("REJ101"), *raised])
+    assert [[one.code for one in cause.records] for cause in causes] == [["REJ104", "REJ201"], ["REJ101"]]
+
+
+def test_exception_of_one_missing_capability_is_told_with_it() -> None:
+    raised = record("REJ201", effect="IndexError: lane", needs=("greedy",))
+    (cause,) = find_causes([raised, record("REJ202", needs=("greedy",))])
+    assert (cause.missing, len(cause.records)) == ("greedy", 2)
+
+
+def test_what_has_no_failure_report_is_told_last() -> None:
+    assert told(record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404")) == [
+        "DIST404",
+        "REJ101",
+        "DIST101",
+    ]
+
+
+def test_noise_is_no_missing_capability_where_distributions_are_wrong() -> None:
+    noise = [record(code, needs=("seeded-noise",)) for code in ("SAM161", "SAM162")]
+    others = [record(f"SAM{number}", "passed") for number in range(101, 111)]
+    assert [cause.missing for cause in find_causes([*noise, *others])] == ["seeded-noise"]
+    wrong = record("DIST701", needs=())
+    assert not any(cause.missing for cause in find_causes([*noise, *others, wrong]))

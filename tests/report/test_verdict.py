@@ -1,0 +1,135 @@
+"""What a verdict says of records that a front end cannot easily bring about."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.failures import FailureReport
+from fairdraw._report.summary import Summary
+from fairdraw._report.verdict import GREEN, INCOMPLETE, NOT_JUDGED, NOTHING_RUN, RED, Scope, verdict_of
+from fairdraw._run.controls import Control, Untried
+from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
+from fairdraw._run.runner import CheckRecord
+from fairdraw.protocols import rejection_sampler
+
+if TYPE_CHECKING:
+    from fairdraw._run.runner import Status
+
+
+def record(code: str, status: Status = "passed", contract: str = "rejection", **changes: str) -> CheckRecord:
+    suite = "statistical" if code.startswith("DIST") else "properties"
+    made = CheckRecord(code, "title", suite, contract, status, sampler="mine")
+    return dataclasses.replace(made, **changes)  # type: ignore[arg-type]  # fields of strings
+
+
+def known_exception(code: str) -> CheckRecord:
+    return dataclasses.replace(
+        record(code, "xfailed"), failure_report=FailureReport("REJ100", "raised", "meaning", "IndexError")
+    )
+
+
+BOTH = [record("REJ101"), record("DIST101")]
+
+
+def test_contracts_say_whether_they_have_distributions() -> None:
+    for contract in CONTRACTS.values():
+        suites = {check.suite for check in all_checks(contract=contract.name)}
+        assert contract.has_distributions == ("statistical" in suites)
+        assert suites <= set(SUITES)
+
+
+def test_known_exception_is_no_judgement() -> None:
+    verdict = verdict_of([record("REJ101"), known_exception("DIST101")])
+    assert verdict.exit_code == NOT_JUDGED
+    assert "distributions not judged: all 1 checks were skipped or known to raise" in verdict.text
+    assert verdict_of([known_exception("REJ101"), known_exception("DIST101")]).exit_code == NOTHING_RUN
+
+
+def test_known_failure_is_a_judgement() -> None:
+    assert verdict_of([record("REJ101"), record("DIST101", "xfailed")]).exit_code == GREEN
+
+
+def test_control_whose_process_is_lost_is_not_green() -> None:
+    summary = Summary(BOTH, [Control("drops the tail", "DIST101", caught=False, untried=Untried.LOST)])
+    assert summary.exit_code == INCOMPLETE
+    assert "the process was lost in 1 mutation controls" in summary.verdict
+
+
+def test_what_was_left_out_by_name_stands_in_a_green_verdict() -> None:
+    assert verdict_of(BOTH, scope=Scope(narrowed="-k 101")).text.endswith("passed, of those asked for: -k 101")
+
+
+def test_incomplete_run_names_what_else_makes_it_red() -> None:
+    dead, gone = record("REJ102", "incomplete"), record("REJ103", "xpassed")
+    assert verdict_of([*BOTH, dead, gone]).text.endswith("known failures gone: 1")
+
+
+def test_red_comes_before_checks_that_were_not_run() -> None:
+    verdict = verdict_of([record("REJ101", "failed")], scope=Scope(not_run=5))
+    assert (verdict.exit_code, verdict.text) == (RED, "RED: checks failed: 1; checks not run: 5")
+
+
+def test_each_sampler_of_a_run_must_be_judged() -> None:
+    other = record("REJ101", sampler="other")
+    skipped = record("DIST101", "skipped", sampler="other", reason="no noise")
+    verdict = verdict_of([*BOTH, other, skipped])
+    assert verdict.exit_code == NOT_JUDGED
+    assert "other (rejection): all 1 checks were skipped: no noise" in verdict.text
+
+
+def test_contracts_without_distributions_are_named_beside_others() -> None:
+    verdict = verdict_of([*BOTH, record("PEN101", contract="penalties")])
+    assert verdict.exit_code == GREEN
+    assert verdict.text == (
+        "GREEN: 2 property checks and 1 distribution check passed (no distributions to judge: penalties)"
+    )
+
+
+def test_sampler_without_any_kind_of_drafts_is_refused() -> None:
+    unsupported = {"dense-drafts": "none", "one-hot-drafts": "none"}
+    with pytest.raises(CannotStart, match="it must take one kind of drafts"):
+        as_sampler(rejection_sampler(lambda batch, noise: batch.draft_token_ids, name="mine", unsupported=unsupported))
+
+
+def test_run_of_nothing_leaves_no_older_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.jsonl").write_text('{"verdict": "GREEN"}\n')
+    result = CliRunner().invoke(main, ["check", "oracle", "-k", "no such check", "--json=run.jsonl"])
+    assert result.exit_code == NOTHING_RUN
+    *_, last = (json.loads(line) for line in Path("run.jsonl").read_text().splitlines())
+    assert last["exit_code"] == NOTHING_RUN
+
+
+SKIPPING = """
+import pytest
+from fairdraw._oracles.rejection import verify
+import fairdraw
+
+def skips(batch, noise):
+    if batch.vocab_size > 3:
+        pytest.{outcome}("not here")
+    return verify(batch, noise)
+
+@fairdraw.parametrize_with_checks([fairdraw.rejection_sampler(skips)])
+def test_mine(sampler, check):
+    check(sampler)
+"""
+
+
+@pytest.mark.parametrize("outcome", ["skip", "xfail", "exit"])
+def test_sampler_cannot_take_a_check_out_of_the_run(pytester: pytest.Pytester, outcome: str) -> None:
+    """`pytest.skip` in a sampler is an exception of the sampler's, whatever pytest makes of it elsewhere."""
+    pytester.makepyfile(SKIPPING.format(outcome=outcome))
+    result = pytester.runpytest_inprocess(
+        "-p", "fairdraw.pytest_plugin", "-p", "no:benchmark", "-k", "REJ101", "--fairdraw-profile=smoke"
+    )
+    assert result.ret == RED
+    result.stdout.fnmatch_lines(["REJ100 sampler raised an exception*", "RED: checks that ended in an exception: 1"])

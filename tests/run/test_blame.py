@@ -1,0 +1,216 @@
+"""Whose fault an exception is follows from whose object was called, never from the names of files and functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._core.failures import calling, raised_by
+from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._run.runner import Session, run_check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from fairdraw._run.runner import CheckRecord
+
+THEIRS = '''
+import sys
+import fairdraw
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
+
+class Aborted(Exception):
+    """Says no to attributes, and has a `case` of its own."""
+    case = property(lambda self: "mine")
+    def __setattr__(self, name, value):
+        if not name.startswith("__"):  # those are Python's own
+            raise TypeError("no attributes here")
+
+ERRORS = {
+    "ValueError": ValueError, "Aborted": Aborted, "SystemExit": SystemExit, "CapabilityUnsupported": CapabilityUnsupported,
+    "Inconclusive": Inconclusive, "CheckFailure": CheckFailure, "Group": lambda text: ExceptionGroup(text, [OSError()]),
+}
+
+def emit(kind):  # a name of fairdraw's own
+    raise ERRORS[kind]("lane 7 of mine")
+
+class Wrapped:
+    """The specification, but for one attribute or method."""
+    def __init__(self, contract, broken, kind):
+        self.right, self.broken, self.kind = load_part(CONTRACTS[contract].right)(), broken, kind
+        self.contract = contract
+
+    def __getattr__(self, name):
+        if name in ("__setstate__", "right"):
+            raise AttributeError(name)
+        if name != self.broken:
+            return getattr(self.right, name)
+        if name in ("name", "device", "capabilities"):
+            emit(self.kind)
+        return lambda *args, **fields: emit(self.kind)
+
+class Opens(Wrapped):
+    """Opens sessions of which one method raises."""
+    def _open(self, method, argument):
+        session = Session.__new__(Session)
+        session.right, session.broken, session.kind = getattr(self.right, method)(argument), self.broken, self.kind
+        return session
+    def open_plan(self, setup): return self._open("open_plan", setup)
+    def open_penalties(self, vocab_size): return self._open("open_penalties", vocab_size)
+    def open_thinking(self, markers): return self._open("open_thinking", markers)
+
+class Session(Wrapped):
+    pass
+'''
+"""A module of the user's, with the words of ours in it."""
+
+METHODS = {
+    "rejection": ("verify",),
+    "sampling": ("sample", "draft"),
+    "logits_plan": ("open_plan", "process"),
+    "penalties": ("open_penalties", "sync", "penalise", "penalise_drafts"),
+    "thinking_budget": ("open_thinking", "sync", "forced", "think_counts"),
+}
+"""Every method of the user's that the suite calls."""
+CODES = {
+    "rejection": "REJ101",
+    "sampling": "SAM101",
+    "logits_plan": "PLAN101",
+    "penalties": "PEN101",
+    "thinking_budget": "THK101",
+    "draft": "SAM171",
+    "think_counts": "THK102",
+}
+CHECKS = {check.code: check for check in all_checks()}
+FILES = ("harness", "_validation", "checks", "my_harness_validation", "failures")
+
+
+@pytest.fixture(params=FILES)
+def theirs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module in the user's folder that has a name of ours."""
+    name = request.param
+    (tmp_path / f"{name}.py").write_text(THEIRS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop(name, None)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def raising_in(module: str, contract: str, broken: str, kind: str = "ValueError") -> object:
+    made = importlib.import_module(module)
+    in_session = contract in ("logits_plan", "penalties", "thinking_budget") and broken not in METHODS[contract][:1]
+    return (made.Opens if in_session and broken not in ATTRIBUTES else made.Wrapped)(contract, broken, kind)
+
+
+ATTRIBUTES = ("name", "device", "capabilities")
+
+
+def record_of(code: str, sampler: object) -> CheckRecord:
+    return run_check(CHECKS[code], sampler, Session("theirs:make", PROFILES["smoke"]))  # type: ignore[arg-type]
+
+
+def require_theirs(record: CheckRecord, module: str, kind: str = "ValueError") -> None:
+    assert record.status == "error", record
+    assert record.failure_report is not None
+    assert record.failure_report.code == CONTRACTS[record.contract].raised
+    assert record.failure_report.title == f"sampler raised an exception while asked {record.code}"
+    assert record.failure_report.effect.split(":")[0].split(".")[-1] == kind
+    assert "lane 7 of mine" in record.failure_report.effect
+    assert f"({module}.py:" in record.failure_report.effect
+    assert "in emit)" in record.failure_report.effect
+
+
+@pytest.mark.parametrize(("contract", "method"), [(c, m) for c, methods in METHODS.items() for m in methods])
+def test_exception_in_a_file_named_like_ours_is_the_sampler_s(theirs: str, contract: str, method: str) -> None:
+    record = record_of(CODES.get(method, CODES[contract]), raising_in(theirs, contract, method))
+    require_theirs(record, theirs)
+    assert record.failure_report is not None
+    assert record.failure_report.crash_file
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
+def test_exception_of_a_property_is_the_sampler_s(theirs: str, contract: str, attribute: str) -> None:
+    require_theirs(record_of(CODES[contract], raising_in(theirs, contract, attribute)), theirs)
+
+
+@pytest.mark.parametrize("kind", ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure"])
+@pytest.mark.parametrize("contract", CONTRACTS)
+@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
+def test_no_kind_of_exception_is_mistaken_for_a_word_of_the_suite(theirs: str, contract: str, kind: str) -> None:
+    record = record_of(CODES[contract], raising_in(theirs, contract, METHODS[contract][0], kind))
+    require_theirs(record, theirs, kind)
+
+
+@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
+def test_group_of_the_sampler_s_own_is_no_unsteady_answer(theirs: str) -> None:
+    record = record_of("REJ101", raising_in(theirs, "rejection", "verify", "Group"))
+    assert record.failure_report is not None
+    assert record.failure_report.effect.startswith("ExceptionGroup: lane 7 of mine (1 sub-exception)")
+    assert not any("keeps state" in note for note in record.failure_report.notes)
+
+
+@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
+def test_statistical_check_blames_as_the_others_do(theirs: str) -> None:
+    require_theirs(record_of("DIST101", raising_in(theirs, "rejection", "verify")), theirs)
+
+
+@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
+def test_keyboard_interrupt_is_never_kept(theirs: str) -> None:
+    sampler = raising_in(theirs, "rejection", "verify")
+    sys.modules[theirs].ERRORS["ValueError"] = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        record_of("REJ101", sampler)
+
+
+@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
+def test_reference_that_raises_is_not_the_sampler_s_fault(theirs: str) -> None:
+    check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
+    reference = raising_in(theirs, "rejection", "verify")
+    vars(reference)["name"] = "theirs"
+    session = Session("torch", PROFILES["smoke"], reference=reference)  # type: ignore[arg-type]
+    record = run_check(check, load_sampler("torch"), session)
+    assert record.failure_report is not None
+    assert record.failure_report.title == f"reference raised an exception while asked {check.code}"
+
+
+def test_exception_in_the_specification_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("ours")
+
+    monkeypatch.setattr(
+        "fairdraw.properties._rejection_asserts.ORACLE", type("O", (), {"name": "o", "verify": broken})()
+    )
+    code = next(c.code for c in CHECKS.values() if c.title == "tokens equal the oracle on the same noise")
+    record = record_of(code, load_sampler("torch"))
+    assert record.failure_report is not None
+    assert record.failure_report.title.startswith("check raised an exception")
+
+
+def test_outermost_call_answers_for_what_it_calls() -> None:
+    with pytest.raises(ValueError, match="x") as caught, calling("outer"), calling("inner"):
+        raise ValueError("x")
+    assert raised_by(caught.value) == "outer"
+    assert raised_by(ValueError()) is None
+
+
+def test_error_of_a_device_is_not_called_a_fault_of_fairdraw() -> None:
+    import torch
+
+    def body(sampler: object, case: object) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    record = run_check(dataclasses.replace(CHECKS["REJ101"], body=body), load_sampler("torch"), Session())  # type: ignore[type-var]
+    assert record.failure_report is not None
+    assert record.failure_report.title == "device reported an error while asked REJ101"
+    assert "fairdraw" not in record.failure_report.meaning

@@ -1,0 +1,290 @@
+"""Time budgets: calls are not begun after the end, what was found is kept, and what is undecided is said once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw import _adapters as adapters
+from fairdraw._cli.main import main
+from fairdraw._core.budget import (
+    ENDED,
+    SHRINKING_SHARE,
+    BudgetEnded,
+    Deadline,
+    Wrapped,
+    budget_report,
+    guarded,
+    undecided_by_budget,
+    unwrapped,
+)
+from fairdraw._core.checks import PROFILES, AnyCheck, Profile
+from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._run.loading import CannotStart, all_checks, require_extra
+from fairdraw._run.runner import CheckRecord, Session, run_check
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CHECKS = {check.code: check for check in all_checks()}
+
+
+class Clock:
+    """A clock that moves only when the sampler is called."""
+
+    def __init__(self) -> None:
+        self.now, self.calls = 0.0, 0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ticking(spec: str, clock: Clock, seconds: float = 1.0) -> Any:
+    """The sampler `spec`, whose calls take `seconds` each by `clock`."""
+
+    def around(call: Any, arguments: tuple[Any, ...]) -> Any:
+        clock.now += seconds
+        clock.calls += 1
+        return call()
+
+    return Wrapped(adapters.load(spec, "cpu"), around)
+
+
+def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: Profile = PROFILES["ci"]) -> int:
+    return check.run(sampler, profile=profile, seed=3, out_of_time=Deadline(budget, clock))
+
+
+# -- no call begins after the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        ("torch", "REJ101"),
+        ("torch", "REJ106"),
+        ("torch", "DIST101"),
+        ("torch", "DIST401"),
+        ("torch", "DIST501"),
+        ("torch", "DIST602"),
+        ("sampling", "SAM101"),
+        ("sampling", "DIST701"),
+        ("sampling", "DIST721"),
+        ("logits_plan", "PLAN101"),
+        ("penalties", "PEN101"),
+        ("thinking_budget", "THK101"),
+    ],
+)
+def test_no_call_begins_after_the_end_and_the_check_is_undecided(spec: str, code: str) -> None:
+    clock = Clock()
+    with pytest.raises(Inconclusive, match=f"^{ENDED}: "):
+        asked(CHECKS[code], ticking(spec, clock), clock, 5.5)
+    assert clock.calls == 6
+
+
+def test_property_says_how_many_cases_were_tried() -> None:
+    clock = Clock()
+    with pytest.raises(Inconclusive, match=r"^the time budget ended: \d+ of 100 cases tried$") as caught:
+        asked(CHECKS["REJ101"], ticking("torch", clock), clock, 5.5)
+    assert caught.value.tried == clock.calls == 6  # type: ignore[attr-defined]
+
+
+def test_without_a_budget_the_sampler_is_called_as_it_is() -> None:
+    sampler = adapters.load("torch", "cpu")
+    assert guarded(sampler, Deadline(None)) is sampler
+    assert unwrapped(guarded(sampler, lambda: False)) is sampler
+
+
+def test_budget_changes_no_verdict_and_no_case() -> None:
+    clock = Clock()
+    found = [asked(CHECKS["REJ101"], ticking("torch", clock), clock, end, PROFILES["smoke"]) for end in (1e9, 1e6)]
+    assert found == [CHECKS["REJ101"].run(adapters.load("torch", "cpu"), profile=PROFILES["smoke"], seed=3)] * 2
+
+
+def test_look_that_was_cut_is_not_counted() -> None:
+    """Draws judged are those of whole looks, whenever the clock stops."""
+    sampling_plan = CHECKS["DIST101"].sampling_plan(adapters.load("torch", "cpu"), PROFILES["smoke"])  # type: ignore[attr-defined]
+    clock = Clock()
+    with pytest.raises(Inconclusive) as caught:
+        asked(CHECKS["DIST101"], ticking("torch", clock), clock, 4.5, PROFILES["smoke"])
+    tried = caught.value.tried  # type: ignore[attr-defined]
+    assert clock.calls == 5
+    assert tried == 2 * sampling_plan.draws_per_look  # of two calls each; the fifth call is lost
+
+
+def test_checks_of_one_workload_share_its_draws_under_a_budget() -> None:
+    clock = Clock()
+    sampler = ticking("torch", clock)
+    asked(CHECKS["DIST101"], sampler, clock, 1e9, PROFILES["smoke"])
+    drawn = clock.calls
+    asked(CHECKS["DIST102"], sampler, clock, 1e9, PROFILES["smoke"])
+    assert clock.calls == drawn
+
+
+# -- what was found is kept -------------------------------------------------------------------------------------------
+
+
+class Greedy:
+    """Emits the first draft token of everybody, whatever was drawn."""
+
+    def __init__(self, clock: Clock) -> None:
+        inner = adapters.load("torch", "cpu")
+        self.name, self.device, self.capabilities = "greedy", "cpu", inner.capabilities
+        self._inner, self._clock = inner, clock
+
+    def verify(self, batch: Any, noise: Any) -> Any:
+        self._clock.now += 1
+        self._clock.calls += 1
+        answer = self._inner.verify(batch, noise)
+        answer[:, 1:] = -1
+        return answer
+
+
+def test_failure_is_reported_though_shrinking_was_cut() -> None:
+    clock = Clock()
+    with pytest.raises(CheckFailure) as whole:
+        asked(CHECKS["REJ116"], Greedy(clock), clock, 1e9)
+    needed = clock.calls
+    clock = Clock()
+    with pytest.raises(CheckFailure) as cut:
+        asked(CHECKS["REJ116"], Greedy(clock), clock, needed)
+    assert clock.calls < needed
+    assert "shrinking was cut by the time budget" in cut.value.remarks[0]  # type: ignore[attr-defined]
+    assert not hasattr(whole.value, "remarks")
+    with pytest.raises(CheckFailure):
+        CHECKS["REJ116"].on_case(Greedy(Clock()), cut.value.case)  # type: ignore[attr-defined]
+
+
+def test_remark_is_a_note_of_the_failure_report() -> None:
+    clock = Clock()
+    sampler = Greedy(clock)
+    clock_end = 49.0
+
+    class Timed:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(CHECKS["REJ116"], name)
+
+        def run(self, *arguments: Any, out_of_time: Any, **named: Any) -> int:
+            return CHECKS["REJ116"].run(*arguments, out_of_time=Deadline(clock_end, clock), **named)
+
+    record = run_check(Timed(), sampler, Session(crash_folder=None))  # type: ignore[arg-type]
+    assert record.status == "failed"
+    assert record.failure_report is not None
+    assert any("shrinking was cut" in note for note in record.failure_report.notes)
+
+
+def test_shrinking_has_a_share_of_the_time_that_is_left() -> None:
+    clock = Clock()
+    assert Deadline(100, clock).part(SHRINKING_SHARE).ends_at == 5
+    clock.now = 90
+    assert Deadline(100, clock).part(SHRINKING_SHARE).ends_at == 90.5
+    assert Deadline(None, clock).part(SHRINKING_SHARE).ends_at is None
+
+
+class Forgetful:
+    """Penalises nothing."""
+
+    name, device, contract = "forgetful", "cpu", "penalties"
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.capabilities = adapters.load("penalties", "cpu").capabilities
+
+    def open_penalties(self, vocab_size: int) -> Forgetful:
+        return self
+
+    def sync(self, changes: Any) -> None:
+        pass
+
+    def penalise(self, logits: Any, batch: Any) -> Any:
+        self._clock.now += 1
+        self._clock.calls += 1
+        return logits
+
+    penalise_drafts = penalise
+
+
+def test_life_that_fails_is_reported_though_shrinking_was_cut() -> None:
+    clock = Clock()
+    with pytest.raises(CheckFailure) as whole:
+        asked(CHECKS["PEN101"], Forgetful(clock), clock, 1e9)
+    needed = clock.calls
+    clock = Clock()
+    with pytest.raises(CheckFailure) as cut:
+        asked(CHECKS["PEN101"], Forgetful(clock), clock, needed)
+    assert clock.calls < needed
+    assert cut.value.remarks  # type: ignore[attr-defined]
+    assert not whole.value.remarks  # type: ignore[attr-defined]
+    assert len(whole.value.case.events) <= len(cut.value.case.events)  # type: ignore[attr-defined]
+
+
+def test_share_that_is_off_decides_though_the_budget_ended() -> None:
+    clock = Clock()
+    with pytest.raises(CheckFailure, match="of the strata"):
+        asked(CHECKS["DIST601"], Greedy(clock), clock, 3.5)
+
+
+# -- what is said -----------------------------------------------------------------------------------------------------
+
+
+def undecided(code: str, detail: str) -> CheckRecord:
+    return CheckRecord(code, "some title", "properties", "rejection", "inconclusive", reason=f"{ENDED}: {detail}")
+
+
+def test_one_report_for_all_that_is_undecided() -> None:
+    session = Session(ends_at=0.0, crash_folder=None)
+    sampler = adapters.load("torch", "cpu")
+    never = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "DIST101", "DIST601")]
+    records = [undecided("REJ103", "37 of 100 cases tried"), *never]
+    assert all(map(undecided_by_budget, records))
+    assert budget_report(records) == [
+        "the time budget ended: 4 checks have no verdict",
+        "  never began: REJ101, DIST101, DIST601",
+        "  cut: REJ103 (37 of 100 cases tried)",
+    ]
+
+
+def test_other_undecided_checks_are_not_of_the_budget() -> None:
+    powerless = CheckRecord("DIST101", "t", "statistical", "rejection", "inconclusive", reason="no power")
+    assert not undecided_by_budget(powerless)
+    assert budget_report([powerless]) == []
+
+
+def test_long_report_is_cut() -> None:
+    records = [undecided(f"REJ{i}", "this check had not begun") for i in range(100, 141)]
+    assert budget_report(records)[1].endswith("and 29 more")
+
+
+def test_end_is_no_exception_that_a_check_could_take_for_an_answer() -> None:
+    assert not issubclass(BudgetEnded, Exception)
+
+
+# -- refused before the run -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (("check", "torch", "--pictures", "new"), "matplotlib"),
+        (("check", "torch", "--html", "new.html"), "jinja2"),
+        (("bench", "torch", "--plots", "new"), "matplotlib"),
+    ],
+)
+def test_missing_extra_is_refused_before_anything_runs(
+    arguments: tuple[str, ...], module: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    monkeypatch.setattr("fairdraw._cli.job.load_sampler", None)  # is not called
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2, result.output
+    assert f"{arguments[2]}: {module} cannot be imported" in result.output
+    assert "pip install 'fairdraw[report]'" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_extra_that_is_there_is_not_refused() -> None:
+    require_extra("--html", "json")
+    with pytest.raises(CannotStart, match="no_such_module"):
+        require_extra("--html", "no_such_module")

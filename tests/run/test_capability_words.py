@@ -1,0 +1,69 @@
+"""Capability words: each is explained where it is defined, and the manual and the command line say the same."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw import Capability, protocols
+from fairdraw._cli.main import main
+from fairdraw._run.capability_words import glossary
+from fairdraw._run.loading import all_checks
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "own-sampler.md").read_text()
+ROWS = re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", PAGE.replace("\\|", "|"), flags=re.MULTILINE)
+"""Field and shape, of every table of fields."""
+
+
+def test_every_capability_says_when_to_decline_it() -> None:
+    assert list(glossary()) == [str(word) for word in Capability]
+    assert [word for word, one in glossary().items() if not one.decline.startswith(("if ", "unless "))] == []
+
+
+def test_table_of_the_manual_is_made_of_the_definitions() -> None:
+    missing = [word.row() for word in glossary().values() if word.row() not in PAGE]
+    assert missing == []
+
+
+def test_number_in_the_manual_is_what_explicit_noise_costs() -> None:
+    assert f"costs {glossary()['explicit-noise'].cost('rejection').replace('of', 'of the')} checks" in PAGE
+
+
+@pytest.mark.parametrize("word", ["greedy", "GREEDY"])
+def test_explain_says_what_a_word_costs(word: str) -> None:
+    result = CliRunner().invoke(main, ["explain", word])
+    codes = [check.code for check in all_checks(contract="rejection") if Capability.GREEDY in check.needs]
+    assert result.exit_code == 0
+    assert "Takes greedy requests" in result.output
+    assert 'unsupported={"greedy": "your reason"}' in result.output
+    assert re.search(rf"{len(codes)} of \d+ checks are skipped then: {', '.join(codes)}$", result.output, re.MULTILINE)
+
+
+def test_explain_of_a_word_that_no_check_needs_says_so() -> None:
+    result = CliRunner().invoke(main, ["explain", "draft-processors"])
+    assert result.output.endswith("no check is skipped then; fewer cases are drawn\n")
+
+
+def fields_of(kind: type) -> dict[str, str]:
+    """Public fields and the shapes beside them; the type where there is none."""
+    source = inspect.getsource(kind)
+    lines = re.findall(r"^    ([a-z]\w*): ([^=#\n]+?)(?: = [^#\n]*)?(?:  # (.+))?$", source, flags=re.MULTILINE)
+    return {name: shape or annotation for name, annotation, shape in lines if name != "origin"}
+
+
+@pytest.mark.parametrize("kind", [protocols.SpecDecodeBatch, protocols.SamplingBatch])
+def test_manual_gives_every_field_of_a_batch_its_shape(kind: type) -> None:
+    assert len(fields_of(kind)) > 5
+    assert set(fields_of(kind).items()) <= set(ROWS)
+
+
+@pytest.mark.parametrize("kind", [protocols.ExplicitNoise, protocols.SeededNoise, protocols.RaceNoise])
+def test_manual_gives_every_field_of_the_noise_its_shape(kind: type) -> None:
+    wanted = {(f"{kind.__name__}.{name}", shape) for name, shape in fields_of(kind).items()}
+    assert wanted
+    assert wanted <= set(ROWS)

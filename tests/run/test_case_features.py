@@ -1,0 +1,130 @@
+"""The report of an exception names the capability to declare, by what the smallest example holds."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import fairdraw
+from fairdraw._core.checks import PROFILES
+from fairdraw._oracles.rejection import verify
+from fairdraw._oracles.sampling import sample
+from fairdraw._run.case_features import asked_for
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import CheckRecord, Session, run_check
+from fairdraw.protocols import Capability, SamplingBatch, SpecDecodeBatch
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHECKS = {check.code: check for check in all_checks()}
+NOTE = "only if it was never meant to take this: declare in the adapter "
+
+# Not strided-inputs: to refuse them is an answer.
+REJECTION: dict[str, Callable[[SpecDecodeBatch], bool]] = {
+    "nan-logits": lambda batch: bool(batch.target_logits.isnan().any()),
+    "half-logits": lambda batch: batch.target_logits.dtype != torch.float32,
+    "ragged": lambda batch: len(set(batch.num_draft_tokens)) > 1,
+    "placeholder-drafts": lambda batch: bool((batch.draft_token_ids < 0).any()),
+    "greedy": lambda batch: bool((batch.temperature == 0).any()),
+    "empty-rows": lambda batch: bool((batch.target_logits == -torch.inf).all(-1).any()),
+    "synthetic-rates": lambda batch: batch.synthetic_rates is not None,
+    "long-drafts": lambda batch: batch.max_spec_len > 8,
+    "large-vocab": lambda batch: batch.vocab_size > 1025,
+}
+SAMPLING: dict[str, Callable[[SamplingBatch], bool]] = {
+    "nan-logits": lambda batch: bool(batch.logits.isnan().any()),
+    "half-logits": lambda batch: batch.logits.dtype != torch.float32,
+    "strided-inputs": lambda batch: not batch.logits.is_contiguous(),
+    "greedy": lambda batch: bool((batch.temperature == 0).any()),
+    "top-k": lambda batch: batch.top_k is not None,
+    "top-p": lambda batch: batch.top_p is not None,
+    "min-p": lambda batch: batch.min_p is not None,
+}
+
+
+def raising_on(contract: str, refuses: Callable[[Any], bool]) -> Any:  # Any: a batch; a sampler
+    """The specification, but for batches that it was not meant for."""
+    answer: Any = verify if contract == "rejection" else sample
+
+    def run(batch: Any, noise: Any) -> Any:  # Any: of the contract
+        if refuses(batch):
+            raise NotImplementedError("not meant for this")
+        return answer(batch, noise)
+
+    return (fairdraw.rejection_sampler if contract == "rejection" else fairdraw.token_sampler)(run)
+
+
+def first_error(contract: str, sampler: object, word: str = "") -> CheckRecord | None:
+    """The first check that ends in the exception; those that need the capability `word` are asked first."""
+    session = Session(profile=PROFILES["smoke"], crash_folder=None)
+    for check in sorted(all_checks("properties", contract), key=lambda check: word not in check.needs):
+        record = run_check(check, sampler, session)  # type: ignore[arg-type]
+        if record.status == "error":
+            return record
+    return None
+
+
+def advised(record: CheckRecord) -> list[str]:
+    assert record.failure_report is not None
+    notes = [note for note in record.failure_report.notes if note.startswith(NOTE)]
+    return [word for note in notes for word in re.findall(r'unsupported=\{"([a-z-]+)": "why"\}', note)]
+
+
+@pytest.mark.parametrize(
+    ("contract", "word"), [("rejection", word) for word in REJECTION] + [("sampling", word) for word in SAMPLING]
+)
+def test_capability_is_named_by_the_example(contract: str, word: str) -> None:
+    refuses: Any = (REJECTION if contract == "rejection" else SAMPLING)[word]
+    record = first_error(contract, raising_on(contract, refuses), word)
+    assert record is not None
+    assert word in advised(record)
+    assert len(advised(record)) <= 2
+
+
+@pytest.mark.parametrize("contract", ["rejection", "sampling"])
+def test_nothing_is_advised_where_nothing_can_be_named(contract: str) -> None:
+    record = first_error(contract, raising_on(contract, lambda batch: True))
+    assert record is not None
+    assert record.failure_report is not None
+    assert advised(record) == []
+    assert "decline" not in "\n".join(record.failure_report.lines())
+
+
+def test_advice_follows_the_need_of_the_check_if_the_example_says_nothing() -> None:
+    case = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(),)),))
+    assert asked_for(case, ()) == ()
+    assert asked_for(case, (Capability.REFERENCE_RACE, Capability.EXPLICIT_NOISE)) == (Capability.EXPLICIT_NOISE,)
+    assert asked_for(None, (Capability.TOP_K,)) == (Capability.TOP_K,)
+
+
+def test_lives_name_what_their_checks_need() -> None:
+    for check in CHECKS.values():
+        if check.contract in ("penalties", "thinking_budget"):
+            assert set(asked_for(None, check.needs)) <= set(check.needs)
+
+
+def test_advice_on_a_live_batch() -> None:
+    from fairdraw.strategies.logits_plan import LogitsCase, LogitsRequestRecipe
+
+    drafting = LogitsRequestRecipe(kinds=("bias",), num_drafts=2, has_placeholders=True)
+    case = LogitsCase(33, (LogitsRequestRecipe(kinds=("custom",)), drafting), dtype="bfloat16", layout="sliced")
+    found = {"half-logits", "strided-inputs", "placeholder-drafts", "custom-processors", "draft-processors"}
+    assert {str(word) for word in asked_for(case, ())} == found
+    assert asked_for(LogitsCase(33, (LogitsRequestRecipe(),)), ()) == ()
+
+
+def test_exception_of_a_check_advises_nothing() -> None:
+    import dataclasses
+
+    def body(sampler: object, case: object) -> None:
+        raise KeyError("ours")
+
+    check: Any = dataclasses.replace(CHECKS["REJ201"], body=body)  # type: ignore[type-var]  # Any: a Check
+    record = run_check(check, raising_on("rejection", lambda _: False), Session(crash_folder=None))
+    assert record.status == "error"
+    assert advised(record) == []

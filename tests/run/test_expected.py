@@ -1,0 +1,195 @@
+"""Known failures: xfails are strict, a baseline turns only new failures red, and no file is guessed at."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw._adapters import _vllm_defects
+from fairdraw._cli.main import main
+from fairdraw._core.checks import PROFILES
+from fairdraw._mutants.rejection import right
+from fairdraw._oracles.rejection import verify
+from fairdraw._run.loading import CannotStart, all_checks, as_sampler
+from fairdraw._run.runner import Session, run_check
+from fairdraw.protocols import Capabilities
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.usefixtures("stranger")
+
+
+@pytest.fixture(autouse=True)
+def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have tests of their own."""
+    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+
+
+def check(factory: str, *options: str) -> Result:
+    words = ("check", f"stranger:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
+    return CliRunner().invoke(main, words)
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_failure_named_in_the_xfails_file_is_expected(tmp_path: Path) -> None:
+    result = check("make_beyond", "--xfails", written(tmp_path / "x.toml", 'REJ101 = "known, see issue 7"'))
+    assert result.exit_code == 0
+    assert "known, see issue 7" in result.output
+
+
+def test_xfail_that_passes_is_red(tmp_path: Path) -> None:
+    result = check("make_right", "--profile", "ci", "--xfails", written(tmp_path / "x.toml", 'REJ101 = "known"'))
+    assert result.exit_code == 1
+    assert "known failures gone: 1" in result.output
+    assert f"remove REJ101 from {tmp_path / 'x.toml'}" in result.output
+
+
+@pytest.mark.parametrize(
+    ("entry", "profile", "gone"),
+    [
+        ('"known"', "smoke", False),
+        ('"known"', "ci", True),
+        ('{reason = "known", cases = 20}', "smoke", True),
+        ('{reason = "known", cases = 21}', "smoke", False),
+        ('{reason = "known", cases = 100}', "ci", True),
+        ('{reason = "known", cases = 101}', "ci", False),
+    ],
+)
+def test_known_failure_is_gone_only_if_the_run_could_have_seen_it(
+    tmp_path: Path, entry: str, profile: str, gone: bool
+) -> None:
+    result = check("make_right", "--profile", profile, "--xfails", written(tmp_path / "x.toml", f"REJ101 = {entry}"))
+    assert result.exit_code == int(gone)
+    assert ("1 run: 0 passed, 0 failed, 0 xfailed, 0 skipped, 1 xpassed" in result.output) == gone
+    assert ("known failures not seen, and not called gone: 1\n" in result.output) == (not gone)
+    assert ("; too few to call it gone (it takes " in result.output) == (not gone)
+
+
+def test_unseen_failure_says_what_it_takes(tmp_path: Path) -> None:
+    result = check("make_right", "--xfails", written(tmp_path / "x.toml", 'REJ101 = "known"'))
+    line = "known failure not seen in 20 cases; too few to call it gone (it takes 100): known"
+    assert f"  REJ101 token ids lie in the vocabulary: {line}" in result.output.splitlines()
+
+
+def slow(**fields: Any) -> Any:  # Any: what an adapter declares; a sampler
+    return SimpleNamespace(**{**vars(right()), "capabilities": Capabilities(slow=True), "verify": verify, **fields})
+
+
+@pytest.mark.parametrize(
+    ("profile", "known", "status"),
+    [
+        ("smoke", "rare", "passed"),
+        ("ci", "rare", "xpassed"),
+        ("ci", {"reason": "rare", "cases": 60}, "passed"),
+        ("nightly", {"reason": "rare", "cases": 60}, "xpassed"),
+    ],
+)
+def test_slow_sampler_is_measured_by_its_own_speed(profile: str, known: object, status: str) -> None:
+    check = next(check for check in all_checks() if check.code == "REJ101")
+    record = run_check(check, slow(known_defects={"REJ101": known}), Session(profile=PROFILES[profile]))
+    assert record.status == status
+    assert ("known failure not seen in" in record.reason) == (status == "passed")
+
+
+def test_statistical_check_is_measured_by_its_draws() -> None:
+    check = next(check for check in all_checks() if check.code == "DIST601")
+    defect = slow(known_defects={"DIST601": "rare"})
+    few, many = (run_check(check, defect, Session(profile=PROFILES[name])) for name in ("smoke", "ci"))
+    assert (few.status, many.status) == ("passed", "xpassed")
+    assert "draws; too few to call it gone (it takes 4000): rare" in few.reason
+
+
+def test_failure_that_is_seen_is_expected_whatever_it_takes(tmp_path: Path) -> None:
+    entry = 'REJ101 = {reason = "known", cases = 9999}'
+    result = check("make_beyond", "--xfails", written(tmp_path / "x.toml", entry))
+    assert result.exit_code == 0
+    assert "xfailed REJ101 token ids lie in the vocabulary: known" in result.output
+
+
+@pytest.mark.parametrize("value", [3, "", {"cases": 3}, {"reason": "r", "cases": "3"}, {"reason": "r", "kases": 3}])
+def test_sampler_that_declares_no_reason_is_refused(value: object) -> None:
+    with pytest.raises(CannotStart, match=r"known_defects\['REJ101'\] (gives no reason|says )"):
+        as_sampler(slow(known_defects={"REJ101": value}))
+
+
+def test_defects_of_a_release_may_say_how_many_cases_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    defect = {"name": "n", "checks": ["REJ116"], "reason": "rare", "cases": 60}
+    monkeypatch.setattr(_vllm_defects, "read_defects", lambda: [defect])
+    assert _vllm_defects.known_defects("0.16.0") == {"REJ116": {"reason": "n: rare", "cases": 60}}
+
+
+def test_baseline_written_by_a_run_makes_the_next_run_green(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    assert check("make_beyond", "--write-baseline", str(path)).exit_code == 1
+    assert json.loads(path.read_text())["failed"] == ["REJ101"]
+    result = check("make_beyond", "--baseline", str(path))
+    assert result.exit_code == 0
+    assert "in the baseline" in result.output
+
+
+def test_stale_entry_of_the_baseline_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    check("make_beyond", "--write-baseline", str(path))
+    result = check("make_right", "--baseline", str(path))
+    assert result.exit_code == 0
+    assert "stale: in the baseline, and it passes" in result.output
+
+
+def test_baseline_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text("mine")
+    result = check("make_beyond", "--write-baseline", str(path))
+    assert (result.exit_code, path.read_text()) == (2, "mine")
+    assert "is not overwritten" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "sentence"),
+    [
+        ("--xfails", "REJ101", "is not TOML"),
+        ("--xfails", 'REJ101 = ""', "gives no reason for REJ101"),
+        ("--xfails", 'REJ101 = {reason = "r", cases = -1}', "may say only cases, a whole number"),
+        ("--xfails", "REJ101 = {cases = 3}", "gives no reason for REJ101"),
+        ("--xfails", 'REJ999 = "why"', "names REJ999, which is no check"),
+        ("--baseline", "{", "is not JSON"),
+        ("--baseline", '{"format": "other"}', "is no baseline of fairdraw"),
+        ("--baseline", '{"format": "fairdraw-baseline", "failed": ["REJ999"]}', "names REJ999, which is no check"),
+    ],
+)
+def test_foreign_file_is_refused_in_one_sentence(tmp_path: Path, option: str, content: str, sentence: str) -> None:
+    result = check("make_right", option, written(tmp_path / "file", content))
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert result.output.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--xfails", "--baseline"])
+def test_missing_file_is_refused(tmp_path: Path, option: str) -> None:
+    result = check("make_right", option, str(tmp_path / "absent"))
+    assert result.exit_code == 2
+    assert "cannot be read: No such file or directory" in result.output
+
+
+def test_pytest_takes_the_same_files(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    xfails = written(tmp_path / "x.toml", 'REJ101 = "known"')
+    pytester.makepyfile(
+        """
+        import pytest
+        from fairdraw._run.loading import all_checks
+
+        @pytest.mark.parametrize("check", [c for c in all_checks() if c.code == "REJ101"], ids=str)
+        def test_rejection(check, fairdraw_run):
+            fairdraw_run(check)
+        """
+    )
+    options = ("--sampler", "stranger:make_beyond", "--fairdraw-profile", "smoke", "--fairdraw-xfails", xfails)
+    pytester.runpytest_inprocess("-p", "fairdraw.pytest_plugin", *options).assert_outcomes(xfailed=1)

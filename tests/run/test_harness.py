@@ -1,0 +1,110 @@
+"""The border at which the suite calls a sampler: inputs checked, seeds set, the answer copied, generators read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from fairdraw._core.failures import AdapterError
+from fairdraw._core.harness import Emission, emit
+from fairdraw._oracles.rejection import verify
+from fairdraw.protocols import ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch, rejection_sampler
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ORACLE = rejection_sampler(verify, name="oracle")
+DRAFTS = (DraftRecipe("normal"), DraftRecipe("normal"))
+CASE = RejectionCase(5, (RequestRecipe(DRAFTS, request_seed=True), RequestRecipe(DRAFTS)), explicit=False)
+
+
+def first_random_tokens(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Ignores `noise.seed` and draws from torch's default generator, as many samplers do."""
+    return torch.randint(batch.vocab_size, (batch.batch_size, batch.max_spec_len + 1), dtype=torch.int32)
+
+
+class TestEmit:
+    def test_default_generator_is_seeded_for_the_sampler(self) -> None:
+        sampler = rejection_sampler(first_random_tokens)
+        first, again = (emit(sampler, CASE.batch(), SeededNoise(5)) for _ in range(2))
+        other = emit(sampler, CASE.batch(), SeededNoise(6))
+        assert np.array_equal(first.tokens, again.tokens)
+        assert not np.array_equal(first.tokens, other.tokens)
+
+    def test_explicit_noise_leaves_the_default_generator_alone(self) -> None:
+        torch.manual_seed(7)
+        before = torch.get_rng_state().numpy().tobytes()
+        case = CASE.replace(explicit=True)
+        assert emit(ORACLE, case.batch(), case.noise()).default_state == before
+
+    def test_final_states_tell_what_was_drawn(self) -> None:
+        noise = CASE.noise()
+        assert isinstance(noise, SeededNoise)
+        emission = emit(ORACLE, CASE.batch(), noise)
+        untouched = torch.Generator().manual_seed(noise.request_seeds[0]).get_state().numpy().tobytes()
+        torch.manual_seed(noise.seed)
+        assert emission.generator_states.keys() == {0}
+        assert emission.generator_states[0] != untouched
+        assert emission.default_state != torch.get_rng_state().numpy().tobytes()
+
+    def test_emission_keeps_its_tokens_when_the_sampler_uses_its_buffer_again(self) -> None:
+        buffer = torch.zeros(2, 3, dtype=torch.int32)
+
+        def counts_calls(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+            return buffer.add_(1)
+
+        sampler = rejection_sampler(counts_calls)
+        first, second = (emit(sampler, CASE.batch(), CASE.noise()) for _ in range(2))
+        assert (first.tokens == 1).all()
+        assert (second.tokens == 2).all()
+
+    def test_wrong_batch_is_refused_before_the_sampler_is_called(self) -> None:
+        def never(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+            raise NotImplementedError
+
+        batch = CASE.batch().replace(max_spec_len=1)
+        with pytest.raises(ValueError, match=r"^check_batch: max_spec_len=1, but "):
+            emit(rejection_sampler(never), batch, SeededNoise(0))
+
+    def test_noise_of_another_batch_is_refused_before_the_sampler_is_called(self) -> None:
+        other = RejectionCase(4, (RequestRecipe(DRAFTS), RequestRecipe(DRAFTS)))
+        with pytest.raises(ValueError, match=r"^check_noise: exponentials.shape=\[2, 4\], but it must be \[2, 5\]"):
+            emit(ORACLE, CASE.batch(), other.noise())
+
+    def test_answer_that_is_no_output_is_an_error_of_the_adapter(self) -> None:
+        sampler = rejection_sampler(lambda batch, noise: batch.temperature, name="mine")
+        with pytest.raises(AdapterError, match=r"^verify: sampler=mine returned shape \[2\], but it must be \[2, 3\]"):
+            emit(sampler, CASE.batch(), CASE.noise())
+
+    def test_error_of_the_sampler_comes_through(self) -> None:
+        def fails(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+            raise IndexError("lane out of range")
+
+        with pytest.raises(IndexError, match=r"^lane out of range$"):
+            emit(rejection_sampler(fails), CASE.batch(), CASE.noise())
+
+    def test_batch_without_any_draft_is_asked_too(self) -> None:
+        case = RejectionCase(5, (RequestRecipe(), RequestRecipe(greedy=True)))
+        batch = case.batch()
+        noise = case.noise()
+        assert isinstance(noise, ExplicitNoise)
+        assert emit(ORACLE, batch, noise).tokens.tolist() == batch.bonus_token_ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "emitted"),
+    [
+        ([3, 1, -1, -1], [3, 1]),
+        ([3, -1, 2, -1], [3, -1, 2]),
+        ([-1, -1, -1, -1], []),
+        ([0, 0, 0, 0], [0, 0, 0, 0]),
+        ([-7, -1, -1, -1], [-7]),
+    ],
+    ids=["tokens", "gap", "nothing", "full", "nonsense"],
+)
+def test_emitted_tokens_are_those_before_the_last_placeholders(row: list[int], emitted: list[int]) -> None:
+    assert Emission(np.array([row], np.int32), {}, b"").emitted(0) == emitted

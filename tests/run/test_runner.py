@@ -1,0 +1,248 @@
+"""Whatever a sampler does becomes a record, and a record says what to do next."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import fairdraw
+from fairdraw._core.checks import PROFILES
+from fairdraw._run.loading import CannotStart, all_checks, load_reference, load_sampler
+from fairdraw._run.runner import DEFAULT_SEED, Session, check_sampler, parse_seed, replay_case, run_check
+from fairdraw.strategies import RejectionCase, RequestRecipe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fairdraw._run.runner import CheckRecord
+
+CHECKS = {check.code: check for check in all_checks(contract="rejection")}
+IDS = CHECKS["REJ101"]
+DIFFERENTIAL = next(check for check in CHECKS.values() if check.differential)
+
+
+def run_on(factory: str, **changes: object) -> CheckRecord:
+    """One check on a sampler of the stranger's."""
+    spec = f"stranger:{factory}"
+    session = dataclasses.replace(Session(spec, PROFILES["smoke"]), **changes)  # type: ignore[arg-type]
+    return run_check(IDS, load_sampler(spec), session)
+
+
+@pytest.mark.usefixtures("stranger")
+class TestRecord:
+    def test_right_sampler_passes_on_counted_cases(self) -> None:
+        record = run_on("make_right")
+        assert (record.status, record.cases, record.failure_report) == ("passed", PROFILES["smoke"].examples, None)
+        assert record.seconds > 0
+
+    def test_broken_promise_becomes_a_failure_report(self) -> None:
+        record = run_on("make_beyond")
+        assert record.status == "failed"
+        assert record.failure_report is not None
+        assert (record.failure_report.code, record.failure_report.title) == (IDS.code, IDS.title)
+        assert record.failure_report.meaning == " ".join(IDS.meaning.split("\n\n")[0].split())
+        assert "[0, 1)" in record.failure_report.effect
+        assert record.failure_report.evidence == "one example decides"
+
+    def test_smallest_example_can_be_pasted(self) -> None:
+        record = run_on("make_beyond")
+        assert record.failure_report is not None
+        case = eval(record.failure_report.example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe})
+        again = replay_case(IDS, load_sampler("stranger:make_beyond"), case, Session(crash_folder=None))
+        assert again.status == "failed"
+
+    def test_failure_report_names_the_crash_file_and_commands(self, stranger: Path) -> None:
+        record = run_on("make_beyond", seed=5)
+        assert record.failure_report is not None
+        assert (stranger / record.failure_report.crash_file).is_file()
+        assert record.failure_report.command == f"fairdraw replay {record.failure_report.crash_file}"
+        assert record.failure_report.search == "fairdraw check stranger:make_beyond -k REJ101 --profile smoke --seed 5"
+
+    def test_crash_folder_that_cannot_be_written_is_said_and_fails_nothing(self, stranger: Path) -> None:
+        (stranger / "full").touch()
+        record = run_on("make_beyond", crash_folder=stranger / "full" / "crashes")
+        assert record.status == "failed"
+        assert record.failure_report is not None
+        assert record.failure_report.crash_file == ""
+        assert record.failure_report.notes[0].startswith("no crash file was written: ")
+        assert "fairdraw replay" not in record.failure_report.command
+
+    def test_exception_of_the_sampler_is_an_error_with_its_text_and_place(self) -> None:
+        record = run_on("make_raising")
+        assert record.status == "error"
+        assert record.failure_report is not None
+        assert (record.failure_report.code, record.failure_report.title) == (
+            "REJ100",
+            "sampler raised an exception while asked REJ101",
+        )
+        assert record.failure_report.effect.startswith("IndexError: lane out of range (stranger.py:")
+        assert "in raising)" in record.failure_report.effect
+        assert f"seen while checking {IDS.id}" in record.failure_report.notes
+        assert "IndexError" in record.trace
+
+    def test_answer_that_is_no_output_is_an_error(self) -> None:
+        record = run_on("make_list")
+        assert record.status == "error"
+        assert record.failure_report is not None
+        assert record.failure_report.title == "sampler returned something that is not an output while asked REJ101"
+        assert "returned list, but it must return a tensor" in record.failure_report.effect
+
+    def test_exception_that_ends_two_checks_is_stored_once(self, stranger: Path) -> None:
+        session, sampler = Session("stranger:make_raising", PROFILES["smoke"]), load_sampler("stranger:make_raising")
+        records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
+        assert [record.status for record in records] == ["error", "error"]
+        assert len({record.failure_report.crash_file for record in records if record.failure_report is not None}) == 1
+        assert len(list((stranger / ".fairdraw" / "crashes").iterdir())) == 1
+
+    def test_sampler_that_leaves_the_program_is_an_error(self) -> None:
+        record = run_on("make_leaving")
+        assert record.status == "error"
+        assert record.failure_report is not None
+        assert record.failure_report.effect.startswith("SystemExit: 0 (stranger.py:")
+
+    def test_exception_of_a_check_is_not_blamed_on_the_sampler(self) -> None:
+        def body(sampler: object, case: object) -> None:
+            raise KeyError("no such row")
+
+        record = run_check(dataclasses.replace(IDS, body=body), load_sampler("stranger:make_right"), Session())
+        assert record.status == "error"
+        assert record.failure_report is not None
+        assert (record.failure_report.code, record.failure_report.title) == (
+            "REJ100",
+            "check raised an exception while asked REJ101",
+        )
+
+    def test_sampler_that_changes_its_mind_is_told_so(self) -> None:
+        record = run_on("make_unsteady")
+        assert record.status == "failed"
+        assert record.failure_report is not None
+        assert "[0, " in record.failure_report.effect
+        assert "keeps state between calls" in record.failure_report.notes[0]
+
+    def test_declined_capability_is_a_skip_with_its_reason(self) -> None:
+        check = next(c for c in CHECKS.values() if c.suite == "properties" and "explicit-noise" in c.needs)
+        record = run_check(check, load_sampler("stranger:make_unsupported"), Session())
+        assert (record.status, record.cases) == ("skipped", 0)
+        assert record.reason == "explicit-noise is unsupported: the kernel draws inside"
+
+    def test_known_defect_is_xfailed_with_its_reason_and_without_crash_file(self, stranger: Path) -> None:
+        record = run_on("make_known")
+        assert (record.status, record.reason) == ("xfailed", "one beyond the end, https://example.org/1")
+        assert not record.is_broken
+        assert record.failure_report is not None
+        assert record.failure_report.crash_file == ""
+        assert not (stranger / ".fairdraw").exists()
+
+    def test_known_defect_that_is_gone_is_broken(self) -> None:
+        record = run_on("make_mended", profile=PROFILES["ci"])
+        assert (record.status, record.is_broken) == ("xpassed", True)
+
+    def test_known_defect_that_a_small_run_does_not_see_is_not_called_gone(self) -> None:
+        record = run_on("make_mended")
+        assert (record.status, record.is_broken) == ("passed", False)
+        assert record.reason.startswith("known failure not seen in 20 cases; too few to call it gone (it takes 100): ")
+
+    def test_known_defect_is_gone_where_its_stored_case_passes(self) -> None:
+        case = eval(
+            run_on("make_beyond").failure_report.example,
+            {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe},
+        )  # type: ignore[union-attr]
+        session = Session(profile=PROFILES["smoke"], crash_folder=None)
+        assert replay_case(IDS, load_sampler("stranger:make_mended"), case, session).status == "xpassed"
+
+    def test_same_seed_finds_the_same_example(self) -> None:
+        first, second = run_on("make_raising", seed=3), run_on("make_raising", seed=3)
+        assert first.failure_report is not None
+        assert first.failure_report == second.failure_report
+
+
+@pytest.mark.usefixtures("stranger")
+class TestLoading:
+    @pytest.mark.parametrize(
+        ("spec", "sentence"),
+        [
+            ("oracel", "Did you mean oracle"),
+            ("nowhere:make", "nowhere"),
+            ("stranger:make_none_such", "make_none_such"),
+            ("stranger:make_nothing", "NoneType"),
+            ("stranger:make_boom", r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
+            ("stranger:make_exit", r"SystemExit: 0 \(stranger\.py:\d+ in make_exit\)"),
+            ("stranger:make_unknown_defect", r"known_defects=\['REJ999'\].*fairdraw list"),
+        ],
+        ids=[
+            "unknown name",
+            "no module",
+            "no factory",
+            "not a sampler",
+            "factory raises",
+            "factory leaves",
+            "stale known defect",
+        ],
+    )
+    def test_sampler_that_cannot_be_had_is_one_sentence(self, spec: str, sentence: str) -> None:
+        with pytest.raises(CannotStart, match=sentence) as refusal:
+            load_sampler(spec)
+        assert "\n" not in str(refusal.value)
+
+    def test_reference_can_be_named_or_switched_off(self) -> None:
+        reference, said = load_reference("oracle", [DIFFERENTIAL])
+        assert reference is not None
+        assert said == reference.name == "oracle"
+        assert load_reference("none", [DIFFERENTIAL]) == (None, "none, as asked")
+
+    def test_reference_is_loaded_only_for_differentials(self) -> None:
+        assert load_reference(None, [IDS]) == (None, "not needed by these checks")
+
+    def test_named_reference_that_cannot_be_had_is_refused(self) -> None:
+        with pytest.raises(CannotStart, match="oracel"):
+            load_reference("oracel", [DIFFERENTIAL])
+
+
+@pytest.mark.usefixtures("stranger")
+def test_check_sampler_returns_a_record_of_every_check_and_writes_nothing(
+    stranger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fairdraw._run.runner.all_checks", lambda only=None, contract=None: (IDS, DIFFERENTIAL))
+    records = fairdraw.check_sampler(load_sampler("stranger:make_beyond"), profile="smoke")
+    assert [(record.code, record.status) for record in records] == [
+        ("REJ101", "failed"),
+        (DIFFERENTIAL.code, "skipped"),
+    ]
+    assert not (stranger / ".fairdraw").exists()
+
+
+def test_check_sampler_refuses_unknown_words_and_objects() -> None:
+    right = load_sampler("oracle")
+    with pytest.raises(ValueError, match=r"profile='huge'.*smoke, ci, nightly"):
+        check_sampler(right, profile="huge")
+    with pytest.raises(ValueError, match=r"only='speed'.*properties"):
+        check_sampler(right, only="speed")
+    with pytest.raises(CannotStart, match="sampler=int has no name, device, capabilities, verify"):
+        check_sampler(3)  # type: ignore[arg-type]
+
+
+def test_seed_is_a_number_or_fresh() -> None:
+    assert parse_seed("12") == 12
+    assert parse_seed("fresh") != parse_seed("fresh")
+    with pytest.raises(ValueError, match=r"'new' is no seed\. Use an integer, or the word fresh"):
+        parse_seed("new")
+
+
+def test_default_seed_is_fixed_within_a_release() -> None:
+    code = "from fairdraw._run.runner import DEFAULT_SEED; print(DEFAULT_SEED)"
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(printed.stdout) == DEFAULT_SEED
+
+
+@pytest.mark.usefixtures("stranger")
+def test_import_is_free_of_heavy_packages() -> None:
+    code = (
+        "import sys, fairdraw, fairdraw.pytest_plugin\n"
+        "print([name for name in ('torch', 'numpy', 'hypothesis', 'triton', 'click', 'rich') if name in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == "[]"

@@ -1,0 +1,342 @@
+"""Our logits plan without an engine: what is noticed, refused, copied and kept. Needs no vLLM."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fairdraw._adapters._runtime import prepare_triton
+from fairdraw.protocols._logits_plan import LogitsParams, MoveDirection
+from fairdraw.sampler_impl.logits_plan import LogitsPlan, SeenBy
+from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+prepare_triton("cpu")
+
+VOCAB_SIZE = 16
+PROMPT = [5, 1]
+
+
+class Operations(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func.name()))
+        return func(*args, **(kwargs or {}))
+
+
+def update(removed: Sequence[int] = (), added: Any = (), moved: Any = ()) -> SimpleNamespace:
+    return SimpleNamespace(removed=removed, added=added, moved=moved)
+
+
+def plan_of(*params: LogitsParams, output: list[int] | None = None, **options: Any) -> tuple[LogitsPlan, list[Any]]:
+    """A plan with these requests, and their live lists."""
+    plan = LogitsPlan(VOCAB_SIZE, thinking=ThinkingBudget([1], [2, 3]), **options)
+    outputs = [list(output or []) for _ in params]
+    rows = enumerate(zip(params, outputs, strict=True))
+    plan.sync_batch(update(added=[(row, one, PROMPT, live) for row, (one, live) in rows]))
+    return plan, outputs
+
+
+def logits_of(num_rows: int, seed: int = 0) -> Tensor:
+    return torch.randn(num_rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+EVERYTHING = LogitsParams(
+    temperature=0.7,
+    top_k=9,
+    top_p=0.9,
+    min_p=0.01,
+    presence_penalty=0.1,
+    frequency_penalty=0.2,
+    repetition_penalty=1.2,
+    allowed_token_ids=list(range(12)),
+    bad_words_token_ids=[[7]],
+    min_tokens=5,
+    all_stop_token_ids=frozenset({0}),
+    logit_bias={4: 1.5},
+    thinking_token_budget=3,
+    custom=("doubling",),
+)
+
+
+class Doubling:
+    """A custom processor of no built-in kind."""
+
+    def __init__(self, invariant: bool = False) -> None:
+        self.invariant = invariant
+        self.seen: list[list[SeenBy]] = []
+
+    def is_argmax_invariant(self) -> bool:
+        return self.invariant
+
+    def wants(self, params: LogitsParams) -> bool:
+        return "doubling" in params.custom
+
+    def apply(self, logits: Tensor, rows: Sequence[SeenBy]) -> Tensor:
+        self.seen.append(list(rows))
+        for row in rows:
+            logits[row.row] *= 2
+        return logits
+
+
+# Nothing to do.
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_default_parameters_give_back_the_same_tensor_without_an_operation(dtype: torch.dtype) -> None:
+    plan, outputs = plan_of(LogitsParams(), LogitsParams(temperature=0.0), output=[4])
+    logits = logits_of(5).to(dtype)
+    with Operations() as operations:
+        assert plan.apply(logits, outputs, [[3, 4], [4]]) is logits
+    assert operations.names == []
+    assert plan.processors == ()
+
+
+def test_processors_without_work_give_back_the_same_tensor() -> None:
+    idle = LogitsParams(bad_words_token_ids=[[9, 9]], min_tokens=1, all_stop_token_ids=frozenset({0}))
+    plan, outputs = plan_of(dataclasses.replace(idle, thinking_token_budget=50), output=[4])
+    logits = logits_of(1)
+    with Operations() as operations:
+        assert plan.apply(logits, outputs) is logits
+    assert operations.names == []
+    assert plan.processors == ("bad words", "min tokens", "thinking budget")
+
+
+def test_engine_may_pass_no_outputs_where_no_tokens_are_read() -> None:
+    plan, outputs = plan_of(LogitsParams(min_tokens=1, all_stop_token_ids=frozenset({0}), temperature=0.5))
+    assert plan.apply(logits_of(1), [])[0, 0] == -torch.inf
+    outputs[0].append(4)
+    assert plan.apply(logits_of(1), [])[0, 0] > -torch.inf
+
+
+def test_parameters_of_greedy_requests_plan_no_filters() -> None:
+    plan, _ = plan_of(dataclasses.replace(EVERYTHING, temperature=0.0, custom=()))
+    assert plan.processors == (
+        "allowed ids",
+        "bad words",
+        "min tokens",
+        "logit bias",
+        "penalties",
+        "thinking budget",
+    )
+
+
+# Something to do.
+
+
+def test_processors_are_planned_in_the_order_of_upstream() -> None:
+    custom = (Doubling(), type("Random", (Doubling,), {})(invariant=True))
+    plan, _ = plan_of(EVERYTHING, custom_processors=custom)
+    assert plan.processors == (
+        "allowed ids",
+        "bad words",
+        "min tokens",
+        "logit bias",
+        "Doubling",
+        "penalties",
+        "thinking budget",
+        "temperature",
+        "min-p",
+        "Random",
+        "top-k/top-p",
+    )
+
+
+def test_logits_of_the_caller_are_never_written() -> None:
+    plan, outputs = plan_of(EVERYTHING, EVERYTHING, output=[4, 6], custom_processors=[Doubling()])
+    logits = logits_of(5)
+    before = logits.clone()
+    processed = plan.apply(logits, outputs, [[4, 4], [6]])
+    assert torch.equal(logits, before)
+    assert processed.data_ptr() != logits.data_ptr()
+
+
+def test_tensors_of_a_plan_are_built_once() -> None:
+    """The second step of a plan that does nothing but mask and scale makes no tensor from host data."""
+    params = LogitsParams(temperature=0.5, logit_bias={3: 1.0}, allowed_token_ids=[3, 4], top_k=2)
+    plan, outputs = plan_of(params, params)
+    first = plan.apply(logits_of(2), outputs)
+    with Operations() as operations:
+        second = plan.apply(logits_of(2), outputs)
+    assert torch.equal(first, second)
+    made = [name for name in operations.names if name.startswith(("aten::lift_fresh", "aten::detach", "aten::_to"))]
+    assert made == ["aten::_to_copy"]
+
+
+def test_plan_is_made_anew_only_when_the_batch_changes() -> None:
+    plan, outputs = plan_of(LogitsParams(temperature=0.5))
+    plan.apply(logits_of(1), outputs)
+    planned = plan._planned()
+    plan.sync_batch(None)
+    plan.apply(logits_of(1, seed=1), outputs)
+    assert plan._planned() is planned
+    plan.sync_batch(update(added=[(0, LogitsParams(), PROMPT, outputs[0])]))
+    assert plan.processors == ()
+
+
+def test_parameters_follow_swapped_rows() -> None:
+    plan, outputs = plan_of(LogitsParams(logit_bias={3: 9.0}), LogitsParams())
+    plan.sync_batch(update(moved=[(0, 1, MoveDirection.SWAP)]))
+    processed = plan.apply(torch.zeros(2, VOCAB_SIZE), outputs[::-1])
+    assert processed[:, 3].tolist() == [0.0, 9.0]
+
+
+def test_each_draft_row_sees_the_drafts_before_it() -> None:
+    plan, outputs = plan_of(LogitsParams(bad_words_token_ids=[[4, 6, 7]]), LogitsParams(), output=[4])
+    processed = plan.apply(torch.zeros(5, VOCAB_SIZE), outputs, [[6, 4], [6]])
+    assert (processed == -torch.inf).nonzero().tolist() == [[1, 7]]
+
+
+def test_minimum_is_reached_by_the_drafts_before_a_row() -> None:
+    plan, outputs = plan_of(LogitsParams(min_tokens=3, all_stop_token_ids=frozenset({0, 2})), output=[4])
+    processed = plan.apply(torch.zeros(4, VOCAB_SIZE), outputs, [[6, 4, 4]])
+    assert (processed == -torch.inf).nonzero().tolist() == [[0, 0], [0, 2], [1, 0], [1, 2]]
+
+
+def test_minimum_counts_again_after_the_output_lost_its_end() -> None:
+    plan, outputs = plan_of(LogitsParams(min_tokens=2, all_stop_token_ids=frozenset({0})), output=[4, 4])
+    logits = logits_of(1)
+    assert plan.apply(logits, outputs) is logits
+    outputs[0].pop()
+    assert plan.apply(logits, outputs)[0, 0] == -torch.inf
+
+
+def test_custom_processor_is_called_once_with_its_rows() -> None:
+    doubling = Doubling()
+    plan, outputs = plan_of(
+        LogitsParams(), LogitsParams(custom=("doubling",)), output=[4], custom_processors=[doubling]
+    )
+    plan.apply(logits_of(4), outputs, [[6], [7]])
+    assert doubling.seen == [[SeenBy(2, 1, [4]), SeenBy(3, 1, [4, 7])]]
+
+
+def test_argmax_invariant_processor_is_left_out_where_all_is_greedy() -> None:
+    doubling = Doubling(invariant=True)
+    greedy = LogitsParams(temperature=0.0, custom=("doubling",))
+    plan, outputs = plan_of(greedy, custom_processors=[doubling])
+    logits = logits_of(1)
+    assert plan.apply(logits, outputs) is logits
+    assert doubling.seen == []
+
+
+def test_a_later_request_with_penalties_is_counted_from_its_first_token() -> None:
+    plan, outputs = plan_of(LogitsParams())
+    plan.apply(logits_of(1), outputs)
+    late = [4, 4]
+    plan.sync_batch(update(added=[(1, LogitsParams(frequency_penalty=1.0), PROMPT, late)]))
+    assert plan.apply(torch.zeros(2, VOCAB_SIZE), [outputs[0], late])[1, 4] == -2.0
+
+
+def test_parameters_of_a_stranger_are_enough() -> None:
+    """Any objects with the same attributes do."""
+    names = ("temperature", "top_k", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    numbers = dict(zip(names, (1.0, 0, 1.0, 0.0, 0.0, 0.0, 1.0), strict=True))
+    lists = {"allowed_token_ids": None, "bad_words_token_ids": None, "logit_bias": {2: 1.0}}
+    rest = {"min_tokens": 0, "all_stop_token_ids": set(), "thinking_token_budget": None}
+    plan, output = LogitsPlan(vocab_size=4), [1]
+    params = SimpleNamespace(**numbers, **lists, **rest)
+    plan.sync_batch(SimpleNamespace(removed=[], added=[(0, params, None, output)], moved=[]))
+    assert plan.apply(torch.zeros(1, 4), [output]).tolist() == [[0.0, 0.0, 1.0, 0.0]]
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temperature": -0.5}, r"temperature=-0.5, but it must be at least 0"),
+        ({"temperature": float("nan")}, r"temperature=nan, but it must be at least 0 and finite"),
+        ({"top_k": -2}, r"top_k=-2, but it must be at least 1, or 0 or -1"),
+        ({"top_p": 0.0}, r"top_p=0.0, but it must be in \(0, 1\]"),
+        ({"min_p": 1.5}, r"min_p=1.5, but it must be in \[0, 1\]"),
+        ({"repetition_penalty": 0.0}, r"repetition_penalty=0.0, but it must be positive"),
+        ({"presence_penalty": float("inf")}, r"presence_penalty=inf, but it must be finite"),
+        ({"allowed_token_ids": []}, r"allowed_token_ids=\[\], but it must be at least one id"),
+        ({"allowed_token_ids": [3, 16]}, r"allowed_token_ids has 16, but it must be in \[0, 16\)"),
+        ({"bad_words_token_ids": [[3], []]}, r"bad_words_token_ids\[1\]=\[\], but it must be at least one id"),
+        ({"bad_words_token_ids": [[-1]]}, r"bad_words_token_ids\[0\] has -1, but it must be in \[0, 16\)"),
+        ({"min_tokens": -1}, r"min_tokens=-1, but it must be at least 0"),
+        ({"min_tokens": 1, "all_stop_token_ids": frozenset({16})}, r"all_stop_token_ids has 16"),
+        ({"logit_bias": {16: 1.0}}, r"logit_bias has 16, but it must be in \[0, 16\)"),
+        ({"logit_bias": {3: float("inf")}}, r"logit_bias\[3\]=inf, but it must be finite"),
+        ({"thinking_token_budget": -2}, r"thinking_token_budget=-2, but it must be at least 0"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_parameters_out_of_range_are_refused(params: dict[str, Any], message: str) -> None:
+    plan, outputs = plan_of(LogitsParams(logit_bias={3: 1.0}))
+    with pytest.raises(ValueError, match=r"^LogitsPlan\.sync_batch: " + message):
+        plan.sync_batch(update(added=[(0, LogitsParams(**params), PROMPT, [])]))
+    assert plan.apply(torch.zeros(1, VOCAB_SIZE), outputs)[0, 3] == 1.0  # nothing has been changed
+
+
+def test_prompt_outside_the_vocabulary_is_refused_where_it_counts() -> None:
+    plan, _ = plan_of(LogitsParams())
+    plan.sync_batch(update(added=[(0, LogitsParams(), [99], [])]))
+    with pytest.raises(ValueError, match="prompt_token_ids has 99"):
+        plan.sync_batch(update(added=[(0, LogitsParams(presence_penalty=1.0), [99], [])]))
+
+
+def test_budget_without_markers_is_refused() -> None:
+    plan = LogitsPlan(VOCAB_SIZE)
+    with pytest.raises(ValueError, match="thinking_token_budget=5, but it must be None"):
+        plan.sync_batch(update(added=[(0, LogitsParams(thinking_token_budget=5), PROMPT, [])]))
+
+
+def test_marker_outside_the_vocabulary_is_refused_when_it_is_forced() -> None:
+    plan = LogitsPlan(VOCAB_SIZE, thinking=ThinkingBudget([1], [99]))
+    output: list[int] = []
+    plan.sync_batch(update(added=[(0, LogitsParams(thinking_token_budget=0), PROMPT, output)]))
+    with pytest.raises(ValueError, match="end_token_ids has 99"):
+        plan.apply(logits_of(1), [output])
+
+
+@pytest.mark.parametrize(
+    "logits",
+    [torch.zeros(2, VOCAB_SIZE), torch.zeros(1, 3), torch.zeros(VOCAB_SIZE), torch.zeros(1, VOCAB_SIZE).long()],
+    ids=["another row", "another vocabulary", "one dimension", "integers"],
+)
+def test_logits_that_do_not_fit_are_refused(logits: Tensor) -> None:
+    plan, outputs = plan_of(LogitsParams())
+    with pytest.raises(ValueError, match=r"LogitsPlan\.apply: logits are .*, but they must be \[1, 16\]"):
+        plan.apply(logits, outputs)
+
+
+def test_missing_and_foreign_drafts_are_refused() -> None:
+    plan, outputs = plan_of(LogitsParams(), LogitsParams())
+    with pytest.raises(ValueError, match=r"len\(draft_token_ids\)=1, but it must be at least 2"):
+        plan.apply(logits_of(2), outputs, [[]])
+    with pytest.raises(ValueError, match=r"draft_token_ids has 16, but ids must be in \[0, 16\)"):
+        plan.apply(logits_of(3), outputs, [[16], []])
+
+
+def test_rows_changed_behind_our_back_are_refused() -> None:
+    plan, outputs = plan_of(LogitsParams(bad_words_token_ids=[[3]]), output=[4])
+    with pytest.raises(ValueError, match=r"LogitsPlan\.apply: output_token_ids\[0\] is not the list"):
+        plan.apply(logits_of(1), [list(outputs[0])])
+    with pytest.raises(ValueError, match=r"len\(output_token_ids\)=0, but it must be more than 0"):
+        plan.apply(logits_of(1), [])
+
+
+def test_rows_with_a_gap_are_refused() -> None:
+    plan, outputs = plan_of(LogitsParams(), LogitsParams(), LogitsParams())
+    plan.sync_batch(update(removed=[1]))
+    with pytest.raises(ValueError, match=r"the batch has rows \[0, 2\], but they must be 0 to 1"):
+        plan.apply(logits_of(2), outputs)
+
+
+def test_vocabulary_without_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="vocab_size=0, but it must be at least 1"):
+        LogitsPlan(0)

@@ -1,0 +1,31 @@
+"""The width of a tile is a matter of speed: the kernels keep their promises whatever it is.
+
+A GPU takes tiles of 2048 entries and the interpreter 8192, which no small vocabulary fills. Here tiles are narrower
+than the vocabularies of the suite, so that every case crosses their edges.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._run.runner import PROFILES, Session, run_check
+
+if TYPE_CHECKING:
+    from fairdraw._core.checks import AnyCheck
+
+EDGES = ("REJ109", "REJ202", "REJ309", "REJ401", "REJ404", "REJ621")
+CHECKS = [check for check in all_checks("properties", "rejection") if check.code in EDGES]
+
+
+@pytest.mark.parametrize("tile", [2, 16])
+@pytest.mark.parametrize("check", CHECKS, ids=str)
+def test_kernels_keep_their_promises_on_narrow_tiles(
+    check: AnyCheck, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = load_sampler("triton")
+    monkeypatch.setattr("fairdraw.sampler_impl._rejection_kernels.MAX_TILE", tile)
+    record = run_check(check, sampler, Session(profile=PROFILES["smoke"], crash_folder=None))
+    assert (record.status, record.story) == ("passed", None)

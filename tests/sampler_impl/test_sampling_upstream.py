@@ -1,0 +1,55 @@
+"""Our plain sampler beside the real vLLM `Sampler`, and the adapters of both under the checks that name them best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._adapters import sampling, sampling_counter, sampling_oracle, sampling_triton, sampling_vllm
+from fairdraw._core.checks import Check, Profile
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.properties.sampling import CHECKS
+from fairdraw.protocols import TokenDrafter, TokenSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairdraw._adapters.sampling_vllm import VllmTokenSampler
+
+BY_CODE = {check.code: check for check in CHECKS}
+PROFILE = Profile("few", 60, 4)
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+@pytest.fixture(scope="module")
+def vllm() -> VllmTokenSampler:
+    return sampling_vllm.make("cpu")
+
+
+def test_adapters_are_samplers_of_the_contract(vllm: VllmTokenSampler) -> None:
+    made = [module.make("cpu") for module in (sampling, sampling_counter, sampling_oracle, sampling_triton)]
+    assert [sampler.name for sampler in made] == ["sampling", "sampling_counter", "sampling_oracle", "sampling_triton"]
+    assert all(isinstance(sampler, TokenDrafter) and sampler.contract == "sampling" for sampler in made)
+    assert isinstance(vllm, TokenSampler)
+    assert vllm.name == "vllm 0.22.0"
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.differential], ids=str)
+def test_sampler_draws_what_vllm_draws(check: Check, vllm: VllmTokenSampler) -> None:
+    assert check.run(sampling.make("cpu"), profile=PROFILE, seed=5, reference=vllm) > 0
+
+
+@pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM123", "SAM141", "SAM142", "SAM143", "SAM144", "SAM145"])
+def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> None:
+    assert BY_CODE[code].run(vllm, profile=PROFILE, seed=6) > 0
+
+
+@pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM108", "SAM121", "SAM165", "SAM168", "SAM172", "SAM173"])
+def test_kernels_keep_the_promises_of_counters(code: str) -> None:
+    assert BY_CODE[code].run(sampling_triton.make("cpu"), profile=PROFILE, seed=7) > 0

@@ -1,0 +1,153 @@
+"""Every tensor parameter of `sampler_impl` carries `# [dims] dtype`, in the glossary's words, the same everywhere.
+
+A Triton pointer cannot carry a tensor type, so the comment is the one form that stands in launcher and kernel alike.
+Comments drift; this lint reads them.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCES = sorted((Path(__file__).parents[2] / "sampler_impl").rglob("*.py"))
+
+DIMENSIONS = {
+    "batch_size": "requests",
+    "num_tokens": "draft tokens of all requests",
+    "max_spec_len": "most draft tokens of a request",
+    "vocab_size": "width of a distribution",
+    "num_rows": "rows of logits: requests, or the draft tokens of all requests",
+    "length": "tokens of a padded row",
+    "num_slots": "penalised requests that have counts",
+    "num_rejected": "requests that recover a token",
+    "num_tiles": "tiles of the vocabulary",
+    "num_strips": "runs of tiles that one program measures; the last ones may be padding",
+    "num_words": "what kernels hand on to each other",
+    "...": "any shape",
+}
+DTYPES = {"int32", "int64", "float32", "float64", "bool", "any"}
+
+SHAPE = re.compile(r"\[(?P<dims>[^\]]*)\](?: (?P<dtype>\w+))?")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One annotated line: what `name` is said to be."""
+
+    where: str
+    name: str
+    dims: str
+    dtype: str | None
+
+
+def read_shape(where: str, name: str, comment: str | None) -> Shape | None:
+    """The first `[dims] dtype` of a comment."""
+    found = SHAPE.match(comment.lstrip("# ")) if comment else None
+    return Shape(where, name, found["dims"], found["dtype"]) if found else None
+
+
+def comments_by_line(source: str) -> dict[int, str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string for token in tokens if token.type == tokenize.COMMENT}
+
+
+def tensor_lines(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Name and line of every parameter, field and return value that is a tensor or a pointer to one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+                if is_tensor(arg.annotation) or arg.arg.endswith("_ptr"):
+                    yield arg.arg, arg.end_lineno or arg.lineno
+            if node.returns is not None and is_tensor(node.returns):
+                yield f"return of {node.name}", node.returns.end_lineno or node.returns.lineno
+        elif isinstance(node, ast.AnnAssign) and is_tensor(node.annotation) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.end_lineno or node.lineno
+
+
+def is_tensor(annotation: ast.expr | None) -> bool:
+    return annotation is not None and re.search(r"\bTensor\b", ast.unparse(annotation)) is not None
+
+
+def shapes_and_gaps(source: str, filename: str) -> tuple[list[Shape], list[str]]:
+    """What tensors are said to be, and those of which nothing is said."""
+    comments = comments_by_line(source)
+    shapes, gaps = [], []
+    for name, line in tensor_lines(ast.parse(source)):
+        shape = read_shape(f"{filename}:{line}", name, comments.get(line))
+        if shape is None or shape.dtype is None:
+            gaps.append(f"{filename}:{line}: {name} has no `# [dims] dtype`")
+        else:
+            shapes.append(shape)
+    return shapes, gaps
+
+
+def unknown_words(shape: Shape) -> Iterator[str]:
+    """Dimensions are glossary words, numbers, or sums of them."""
+    for dim in re.split(r"[,+]", shape.dims):
+        word = dim.strip()
+        if not (word in DIMENSIONS or word.isdigit()):
+            yield f"{shape.where}: {shape.name} has dimension {word!r}, which is not in the glossary"
+    if shape.dtype not in DTYPES:
+        yield f"{shape.where}: {shape.name} has dtype {shape.dtype!r}, which is none of {sorted(DTYPES)}"
+
+
+def disagreements(shapes: list[Shape]) -> Iterator[str]:
+    """`foo` and `foo_ptr` are the same tensor wherever they occur."""
+    first: dict[str, Shape] = {}
+    for shape in shapes:
+        known = first.setdefault(shape.name.removesuffix("_ptr"), shape)
+        if (known.dims, known.dtype) != (shape.dims, shape.dtype):
+            yield (
+                f"{shape.where}: {shape.name} is [{shape.dims}] {shape.dtype}, "
+                f"but at {known.where} it is [{known.dims}] {known.dtype}"
+            )
+
+
+def complaints(sources: dict[str, str]) -> list[str]:
+    """Everything that is wrong with the shape comments of these files."""
+    read = [shapes_and_gaps(source, filename) for filename, source in sources.items()]
+    shapes = [shape for found, _ in read for shape in found]
+    gaps = [gap for _, missing in read for gap in missing]
+    words = [word for shape in shapes for word in unknown_words(shape)]
+    return [*gaps, *words, *disagreements([shape for shape in shapes if not shape.name.startswith("return of")])]
+
+
+def test_shape_comments_are_complete_and_agree() -> None:
+    assert complaints({path.name: path.read_text() for path in SOURCES}) == []
+
+
+def test_lint_reads_launchers_and_kernels() -> None:
+    names = {shape.name for path in SOURCES for shape in shapes_and_gaps(path.read_text(), path.name)[0]}
+    assert {"draft_probs", "draft_probs_ptr", "output_token_ids_ptr", "return of rejection_sample"} <= names
+
+
+LAUNCHER = "def launch(\n    probs: Tensor,  # [num_tokens, vocab_size] float32\n) -> None: ...\n"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "complaint"),
+    [
+        ("def kernel(probs_ptr): ...\n", "no `# [dims] dtype`"),
+        ("def kernel(\n    probs_ptr,  # [num_tokens, vocab_size]\n): ...\n", "no `# [dims] dtype`"),
+        ("def kernel(\n    probs_ptr,  # [num_tokens, V] float32\n): ...\n", "but at launcher.py"),
+        ("def kernel(\n    probs_ptr,  # [num_tokens, vocab_size] float64\n): ...\n", "but at launcher.py"),
+        ("def kernel(\n    other_ptr,  # [B, V] float32\n): ...\n", "not in the glossary"),
+        ("def kernel(\n    other_ptr,  # [num_tokens] fp32\n): ...\n", "none of"),
+        ("def launch() -> Tensor: ...\n", "return of launch"),
+    ],
+    ids=["no comment", "no dtype", "other dims", "other dtype", "unknown dim", "unknown dtype", "return"],
+)
+def test_wrong_shape_comment_is_caught(kernel: str, complaint: str) -> None:
+    assert complaints({"launcher.py": LAUNCHER}) == []
+    found = complaints({"launcher.py": LAUNCHER, "kernels.py": kernel})
+    assert any(complaint in line for line in found), found

@@ -1,0 +1,248 @@
+"""The plugin in the real vLLM 0.22.0: loaded by vLLM's own plugin machinery, refused, applied and taken off."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.sampler_impl import vllm_plugin
+from fairdraw.sampler_impl.vllm_plugin import _patch, _validated
+from fairdraw.sampler_impl.vllm_plugin._log import logger
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+prepare_triton("cpu")
+with quiet_imports():
+    vllm = pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
+    from vllm import plugins
+    from vllm.v1.sample import rejection_sampler
+    from vllm.v1.worker import gpu_input_batch
+
+if vllm.__version__ != "0.22.0":
+    pytest.skip("tools/validate_vllm.py judges other releases", allow_module_level=True)
+
+TARGETS = sorted({target for piece in PIECES for target in piece.patched})
+ALL = [piece.name for piece in PIECES]
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("FAIRDRAW_VLLM_PLUGIN", "VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER", *(p.switch for p in PIECES)):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    vllm_plugin.unpatch()
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the plugin logs, past vLLM's logger, which keeps it to itself."""
+    monkeypatch.setattr(logger, "parent", logging.getLogger())
+    caplog.set_level("INFO", logger=logger.name)
+    return caplog
+
+
+def about(told: pytest.LogCaptureFixture, piece: str) -> str:
+    return next(message for message in told.messages if message.startswith(f"fairdraw: {piece} "))
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """vLLM's own loading of plugins, with fairdraw's entry point installed."""
+    info = tmp_path / "fairdraw_here-0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fairdraw_here\nVersion: 0\n")
+    (info / "entry_points.txt").write_text(
+        "[vllm.general_plugins]\nfairdraw = fairdraw.sampler_impl.vllm_plugin:register\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "plugins_loaded", False)
+    load_plugins: Callable[[], None] = plugins.load_general_plugins
+    return load_plugins
+
+
+def standing() -> dict[str, Any]:
+    """What stands at every patch point, `staticmethod` included."""
+    found = {}
+    for target in TARGETS:
+        module, _, name = target.partition(":")
+        owner: Any = import_module(module)
+        *outer, attribute = name.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        found[target] = vars(owner)[attribute]
+    return found
+
+
+UPSTREAM = standing()
+
+
+def test_installed_plugin_is_off(load: Callable[[], None]) -> None:
+    load()
+    assert standing() == UPSTREAM
+    assert vllm_plugin.installed() == []
+
+
+def test_environment_switches_it_on(load: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    load()
+    assert vllm_plugin.installed() == ALL
+    assert all(standing()[target] is not UPSTREAM[target] for target in TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("names", "loaded"), [("fairdraw", True), ("other,fairdraw", True), ("other", False), ("", False)]
+)
+def test_plugin_obeys_vllms_own_filter(
+    names: str, loaded: bool, load: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    monkeypatch.setenv("VLLM_PLUGINS", names)
+    load()
+    assert vllm_plugin.installed() == (ALL if loaded else [])
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
+def test_each_piece_has_a_switch(piece: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    for other in PIECES:
+        monkeypatch.setenv(other.switch, str(int(other is piece)))
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == [piece.name]
+    assert {target for target in TARGETS if standing()[target] is not UPSTREAM[target]} == set(piece.patched)
+
+
+def test_patch_is_told_with_release_and_source(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    assert about(told, "rejection") == (
+        "fairdraw: rejection is on: vLLM 0.22.0, source of 7 functions as validated, patched rejection_sample."
+    )
+    assert sorted(message.partition(" is on")[0] for message in told.messages) == sorted(f"fairdraw: {n}" for n in ALL)
+    assert {record.levelname for record in told.records} == {"INFO"}
+
+
+def test_second_registration_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    once = standing()
+    vllm_plugin.register()
+    assert standing() == once
+    vllm_plugin.unpatch()
+    assert standing() == UPSTREAM
+
+
+def test_removal_restores_every_object_also_where_it_was_imported_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    early, late = ModuleType("imports_early"), ModuleType("imports_late")
+    early.sample = rejection_sampler.rejection_sample
+    monkeypatch.setitem(sys.modules, "imports_early", early)
+    monkeypatch.setitem(sys.modules, "imports_late", late)
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    late.renamed = rejection_sampler.rejection_sample
+    assert early.sample is late.renamed is not UPSTREAM["vllm.v1.sample.rejection_sampler:rejection_sample"]
+    vllm_plugin.unpatch()
+    assert all(standing()[target] is UPSTREAM[target] for target in TARGETS)
+    assert early.sample is late.renamed is rejection_sampler.rejection_sample
+
+
+def test_changed_source_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    table = json.loads(_validated.TABLE.read_text())
+    target = "vllm.v1.sample.rejection_sampler:generate_uniform_probs"
+    found, table["0.22.0"]["functions"][target] = table["0.22.0"]["functions"][target], "0" * 16
+    (tmp_path / "table.json").write_text(json.dumps(table))
+    monkeypatch.setattr(_validated, "TABLE", tmp_path / "table.json")
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == [name for name in ALL if name != "rejection"]
+    assert standing()["vllm.v1.sample.rejection_sampler:rejection_sample"] is rejection_sampler.rejection_sample
+    assert about(told, "rejection") == (
+        f"fairdraw: rejection stays off, vLLM's own code runs: the source of {target} has hash {found}, but the one "
+        f"validated for vLLM 0.22.0 has 0000000000000000. Validate it with `python tools/validate_vllm.py 0.22.0` in "
+        f"fairdraw's repository."
+    )
+
+
+def test_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.23.0+cu129")
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == []
+    assert standing() == UPSTREAM
+    assert about(told, "rejection") == (
+        "fairdraw: rejection stays off, vLLM's own code runs: vLLM 0.23.0+cu129 is not validated for it. Validate it "
+        "with `python tools/validate_vllm.py 0.23.0` in fairdraw's repository."
+    )
+
+
+def test_local_build_of_a_validated_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.22.0+cu129")
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == ALL
+
+
+def test_function_that_another_plugin_replaced_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    def theirs(*args: object) -> None: ...
+
+    monkeypatch.setattr(gpu_input_batch.InputBatch, "refresh_metadata", theirs)
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == ["rejection", "thinking budget"]
+    assert vars(gpu_input_batch.InputBatch)["refresh_metadata"] is theirs
+    assert sum("InputBatch.refresh_metadata was replaced by somebody else before" in m for m in told.messages) == 2
+
+
+def test_function_that_somebody_replaced_after_us_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    def theirs(*args: object) -> None: ...
+
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    vllm_plugin.register()
+    with monkeypatch.context() as patch:
+        patch.setattr(rejection_sampler, "rejection_sample", theirs)
+        vllm_plugin.unpatch()
+        assert rejection_sampler.rejection_sample is theirs
+    assert any("rejection_sample was replaced by somebody else since and is left so" in m for m in told.messages)
+    # monkeypatch has put our replacement back, which nobody would do: take it off by hand.
+    rejection_sampler.rejection_sample = UPSTREAM["vllm.v1.sample.rejection_sampler:rejection_sample"]
+
+
+def test_half_a_piece_is_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the last patch fail to be made, the first is not applied."""
+    make, made = _patch.make_patch, []
+
+    def fails_at_last(target: str, function: Callable[..., Any]) -> Any:
+        made.append(target)
+        if target.endswith("refresh_metadata"):
+            raise _patch.ForeignFunctionError("as it happens")
+        return make(target, function)
+
+    monkeypatch.setattr("fairdraw.sampler_impl.vllm_plugin._plugin.make_patch", fails_at_last)
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+    monkeypatch.setenv("FAIRDRAW_VLLM_THINKING_BUDGET", "0")
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == ["rejection"]
+    assert len(made) > 4
+    assert {t for t in TARGETS if standing()[t] is not UPSTREAM[t]} == {PIECES[0].functions[0]}
+
+
+def test_no_logits_processor_is_registered() -> None:
+    """An entry point in that group would make vLLM leave model runner V2."""
+    from importlib.metadata import entry_points
+
+    assert not [entry for entry in entry_points(group="vllm.logits_processors") if "fairdraw" in entry.value]

@@ -1,0 +1,287 @@
+"""The plugin's machinery without vLLM, or with a package that only pretends to be it."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairdraw
+from fairdraw.sampler_impl.vllm_plugin import _calls, _source, _switches, _validated, register, unpatch
+from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
+from fairdraw.sampler_impl.vllm_plugin._log import logger
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+
+ROOT = Path(__file__).parents[2]
+MANUAL = ROOT / "docs" / "vllm-plugin.md"
+SOURCE = Path(fairdraw.__file__).parents[1]
+FUNCTION = """
+class Thing:
+    def act(self, amount):
+        return amount + 1
+"""
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the plugin logs, past vLLM's logger, which keeps it to itself."""
+    monkeypatch.setattr(logger, "parent", logging.getLogger())
+    caplog.set_level("INFO", logger=logger.name)
+    return caplog
+
+
+def python(program: str, *path: Path, **env: str) -> str:
+    """What a fresh interpreter prints."""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, SOURCE))), **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("switch", ["0", "1"], ids=["off", "on"])
+def test_registering_imports_neither_torch_nor_vllm(switch: str) -> None:
+    program = """
+from fairdraw.sampler_impl.vllm_plugin import register
+register()
+import sys
+print(sorted({"torch", "numpy", "triton", "vllm"} & set(sys.modules)))
+"""
+    assert python(program, FAIRDRAW_VLLM_PLUGIN=switch).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("value", "on"),
+    [(None, False), ("1", True), ("on", True), ("TRUE", True), ("0", False), ("", False), ("off", False)],
+    ids=["unset", "1", "on", "TRUE", "0", "empty", "off"],
+)
+def test_switch_is_read(value: str | None, on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_switches.PLUGIN, raising=False)
+    if value is not None:
+        monkeypatch.setenv(_switches.PLUGIN, value)
+    assert _switches.is_on(_switches.PLUGIN, default=False) is on
+
+
+def test_unknown_switch_is_told_and_off(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+    before = list(sys.meta_path)
+    monkeypatch.setenv(_switches.PLUGIN, "maybe")
+    register()
+    assert sys.meta_path == before
+    assert told.messages == ["fairdraw: FAIRDRAW_VLLM_PLUGIN=maybe, but it must be 1 or 0; what it switches stays off."]
+
+
+def test_register_never_raises(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+    def broken(self: ImportHook) -> None:
+        raise OSError("no import system today")
+
+    monkeypatch.setenv(_switches.PLUGIN, "1")
+    monkeypatch.setattr(ImportHook, "install", broken)
+    register()
+    assert told.messages[0] == "fairdraw: the plugin stays off, as it could not be registered."
+    assert not any(isinstance(finder, ImportHook) for finder in sys.meta_path)
+
+
+def hash_of(text: str, folder: Path) -> str:
+    folder.mkdir()
+    (folder / "thing.py").write_text(text)
+    return _source.source_hash(folder, "vllm.thing:Thing.act")
+
+
+def test_hash_ignores_comments_docstrings_and_layout(tmp_path: Path) -> None:
+    documented = FUNCTION.replace("        return", '        """Act."""\n        # why\n        return').replace(
+        "amount + 1", "(amount\n            + 1)"
+    )
+    assert hash_of(FUNCTION, tmp_path / "a") == hash_of(documented, tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("+ 1", "+ 2"), ("+ 1", "- 1"), ("amount)", "amount=0)"), ("    def", "    @staticmethod\n    def")],
+    ids=["constant", "operator", "default", "decorator"],
+)
+def test_hash_sees_a_change_of_code(old: str, new: str, tmp_path: Path) -> None:
+    assert hash_of(FUNCTION, tmp_path / "a") != hash_of(FUNCTION.replace(old, new), tmp_path / "b")
+
+
+def test_missing_function_has_no_hash(tmp_path: Path) -> None:
+    (tmp_path / "thing.py").write_text(FUNCTION)
+    with pytest.raises(_source.UnknownSourceError, match=r"Thing\.rest is not defined"):
+        _source.source_hash(tmp_path, "vllm.thing:Thing.rest")
+
+
+def test_table_has_evidence_and_a_hash_for_every_function() -> None:
+    table = json.loads(_validated.TABLE.read_text())
+    assert {"0.22.0", "0.24.0", "0.26.0", "0.28.0"} <= set(table)
+    for entry in table.values():
+        pieces = [piece for piece in PIECES if piece.name in entry["pieces"]]
+        assert {target for piece in pieces for target in piece.functions} == set(entry["functions"])
+        assert all(entry["pieces"][piece.name]["calls"]["ours"] > 0 for piece in pieces)
+        assert {"date", "torch", "python", "steps", "comparisons"} <= set(entry["evidence"])
+
+
+@pytest.mark.parametrize("release", ["0.22.0", "0.24.0", "0.26.0", "0.28.0"])
+def test_table_agrees_with_the_release(release: str) -> None:
+    package = ROOT / ".cache" / "vllm" / release / "vllm"
+    if not package.exists():
+        pytest.skip(f"python tools/install_vllm.py {release} --target .cache/vllm/{release} was not run")
+    functions = json.loads(_validated.TABLE.read_text())[release]["functions"]
+    assert {target: _source.source_hash(package, target) for target in functions} == functions
+
+
+def test_hook_tells_after_the_module_has_run_and_keeps_its_loader(tmp_path: Path) -> None:
+    (tmp_path / "watched.py").write_text("ready = True")
+    program = """
+import sys
+from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
+hook = ImportHook(["watched"], lambda name: print(name, sys.modules[name].ready))
+hook.install()
+import watched, inspect
+print(type(watched.__loader__).__name__, inspect.getsource(watched))
+hook.remove()
+print(hook in sys.meta_path)
+"""
+    lines = python(program, tmp_path).split()
+    assert lines == ["watched", "True", "SourceFileLoader", "ready", "=", "True", "False"]
+
+
+def test_failing_callback_does_not_fail_the_import(tmp_path: Path) -> None:
+    (tmp_path / "watched.py").write_text("ready = True")
+    program = """
+from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
+ImportHook(["watched"], lambda name: 1 / 0).install()
+import watched
+print(watched.ready)
+"""
+    assert python(program, tmp_path).strip() == "True"
+
+
+RUNNER = """
+class GPUModelRunner:
+    def __init__(self, vllm_config, device):
+        self.made_of = vllm_config, device
+"""
+
+
+@pytest.fixture
+def pretended(tmp_path: Path) -> Path:
+    """A package `vllm` with a model runner V2 and nothing else."""
+    folder = tmp_path / "vllm" / "v1" / "worker" / "gpu"
+    folder.mkdir(parents=True)
+    for package in (folder, *folder.parents[:3]):
+        (package / "__init__.py").write_text("__version__ = '0.28.0'\n")
+    (folder / "model_runner.py").write_text(RUNNER)
+    return tmp_path
+
+
+IDLE = "fairdraw: model runner V2 is in use"
+START = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, level="INFO", format="%(message)s")
+from fairdraw.sampler_impl.vllm_plugin import register
+register()
+"""
+MAKE = "from vllm.v1.worker.gpu.model_runner import GPUModelRunner; print('worker'); "
+
+
+@pytest.mark.parametrize("switch", ["", "0", "1"])
+def test_idle_pieces_are_told_once_a_model_runner_v2_is_made(pretended: Path, switch: str) -> None:
+    program = START + MAKE + "print(GPUModelRunner('config', device='cuda').made_of); GPUModelRunner(1, device=2)"
+    told = python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch).splitlines()
+    assert told == [
+        "worker",
+        f"{IDLE}, and rejection, penalties tensor, penalties, thinking budget are for V1 only: idle. "
+        f"VLLM_USE_V2_MODEL_RUNNER=0 chooses V1.",
+        "('config', 'cuda')",
+    ]
+
+
+@pytest.mark.parametrize("switch", ["", "0", "1"])
+def test_nothing_is_told_where_model_runner_v2_is_imported_only(pretended: Path, switch: str) -> None:
+    """As every V1 worker does; and one for CPUs runs V1 whatever the environment says."""
+    told = python(START + MAKE, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch)
+    assert told == "worker\n"
+
+
+def test_unpatch_takes_the_watch_off(pretended: Path) -> None:
+    program = START + MAKE + "from fairdraw.sampler_impl.vllm_plugin import unpatch; unpatch(); GPUModelRunner(1, 2)"
+    assert IDLE not in python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1")
+
+
+def test_model_runner_of_another_shape_is_no_error(pretended: Path) -> None:
+    (pretended / "vllm" / "v1" / "worker" / "gpu" / "model_runner.py").write_text("def GPUModelRunner(): pass\n")
+    assert python(START + MAKE, pretended, FAIRDRAW_VLLM_PLUGIN="1") == "worker\n"
+
+
+REAL = """
+import importlib.util, logging, sys, types
+if importlib.util.find_spec("einops") is None:  # attention of multimodal models needs it; nothing here does
+    absent = types.ModuleType("einops")
+    absent.rearrange = absent.repeat = absent.reduce = None
+    absent.__spec__ = importlib.util.spec_from_loader("einops", None)
+    sys.modules["einops"] = absent
+import vllm
+from fairdraw.sampler_impl.vllm_plugin import register, unpatch
+from fairdraw.sampler_impl.vllm_plugin._log import logger
+logger.parent = logging.getLogger()
+logging.basicConfig(stream=sys.stdout, level="WARNING", format="TOLD %(message)s", force=True)
+register()
+import vllm.v1.worker.gpu_worker
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner
+print("TOLD worker")
+try:
+    GPUModelRunner(None, None)
+except AttributeError as error:
+    print("TOLD", error)
+unpatch()
+print("TOLD", GPUModelRunner.__init__.__module__, hasattr(GPUModelRunner.__init__, "__wrapped__"))
+"""
+"""The real worker, and a runner V2 that vLLM's own constructor refuses, as it gets no configuration."""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm")
+def test_real_worker_is_not_told_to_be_v2_before_a_runner_v2_is_made() -> None:
+    printed = python(REAL, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER="0")
+    told = [line.removeprefix("TOLD ") for line in printed.splitlines() if line.startswith("TOLD ")]
+    worker = told.index("worker")
+    assert not [line for line in told[:worker] if "V2" in line], printed
+    assert told[worker + 1].startswith(IDLE)
+    assert told[worker + 2] == "'NoneType' object has no attribute 'model_config'"
+    assert told[worker + 3] == "vllm.v1.worker.gpu.model_runner False"
+
+
+def test_call_left_to_upstream_is_told_once(told: pytest.LogCaptureFixture) -> None:
+    unpatch()
+    _calls.reset()
+    for row in (1, 2):
+        _calls.upstream("penalties", "rows that ours does not take", f"Penalties.update: row {row}")
+    assert _calls.calls() == {"penalties": {"rows that ours does not take": 2}}
+    assert told.messages == [
+        "fairdraw: penalties: a call is left to vLLM's own code: rows that ours does not take. Further ones are "
+        "counted, not told. Penalties.update: row 1"
+    ]
+    _calls.reset()
+
+
+def test_manual_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (_switches.PLUGIN, *(piece.switch for piece in PIECES)):
+        monkeypatch.delenv(name, raising=False)
+    _calls.reset()
+    ran = doctest.testfile(str(MANUAL), module_relative=False)
+    assert ran.attempted == 5
+    assert ran.failed == 0
+
+
+def test_manual_names_every_switch() -> None:
+    text = MANUAL.read_text()
+    assert [name for name in (_switches.PLUGIN, *(piece.switch for piece in PIECES)) if name not in text] == []

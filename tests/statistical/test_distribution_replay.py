@@ -1,0 +1,201 @@
+"""A distribution that failed can be asked again: its crash file, before and after the fault is mended."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw._cli.main import main
+from fairdraw._core.checks import PROFILES
+from fairdraw._run.crash import read_crash
+from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, run_check
+from fairdraw.protocols import Capabilities
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLANTED = """
+import fairdraw
+from fairdraw._mutants._distribution_sampler import DistributionSampler
+
+class Planted(DistributionSampler):
+    def residual(self, target, draft):
+        return target
+
+def make(slow=False):
+    unsupported = {"explicit-noise": "draws its own numbers"}
+    return fairdraw.rejection_sampler(Planted().verify, name="planted", unsupported=unsupported, slow=slow)
+
+def make_slow(): return make(slow=True)
+def make_right(): return fairdraw.rejection_sampler(DistributionSampler().verify, name="right")
+"""
+FAULT, MENDED = "return target", "return super().residual(target, draft)"
+DISTRIBUTIONS = {check.code: check for check in all_checks("statistical")}
+SEED = 77
+
+
+@pytest.fixture(autouse=True)
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current directory holds the module of a sampler that recovers from the target instead of the residual."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    module = tmp_path / "planted.py"
+    module.write_text(PLANTED, encoding="utf-8")
+    return module
+
+
+def fairdraw(*arguments: str) -> Result:
+    """A command, in a process whose modules are fresh."""
+    sys.modules.pop("planted", None)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def asked(spec: str, code: str = "DIST201") -> CheckRecord:
+    """What became of a distribution in a smoke run, which writes its crash file."""
+    sys.modules.pop("planted", None)
+    return run_check(DISTRIBUTIONS[code], load_sampler(spec), Session(spec, PROFILES["smoke"], SEED))
+
+
+def effect(text: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith("effect: "))
+
+
+def test_command_of_a_failed_distribution_writes_the_file_that_it_names() -> None:
+    told = fairdraw("check", "planted:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
+    (path,) = CRASH_FOLDER.iterdir()
+    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check planted:make -k DIST201 " in told
+    assert f"\ncrash file: {path}" in told
+    assert "smallest example" not in told
+
+
+def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget() -> None:
+    record = asked("planted:make")
+    (path,) = CRASH_FOLDER.iterdir()
+    crash = read_crash(path)
+    assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "planted:make", "rejection", SEED)
+    assert crash.case == {"profile": "smoke", "num_draws": PROFILES["smoke"].draws}
+    assert record.failure_report is not None
+    assert crash.effect == record.failure_report.effect
+
+
+def test_distribution_that_failed_is_caught_again_with_the_same_counts(planted: Path) -> None:
+    record = asked("planted:make")
+    result = fairdraw("replay", "DIST201")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("FAILED: planted:make still breaks this promise with the stored seed and profile.")
+    assert record.failure_report is not None
+    assert effect(result.output) == f"effect: {record.failure_report.effect}"
+    assert f"\nevidence: {record.failure_report.evidence}\n" in result.output
+    assert len(list(CRASH_FOLDER.iterdir())) == 1
+
+
+def test_distribution_is_fixed_once_the_sampler_is_mended(planted: Path) -> None:
+    record = asked("planted:make")
+    planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
+    result = fairdraw("replay", "DIST201")
+    assert result.exit_code == 0, result.output
+    fixed, now, before = result.stdout.splitlines()
+    assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
+    assert now == "planted:make keeps this promise with the stored seed and profile now."
+    assert record.failure_report is not None
+    assert before == f"It was broken so: {record.failure_report.effect}"
+
+
+def test_distribution_is_kept_by_another_sampler() -> None:
+    asked("planted:make")
+    result = fairdraw("replay", "DIST201", "--sampler", "planted:make_right")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("KEPT: DIST201")
+
+
+def test_distribution_without_as_many_draws_is_undecided(planted: Path) -> None:
+    """A slow sampler has few: what they do not show is not known to be mended."""
+    asked("planted:make")
+    planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
+    result = fairdraw("replay", "DIST201", "DIST201", "--sampler", "planted:make_slow")
+    assert result.exit_code == 1
+    assert "UNDECIDED: DIST201" in result.output
+    assert "has a budget of 2000 draws here, and where the promise was broken there were 50000." in result.output
+    assert result.output.splitlines()[-1] == "2 replayed: 0 failed, 2 undecided, 0 not run"
+
+
+def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not() -> None:
+    sampler, smoke = SimpleNamespace(device="cuda:0", capabilities=Capabilities()), PROFILES["smoke"]
+    budgets = [DISTRIBUTIONS[code].case(sampler, smoke).num_draws for code in ("DIST201", "DIST601")]
+    assert budgets == [100 * smoke.draws, smoke.draws]
+
+
+def test_distribution_is_caught_even_without_as_many_draws() -> None:
+    """A failure is evidence with however few."""
+    asked("planted:make")
+    result = fairdraw("replay", "DIST201", "--sampler", "planted:make_slow")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("FAILED: planted:make_slow still breaks")
+
+
+def test_distribution_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked("planted:make")
+    planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
+    monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 100)
+    result = fairdraw("replay", "DIST201")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("UNDECIDED: DIST201")
+    assert "the budget of draws shows too little" in result.output
+
+
+def test_declined_distribution_is_not_run(planted: Path) -> None:
+    asked("planted:make")
+    planted.write_text(PLANTED.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
+    result = fairdraw("replay", "DIST201")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("NOT RUN: DIST201")
+
+
+STRATIFIED = """
+import fairdraw
+from fairdraw._oracles.rejection import verify
+
+def planted(batch, noise):
+    return verify(batch, fairdraw.ExplicitNoise(noise.uniforms * 0.9, noise.exponentials))
+
+def make(): return fairdraw.rejection_sampler(planted, name="planted", unsupported={"seeded-noise": "takes numbers"})
+"""
+
+TOKENS = """
+from fairdraw._mutants.sampling_distributions import DistributionTokenSampler, right_distribution
+
+class AppliesTheTemperatureAgain(DistributionTokenSampler):
+    def temperature(self, batch):
+        return super().temperature(batch) ** 2
+
+def make(): return right_distribution(AppliesTheTemperatureAgain)
+"""
+
+
+def test_stratified_distribution_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
+    planted.write_text(STRATIFIED, encoding="utf-8")
+    assert asked("planted:make", "DIST601").status == "failed"
+    assert fairdraw("replay", "DIST601").exit_code == 1
+    planted.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
+    result = fairdraw("replay", "DIST601")
+    assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: DIST601")
+
+
+def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
+    """The sampling contract has distributions, too, and their cases are the same."""
+    planted.write_text(TOKENS, encoding="utf-8")
+    assert asked("planted:make", "DIST702").status == "failed"
+    assert fairdraw("replay", "DIST702").exit_code == 1
+    planted.write_text(
+        TOKENS.replace("right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"), encoding="utf-8"
+    )
+    result = fairdraw("replay", "DIST702")
+    assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: DIST702")

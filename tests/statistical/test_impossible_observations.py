@@ -1,0 +1,87 @@
+"""A statistical failure that impossible observations decide names them: which, how often, and why they cannot be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import fairdraw
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._oracles.sampling import sample
+from fairdraw._run.loading import all_checks
+from fairdraw.statistical._decision import weigh
+from fairdraw.statistical._design import SamplePlan, plan_samples
+from fairdraw.statistical._pit import PitCells
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw.protocols import SamplingBatch, SamplingNoise
+
+CHECKS = {check.code: check for check in all_checks("statistical")}
+
+
+def planned() -> SamplePlan:
+    found = plan_samples(
+        np.array([0.4, 0.6, 0, 0, 0, 0, 0]), discrepancy=0.1, false_fail_rate=1e-6, max_num_draws=10**6
+    )
+    assert isinstance(found, SamplePlan)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        ([400, 600, 0, 0, 0, 0, 0, 0], ""),
+        ([400, 600, 0, 0, 37, 0, 0, 0], "token 4 was seen 37 times, its probability is 0"),
+        ([0, 0, 1, 0, 0, 0, 0, 0], "token 2 was seen once, its probability is 0"),
+        (
+            [400, 600, 1, 5, 2, 9, 1, 4],
+            "token 5 was seen 9 times, its probability is 0; token 3 was seen 5 times, its probability is 0; "
+            "token 4 was seen 2 times, its probability is 0; 2 more cells of probability 0 were seen 2 times; "
+            "what is no cell of this table was seen 4 times",
+        ),
+    ],
+)
+def test_impossible_cells_are_named(counts: list[int], told: str) -> None:
+    found = weigh("table", np.array(counts), planned(), "token {}".format)
+    assert found.impossible == told
+    assert bool(found.impossible) == (found.num_impossible > 0)
+
+
+def test_table_of_transforms_says_what_it_cannot_name() -> None:
+    cells = PitCells()
+    found = plan_samples(cells.probs, discrepancy=0.1, false_fail_rate=1e-6, max_num_draws=10**6)
+    assert isinstance(found, SamplePlan)
+    counts = cells.count(np.array([0.5, -1.0, -1.0]))
+    assert weigh("table", counts, found, cells.label).impossible == f"{PitCells.OUTSIDE} was seen 2 times"
+
+
+def sometimes_four(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    """Every 16th row gets the one token that cannot come."""
+    tokens = sample(batch, noise)
+    tokens[::16] = 4
+    return tokens
+
+
+def test_report_of_a_sampler_that_draws_an_impossible_token_names_it_first() -> None:
+    sampler = fairdraw.token_sampler(sometimes_four, name="sometimes four")
+    with pytest.raises(CheckFailure) as caught:
+        CHECKS["DIST701"].run(sampler, profile=PROFILES["smoke"])
+    assert caught.value.effect.startswith("T1 plain: token 4 was seen ")
+    assert " times, its probability is 0; TV " in caught.value.effect
+    assert caught.value.evidence.endswith("observations of probability 0; one decides")
+
+
+def test_report_of_an_impossible_token_in_a_large_vocabulary_says_so() -> None:
+    def worst(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        tokens = sample(batch, noise)
+        tokens[0] = batch.logits[0].argmin()
+        return tokens
+
+    with pytest.raises(CheckFailure) as caught:
+        CHECKS["DIST721"].run(fairdraw.token_sampler(worst), profile=PROFILES["smoke"])
+    assert PitCells.OUTSIDE in caught.value.effect

@@ -1,0 +1,107 @@
+"""Pictures and a ledger from the command line: what a run leaves behind on request."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fairdraw import _adapters as adapters
+from fairdraw._cli.main import main
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
+from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw._run.runner import DEFAULT_SEED, one_torch_thread
+from fairdraw.protocols import rejection_sampler
+from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
+from fairdraw.statistical.rejection import CHECKS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SMOKE = PROFILES["smoke"]
+DEPENDENCE = ("DIST201", "DIST203", "DIST204", "DIST301", "DIST302")
+ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
+
+
+def fairdraw(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["check", "torch", "--only", "statistical", "--profile", "smoke", *arguments])
+
+
+def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the extra [report] is not installed")
+    result = fairdraw("-k", "DIST104", "-k", "DIST204", "--pictures", str(tmp_path / "pictures"))
+
+    assert result.exit_code == 0, result.output
+    assert "3 pictures in" in result.output
+    assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == [
+        "dist104-s4-draft-token-x-acceptance-at-position-0.png",
+        "dist104-s4-draft-token-x-acceptance-at-position-1.png",
+        "dist204-s5-last-draft-x-bonus-token.png",
+    ]
+
+
+def test_every_statistic_has_a_table_to_draw() -> None:
+    checks = [check for check in CHECKS if check.code in ("DIST403", "DIST101", "DIST102", "DIST103", *DEPENDENCE)]
+    with one_torch_thread():
+        names = {table.name.split()[1] for table in judged_tables(checks, adapters.load("torch", "cpu"), SMOKE, 1)}
+    assert names == {f"S{number}" for number in range(1, 10)}
+
+
+def test_nights_add_up_in_the_ledger(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.json"
+    for seed in ("11", "12"):
+        result = fairdraw("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
+        assert result.exit_code == 0, result.output
+
+    assert "passed       DIST901 no evidence adds up over nights" in result.output
+    (entry,) = json.loads(ledger.read_text()).values()
+    assert (entry["num_nightly_runs"], entry["seeds"]) == (2, [11, 12])
+
+
+def test_night_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> None:
+    result = fairdraw("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
+    assert result.exit_code == 2
+    assert f"seed={DEFAULT_SEED} is the release's, but nights must differ. Add --seed fresh." in result.output
+
+
+def test_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk")
+    result = fairdraw("-k", "DIST204", "--seed", "5", "--ledger", str(tmp_path / "notes.txt"))
+    assert result.exit_code == 2
+    assert "it must be a ledger" in result.output
+
+
+def test_same_night_twice_is_refused(tmp_path: Path) -> None:
+    night = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 7)
+    assert night.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7) == 1
+    with pytest.raises(ValueError, match="seed=7, but nights must differ"):
+        night.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7)
+
+
+def test_temperature_too_little_off_for_one_night_is_caught(tmp_path: Path) -> None:
+    wrong = next(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.name == "temperature two percent off").make()
+    assert ONE_HOT_ACCEPTANCE[0].run(wrong, profile=SMOKE, seed=1) > 0
+    night = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 1)
+
+    def nights() -> None:
+        for seed in range(2, 40):
+            night.run(wrong, profile=SMOKE, seed=seed)
+
+    with pytest.raises(CheckFailure, match=r"DIST113 S4 .*: over \d+ nights E = 10\^"):
+        nights()
+
+
+def test_fingerprint_changes_with_the_source_of_the_sampler(stranger: Path) -> None:
+    source = stranger / "changing.py"
+    source.write_text("def verify(batch, noise): return batch\n")
+    sampler = rejection_sampler(importlib.import_module("changing").verify)
+    before = fingerprint(sampler)
+    assert fingerprint(sampler) == before
+
+    source.write_text("def verify(batch, noise): return noise\n")
+    assert fingerprint(sampler) != before

@@ -1,0 +1,200 @@
+"""The statistical suite on the sampling contract: a right sampler passes, and every check has a mutant."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pytest
+
+from fairdraw._adapters import _sampling as adapters
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, ODD_DISTRIBUTIONS, right_distribution
+from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.supports import support_of
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy
+from fairdraw.statistical._design import SamplePlan
+from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
+from fairdraw.statistical.sampling import CHECKS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from fairdraw._mutants._mutant import Mutant
+    from fairdraw.protocols import TokenSampler
+    from fairdraw.statistical._distribution_check import DistributionCheck
+    from fairdraw.statistical._workloads import WatchedTable
+
+SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
+BY_CODE = {check.code: check for check in CHECKS}
+LARGE = ("DIST721", "DIST722")
+FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+SUBSETS = [frozenset(part) for size in range(4) for part in itertools.combinations(FILTERS.values(), size)]
+AT_CI = [
+    (m, code) for m in DISTRIBUTION_MUTANTS for code in m.caught_by if m.min_draws <= CI.draws and code not in LARGE
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    with one_torch_thread():
+        yield
+
+
+def test_shares_of_all_checks_are_the_whole_rate() -> None:
+    assert math.fsum(check.share for check in CHECKS) == pytest.approx(1)
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    assert {code for mutant in DISTRIBUTION_MUTANTS for code in mutant.caught_by} == set(BY_CODE)
+
+
+def test_every_table_is_judged() -> None:
+    sampler = right_distribution()
+    for workload in {check.workload for check in CHECKS}:
+        own = [check for check in CHECKS if check.workload == workload]
+        for name in own[0].sampling_plan(sampler, SMOKE).tables:
+            assert sum(name.startswith(check.tables) for check in own) == 1, name
+
+
+def test_every_plan_has_power_at_ci() -> None:
+    for check in CHECKS:
+        plans = check.plans(right_distribution(), CI, DEFAULT_SEED)
+        assert all(isinstance(plan, SamplePlan) for plan in plans.values()), check.id
+
+
+def test_small_distributions_differ_from_each_other() -> None:
+    sampling_plan = CHECKS[0].sampling_plan(right_distribution(), SMOKE)
+    distributions = [sampling_plan.tables[f"T1 {kind.name}"].probs for kind in KINDS[:-1]]
+    for i, distribution in enumerate(distributions):
+        assert all(np.abs(distribution - other).sum() > 0.05 for other in distributions[:i])
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_small_distributions_are_settled_whatever_the_filter_policy(supported: frozenset[Capability]) -> None:
+    orders = itertools.permutations(("min_p", "top_k", "top_p"))
+    words: Any = itertools.product(orders, ("first", "last"), (False, True), ("all", "some"), ("all", "some"))
+    cycle = supported_kinds(KINDS, supported)
+    for policy in itertools.starmap(FilterPolicy, words):
+        distributions = _small_tables(cycle, 1000, [1], policy)
+        assert all(math.isclose(distributions[f"T1 {kind.name}"].probs.sum(), 1) for kind in cycle)
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_batches_ask_for_supported_filters_only(supported: frozenset[Capability]) -> None:
+    """Names differ, and stand for a table each; pairs of rows are of the same two kinds, whatever is supported."""
+    cycle = supported_kinds(KINDS, supported)
+    asked = {name: {kind.name for kind in cycle if getattr(kind, name) is not None} for name in FILTERS}
+    assert [bool(asked[name]) for name, word in FILTERS.items()] == [word in supported for word in FILTERS.values()]
+    assert len({kind.name for kind in cycle}) == len(cycle) == len(KINDS)
+    assert [kind.temperature for kind in cycle] == [kind.temperature for kind in KINDS]
+    assert cycle[:2] == KINDS[:2]
+    assert cycle == KINDS or len(supported) < len(FILTERS)
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_every_table_of_small_distributions_is_judged_by_one_check_that_is_asked(
+    supported: frozenset[Capability],
+) -> None:
+    sampler = without(*(set(FILTERS.values()) - supported))
+    asked = [check for check in CHECKS if check.workload == CHECKS[0].workload and check.why_not(sampler) is None]
+    for name in asked[0].sampling_plan(sampler, SMOKE).tables:
+        assert sum(name.startswith(check.tables) for check in asked) == 1, name
+
+
+@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+def test_right_sampler_without_filters_passes_what_is_left(supported: frozenset[Capability]) -> None:
+    sampler = without(*(set(FILTERS.values()) - supported))
+    passed = [check.code for check in CHECKS if check.code not in LARGE and check.why_not(sampler) is None]
+    assert {"DIST701", "DIST702", "DIST707", "DIST711", "DIST712", "DIST713", "DIST731", "DIST732"} <= set(passed)
+    for code in passed:
+        assert BY_CODE[code].run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+
+
+@pytest.mark.parametrize("code", LARGE)
+def test_sampler_of_small_vocabularies_is_judged_there(code: str) -> None:
+    """The fault is one that only shows there: a quarter of a vocabulary of a thousand tokens is lost."""
+    sampler = without(Capability.LARGE_VOCAB)
+    assert BY_CODE[code].run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+    mutant = next(mutant for mutant in DISTRIBUTION_MUTANTS if "DIST722" in mutant.caught_by)
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE["DIST722"].run(without(Capability.LARGE_VOCAB, of=mutant.make()), profile=CI, seed=DEFAULT_SEED)
+
+
+def without(*capabilities: Capability, of: Any = None) -> FunctionTokenSampler:
+    """A right sampler, or another, that does not support these."""
+    sampler = of or right_distribution()
+    unsupported = {**sampler.capabilities.unsupported, **dict.fromkeys(capabilities, "for the test")}
+    return dataclasses.replace(sampler, capabilities=dataclasses.replace(sampler.capabilities, unsupported=unsupported))
+
+
+@pytest.mark.parametrize("temperature", ["first", "last"])
+@pytest.mark.parametrize("supported", [frozenset(Capability), frozenset({Capability.MIN_P})], ids=["large", "small"])
+def test_rounding_decides_about_hardly_any_token_of_the_production_vocabulary(
+    temperature: Literal["first", "last"], supported: frozenset[Capability]
+) -> None:
+    policy = FilterPolicy(temperature=temperature)
+    pool = _pool(policy, supported)
+    batch = pool.batch(np.arange(len(pool.kinds)), np.zeros(len(pool.kinds), np.int64), "cpu")
+    supports = [support_of(Request(batch, row), policy) for row in range(batch.batch_size)]
+    undecided = [support.probs[support.allowed & ~support.required].sum() for support in supports if support]
+    assert len(undecided) == batch.batch_size
+    assert np.mean(undecided) < 1e-6
+
+
+def test_distributions_are_those_of_the_declared_filters() -> None:
+    default, top_p_first, tempers_last = (
+        CHECKS[0].sampling_plan(sampler, SMOKE).tables for sampler in (right_distribution(), *ODD_DISTRIBUTIONS)
+    )
+
+    def num_tokens(tables: Mapping[str, WatchedTable], kind: str) -> int:
+        return int((tables[f"T1 {kind}"].probs > 0).sum())
+
+    kinds = ("with min-p", "with all filters")
+    assert [num_tokens(default, kind) for kind in kinds] == [5, 5]
+    assert [num_tokens(top_p_first, kind) for kind in kinds] == [5, 6]
+    assert [num_tokens(tempers_last, kind) for kind in kinds] == [3, 5]
+
+
+@pytest.mark.parametrize("code", ["DIST705", "DIST706"])
+@pytest.mark.parametrize("sampler", ODD_DISTRIBUTIONS, ids=lambda sampler: str(sampler.name))
+def test_declared_filters_are_left_in_peace(sampler: TokenSampler, code: str) -> None:
+    assert BY_CODE[code].run(sampler, profile=CI, seed=DEFAULT_SEED) > 0
+
+
+@pytest.mark.parametrize(
+    ("sampler", "code"),
+    [(ODD_DISTRIBUTIONS[0], "DIST706"), (ODD_DISTRIBUTIONS[1], "DIST705")],
+    ids=["order", "temperature"],
+)
+def test_filters_that_are_declared_and_not_used_are_caught(sampler: TokenSampler, code: str) -> None:
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(right_distribution(filters=filter_policy(sampler)), profile=CI, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize(("mutant", "code"), AT_CI, ids=str)
+def test_planted_distribution_is_caught(mutant: Mutant, code: str) -> None:
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(mutant.make(), profile=CI, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check.code not in LARGE], ids=str)
+@pytest.mark.parametrize(
+    "make", [right_distribution, adapters.race, adapters.counter], ids=["distribution sampler", "race", "counter"]
+)
+def test_right_sampler_passes(check: DistributionCheck, make: type) -> None:
+    sampler = make() if make is right_distribution else make("cpu")
+    assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+
+
+def test_declined_distribution_is_a_visible_skip() -> None:
+    with pytest.raises(CapabilityUnsupported, match="draft-distribution is unsupported: it returns tokens alone"):
+        BY_CODE["DIST731"].run(
+            adapters.token_sampler(adapters.oracle_sample, name="no drafter"), profile=SMOKE, seed=DEFAULT_SEED
+        )

@@ -1,0 +1,99 @@
+"""Checks by stratified noise: exact shares, small faults in few draws, and what they cannot be asked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fairdraw import _adapters as adapters
+from fairdraw._core.checks import PROFILES, Profile
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
+from fairdraw._mutants._stratified_distributions import STRATIFIED_MUTANTS
+from fairdraw._run.runner import DEFAULT_SEED
+from fairdraw.protocols import FunctionSampler, rejection_sampler
+from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
+from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+
+CI = PROFILES["ci"]
+BY_CODE = {check.code: check for check in STRATIFIED_CHECKS}
+
+
+def slow(sampler: RejectionSampler) -> RejectionSampler:
+    """The same sampler with the draws of an interpreter."""
+    capabilities = dataclasses.replace(sampler.capabilities, slow=True)
+    return FunctionSampler(sampler.name, sampler.verify, sampler.device, capabilities)
+
+
+@pytest.mark.parametrize("check", STRATIFIED_CHECKS, ids=str)
+@pytest.mark.parametrize("name", ["torch", "oracle"])
+def test_right_sampler_has_exact_shares(check: StratifiedCheck, name: str) -> None:
+    assert check.run(adapters.load(name, "cpu"), profile=CI) > 0
+
+
+@pytest.mark.parametrize("mutant", STRATIFIED_MUTANTS[:3], ids=str)
+def test_small_fault_at_the_budget_of_an_interpreter_is_caught(mutant: Mutant) -> None:
+    with pytest.raises(CheckFailure, match="no chance is involved"):
+        BY_CODE[mutant.caught_by[0]].run(slow(mutant.make()), profile=CI)
+
+
+def test_sampling_at_the_budget_of_an_interpreter_does_not_see_what_strata_see() -> None:
+    flattens = next(mutant for mutant in STRATIFIED_MUTANTS if mutant.name == "flattens the residual")
+    for check in DISTRIBUTION_CHECKS:
+        if check.code in ("DIST101", "DIST111", "DIST203", "DIST213"):
+            assert check.run(slow(flattens.make()), profile=CI, seed=DEFAULT_SEED) > 0
+
+
+@pytest.mark.parametrize("factor", [0.98, 0.9, 0.5])
+def test_probability_off_by_more_than_a_stratum_is_caught(factor: float) -> None:
+    """A draft token that is always accepted is accepted in a share `factor`, which is off by more than 1 / 64."""
+
+    class Factor(DistributionSampler):
+        def acceptance(self, target: Floats, draft: Floats) -> Floats:
+            return np.asarray(np.float32(factor) * np.minimum(target / draft, 1))
+
+    with pytest.raises(CheckFailure, match=r"draft token . at position . is accepted in"):
+        BY_CODE["DIST601"].run(rejection_sampler(Factor().verify, slow=True), profile=CI)
+
+
+def test_answer_that_no_noise_can_give_is_caught() -> None:
+    def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        output = DistributionSampler().verify(batch, noise)
+        output[0, 0] = batch.vocab_size
+        return output
+
+    with pytest.raises(CheckFailure, match="answers that no noise can give"):
+        BY_CODE["DIST602"].run(rejection_sampler(verify), profile=CI)
+
+
+def test_fewer_draws_than_strata_are_inconclusive() -> None:
+    sampler = adapters.load("torch", "cpu")
+    with pytest.raises(Inconclusive, match="fill fewer than 8 strata"):
+        BY_CODE["DIST601"].run(sampler, profile=Profile("tiny", 2, 2, 100, 100))
+
+
+def test_end_of_the_time_budget_is_inconclusive() -> None:
+    answers = iter([False, False, True])
+    with pytest.raises(Inconclusive, match="the time budget ended: 1 questions were answered"):
+        BY_CODE["DIST601"].run(adapters.load("torch", "cpu"), profile=CI, out_of_time=lambda: next(answers))
+
+
+@pytest.mark.parametrize("unsupported", ["explicit-noise", "reference-race", "token-verification"])
+def test_sampler_that_takes_no_numbers_is_skipped(unsupported: str) -> None:
+    sampler = rejection_sampler(DistributionSampler().verify, unsupported={unsupported: "not this one"})
+    with pytest.raises(CapabilityUnsupported, match="not this one"):
+        BY_CODE["DIST612"].run(sampler)
+
+
+def test_stratified_checks_take_no_share_of_alpha() -> None:
+    assert set(CHECKS) - set(DISTRIBUTION_CHECKS) == set(STRATIFIED_CHECKS)
+    assert not any(hasattr(check, "share") for check in STRATIFIED_CHECKS)

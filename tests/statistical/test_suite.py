@@ -1,0 +1,278 @@
+"""The statistical suite as a product: shares, verdicts, budgets, bad input, and a mutant for every check."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from fairdraw import _adapters as adapters
+from fairdraw._cli.main import main
+from fairdraw._core.checks import PROFILES, Profile
+from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._mutants._distribution_sampler import DistributionSampler
+from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw._run.runner import DEFAULT_SEED, Session, run_check
+from fairdraw.protocols import Capability, SeededNoise, rejection_sampler
+from fairdraw.statistical._configurations import RequestDistributions
+from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate
+from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw._mutants.rejection import Mutant
+    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+
+SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
+BY_CODE = {check.code: check for check in CHECKS}
+PRODUCTION = ("DIST401", "DIST402", "DIST403", "DIST404")
+
+
+def right_sampler(**unsupported: str) -> RejectionSampler:
+    combined = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+    return rejection_sampler(DistributionSampler().verify, name="right", unsupported=combined | unsupported)
+
+
+def fairdraw(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def test_shares_of_all_shipped_checks_are_the_whole_rate() -> None:
+    assert math.fsum(check.share for check in DISTRIBUTION_CHECKS) == pytest.approx(1)
+
+
+def test_codes_are_unique() -> None:
+    assert len(BY_CODE) == len(CHECKS)
+
+
+def test_every_check_has_a_planted_fault() -> None:
+    assert {code for mutant in DISTRIBUTION_MUTANTS for code in mutant.caught_by} == set(BY_CODE)
+
+
+def test_every_table_is_judged_by_exactly_one_check() -> None:
+    sampler = right_sampler()
+    for workload in {check.workload for check in DISTRIBUTION_CHECKS}:
+        own = [check for check in DISTRIBUTION_CHECKS if check.workload == workload]
+        for name in own[0].sampling_plan(sampler, SMOKE).tables:
+            assert sum(name.startswith(check.tables) for check in own) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("mutant", "code"),
+    [(mutant, code) for mutant in DISTRIBUTION_MUTANTS for code in mutant.caught_by],
+    ids=str,
+)
+def test_planted_distribution_is_caught(mutant: Mutant, code: str) -> None:
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(mutant.make(), profile=CI, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize("check", [check for check in DISTRIBUTION_CHECKS if check.code not in PRODUCTION], ids=str)
+def test_right_sampler_passes(check: DistributionCheck) -> None:
+    assert check.run(right_sampler(), profile=SMOKE, seed=DEFAULT_SEED) > 0
+
+
+def test_checks_of_one_workload_share_their_draws() -> None:
+    calls = []
+
+    def counting(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        calls.append(batch.batch_size)
+        return DistributionSampler().verify(batch, noise)
+
+    sampler = rejection_sampler(counting, unsupported={"explicit-noise": "draws its own numbers"})
+    BY_CODE["DIST101"].run(sampler, profile=SMOKE)
+    drawn = sum(calls)
+    BY_CODE["DIST102"].run(sampler, profile=SMOKE)
+    assert sum(calls) == drawn
+
+
+def test_sampler_without_seeds_is_given_numbers() -> None:
+    verify = adapters.load("torch", "cpu").verify
+    sampler = rejection_sampler(verify, unsupported={"seeded-noise": "takes numbers"})
+    assert BY_CODE["DIST101"].run(sampler, profile=SMOKE) > 0
+
+
+@pytest.mark.parametrize("code", ["DIST101", "DIST401", "DIST501"])
+def test_sampler_that_takes_no_noise_is_judged_by_what_it_draws(code: str) -> None:
+    rng = np.random.default_rng(0)
+
+    def drawing(batch: SpecDecodeBatch, _: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        return DistributionSampler().verify(batch, SeededNoise(int(rng.integers(2**62))))
+
+    unsupported = dict.fromkeys(("seeded-noise", "explicit-noise"), "it draws by itself")
+    assert BY_CODE[code].run(rejection_sampler(drawing, unsupported=unsupported), profile=SMOKE) > 0
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(rejection_sampler(uniform_rows, unsupported=unsupported), profile=SMOKE)
+
+
+NO_DENSE, NO_HOT = frozenset({Capability.DENSE_DRAFTS}), frozenset({Capability.ONE_HOT_DRAFTS})
+SIMPLE = frozenset({Capability.RAGGED, Capability.GREEDY, Capability.LARGE_VOCAB})
+ADAPTED = [NO_DENSE, NO_HOT | SIMPLE, NO_DENSE | SIMPLE]
+ADAPTED_CODES = [
+    ("accepts with the square root", "DIST403"),
+    ("recovers the rejected draft", "DIST404"),
+    ("reads the row before", "DIST121"),
+    ("one noise row for the batch", "DIST301"),
+    ("calls share their noise", "DIST302"),
+]
+
+
+@pytest.mark.parametrize(("name", "code"), ADAPTED_CODES)
+def test_checks_without_draft_probabilities_see_faults(name: str, code: str) -> None:
+    mutant = next(mutant.make() for mutant in DISTRIBUTION_MUTANTS if mutant.name == name)
+    unsupported = {**mutant.capabilities.unsupported, **dict.fromkeys(NO_DENSE, "for the test")}
+    with pytest.raises(CheckFailure, match="TV"):
+        BY_CODE[code].run(rejection_sampler(mutant.verify, unsupported=unsupported), profile=CI, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize("lacking", ADAPTED, ids=lambda words: ", ".join(sorted(words)))
+def test_right_sampler_passes_whatever_it_lacks(lacking: frozenset[Capability]) -> None:
+    """Batches keep to what is supported: the adapter refuses everything else."""
+    sampler = Strict(right_sampler(**dict.fromkeys(lacking, "for the test")))
+    asked = [check for check in DISTRIBUTION_CHECKS if check.why_not(sampler) is None]
+    workloads = {check.workload: check for check in asked}
+    for check in workloads.values():  # checks of a workload share its draws
+        assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+    expected = {"DIST301", "DIST302", *PRODUCTION, "DIST502", "DIST504"}
+    assert expected <= {check.code for check in asked}
+
+
+class Strict:
+    """A sampler that takes nothing that it says it does not support."""
+
+    def __init__(self, sampler: RejectionSampler) -> None:
+        self.name, self.device, self.capabilities = sampler.name, sampler.device, sampler.capabilities
+        self._sampler = sampler
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        used = {
+            Capability.DENSE_DRAFTS: batch.draft_probs is not None,
+            Capability.ONE_HOT_DRAFTS: batch.draft_probs is None,
+            Capability.GREEDY: bool(batch.is_greedy.any()),
+            Capability.RAGGED: len({*batch.num_draft_tokens, batch.max_spec_len}) > 1,
+            Capability.LARGE_VOCAB: batch.vocab_size > 1025,
+        }
+        assert not {one for one, is_used in used.items() if is_used} - {one for one in used if one in self.capabilities}
+        return self._sampler.verify(batch, noise)
+
+
+def uniform_rows(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Every possible token alike, whatever its probability, instead of the first draft."""
+    assert isinstance(noise, SeededNoise)
+    rng = np.random.default_rng(noise.seed)
+    tokens = torch.full((batch.batch_size, batch.max_spec_len + 1), -1, dtype=torch.int32)
+    tokens[:, 0] = batch.bonus_token_ids[:, 0]
+    for request, count in enumerate(batch.num_draft_tokens):
+        if count:
+            row = batch.target_logits[batch.token_slice(request).start]
+            tokens[request, 0] = int(rng.choice(np.flatnonzero(row.numpy() > -np.inf)))
+    return tokens
+
+
+# What a person sees.
+
+
+def test_alpha_is_smaller_with_the_seed_of_the_release() -> None:
+    assert false_fail_rate(DEFAULT_SEED) == 1e-6
+    assert false_fail_rate(DEFAULT_SEED + 1) == 1e-4
+
+
+def test_header_states_alpha_distance_and_power() -> None:
+    text = fairness(CHECKS, right_sampler(), CI, DEFAULT_SEED)
+    assert f"alpha 1e-06 over {len(DISTRIBUTION_CHECKS)} checks; sees TV >= " in text
+    assert "(rows)" in text
+    assert "with power 0.999" in text
+
+
+def test_slow_sampler_has_a_coarser_distance() -> None:
+    slow = rejection_sampler(DistributionSampler().verify, slow=True)
+    text = fairness(CHECKS, slow, CI, DEFAULT_SEED)
+    assert "a slow sampler: few draws, coarse TV; stratified noise sees every probability off by 0.016" in text
+
+
+def test_failure_names_effect_evidence_and_command() -> None:
+    mutant = next(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0] == "DIST203")
+    session = Session(spec="mine:make", profile=SMOKE, seed=7, crash_folder=None)
+
+    record = run_check(BY_CODE["DIST203"], mutant.make(), session)
+
+    assert record.status == "failed"
+    assert record.failure_report is not None
+    assert record.failure_report.effect.startswith("S3 rejected draft x recovered token at position 0: TV 0.")
+    assert "E = 10^" in record.failure_report.evidence
+    assert "chi-square" in record.failure_report.evidence
+    assert record.failure_report.command == "fairdraw check mine:make -k DIST203 --profile smoke --seed 7"
+
+
+def test_time_budget_of_zero_is_never_green() -> None:
+    result = fairdraw("check", "torch", "-k", "DIST102", "--profile", "smoke", "--time-budget", "0")
+    assert result.exit_code == 11
+    assert "1 inconclusive" in result.output
+    assert "the time budget ended" in result.output
+    assert (
+        result.output.splitlines()[-1]
+        == "INCOMPLETE: the time budget ended with 1 of 1 checks undecided; nothing else failed"
+    )
+
+
+def test_time_budget_makes_properties_inconclusive_too() -> None:
+    result = fairdraw("check", "torch", "-k", "REJ101", "--profile", "smoke", "--time-budget", "0")
+    assert result.exit_code == 11
+    assert "inconclusive REJ101" in result.output
+
+
+def test_control_line_counts_and_names_the_smallest_distance() -> None:
+    result = fairdraw("check", "torch", "-k", "DIST203", "--profile", "smoke")
+    assert result.exit_code == 0
+    assert re.search(
+        r"controls \(rejection\): 1/1 caught at this run's numbers in .* s, smallest TV caught 0\.", result.output
+    )
+
+
+# Bad input.
+
+
+def edited(row: list[int]) -> RejectionSampler:
+    def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        output = DistributionSampler().verify(batch, noise)
+        output[0, :] = -1
+        output[0, : len(row)] = output.new_tensor(row)[: output.shape[1]]
+        return output
+
+    return rejection_sampler(verify, unsupported={"explicit-noise": "draws its own numbers"})
+
+
+@pytest.mark.parametrize("row", [[99], [-7], [], [0, -1, 0]], ids=["beyond", "below", "empty", "gap"])
+@pytest.mark.parametrize("code", ["DIST101", "DIST111", "DIST501"])
+def test_impossible_row_is_caught(row: list[int], code: str) -> None:
+    with pytest.raises(CheckFailure, match="observations of probability 0; one decides"):
+        BY_CODE[code].run(edited(row), profile=SMOKE)
+
+
+def test_too_few_rows_are_an_error_of_the_adapter() -> None:
+    sampler = rejection_sampler(lambda batch, noise: DistributionSampler().verify(batch, noise)[1:], name="short")
+    record = run_check(BY_CODE["DIST101"], sampler, Session(profile=SMOKE, crash_folder=None))
+    assert record.status == "error"
+    assert record.failure_report is not None
+    assert record.failure_report.title.startswith("sampler returned something that is not an output")
+
+
+@pytest.mark.parametrize("draws", [0, 1, 50])
+def test_budget_that_shows_nothing_is_inconclusive(draws: int) -> None:
+    for code in ("DIST101", "DIST204", "DIST301"):
+        with pytest.raises(Inconclusive):
+            BY_CODE[code].run(right_sampler(), profile=Profile("tiny", 2, 2, draws, draws))
+
+
+def test_distribution_that_does_not_sum_is_refused() -> None:
+    distributions = RequestDistributions(np.zeros((2, 4), np.float32), np.full((1, 4), 0.5, np.float32))
+    with pytest.raises(ValueError, match="draft_probs has a row that sums to 2, but it must sum to 1"):
+        distributions.exact_draft_probs()

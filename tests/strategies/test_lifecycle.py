@@ -1,0 +1,164 @@
+"""The lifecycle machine: lives are data, rows are those of vLLM, reads are counted, our scanners pass."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fairdraw._adapters import padded_outputs, penalties, thinking_budget
+from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw._core.checks import Profile
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._mutants.penalties import MUTANTS, right
+from fairdraw.properties.penalties import CHECKS as PENALTIES
+from fairdraw.properties.thinking_budget import CHECKS as THINKING
+from fairdraw.protocols._lifecycle import Markers, Move, RequestParams, ThinkingSession
+from fairdraw.strategies._lifecycle_events import EVENT_KINDS, event_from_json
+from fairdraw.strategies._lifecycle_world import CountedTokens, World
+from fairdraw.strategies.lifecycle import (
+    Add,
+    Cut,
+    Decode,
+    Draft,
+    EventTrace,
+    Finish,
+    PenaltiesTrace,
+    Repair,
+    Swap,
+    ThinkingTrace,
+)
+
+prepare_triton("cpu")
+
+SMALL = Profile("small", 30, 30)
+LIFE = PenaltiesTrace(
+    (Add((1,), presence=0.5), Add(held=True), Draft(((3, 4), ())), Decode((5, None), (1,), late=True), Repair()),
+    vocab_size=9,
+)
+OURS = (penalties.make("cpu"), padded_outputs.make(), thinking_budget.make())
+
+
+@pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
+def test_our_scanner_keeps_every_promise(scanner: Any) -> None:
+    checks = [check for check in (*PENALTIES, *THINKING) if check.contract == scanner.contract]
+    for check in checks:
+        if check.why_not(scanner) is None:
+            assert check.run(scanner, profile=SMALL) > 100
+
+
+def upstream(contract: str) -> Any:
+    with quiet_imports():
+        pytest.importorskip("vllm")
+        from fairdraw._adapters import penalties_vllm, thinking_budget_vllm
+    return penalties_vllm.make("cpu") if contract == "penalties" else thinking_budget_vllm.make("cpu")
+
+
+@pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
+def test_our_scanner_equals_the_real_vllm(scanner: Any) -> None:
+    check = next(c for c in (*PENALTIES, *THINKING) if c.differential and c.contract == scanner.contract)
+    assert check.run(scanner, profile=SMALL, reference=upstream(scanner.contract)) > 100
+
+
+def test_upstream_is_compared_where_it_forces() -> None:
+    """Without this, lives in which nothing is ever forced would pass."""
+    forced = 0
+
+    class Counting:
+        name, device, contract = "counting", "cpu", "thinking_budget"
+        capabilities = thinking_budget.make().capabilities
+
+        def open_thinking(self, markers: Markers) -> ThinkingSession:
+            session = thinking_budget.make().open_thinking(markers)
+            ask = session.forced
+
+            def counted(batch: Any) -> Any:
+                nonlocal forced
+                found = ask(batch)
+                forced += sum(map(len, found.values()))
+                return found
+
+            session.forced = counted  # type: ignore[method-assign]
+            return session
+
+    check = next(c for c in THINKING if c.differential)
+    check.run(Counting(), profile=Profile("counting", 100, 100), reference=upstream("thinking_budget"))
+    assert forced > 100, forced
+
+
+def test_vllm_does_not_support_what_it_does_not_promise() -> None:
+    with pytest.raises(CapabilityUnsupported, match="searches the whole output"):
+        next(c for c in THINKING if c.code == "THK103").run(upstream("thinking_budget"))
+
+
+def test_life_prints_as_code_that_builds_it() -> None:
+    names = {**EVENT_KINDS, "PenaltiesTrace": PenaltiesTrace, "ThinkingTrace": ThinkingTrace}
+    assert eval(repr(LIFE), dict(names)) == LIFE
+    assert "held=False" not in repr(LIFE)
+
+
+@pytest.mark.parametrize("trace", [LIFE, ThinkingTrace((Add(budget=0),), end=(2, 3), watch="reading")])
+def test_life_survives_json(trace: EventTrace) -> None:
+    assert EventTrace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
+
+
+def test_unknown_event_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of Add"):
+        event_from_json({"event": "Explode"})
+
+
+def test_life_is_played_again_without_a_search() -> None:
+    assert LIFE.play(right()) == 5
+    wrong = next(mutant for mutant in MUTANTS if mutant.name == "does not take back a cut").make()
+    with pytest.raises(CheckFailure, match="bonus row 0"):
+        PenaltiesTrace((Add(output=(1, 2), frequency=0.5), Cut())).play(wrong)
+
+
+def test_failing_check_carries_a_life_that_fails_alone() -> None:
+    check = next(check for check in PENALTIES if check.code == "PEN101")
+    wrong = next(mutant for mutant in MUTANTS if mutant.name == "ignores a swap").make()
+    with pytest.raises(CheckFailure) as caught:
+        check.run(wrong, profile=SMALL)
+    trace = caught.value.case  # type: ignore[attr-defined]  # set by run
+    with pytest.raises(CheckFailure):
+        check.on_case(wrong, trace)
+    assert any(isinstance(event, Swap) for event in trace.events)
+    assert caught.value.tried > 0  # type: ignore[attr-defined]
+
+
+def test_last_requests_move_into_rows_that_nobody_took() -> None:
+    world = World(8)
+    for _ in range(4):
+        world.add(RequestParams(), (), ())
+    world.take_changes()
+    for row in (0, 1):
+        world.remove(row)
+    world.add(RequestParams(), (), ())
+    changes = world.take_changes()
+    assert [added.row for added in changes.added] == [0]
+    assert [(source, target) for source, target, _ in changes.moved] == [(3, 1)]
+    assert changes.removed == ()
+    Finish(2).happen(world)
+    Swap(0, 1).happen(world)
+    changes = world.take_changes()
+    assert changes.removed == (2,)
+    assert [tuple(moved) for moved in changes.moved] == [(0, 1, Move.SWAP)]
+
+
+def test_late_ids_replace_placeholders_and_may_be_fewer() -> None:
+    world = World(8)
+    for event in (Add(), Draft(((3, 4),)), Decode((5,), (1,), late=True)):
+        event.happen(world)
+    output = world.requests[0].output
+    assert output == [-1, -1, -1]
+    Repair().happen(world)
+    assert output == [3, 5]
+
+
+@pytest.mark.parametrize("read", [list, np.array, sorted, lambda t: [*t], lambda t: t[:], lambda t: t.count(1)])
+def test_every_way_to_read_tokens_is_counted(read: Any) -> None:
+    tokens = CountedTokens(range(50))
+    read(tokens)
+    assert tokens.num_read >= 50

@@ -1,0 +1,19 @@
+"""The checks that compare with a reference scanner can fail, too: each catches a fault beside the specification."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._run.controls import Planned, run_control
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import Session
+
+
+@pytest.mark.parametrize(("contract", "code"), [("penalties", "PEN401"), ("thinking_budget", "THK401")])
+def test_fault_beside_the_reference_is_caught(contract: str, code: str) -> None:
+    check = next(check for check in all_checks(contract=contract) if check.code == code and check.differential)
+    right = load_part(CONTRACTS[contract].right)()
+    planted = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)][:6]
+    caught = [mutant.name for mutant in planted if run_control(Planned(mutant, check), right, Session()).caught]
+    assert caught

@@ -1,0 +1,47 @@
+"""Every mutant of the stateful contracts is caught by the check that names it, and shrunk to a short trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._core.checks import Profile
+from fairdraw._core.failures import CheckFailure
+from fairdraw._mutants import penalties as penalties_mutants
+from fairdraw._mutants import thinking_budget as thinking_mutants
+from fairdraw.properties import penalties, thinking_budget
+
+if TYPE_CHECKING:
+    from fairdraw._mutants._lifecycle_scanners import Scanner
+    from fairdraw._mutants._mutant import Mutant
+
+CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
+MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
+MOST_RULES = 8
+PROFILE = Profile("planted", 400, 400)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
+def test_mutant_is_caught(mutant: Mutant) -> None:
+    check = CHECKS[mutant.caught_by[0]]
+    with pytest.raises(CheckFailure) as caught:
+        check.run(mutant.make(), profile=PROFILE)
+    trace = caught.value.case  # type: ignore[attr-defined]  # set by run
+    assert len(trace.events) <= MOST_RULES, trace
+    for code in mutant.caught_by[1:]:
+        with pytest.raises(CheckFailure):
+            CHECKS[code].run(mutant.make(), profile=PROFILE)
+
+
+def test_there_are_enough_faults() -> None:
+    assert len(MUTANTS) >= 17
+    assert {mutant.caught_by[0] for mutant in MUTANTS} == {code for code in CHECKS if code[3] == "1"}
+
+
+@pytest.mark.parametrize("make", [penalties_mutants.right, thinking_mutants.right], ids=["penalties", "thinking"])
+def test_scanner_without_a_fault_stays_green(make: type[Scanner]) -> None:
+    scanner = make()
+    for check in CHECKS.values():
+        if check.contract == scanner.contract and not check.differential:
+            assert check.run(scanner, profile=Profile("right", 40, 40)) > 100

@@ -1,0 +1,89 @@
+"""Checks about lists that are replaced behind the scanner's back fail because of that alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._mutants import penalties, thinking_budget
+from fairdraw._run.loading import all_checks
+from fairdraw.protocols import Capabilities
+from fairdraw.strategies.lifecycle import Add, Decode, Finish, PenaltiesTrace, Playing, Replace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw._mutants import Mutant
+    from fairdraw.protocols._lifecycle import LiveBatch, RowChanges
+
+CHECKS = {check.code: check for check in all_checks()}
+MUTANTS = {
+    f"{code} {mutant.name}": (code, mutant)
+    for code, module in (("PEN104", penalties), ("THK104", thinking_budget))
+    for mutant in module.MUTANTS
+}
+
+
+def failure_of(code: str, scanner: object) -> CheckFailure | None:
+    try:
+        CHECKS[code].run(scanner, profile=PROFILES["smoke"])
+    except CheckFailure as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(("code", "mutant"), MUTANTS.values(), ids=MUTANTS)
+def test_only_what_is_not_noticed_fails(code: str, mutant: Mutant) -> None:
+    """A mutant that fails does not notice a list, whatever else is wrong with it: told of it, it errs no more."""
+    scanner = mutant.make()
+    error = failure_of(code, scanner)
+    assert error is not None or code not in mutant.caught_by
+    if error is not None:
+        trace = vars(error)["case"]
+        assert any(isinstance(event, Replace) for event in trace.events)
+        told = (dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in trace.events)
+        trace.replace(events=tuple(told)).play(scanner)
+
+
+class Ignores:
+    """Changes nothing: wrong in every trace with a penalty."""
+
+    name, device, capabilities, contract = "ignores", "cpu", Capabilities(), "penalties"
+
+    def open_penalties(self, vocab_size: int) -> Ignores:
+        return self
+
+    def sync(self, changes: RowChanges) -> None: ...
+
+    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+        return logits
+
+    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
+        return logits
+
+
+def test_scanner_that_is_wrong_anyway_is_told_so_by_the_check_of_all_lives() -> None:
+    assert failure_of("PEN101", Ignores()) is not None
+    assert failure_of("PEN104", Ignores()) is None
+
+
+def test_same_life_told_of_its_lists_is_right_for_a_right_scanner() -> None:
+    """Also where a told list meets other changes of the same step."""
+    right, add = penalties.right(), Add(output=(3,), presence=0.5)
+    for held in (False, True):
+        replaced = Replace(0, (1, 1), told=True, held=held)
+        for later in ((Decode(),), (Finish(0),), (add, Finish(1)), (replaced, Decode((2,)))):
+            PenaltiesTrace(events=(add, add, replaced, *later)).play(right)
+
+
+def test_cause_is_a_secret_only_if_one_was_kept() -> None:
+    playing = Playing(PenaltiesTrace(), Ignores())
+    for events, owes in (((Add(output=(3,), presence=0.5),), False), ((Add(), Replace(0, (1,))), True)):
+        playing = Playing(PenaltiesTrace(), penalties.right())
+        for event in events:
+            playing.happen(event)
+        assert playing.owes_to_secrets() == owes
