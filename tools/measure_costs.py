@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "src" / "fairdraw" / "costs.json"
+TABLE = ROOT / "src" / "fairdraw" / "_run" / "costs.json"
 
 EXAMPLES = (5, 40)
 DRAWS = (300, 1500, 8000, 40_000)

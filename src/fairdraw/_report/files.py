@@ -52,7 +52,7 @@ def run_lines(header: Header, summary: Summary) -> Iterator[Line]:
 
 def schema_text() -> str:
     """The JSON Schema (draft 2020-12) that every line of such a file obeys."""
-    return resources.files("fairdraw").joinpath("run-line.schema.json").read_text(encoding="utf-8")
+    return resources.files("fairdraw._report").joinpath("run-line.schema.json").read_text(encoding="utf-8")
 
 
 def require_writable(option: str, path: Path | None) -> None:

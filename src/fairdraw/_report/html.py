@@ -59,7 +59,7 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    text = resources.files("fairdraw").joinpath("report.html.j2").read_text(encoding="utf-8")
+    text = resources.files("fairdraw._report").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(text).render(
         run={"header": dataclasses.asdict(header), "summary": summary.to_json()},
         colour=summary.judgement.colour,

@@ -134,7 +134,7 @@ class Costs:
 @cache
 def shipped_costs() -> Costs:
     """The table of this release."""
-    return Costs.from_json(resources.files("fairdraw").joinpath("costs.json").read_text(encoding="utf-8"))
+    return Costs.from_json(resources.files("fairdraw._run").joinpath("costs.json").read_text(encoding="utf-8"))
 
 
 def workload_key(check: AnyCheck) -> str:
