@@ -1,0 +1,42 @@
+"""The house stays small: limits on lines, lengths of functions, layers, cycles of imports, comments in kernels."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+from house import code_lines, functions, import_cycles, kernel_comments, library_lines, num_layers, test_lines
+
+MAX_LIBRARY_LINES = 31_200
+MAX_TEST_LINES = 15_600
+
+
+def test_library_and_tests_stay_within_their_lines() -> None:
+    assert library_lines() <= MAX_LIBRARY_LINES
+    assert test_lines() <= MAX_TEST_LINES
+
+
+def test_functions_are_short() -> None:
+    found = functions()
+    lengths = sorted(length for length, _, _ in found)
+    assert [one for one in found if one[0] > 80] == []
+    assert statistics.median(lengths) <= 7
+    assert lengths[int(0.9 * len(lengths))] <= 20
+
+
+def test_imports_have_no_cycle_and_few_layers() -> None:
+    assert import_cycles() == []
+    assert num_layers() <= 12
+
+
+def test_kernels_are_explained() -> None:
+    comments, lines = kernel_comments()
+    assert comments >= 0.03 * lines
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("x = 1\n\n# why\ny = 2\n", 2), ('"""Head.\n\nMore.\n"""\nx = """a\nb"""\n', 2), ("def f():\n    'doc'\n", 1)],
+)
+def test_only_code_is_counted(text: str, count: int) -> None:
+    assert len(code_lines(text)) == count

@@ -1,0 +1,129 @@
+"""Measures the house: lines by package, lengths of functions, comments in kernels, cycles of imports, layers.
+
+    python tools/house.py            # prints the table; tests/docs/test_house.py holds the limits
+
+A line counts if it holds code: blank lines, comments and docstrings do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import statistics
+import tokenize
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("src/fairdraw", "sampler_impl", "strategies", "properties", "statistical", "perf_regression")
+"""The library. `src/fairdraw` holds links to the others, which are not followed."""
+_NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def python_files(folder: str) -> Iterator[Path]:
+    """Every module below `folder`; links to other folders are not followed."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if not any(parent.is_symlink() for parent in path.parents if parent != ROOT):
+            yield path
+
+
+def _docstring_lines(tree: ast.Module) -> set[int]:
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        first = node.body[0] if isinstance(node, _SCOPES) and node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            lines.update(range(first.lineno, (first.end_lineno or 0) + 1))
+    return lines
+
+
+def code_lines(text: str) -> set[int]:
+    """Numbers of the lines of `text` that hold code."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return lines - _docstring_lines(ast.parse(text))
+
+
+def lines_of(folder: str, *, tests: bool = False) -> int:
+    """Lines of code below `folder`: of its test modules, or of all others."""
+    chosen = (path for path in python_files(folder) if path.name.startswith("test_") == tests)
+    return sum(len(code_lines(path.read_text(encoding="utf-8"))) for path in chosen)
+
+
+def library_lines() -> int:
+    """Lines of code of the library; its test modules, which run on any sampler, are not among them."""
+    return sum(map(lines_of, FOLDERS))
+
+
+def test_lines() -> int:
+    """Lines of code below tests/."""
+    return sum(len(code_lines(path.read_text(encoding="utf-8"))) for path in python_files("tests"))
+
+
+def functions() -> list[tuple[int, str, Path]]:
+    """(lines of code, name, file) of every function of the library and the tools."""
+    found = []
+    for path in (path for folder in (*FOLDERS, "tools") for path in python_files(folder)):
+        text = path.read_text(encoding="utf-8")
+        code = code_lines(text)
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                span = range(node.lineno, (node.end_lineno or 0) + 1)
+                found.append((len(code.intersection(span)), node.name, path.relative_to(ROOT)))
+    return sorted(found, key=lambda one: (-one[0], one[1]))
+
+
+def kernel_comments() -> tuple[int, int]:
+    """Comment lines and all lines of the modules that hold Triton kernels."""
+    comments = lines = 0
+    for path in python_files("sampler_impl"):
+        text = path.read_text(encoding="utf-8")
+        if "@triton.jit" in text:
+            comments += sum(line.lstrip().startswith("#") for line in text.splitlines())
+            lines += len(text.splitlines())
+    return comments, lines
+
+
+def import_cycles() -> list[set[str]]:
+    """Groups of modules that import each other, however far around. Imports for type checkers do not count."""
+    graph = grimp.build_graph("fairdraw", exclude_type_checking_imports=True)
+    waiting = {name: set(graph.find_modules_directly_imported_by(name)) for name in graph.modules}
+    changed = True
+    while changed:  # modules that import nothing which is left are no part of a cycle
+        free = {name for name, targets in waiting.items() if not targets & waiting.keys()}
+        users = Counter(target for targets in waiting.values() for target in targets & waiting.keys())
+        free |= {name for name in waiting if not users[name]}
+        changed = bool(free)
+        waiting = {name: targets for name, targets in waiting.items() if name not in free}
+    return [set(waiting)] if waiting else []
+
+
+def num_layers() -> int:
+    """Layers that import-linter holds."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    return next(len(contract["layers"]) for contract in contracts if contract["type"] == "layers")
+
+
+def _report() -> Iterator[str]:
+    yield from (f"{lines_of(folder):7,} {folder}" for folder in FOLDERS)
+    yield f"{library_lines():7,} library\n{test_lines():7,} tests"
+    found = functions()
+    lengths = sorted(length for length, _, _ in found)
+    yield f"functions: {len(lengths):,}, median {statistics.median(lengths):g}, p90 {lengths[int(0.9 * len(lengths))]}"
+    yield from (f"{length:7,} {name} in {path}" for length, name, path in found[:8])
+    comments, lines = kernel_comments()
+    yield f"comments in kernels: {comments} of {lines} lines ({comments / lines:.1%})"
+    yield f"layers: {num_layers()}; modules in cycles of imports: {sum(map(len, import_cycles()))}"
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    print("\n".join(_report()))
