@@ -1,11 +1,16 @@
-"""A stranger's module with samplers, right and wrong, for the tests of plugin and command line."""
+"""A third-party module with samplers, correct and wrong, for the tests of plugin and command line; and a browser."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shutil
+import subprocess
 import sys
+from html import escape, unescape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -62,6 +67,51 @@ def make_boom(): raise RuntimeError("no device")
 """
 
 
+SCREENSHOTS = Path(__file__).resolve().parent.parent / ".cache" / "screenshots"
+MEASURE = (Path(__file__).parent / "measure_page.js").read_text()
+
+
+class Browser:
+    """Chromium without a window (`apt-get install chromium`). Its pictures stay in .cache/screenshots."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program, self._folder = program, folder
+
+    def measured(self, html: str, width: int, *, dark: bool = False) -> dict[str, Any]:  # Any: see measure_page.js
+        """What a page looks like: texts, widths and contrasts."""
+        # A window is never narrower than 500 pixels, a frame may be.
+        frame = f'<iframe style="width: {width}px" srcdoc="{escape(f"{html}<script>{MEASURE}</script>")}"></iframe>'
+        shown = self._run(frame, 1400, dark, "--dump-dom")
+        found = re.search(r'<pre id="measured">(.*?)</pre>', shown, flags=re.DOTALL)
+        assert found is not None, shown[-500:]
+        measured: dict[str, Any] = json.loads(unescape(found[1]))
+        assert measured["width"] == width
+        return measured
+
+    def picture(self, html: str, name: str, width: int, *, dark: bool = False, height: int = 1400) -> Path:
+        """A PNG of the page."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        path = SCREENSHOTS / f"{name}-{width}{'-dark' if dark else ''}.png"
+        self._run(html, width, dark, f"--screenshot={path}", height=height)
+        return path
+
+    def _run(self, html: str, width: int, dark: bool, option: str, height: int = 1400) -> str:
+        page = self._folder / "page.html"
+        page.write_text(html, encoding="utf-8")
+        words = [self._program, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", option]
+        scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+        words += [scheme, f"--window-size={width},{height}", page.as_uri()]
+        return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("chromium is not installed: apt-get install chromium")
+    return Browser(program, tmp_path)
+
+
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """`fairdraw check` starts no workers, each of which would import torch; tests/cli/test_endings.py is about them."""
@@ -70,7 +120,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The key that signs crash files is made beside the tests, not in the home of who runs them."""
+    """The key that signs crash files is made beside the tests, not in the user's home."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -1,31 +1,33 @@
-"""fairdraw proves that a token sampler of an LLM inference engine is right, fair and fast."""
+"""fairdraw tests token samplers of LLM inference engines: correctness, distributions and performance.
+
+Every name is imported when it is first used, so that `import fairdraw` costs nothing.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING
 
-from fairdraw.protocols import (
-    PLACEHOLDER_TOKEN_ID,
-    Capabilities,
-    Capability,
-    ExplicitNoise,
-    FilterPolicy,
-    Noise,
-    RaceNoise,
-    RejectionSampler,
-    Rounding,
-    SamplingBatch,
-    SeededNoise,
-    SpecDecodeBatch,
-    TokenSampler,
-    rejection_sampler,
-    token_sampler,
-)
-
 if TYPE_CHECKING:
     from fairdraw._run.loading import CannotStart, all_checks
     from fairdraw._run.runner import CheckRecord, check_sampler
+    from fairdraw.protocols import (
+        PLACEHOLDER_TOKEN_ID,
+        Capabilities,
+        Capability,
+        ExplicitNoise,
+        FilterPolicy,
+        Noise,
+        RaceNoise,
+        RejectionSampler,
+        Rounding,
+        SamplingBatch,
+        SeededNoise,
+        SpecDecodeBatch,
+        TokenSampler,
+        rejection_sampler,
+        token_sampler,
+    )
     from fairdraw.pytest_plugin import SamplerTests, parametrize_with_checks
 
 __all__ = [
@@ -56,7 +58,7 @@ __all__ = [
 __version__ = "0.1.0"
 """Version of the suite, by semantic versioning; every report and crash file carries it."""
 
-_LAZY = {
+_HOMES = {
     "CannotStart": "fairdraw._run.loading",
     "CheckRecord": "fairdraw._run.runner",
     "SamplerTests": "fairdraw.pytest_plugin",
@@ -64,10 +66,13 @@ _LAZY = {
     "check_sampler": "fairdraw._run.runner",
     "parametrize_with_checks": "fairdraw.pytest_plugin",
 }
+"""Names that are not of `fairdraw.protocols`."""
 
 
 def __getattr__(name: str) -> object:
-    """What runs checks is imported when it is asked for; pytest may be absent until then."""
-    if name not in _LAZY:
+    """Import a public name when it is first used. Pytest, torch and numpy may be absent until then."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    found = getattr(importlib.import_module(_HOMES.get(name, "fairdraw.protocols")), name)
+    globals()[name] = found
+    return found

@@ -1,46 +1,48 @@
 """The suite under pytest: `pytest --pyargs fairdraw --sampler mypkg.kernels:make_sampler`.
 
-Loading this plugin imports the standard library, pytest and a few small modules of ours; torch, numpy, hypothesis and
-triton arrive with the first test that needs them. It says nothing unless one of our options or checks is used.
+Loading this plugin imports the standard library, pytest and two small modules of ours. The rest arrives with the first
+option, fixture or check of ours, so the plugin costs other pytest runs nothing, and it prints nothing in them.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from fairdraw._core.checks import PROFILES, AnyCheck
-from fairdraw._core.contracts import contract_name
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
-from fairdraw._plugin.run import RUN, CheckUnderPytest, PytestRun
-from fairdraw._run.controls import property_mutants
-from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
-from fairdraw._run.runner import DEFAULT_SEED, parse_seed
+from fairdraw._core.seeds import DEFAULT_SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from fairdraw._core.checks import AnyCheck
     from fairdraw._mutants.rejection import Mutant
+    from fairdraw._plugin.run import CheckUnderPytest, PytestRun
     from fairdraw.protocols import AnySampler
 
-__all__ = ["SamplerTests", "parametrize_with_checks"]
+__all__ = ["PROFILES", "SUITES", "SamplerTests", "parametrize_with_checks"]
+
+PROFILES, SUITES = ("smoke", "ci", "nightly"), ("properties", "statistical")
+"""Words of options. The modules that define them are not imported for it; a test compares."""
 
 # A wheel lists its files, so pytest rewrites their asserts; an editable install lists none.
 pytest.register_assert_rewrite("fairdraw.properties", "fairdraw.statistical")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("fairdraw", "fairdraw: judge a token sampler")
+    group = parser.getgroup("fairdraw", "fairdraw: test a token sampler")
     group.addoption(
         "--sampler",
         metavar="SPEC",
         help="sampler under test: a built-in name (triton, sampling ...), a registered one or pkg.module:factory "
         "(default: ours, one for each contract)",
     )
-    group.addoption("--fairdraw-profile", choices=list(PROFILES), default="ci", help="how much is tried (default: ci)")
+    group.addoption("--fairdraw-profile", choices=PROFILES, default="ci", help="how much is tried (default: ci)")
     group.addoption(
         "--fairdraw-seed",
         type=_seed,
@@ -53,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SPEC|none",
         help="sampler that differential checks compare with (default: vllm, if it can be imported)",
     )
-    group.addoption("--fairdraw-only", choices=list(SUITES), help="run the checks of one suite")
+    group.addoption("--fairdraw-only", choices=SUITES, help="run the checks of one suite")
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
     )
@@ -62,13 +64,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=float,
         default=DEFAULT_CALL_TIMEOUT,
         metavar="SECONDS",
-        help=f"a call of the sampler that takes longer hangs (default: {DEFAULT_CALL_TIMEOUT:g})",
+        help=f"a call of the sampler that takes longer counts as hanging (default: {DEFAULT_CALL_TIMEOUT:g})",
     )
     _add_files(group)
 
 
 def _add_files(group: pytest.OptionGroup) -> None:
-    """Files of failures that the user knows about, and files that a run leaves."""
+    """Files of known failures, and files that a run writes."""
     group.addoption("--fairdraw-xfails", type=Path, metavar="FILE", help="TOML: code = reason; known failures, strict")
     group.addoption(
         "--fairdraw-baseline", type=Path, metavar="FILE", help="JSON: only failures that are not in it are red"
@@ -80,7 +82,9 @@ def _add_files(group: pytest.OptionGroup) -> None:
 
 
 def _seed(text: str) -> int:
-    """A fresh seed is drawn here, on the command line, so that xdist's workers are told the number."""
+    """A fresh seed is drawn here, on the command line, so that xdist's workers get the number."""
+    from fairdraw._run.runner import parse_seed
+
     try:
         return parse_seed(text)
     except ValueError as error:
@@ -88,13 +92,60 @@ def _seed(text: str) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[RUN] = PytestRun(config)
-    config.pluginmanager.register(config.stash[RUN], "fairdraw-run")
+    config.pluginmanager.register(_Gate(config), "fairdraw-gate")
+    option = config.option
+    if option.sampler or option.fairdraw_json or option.fairdraw_html:
+        _run_of(config)
+
+
+def _run_of(config: pytest.Config) -> PytestRun:
+    """The state of this pytest run. It is loaded when something of ours is used."""
+    from fairdraw._plugin.run import RUN, PytestRun
+
+    if RUN not in config.stash:
+        config.stash[RUN] = PytestRun(config)
+        config.pluginmanager.register(config.stash[RUN], "fairdraw-run")
+    return config.stash[RUN]
+
+
+_FIXTURES = {"fairdraw_run", "fairdraw_control", "fairdraw_property_mutant"}
+_NAMES_A_CHECK = re.compile(r"\b[A-Z]{3,4}\d{3} ")
+
+
+class _Gate:
+    """Loads the rest of the plugin when a run turns out to use it. Pytest calls a new plugin from the next hook on."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @property
+    def _is_open(self) -> bool:
+        return self._config.pluginmanager.has_plugin("fairdraw-run")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Our checks are in the run if a test takes a fixture of ours, or imported our checks."""
+        is_imported = "fairdraw._core.checks" in sys.modules
+        if self._is_open or any(is_imported or _FIXTURES & set(getattr(item, "fixturenames", ())) for item in items):
+            _run_of(self._config).leave_out(items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Under xdist only workers collect. Their reports say whether they ran checks; one that died says nothing."""
+        ours = hasattr(report, "fairdraw") or hasattr(report, "fairdraw_start")
+        if not self._is_open and (ours or (report.failed and _NAMES_A_CHECK.search(report.nodeid))):
+            _run_of(self._config).pytest_runtest_logreport(report)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:  # Any: a class of xdist, which may be absent
+        if not self._is_open and "fairdraw" in getattr(node, "workeroutput", {}):
+            _run_of(self._config).pytest_testnodedown(node)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes `fairdraw_property_mutant` runs once for each; suites know nothing of the layers above them."""
+    """A test that takes `fairdraw_property_mutant` runs once for each. Suites do not know the layers above them."""
     if "fairdraw_property_mutant" in metafunc.fixturenames:
+        from fairdraw._run.controls import property_mutants
+
         mutants = property_mutants()
         ids = [f"{mutant.caught_by[0]} {mutant}" for mutant in mutants]
         metafunc.parametrize("fairdraw_property_mutant", mutants, ids=ids)
@@ -103,37 +154,28 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def sampler(request: pytest.FixtureRequest) -> AnySampler:
     """The sampler under test, as `--sampler` names it."""
-    try:
-        return request.config.stash[RUN].named
-    except CannotStart as error:
-        pytest.fail(str(error), pytrace=False)
+    return _run_of(request.config).sampler_or_fail("rejection")
 
 
 @pytest.fixture
 def fairdraw_run(request: pytest.FixtureRequest) -> Callable[[AnyCheck], None]:
-    """Run one check on the sampler under test: it passes, skips, xfails, or fails with the failure_report of the
-    failure.
-    """
+    """Run one check on the sampler under test: it passes, skips, xfails, or fails with the failure report."""
 
     def run(check: AnyCheck) -> None:
         __tracebackhide__ = True
-        here = request.config.stash[RUN]
-        try:
-            sampler = here.sampler_for(check.contract)
-        except CannotStart as error:
-            pytest.fail(str(error), pytrace=False)
-        here.conduct(check, sampler, request.node)
+        here = _run_of(request.config)
+        here.conduct(check, here.sampler_or_fail(check.contract), request.node)
 
     return run
 
 
 @pytest.fixture
 def fairdraw_control(request: pytest.FixtureRequest) -> Callable[[Mutant], None]:
-    """Try one mutant as the run tries its sampler; fails if the check that has to catch it is blind here."""
+    """Run the check of one mutant on it, as the run does on its sampler; fails if the check misses it."""
 
     def plant(mutant: Mutant) -> None:
         __tracebackhide__ = True
-        request.config.stash[RUN].plant(mutant, request.node)
+        _run_of(request.config).plant(mutant, request.node)
 
     return plant
 
@@ -156,6 +198,10 @@ def parametrize_with_checks(
         ... def test_sampler(sampler, check):
         ...     check(sampler)
     """
+    from fairdraw._core.contracts import contract_name
+    from fairdraw._plugin.run import CheckUnderPytest
+    from fairdraw._run.loading import all_checks, as_sampler
+
     checks = [CheckUnderPytest(check) for check in all_checks(only)]
     known = [as_sampler(sampler) for sampler in samplers]
     pairs = [(s, check) for s in known for check in checks if check.check.contract == contract_name(s)]
@@ -164,7 +210,7 @@ def parametrize_with_checks(
 
 
 class SamplerTests:
-    """The checks as a class, for those who like classes; one test per check, with the ids of `parametrize_with_checks`.
+    """The checks as a test class: one test per check, with the ids of `parametrize_with_checks`.
 
     Attributes:
         sampler: The sampler under test.

@@ -1,51 +1,59 @@
-"""The command `fairdraw check`: run the checks of a sampler's contract, and say what they amount to.
+"""The command `fairdraw check`: run the checks of each sampler's contract, and report the results.
 
-The sampler lives in worker processes (`workers`). This one prints and writes; a signal ends the workers, and what was
-found until then is kept and reported.
+Samplers run in worker processes (`workers`). This process prints and writes. A signal ends the workers; what was found
+until then is kept and reported.
 """
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import click
 
 from fairdraw._cli.job import Job
-from fairdraw._cli.parts import EXIT_CODES, Refused, or_refuse, with_progress
-from fairdraw._cli.workers import open_crew
+from fairdraw._cli.parts import EXIT_CODES, Display, Refused, colour_option, or_refuse
+from fairdraw._cli.workers import open_crew, wait_for
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
 from fairdraw._report.files import RunFiles, require_writable
 from fairdraw._report.html import shown_from
-from fairdraw._report.summary import Header, Summary, broken_texts, progress_line
-from fairdraw._report.verdict import NOTHING_RUN, Scope
+from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
+from fairdraw._report.verdict import NOTHING_RUN, Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import DEFAULT_SEED, parse_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from types import FrameType
 
     from fairdraw._cli.job import Plan
-    from fairdraw._cli.workers import Crew
+    from fairdraw._cli.workers import Crew, Steps
     from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
     from fairdraw._run.runner import CheckRecord
 
 __all__ = ["check_command"]
 
+T = TypeVar("T")
+
+
+_OUTPUTS = ("json_file", "html_file", "write_baseline", "pictures", "ledger")
+"""Fields of `_Asked` that each sampler needs for itself."""
+
 
 @dataclass(frozen=True)
 class _Asked:
-    """The command line, as it was written; the options say what each field is."""
+    """The command line for one sampler, as it was written. The options say what each field is."""
 
     spec: str
     profile: str
@@ -56,6 +64,7 @@ class _Asked:
     workers: int
     call_timeout: float
     time_budget: float | None
+    quiet: bool
     json_file: Path | None
     html_file: Path | None
     xfails: Path | None
@@ -64,13 +73,31 @@ class _Asked:
     pictures: Path | None
     ledger: Path | None
 
+    def with_own_files(self) -> _Asked:
+        """The same with the sampler's name put into the names of files.
+
+        Raises:
+            CannotStart: If several samplers would write the same file.
+        """
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", self.spec).strip("-")
+        paths = {name: path for name in _OUTPUTS if (path := getattr(self, name)) is not None}
+        for name, path in paths.items():
+            if "{sampler}" not in str(path):
+                option = f"--{name.removesuffix('_file').replace('_', '-')}"
+                own = path.with_name(f"{path.stem}-{{sampler}}{path.suffix}")
+                raise CannotStart(
+                    f"{option}={path}, but each of several samplers has a file of its own. Write {option} '{own}'."
+                )
+        own_paths: dict[str, Any] = {name: Path(str(path).replace("{sampler}", slug)) for name, path in paths.items()}
+        return replace(self, **own_paths)
+
     @property
     def files(self) -> RunFiles:
         return RunFiles(self.json_file, self.html_file)
 
     @property
     def job(self) -> Job:
-        """What workers need to know."""
+        """What workers need to know; the time budget starts now."""
         return Job(
             self.spec,
             self.profile,
@@ -85,7 +112,7 @@ class _Asked:
         )
 
     def refuse_early(self) -> None:
-        """Refuse what would lose its result after a long run."""
+        """Refuse now what would lose its result after a long run."""
         self.files.require_writable()
         require_writable("--pictures", self.pictures)
         if self.pictures is not None:
@@ -108,7 +135,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 @click.command("check", epilog=EXIT_CODES)
-@click.argument("spec")
+@click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 @click.option("--profile", type=click.Choice(list(PROFILES)), default="ci", help="How much is tried; ci if omitted.")
 @click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
 @click.option(
@@ -124,7 +151,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default=1,
     show_default=True,
     show_envvar=True,
-    help="Worker processes; 0 runs everything in this one, for a debugger.",
+    help="Worker processes of all samplers; 0 runs everything in this process, for a debugger.",
 )
 @click.option(
     "--call-timeout",
@@ -132,50 +159,86 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     default=DEFAULT_CALL_TIMEOUT,
     show_default=True,
     metavar="SECONDS",
-    help="A call of the sampler that takes longer hangs.",
+    help="A call of the sampler that takes longer counts as hanging.",
 )
 @click.option(
-    "--time-budget", type=click.FloatRange(0), metavar="SECONDS", help="What is not decided by then is inconclusive."
+    "--time-budget",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Of each sampler; what is not decided by then is inconclusive.",
 )
+@click.option("-q", "--quiet", is_flag=True, help="Print failure reports and the verdict only.")
+@colour_option
 @click.option("--json", "json_file", type=_FILE, help="Write the run as JSON lines; see: fairdraw schema.")
 @click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
 @click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 @click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")
-@click.option("--ledger", type=_FILE, help="Adds up nights; with --seed fresh.")
-def check_command(**options: Any) -> None:  # Any: click's, by the fields of _Asked
-    """Ask the sampler SPEC to keep its promises.
+@click.option("--ledger", type=_FILE, help="Adds up nightly runs; with --seed fresh.")
+def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Asked
+    """Run the checks of its contract on each sampler SPEC.
 
-    SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory; its method says
-    which contract it is under. Cases that break a promise are shrunk and stored under .fairdraw/crashes. Mutants (known
-    wrong samplers) are tried in the same run, which says how many it catches; a check that is blind makes it red.
+    SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory. The method of
+    the sampler says which contract it has. Cases that fail are shrunk and stored under .fairdraw/crashes. The same run
+    tries mutants (known wrong samplers) and says how many of them the checks catch; a check that misses its mutant
+    makes the run red.
+
+    Several samplers share the workers. Each has its own verdict, and the worst one decides the exit code. Names of
+    files then contain {sampler}, for example --html 'run-{sampler}.html'.
     """
-    asked = _Asked(**options)
-    or_refuse(asked.refuse_early)
-    run = _Run(asked)
-    crew = open_crew(asked.job, asked.workers, asked.call_timeout)
+    names = list(dict.fromkeys(specs))
+    asked = [_Asked(spec=name, **options) for name in names]
+    if len(asked) > 1:
+        asked = or_refuse(lambda: [one.with_own_files() for one in asked])
+    for one in asked:
+        or_refuse(one.refuse_early)
+    display = Display(quiet=asked[0].quiet)
+    runs = [_Run(one, display, is_alone=len(asked) == 1) for one in asked]
+    _conduct(runs, asked[0].workers, display)
+    refused = [run.refusal for run in runs if run.refusal]
+    verdicts = {run.asked.spec: run.verdict for run in runs if run.verdict is not None}
+    if len(runs) > 1:
+        both = combined(verdicts, len(runs))
+        display.say(f"\nall samplers: {both.text}", colour=both.colour, always=True)
+        if not refused:
+            sys.exit(both.exit_code)
+    if refused:  # after the checks: what they found is not lost
+        raise Refused("\n".join(refused))
+    sys.exit(next(iter(verdicts.values())).exit_code)
+
+
+def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
+    """Run all samplers, as many at a time as there are workers; then the last ones have all workers."""
+    waiting = deque(runs)
+    active: dict[_Run, Generator[bool, None, None]] = {}
     try:
-        with _signals_interrupt():
-            run.conduct(crew)
+        with _signals_interrupt(), display:
+            while waiting or active:
+                while waiting and len(active) < max(1, num_workers):
+                    run = waiting.popleft()
+                    active[run] = run.steps(1)
+                for place, run in enumerate(active):
+                    run.may_use((num_workers - place - 1) // len(active) + 1 if num_workers else 0)
+                has_news = False
+                for run in list(active):
+                    state = next(active[run], None)
+                    has_news = has_news or state is not False
+                    if state is None:
+                        del active[run]
+                if not has_news:
+                    wait_for(run.crew for run in active if run.crew is not None)
     except KeyboardInterrupt as interrupt:
-        run.signal = str(interrupt) or "SIGINT"
-    except CannotStart as refusal:
-        run.refusal = str(refusal)
-    finally:
-        crew.close()
-    if run.refusal and run.plan is None:
-        raise Refused(run.refusal)
-    with _signals_ignored():
-        exit_code = run.report()
-    if run.refusal:  # after the checks: what they found is not lost
-        raise Refused(run.refusal)
-    sys.exit(exit_code)
+        for run, steps in active.items():
+            run.signal = str(interrupt) or "SIGINT"
+            steps.close()
+        for run in active:
+            run.report()
 
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does: what was found is reported."""
+    """SIGTERM and SIGHUP end a run as Ctrl-C does, so that what was found is reported."""
     names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():
         names = []
@@ -206,83 +269,164 @@ def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Run:
-    """One run: what it found so far, whatever ends it."""
+    """One sampler's run: what it found so far, whatever ends it.
+
+    Args:
+        is_alone: No other sampler is run beside it.
+        verdict: Once it was reported.
+        refusal: Why it could not be started, or could not go on.
+    """
 
     asked: _Asked
+    display: Display
+    is_alone: bool
+    crew: Crew | None = None
     plan: Plan | None = None
     records: list[CheckRecord] = field(default_factory=list)
     controls: list[Control] = field(default_factory=list)
     shown: list[Shown] = field(default_factory=list)
     signal: str = ""
     refusal: str = ""
+    verdict: Verdict | None = None
+    began: float = 0.0
+    started: tuple[str, str] = ("", "")
 
-    def conduct(self, crew: Crew) -> None:
-        """Do everything that was asked for."""
-        self.plan = plan = crew.plan()
+    def may_use(self, num_workers: int) -> None:
+        """Set how many worker processes it may use from now on."""
+        if self.crew is not None:
+            self.crew.number = num_workers
+
+    def steps(self, num_workers: int) -> Generator[bool, None, None]:
+        """Do everything, a step at a time: whether the step brought something new."""
+        self.began, self.started = time.monotonic(), start_of_run()
+        self.crew = open_crew(self.asked.job, min(num_workers, self.asked.workers), self.asked.call_timeout)
+        try:
+            yield from self._work(self.crew)
+        except CannotStart as refusal:
+            self.refusal = str(refusal)
+        finally:
+            self.crew.close()
+            self._drop_bars()
+        if self.verdict is None and self.plan is not None:
+            self.report()
+
+    def _work(self, crew: Crew) -> Generator[bool, None, None]:
+        planning = crew.plan()
+        self.plan = plan = yield from _each(planning)
         if plan.nothing:
-            click.echo(f"NOTHING MEASURED: {plan.nothing}")
-            self.asked.files.write(plan.header, Summary([]))  # no older file may pass for this run's
-            sys.exit(NOTHING_RUN)
-        click.echo("\n".join(plan.header.lines()))
-        self.asked.files.start(plan.header, len(plan.pieces))
-        with_progress("checks", len(plan.pieces), crew.records(plan.pieces), self._line, self.records)
-        tried = crew.controls(plan.controls)
-        with_progress("controls", len(plan.controls), tried, _control_line, self.controls)
+            self.display.say(f"{self._label}NOTHING MEASURED: {plan.nothing}", always=True)
+            self.asked.files.write(self._header(), Summary([]))  # no older file may pass for this run's
+            self.verdict = Verdict(NOTHING_RUN, plan.nothing)
+            return
+        if self.is_alone:
+            self.display.say("\n".join(self._header().lines()))
+        self.asked.files.start(self._header(), len(plan.pieces))
+        for record in crew.records(plan):
+            if record is not None:
+                self.records.append(record)
+                self.asked.files.add(record)
+                self._say_record(record)
+            self._show("checks", len(self.records), len(plan.pieces), plan.titles)
+            yield record is not None
+        for control in crew.controls(plan):
+            if control is not None:
+                self.controls.append(control)
+                self._say_control(control)
+            names = {number: control.name for number, control in enumerate(plan.controls)}
+            self._show("mutation controls", len(self.controls), len(plan.controls), names)
+            yield control is not None
         if self.asked.pictures is not None:
-            written = crew.draw_pictures(self.asked.pictures)
-            click.echo(f"{len(written)} pictures in {self.asked.pictures}")
+            written = yield from _each(crew.draw_pictures(self.asked.pictures))
+            self.display.say(f"{self._label}{len(written)} pictures in {self.asked.pictures}")
             self.shown = shown_from(written)
 
-    def _line(self, record: CheckRecord) -> str:
-        self.asked.files.add(record)
-        return progress_line(record)
+    @property
+    def _label(self) -> str:
+        """Stands before every line if other samplers are run, too."""
+        return "" if self.is_alone else f"{self.asked.spec}: "
 
-    def report(self) -> int:
-        """Print failures, summary and verdict, write the files, and give the exit code."""
-        summary = Summary(sorted(self.records, key=lambda record: record.code), self.controls, self._scope())
-        _print(summary)
-        _write(self.asked, self._header(), summary, self.shown)
-        return summary.exit_code
+    def _say_record(self, record: CheckRecord) -> None:
+        """A line of its own for every check; on a terminal, or beside other samplers, for failures only."""
+        is_failure = record.is_broken or record.status == "incomplete"
+        if is_failure or (self.is_alone and not self.display.is_terminal):
+            self.display.say(self._label + progress_line(record), colour="red" if is_failure else None)
+
+    def _say_control(self, control: Control) -> None:
+        """A line for a missed mutant. The summary counts those that were caught, and names those not tried."""
+        if control.is_missed:
+            self.display.say(f"{self._label}missed   {control.name} (not caught by {control.code})")
+
+    def _show(self, phase: str, done: int, total: int, titles: Mapping[Any, str]) -> None:
+        """Show progress. Any: a piece, or the number of a mutation control."""
+        running = {} if self.crew is None else self.crew.running()
+        expected = self.plan.seconds if self.plan is not None else 0.0
+        if phase != "checks":
+            self.display.drop(f"{self.asked.spec} checks")
+        named = {titles.get(what, str(what)): since for what, since in running.items()}
+        self.display.show(f"{self.asked.spec} {phase}", done, total, named, expected)
+
+    def _drop_bars(self) -> None:
+        for phase in ("checks", "mutation controls"):
+            self.display.drop(f"{self.asked.spec} {phase}")
+
+    def report(self) -> None:
+        """Print failures, summary and verdict, and write the files. A second signal does not cut the report."""
+        with _signals_ignored():
+            records = sorted(self.records, key=lambda record: record.code)
+            seconds = time.monotonic() - self.began
+            summary = Summary(records, self.controls, self._scope(), seconds)
+            if not self.is_alone:
+                self.display.say("\n" + "\n".join(self._header().lines()))
+            _print(summary, self.display, self._label)
+            self.verdict = summary.judgement
+            _write(self.asked, self._header(), summary, self.shown)
 
     def _scope(self) -> Scope:
         planned = len(self.plan.pieces) if self.plan else 0
         return Scope(planned - len(self.records), self.asked.job.narrowed, self.signal)
 
     def _header(self) -> Header:
-        """The plan's; of a run that was interrupted before there was one, what the command line says."""
+        """The plan's. If the run was interrupted before there was one, what the command line says."""
         asked = self.asked
         unknown = "not loaded when the run ended"
-        return self.plan.header if self.plan else Header(asked.spec, "unknown", asked.profile, asked.seed, unknown, {})
+        bare = Header(asked.spec, "unknown", asked.profile, asked.seed, unknown, {})
+        started, commit = self.started
+        return replace(self.plan.header if self.plan else bare, started=started, commit=commit)
 
 
-def _control_line(control: Control) -> str | None:
-    """Mutants that were caught are only counted; so are those that the summary names as not tried."""
-    return f"missed   {control.name} (not caught by {control.code})" if control.is_missed else None
+def _each(steps: Steps[T]) -> Generator[bool, None, T]:
+    """The steps of something that has nothing to show before it ends."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+        yield False
 
 
-_MOST_STORIES = 10
-"""One fault breaks dozens of promises; nobody reads the eleventh failure_report. Files and crash files have all of
-them.
-"""
+_MOST_REPORTS = 3
+"""One fault breaks dozens of checks, and the first report is the one to read. Files hold all of them."""
 
 
-def _print(summary: Summary) -> None:
+def _print(summary: Summary, display: Display, label: str) -> None:
     """Print failure reports, summary and verdict."""
     texts = broken_texts(summary.causes)
-    for text in texts[:_MOST_STORIES]:
-        click.echo(f"\n{text}")
-    if texts[_MOST_STORIES:]:
-        click.echo("\nbroken, too (-k CODE tells one; --json and --html tell all):")
-        click.echo("\n".join(f"  {text.splitlines()[0]}" for text in texts[_MOST_STORIES:]))
+    for text in texts[:_MOST_REPORTS]:
+        title, _, rest = text.partition("\n")
+        display.say(f"\n{title}", colour="red", always=True)
+        display.say(rest, always=True)
+    if texts[_MOST_REPORTS:]:
+        display.say("\nalso failed (-k CODE reports one; --json and --html hold all reports):", always=True)
+        display.say("\n".join(f"  {text.splitlines()[0]}" for text in texts[_MOST_REPORTS:]), always=True)
     *lines, verdict = summary.lines()
-    click.echo("\n" + "\n".join(lines))
-    click.secho(verdict, fg=summary.judgement.colour, bold=True)
+    display.say("\n" + "\n".join(lines))
+    display.say(label + verdict, colour=summary.judgement.colour, always=True)
 
 
 def _write(asked: _Asked, header: Header, summary: Summary, shown: list[Shown]) -> None:
-    """Write the files; the verdict has been printed, whatever becomes of them."""
+    """Write the files. The verdict was printed before, whatever becomes of them."""
     frozen = asked.write_baseline
     if frozen is not None and not summary.scope.signal:
         failed = [record.code for record in summary.records if record.status in ("failed", "error")]

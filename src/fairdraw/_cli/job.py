@@ -1,7 +1,7 @@
-"""What `fairdraw check` was asked to do, and the place where it is done: this process or a worker's.
+"""The work of `fairdraw check`, and the object that does it, in this process or in a worker.
 
 A `Job` is the command line as plain data, so that it can be sent to another process. A `Bench` loads the sampler and
-does one piece of the job at a time. The process that prints (`check_cli`) needs neither torch nor the sampler, and so
+runs one piece of the job at a time. The process that prints (`check_cli`) needs neither torch nor the sampler, so it
 survives whatever the sampler does to its process.
 """
 
@@ -22,7 +22,7 @@ from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, one_torch_thread, run_check
-from fairdraw._run.speed import estimate, in_order, measure
+from fairdraw._run.speed import estimate, in_order, measure, workload_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 __all__ = ["LEDGER", "Bench", "Job", "Pace", "Plan"]
 
 LEDGER = "the ledger"
-"""The piece of a job that stands beside the codes of checks."""
+"""The one piece of a job that is not the code of a check."""
 
 _WORTH_TIMING = 9
-"""Checks of a run that is timed first: fewer tell how long they take about as soon as timing would."""
+"""A run of at least so many checks is timed first. Fewer checks are done about as soon as the timing would be."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be done, as it was written on the command line.
+    """What is to be done with one sampler, as it was written on the command line.
 
     Args:
         keywords: Checks whose code or title has one of them; all if empty.
@@ -80,27 +80,32 @@ class Job:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast the sampler is, and what follows for the run. Found once, so that all processes plan the same.
+    """How fast the sampler is, and what follows for the run. Measured once, so that all processes plan the same.
 
     Args:
         scale: Of the profile: below 1 if only a part of it fits into the time budget.
         words: For the header.
         order: Codes of the checks, the cheapest first; empty if nothing was timed.
+        seconds: Expected for the whole run; 0 if nothing was timed.
     """
 
     scale: float = 1.0
     words: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a job comes down to once its sampler is known.
+    """The pieces of a job, which are known once its sampler is loaded.
 
     Args:
         pieces: Codes of the checks, in the order in which they are run; and the ledger, which is the last.
-        controls: What is said of each mutation control if the process that tries it is lost.
+        controls: The result of each mutation control if the process that tries it is lost.
         nothing: Why there is nothing to do; empty if there is something.
+        groups: Code to the workload whose draws the check shares with others.
+        titles: Piece to its code and title.
+        seconds: Expected for the whole run; 0 if unknown.
     """
 
     sampler_name: str
@@ -108,10 +113,13 @@ class Plan:
     pieces: tuple[str, ...]
     controls: tuple[Control, ...]
     nothing: str = ""
+    groups: dict[str, str] = dataclasses.field(default_factory=dict)
+    titles: dict[str, str] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class Bench:
-    """One job in one process: the sampler is loaded once, and checks of one workload share its draws.
+    """One job in one process. The sampler is loaded once, and checks of one workload share its draws.
 
     Raises:
         CannotStart: If the sampler, the reference or a file of the job cannot be used.
@@ -137,7 +145,7 @@ class Bench:
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 
     def load(self) -> None:
-        """Nothing more: that the bench was made is the answer."""
+        """Nothing more: the bench exists."""
 
     def time_sampler(self, num_workers: int) -> Pace:
         """Time the sampler for at most some seconds, and fit the run into what is left of the budget.
@@ -146,7 +154,7 @@ class Bench:
             num_workers: Processes that share the checks.
         """
         if len(self.checks) < _WORTH_TIMING and self.job.ends_at is None:
-            return Pace()  # the checks themselves tell sooner
+            return Pace()  # the checks themselves end sooner
         try:
             speed = measure(self.sampler, self.checks)
         except SamplerHangs as hangs:
@@ -157,15 +165,15 @@ class Bench:
             self.checks, self.sampler, self.profile, speed, budget=left, reference=reference, workers=num_workers
         )
         ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference)
-        return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered))
+        return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered), found.seconds)
 
     def adopt(self, pace: Pace) -> None:
-        """Go on at this pace."""
+        """Use this pace from now on."""
         self.pace, self.profile = pace, self.profile.scaled(pace.scale)
         self.session = dataclasses.replace(self.session, profile=self.profile)
 
     def plan(self) -> Plan:
-        """What is to be done, and the header that says so."""
+        """The pieces of the job, and the header of the run."""
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
         fairness = worded_fairness(self.checks, self.sampler, self.profile, self.job.seed)
         header = Header(
@@ -188,6 +196,9 @@ class Bench:
             pieces,
             tuple(one.control(untried=Untried.LOST) for one in self._mutants),
             nothing,
+            groups={check.code: key for check in self.checks if (key := workload_key(check))},
+            titles={check.code: check.id for check in self.checks},
+            seconds=self.pace.seconds,
         )
 
     def run(self, piece: str) -> CheckRecord:
@@ -203,7 +214,7 @@ class Bench:
             return planned.control(untried=Untried.LOST, detail=last_line(error))
 
     def draw_pictures(self, folder: Path) -> list[Path]:
-        """A picture per table; what was drawn in this process is not drawn again.
+        """A picture per table. What was drawn in this process is not drawn again.
 
         Raises:
             CannotStart: If Matplotlib is not installed.

@@ -1,24 +1,39 @@
-"""What the commands share: refusing a caller's mistake, and showing progress."""
+"""What the commands share: refusing wrong usage, colours, and showing progress."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 from fairdraw import __version__
+from fairdraw._report.summary import wrapped
 from fairdraw._run.loading import CannotStart, all_checks, all_questions
+from fairdraw._run.speed import worded_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from fairdraw._core.checks import AnyCheck, Question
 
-__all__ = ["EXIT_CODES", "Refused", "find_check", "find_question", "or_refuse", "wants_colour", "with_progress"]
+__all__ = [
+    "EXIT_CODES",
+    "Display",
+    "Refused",
+    "colour_option",
+    "find_check",
+    "find_question",
+    "or_refuse",
+    "wants_colour",
+]
 
 T = TypeVar("T")
 Q = TypeVar("Q", bound="AnyCheck | Question")
@@ -37,13 +52,13 @@ Exit codes:
 
 
 class Refused(click.ClickException):
-    """A caller's mistake: one sentence, exit code 2."""
+    """Wrong usage: one sentence, exit code 2."""
 
     exit_code = 2
 
 
 def or_refuse(action: Callable[[], T]) -> T:
-    """What `action` gives; its refusal ends the program."""
+    """The result of `action`; its refusal ends the program."""
     try:
         return action()
     except CannotStart as error:
@@ -56,7 +71,7 @@ def find_check(code: str) -> AnyCheck:
 
 
 def find_question(code: str) -> Question:
-    """The question of that code: a check, or what is asked beside them."""
+    """The question of that code: a check, or one that an option of its own runs."""
     return _of_code(code, all_questions())
 
 
@@ -70,34 +85,116 @@ def _of_code(code: str, known: Iterable[Q]) -> Q:
 def wants_colour() -> bool | None:
     """Whether to colour, by the environment: `NO_COLOR`, else `FORCE_COLOR`, whatever their values unless empty.
 
-    `None` if neither does: then a terminal gets colours, and nothing else.
+    `None` if neither is set: then a terminal gets colours, and nothing else does.
     """
     if os.environ.get("NO_COLOR"):
         return False
     return True if os.environ.get("FORCE_COLOR") else None
 
 
-def with_progress(
-    what: str, total: int, results: Iterable[T], line: Callable[[T], str | None], into: list[T]
-) -> list[T]:
-    """Put `results` into a list: under a bar on a terminal, a line each elsewhere.
+def _set_colour(context: click.Context, _: click.Parameter, value: str) -> None:
+    context.color = {"auto": wants_colour(), "always": True, "never": False}[value]
+
+
+colour_option = click.option(
+    "--color",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    is_eager=True,
+    expose_value=False,
+    callback=_set_colour,
+    help="Colours; auto: on a terminal, unless NO_COLOR or FORCE_COLOR is set.",
+)
+
+_REST = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+
+HEARTBEAT_SECONDS = 30.0
+"""Where output is no terminal, a line at least this often says that the run is alive."""
+
+
+class Display:
+    """Shows what a run does: bars on a terminal, lines elsewhere, nothing of it if quiet. Use it as a context manager.
 
     Args:
-        into: What was found stands there even if an exception ends the collecting.
+        quiet: Show no progress; `say` prints nothing.
+        clock: In seconds.
     """
-    # FORCE_COLOR asks for colours, not for a bar that moves in a file.
-    console = Console(highlight=False, markup=False, soft_wrap=True, force_terminal=sys.stdout.isatty())
-    if not console.is_terminal:
-        for result in results:
-            into.append(result)
-            text = line(result)
-            if text is not None:
-                click.echo(text)
-        return into
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        for result in results:
-            bar.advance(task)
-            into.append(result)
-    return into
+
+    def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_terminal = sys.stdout.isatty()
+        self._quiet, self._clock = quiet, clock
+        self._last_sign = self._began = clock()
+        self._tasks: dict[str, TaskID] = {}
+        self._bars: Progress | None = None
+        if self.is_terminal and not quiet:
+            context = click.get_current_context(silent=True)
+            no_colour = context is not None and context.color is False
+            # FORCE_COLOR requests colours, not a bar that moves in a file.
+            console = Console(highlight=False, markup=False, force_terminal=True, no_color=no_colour or None)
+            self._bars = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=14),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rest]}", markup=False, table_column=_REST),
+                console=console,
+                transient=True,
+                expand=True,
+            )
+
+    def __enter__(self) -> Display:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def say(self, text: str, *, colour: str | None = None, always: bool = False) -> None:
+        """Print a permanent line, above the bars; wrapped at words on a terminal.
+
+        Args:
+            always: Even if quiet.
+        """
+        if self._quiet and not always:
+            return
+        self._last_sign = self._clock()
+        if self.is_terminal:
+            text = wrapped(text, min(shutil.get_terminal_size().columns, 100))
+        is_live = self._bars is not None and self._bars.live.is_started
+        if self._bars is None or not is_live:
+            click.secho(text, fg=colour, bold=colour is not None)
+            return
+        style = "" if colour is None else f"bold {colour}"
+        self._bars.console.print(Text(text, style=style), soft_wrap=True)
+
+    def show(
+        self,
+        name: str,
+        done: int,
+        total: int,
+        running: Mapping[str, float],
+        expected: float = 0.0,
+    ) -> None:
+        """Show how far a sampler is.
+
+        Args:
+            name: The sampler, and whether checks or controls are run.
+            running: What runs now, and since when.
+            expected: Seconds that the whole run is expected to take; 0 if unknown.
+        """
+        now = self._clock()
+        about = f" of about {worded_seconds(expected)}" if expected else ""
+        if self._bars is not None:
+            rest = f"{worded_seconds(now - self._began)}{about}  {'; '.join(running)}"
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=total, rest=rest)
+            self._bars.update(self._tasks[name], completed=done, rest=rest)
+        elif now - self._last_sign >= HEARTBEAT_SECONDS:
+            current = "; ".join(f"{what} ({worded_seconds(now - since)})" for what, since in running.items())
+            self.say(f"... {name}: {done} of {total} after {worded_seconds(now - self._began)}{about}; now: {current}")
+
+    def drop(self, name: str) -> None:
+        """Remove the bar of what is done."""
+        if self._bars is not None and name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(name))

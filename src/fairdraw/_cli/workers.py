@@ -1,7 +1,10 @@
-"""Processes that do a job's pieces, and what becomes of a piece whose process dies or hangs.
+"""Processes that run the pieces of a job, and what becomes of a piece whose process dies or hangs.
 
-The sampler lives in workers; the process that prints only waits for them. So a sampler that kills its process, hangs or
-exhausts the memory costs one check, which is named; a fresh worker goes on with the rest.
+The sampler lives in worker processes. The process that prints only waits for them. So a sampler that kills its process,
+hangs or exhausts the memory costs one check, which is named. A fresh worker goes on with the rest.
+
+Nothing here blocks. Generators yield `None` while there is nothing new; `wait_for` waits for all of them. So several
+samplers can be run side by side. Each worker has one sampler, so samplers cannot influence each other.
 
 With no workers at all (`-n 0`) everything is done in this process: for debuggers, and for samplers that are known.
 """
@@ -14,8 +17,9 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Generator
 from multiprocessing import connection, get_context, parent_process
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from fairdraw._cli.job import LEDGER, Bench, Job, Pace, Plan
 from fairdraw._core import pulse
@@ -23,46 +27,64 @@ from fairdraw._run.loading import CannotStart, all_checks
 from fairdraw._run.runner import unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from multiprocessing.connection import Connection
     from pathlib import Path
 
     from fairdraw._run.controls import Control
     from fairdraw._run.runner import CheckRecord
 
-__all__ = ["Crew", "Here", "open_crew"]
+__all__ = ["Crew", "Here", "Steps", "open_crew", "wait_for"]
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Yields while there is nothing new, and returns the result."""
 
 _MOST_LOST = 4
-"""Processes in a row that may be lost before the rest is given up: a sampler may kill every one of them."""
+"""Processes in a row that may be lost before the rest is given up. A sampler may kill every one of them."""
 
 _GRACE_SECONDS = 10.0
-"""Added to the time of a call, so that the alarm in the worker comes first: it costs one check and no process."""
+"""Added to the time limit of a call, so that the alarm in the worker comes first. It costs one check and no process."""
 
 _STARTING_SECONDS = 600.0
-"""How long a worker may take to load the sampler: compilers and model weights are slow, and rightly so."""
+"""How long a worker may take to load the sampler. Compilers and model weights are slow."""
 
 
 class Crew(Protocol):
-    """Who does a job. Pieces are done one after the other or side by side; what is found does not depend on it."""
+    """Runs a job. Pieces are run one after the other or side by side; the results do not depend on it.
 
-    def plan(self) -> Plan:
-        """Load the sampler and say what is to be done.
+    Args:
+        number: Processes that it may use now.
+    """
+
+    number: int
+
+    def plan(self) -> Steps[Plan]:
+        """Load the sampler and list what is to be done.
 
         Raises:
             CannotStart: If the job cannot be done, or its process dies.
         """
         ...
 
-    def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
+    def records(self, plan: Plan) -> Iterator[CheckRecord | None]:
         """A record of every piece, as soon as it is there."""
         ...
 
-    def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
-        """What became of each mutation control."""
+    def controls(self, plan: Plan) -> Iterator[Control | None]:
+        """The result of each mutation control."""
         ...
 
-    def draw_pictures(self, folder: Path) -> list[Path]:
+    def draw_pictures(self, folder: Path) -> Steps[list[Path]]:
         """Pictures of what was drawn."""
+        ...
+
+    def running(self) -> dict[Any, float]:  # Any: a piece, or the number of a mutation control
+        """What runs now, and since when, by `time.monotonic`."""
+        ...
+
+    def signs(self) -> list[Any]:  # Any: what `connection.wait` takes
+        """One of these is ready as soon as there is something new."""
         ...
 
     def close(self) -> None:
@@ -71,25 +93,40 @@ class Crew(Protocol):
 
 
 class Here:
-    """The job in this process: nothing protects it from the sampler."""
+    """Runs the job in this process. Nothing protects it from the sampler."""
 
     def __init__(self, job: Job, call_timeout: float) -> None:
         pulse.limit_calls(call_timeout)
-        self._job = job
+        self._job, self.number = job, 1
+        self._running: dict[Any, float] = {}
 
-    def plan(self) -> Plan:
+    def plan(self) -> Steps[Plan]:
+        yield
         self._bench = Bench(self._job)
         self._bench.adopt(self._bench.time_sampler(1))
         return self._bench.plan()
 
-    def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
-        return map(self._bench.run, pieces)
+    def records(self, plan: Plan) -> Iterator[CheckRecord | None]:
+        return self._one_by_one(self._bench.run, plan.pieces)
 
-    def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
-        return map(self._bench.control, range(len(planned)))
+    def controls(self, plan: Plan) -> Iterator[Control | None]:
+        return self._one_by_one(self._bench.control, range(len(plan.controls)))
 
-    def draw_pictures(self, folder: Path) -> list[Path]:
+    def _one_by_one(self, run: Callable[[Any], T], arguments: Iterable[Any]) -> Iterator[T | None]:
+        for argument in arguments:
+            self._running = {argument: time.monotonic()}
+            yield None  # the display shows what runs now
+            yield run(argument)
+
+    def draw_pictures(self, folder: Path) -> Steps[list[Path]]:
+        yield
         return self._bench.draw_pictures(folder)
+
+    def running(self) -> dict[Any, float]:
+        return self._running
+
+    def signs(self) -> list[Any]:
+        return []
 
     def close(self) -> None:
         pulse.limit_calls(None)
@@ -102,6 +139,13 @@ def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
         call_timeout: Seconds after which one call of the sampler counts as hanging.
     """
     return Workers(job, num_workers, call_timeout) if num_workers else Here(job, call_timeout)
+
+
+def wait_for(crews: Iterable[Crew]) -> None:
+    """Wait until there is something new, for a second at most; not at all for what runs in this process."""
+    signs = [sign for crew in crews for sign in crew.signs()]
+    if signs:
+        connection.wait(signs, timeout=1.0)
 
 
 # -- in the worker --------------------------------------------------------------------------------------------------
@@ -117,7 +161,7 @@ def _work(
     beat: Any,  # Any: a shared double of ctypes
     call_timeout: float,
 ) -> None:
-    """Do what is ordered until the pipe closes. Ctrl-C goes to the printing process, which decides."""
+    """Execute orders until the pipe closes. Ctrl-C is handled by the printing process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     pulse.limit_calls(call_timeout)
@@ -140,7 +184,7 @@ def _work(
 
 
 def _leave_with_parent() -> None:
-    """A worker does not outlive the process that started it, however that one ended."""
+    """End this worker when the process that started it ends, however it ended."""
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -151,15 +195,15 @@ def _leave_with_parent() -> None:
 
 
 class _Lost(Exception):
-    """A worker is gone; the text says how."""
+    """A worker ended; the text says how."""
 
 
 class _Refused(Exception):
-    """A worker lives and cannot do the job; the text says why."""
+    """A worker cannot do the job; the text says why."""
 
 
 class _Worker:
-    """One process. It does what is ordered, one order at a time.
+    """One process, which executes one order at a time.
 
     Args:
         call_timeout: Seconds after which a call of the sampler counts as hanging.
@@ -176,18 +220,19 @@ class _Worker:
 
     @property
     def signs(self) -> list[Any]:  # Any: what `connection.wait` takes
-        """Something is ready when it answered or ended."""
+        """One of these is ready when the worker answered or ended."""
         return [self.pipe, self._process.sentinel]
 
     def order(self, what: str, argument: Any = None) -> None:  # Any: of the bench's method
+        self.since = time.monotonic()
         self._beat.value = time.time() if self._limit == _STARTING_SECONDS else 0.0
         with contextlib.suppress(OSError):  # it died waiting; `answer` says so
             self.pipe.send((what, argument))
 
     def require_trace(self) -> None:
-        """Raise `_Lost` if the process ended, or a call of the sampler or its loading lasts too long.
+        """Raise `_Lost` if the process ended, or if a call of the sampler or its loading takes too long.
 
-        A child that the sampler forked keeps pipe and sentinel open after its parent died: the exit code tells.
+        A child that the sampler forked keeps pipe and sentinel open after its parent died, so the exit code is read.
         """
         if self._process.exitcode is not None:
             raise _Lost(_cause_of_death(self._process.exitcode))
@@ -197,7 +242,7 @@ class _Worker:
             raise _Lost(f"the sampler did not answer within {self._limit:g} s; its process was ended")
 
     def answer(self) -> Any:  # Any: what the bench's method returns
-        """The answer, which is there or will never come.
+        """The answer, which is ready or will never come.
 
         Raises:
             _Lost: If the process ended.
@@ -232,48 +277,66 @@ class Workers:
     """Processes, each with the sampler loaded. A piece whose process is lost becomes an `incomplete` record."""
 
     def __init__(self, job: Job, number: int, call_timeout: float) -> None:
-        self._job, self._number, self._call_timeout = job, number, call_timeout
+        self.number = number
+        self._job, self._call_timeout = job, call_timeout
         self._idle: list[_Worker] = []
         self._busy: dict[_Worker, Any] = {}  # Any: the argument of the order
+        self._last_group: dict[_Worker, Any] = {}  # Any: as `_spread`
         self._num_lost = 0
         self._pace: Pace | None = None
 
-    def plan(self) -> Plan:
+    def plan(self) -> Steps[Plan]:
         try:
-            self._ask("load")
-            pace = self._timed()
-            self._ask("adopt", pace)
-            found = cast("Plan", self._ask("plan"))
+            yield from self._ask("load")
+            pace = yield from self._timed()
+            yield from self._ask("adopt", pace)
+            found: Plan = yield from self._ask("plan")
             self._pace = pace
-            self._name = found.sampler_name
             return found
         except _Lost as lost:
             raise CannotStart(f"sampler {self._job.spec!r} could not be loaded: {lost}.") from None
 
-    def _timed(self) -> Pace:
-        """The pace of the sampler; one that does not survive being timed is run all the same, check by check."""
+    def _timed(self) -> Steps[Pace]:
+        """The pace of the sampler. One that does not survive being timed is run all the same, check by check."""
         try:
-            return cast("Pace", self._ask("time_sampler", self._number))
+            pace: Pace = yield from self._ask("time_sampler", self.number)
         except _Lost as lost:
             self._num_lost = 0
             return Pace(words=(f"the sampler could not be timed: {lost}",))
+        return pace
 
-    def records(self, pieces: Sequence[str]) -> Iterator[CheckRecord]:
-        """Checks first, spread over the workers; the ledger needs the draws of all of them and is the last."""
-        for own in ([piece for piece in pieces if piece != LEDGER], [piece for piece in pieces if piece == LEDGER]):
-            for piece, record in self._spread("run", own):
-                yield self._unfinished(piece, str(record)) if isinstance(record, _Lost) else record
+    def records(self, plan: Plan) -> Iterator[CheckRecord | None]:
+        """Checks first, spread over the workers. The ledger needs the draws of all of them and comes last."""
+        checks = [piece for piece in plan.pieces if piece != LEDGER]
+        for own in (checks, [LEDGER] if LEDGER in plan.pieces else []):
+            for found in self._spread("run", own, lambda piece: plan.groups.get(piece, piece)):
+                if found is None:
+                    yield None
+                    continue
+                piece, record = found
+                yield _unfinished(piece, plan, str(record)) if isinstance(record, _Lost) else record
 
-    def controls(self, planned: Sequence[Control]) -> Iterator[Control]:
+    def controls(self, plan: Plan) -> Iterator[Control | None]:
         self._num_lost = 0  # the sampler is not called any more
-        for number, control in self._spread("control", range(len(planned))):
-            yield planned[number] if isinstance(control, _Lost) else control
+        for found in self._spread("control", range(len(plan.controls))):
+            if found is None:
+                yield None
+                continue
+            number, control = found
+            yield plan.controls[number] if isinstance(control, _Lost) else control
 
-    def draw_pictures(self, folder: Path) -> list[Path]:
+    def draw_pictures(self, folder: Path) -> Steps[list[Path]]:
         try:
-            return cast("list[Path]", self._ask("draw_pictures", folder))
+            written: list[Path] = yield from self._ask("draw_pictures", folder)
         except _Lost as lost:
             raise CannotStart(f"pictures could not be drawn: {lost}.") from None
+        return written
+
+    def running(self) -> dict[Any, float]:
+        return {argument: worker.since for worker, argument in self._busy.items()}
+
+    def signs(self) -> list[Any]:
+        return [sign for worker in self._busy for sign in worker.signs]
 
     def close(self) -> None:
         for worker in [*self._idle, *self._busy]:
@@ -281,31 +344,53 @@ class Workers:
         self._idle.clear()
         self._busy.clear()
 
-    def _ask(self, what: str, argument: Any = None) -> Any:  # Any: as `_Worker.order`, as `_Worker.answer`
+    def _ask(self, what: str, argument: Any = None) -> Steps[Any]:  # Any: as `_Worker.order`, as `_Worker.answer`
         """One order, and its answer; raises `_Lost` or `CannotStart`."""
-        ((_, answer),) = self._spread(what, [argument])
+        answer = None
+        for found in self._spread(what, [argument]):
+            if found is None:
+                yield
+            else:
+                _, answer = found
         if isinstance(answer, _Lost):
             raise answer
         return answer
 
-    def _spread(self, what: str, arguments: Iterable[Any]) -> Iterator[tuple[Any, Any]]:  # Any: as `_Worker.order`
-        """Arguments and their answers, as they come; `_Lost` stands for an answer that will never come."""
+    def _spread(
+        self,
+        what: str,
+        arguments: Iterable[Any],
+        group_of: Callable[[Any], Any] = lambda argument: argument,
+    ) -> Iterator[tuple[Any, Any] | None]:  # Any: as `_Worker.order`
+        """Arguments and their answers, as they come; `None` if there is none; `_Lost` for an answer that never comes.
+
+        Args:
+            group_of: Arguments of one group share work, so one worker takes all of them where possible.
+        """
         waiting = deque(arguments)
         while waiting or self._busy:
-            while waiting and len(self._busy) < self._number and self._num_lost < _MOST_LOST:
+            while waiting and len(self._busy) < self.number and self._num_lost < _MOST_LOST:
                 worker = self._idle.pop() if self._idle else _Worker(self._job, self._pace, self._call_timeout)
-                self._busy[worker] = waiting.popleft()
-                worker.order(what, self._busy[worker])
+                busy_groups = {group_of(argument) for argument in self._busy.values()}
+                argument = _take(waiting, group_of, self._last_group.get(worker), busy_groups)
+                self._busy[worker], self._last_group[worker] = argument, group_of(argument)
+                worker.order(what, argument)
             if not self._busy:
                 yield (
                     waiting.popleft(),
                     _Lost(f"not run: the last {self._num_lost} processes of this sampler were lost"),
                 )
-            yield from self._answers()
+                continue
+            is_quiet = True
+            for answer in self._answers():
+                is_quiet = False
+                yield answer
+            if is_quiet:
+                yield None
 
     def _answers(self) -> Iterator[tuple[Any, Any]]:  # Any: as `_spread`
-        """What is ready now; waits a second for it."""
-        ready = set(connection.wait([sign for worker in self._busy for sign in worker.signs], timeout=1.0))
+        """What is ready now."""
+        ready = set(connection.wait(self.signs(), timeout=0))
         for worker in list(self._busy):
             try:
                 if not ready.intersection(worker.signs):
@@ -321,9 +406,20 @@ class Workers:
                 raise CannotStart(str(refusal)) from None
             yield self._busy.pop(worker), answer
 
-    def _unfinished(self, piece: str, reason: str) -> CheckRecord:
-        """The record of a piece whose process is lost; the checks are loaded here only for this."""
-        if piece == LEDGER:
-            raise CannotStart(f"{LEDGER} was not entered: {reason}.")
-        check = next(check for check in all_checks() if check.code == piece)
-        return unfinished(check, self._name, reason)
+
+def _take(waiting: deque[T], group_of: Callable[[T], Any], own: Any, busy: set[Any]) -> T:  # Any: as `_spread`
+    """Remove the next argument: of the worker's own group, else of one that no worker has, else the first."""
+    groups = [group_of(argument) for argument in waiting]
+    free = (index for index, group in enumerate(groups) if group not in busy)
+    index = groups.index(own) if own in groups else next(free, 0)
+    argument = waiting[index]
+    del waiting[index]
+    return argument
+
+
+def _unfinished(piece: str, plan: Plan, reason: str) -> CheckRecord:
+    """The record of a piece whose process is lost. Only here does this process load the checks."""
+    if piece == LEDGER:
+        raise CannotStart(f"{LEDGER} was not entered: {reason}.")
+    check = next(check for check in all_checks() if check.code == piece)
+    return unfinished(check, plan.sampler_name, reason)

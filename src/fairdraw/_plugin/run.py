@@ -30,6 +30,7 @@ from fairdraw._report.summary import (
     Summary,
     count_checks,
     failure_text,
+    start_of_run,
     worded_fairness,
 )
 from fairdraw._report.verdict import GREEN, NOTHING_RUN
@@ -94,6 +95,7 @@ class PytestRun:
         self._files = RunFiles(
             config.getoption("fairdraw_json"), config.getoption("fairdraw_html"), option="--fairdraw-"
         )
+        self._began = time.monotonic()
         budget = config.getoption("fairdraw_time_budget")
         self._ends_at = None if budget is None else time.time() + budget
 
@@ -113,6 +115,11 @@ class PytestRun:
     def sampler_for(self, contract: str) -> AnySampler:
         """The sampler under test for checks of `contract`: the named one, or the default of the contract."""
         return self._loaded(self._spec(contract))
+
+    def sampler_or_fail(self, contract: str) -> AnySampler:
+        """The same; what cannot be loaded fails the test in one sentence."""
+        __tracebackhide__ = True
+        return _or_failed(lambda: self.sampler_for(contract))
 
     def _spec(self, contract: str) -> str:
         return str(self.config.getoption("sampler") or CONTRACTS[contract].default)
@@ -148,7 +155,7 @@ class PytestRun:
         __tracebackhide__ = True
         first = next(check for check in all_checks() if check.code == mutant.caught_by[0])
         contract = first.contract
-        sampler = _or_failed(lambda: self.sampler_for(contract))
+        sampler = self.sampler_or_fail(contract)
         checks = all_checks(contract=contract)
         collected = _about_contract(item.session.items, contract) or [first]
         session = self._sessions.get(contract) or self._open(collected)[0]
@@ -199,9 +206,8 @@ class PytestRun:
         if self._sampler_was_named:
             _or_usage_error(lambda: self.named)
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Leave out the checks of other suites, and of other contracts than the named sampler's."""
+    def leave_out(self, items: list[pytest.Item]) -> None:
+        """Deselect the checks of other suites, and of other contracts than the named sampler's."""
         only, contract = self.config.getoption("fairdraw_only"), self._contract_asked()
         asked = [(item, check) for item in items if (check := _about(item))]
         others = [
@@ -323,7 +329,8 @@ class PytestRun:
         if exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             name = pytest.ExitCode(exit_status).name if exit_status in set(pytest.ExitCode) else str(exit_status)
             outside = f"pytest ended with {name}, see above"
-        return Summary(self.records, self.controls, self._ending.scope(self._narrowed(), outside))
+        seconds = time.monotonic() - self._began
+        return Summary(self.records, self.controls, self._ending.scope(self._narrowed(), outside), seconds)
 
     def _narrowed(self) -> str:
         """What the user left out by name."""
@@ -379,7 +386,7 @@ class PytestRun:
         contracts = {c: [k for k in checks.values() if k.contract == c] for c in CONTRACTS}
         about = {c: self._open(listed)[1] for c, listed in contracts.items() if listed}
         samplers = self._samplers_of(asked)
-        option = self.config.option
+        option, (started, commit) = self.config.option, start_of_run()
         return Header(
             sampler=", ".join(samplers),
             device=", ".join(sorted({sampler.device for sampler in samplers.values()})),
@@ -388,6 +395,8 @@ class PytestRun:
             reference=_joined(about, "none of these checks needs one"),
             checks=count_checks(checks.values()),
             fairness=self._fairness(checks.values(), list(samplers.values())),
+            started=started,
+            commit=commit,
         )
 
     def _samplers_of(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:

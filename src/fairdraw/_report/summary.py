@@ -1,9 +1,14 @@
-"""Say what happened: header, failure_reports, summary. Reads records, knows neither pytest nor click."""
+"""The text of a run: header, failure reports and summary. It reads records and knows neither pytest nor click."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import platform
+import re
+import subprocess
+import textwrap
+import time
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +37,9 @@ __all__ = [
     "broken_texts",
     "failure_text",
     "progress_line",
+    "start_of_run",
     "worded_fairness",
+    "wrapped",
 ]
 
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
@@ -41,7 +48,7 @@ NO_STATISTICS = "no statistical checks in this run"
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of what the result depends on, without importing any of it."""
+    """Versions of the packages that the result depends on. None of them is imported."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -51,15 +58,27 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
+def start_of_run() -> tuple[str, str]:
+    """Date of a run that starts now, and the commit of the repository in which it starts; empty if there is none."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        commit = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):  # no git, or no repository
+        commit = ""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), commit
+
+
 @dataclass(frozen=True)
 class Header:
-    """What a reader must know before a verdict means anything.
+    """What a reader must know to interpret the verdict.
 
     Args:
-        sampler: As it was asked for.
-        reference: Whom differential checks compare with, or why there is nobody.
-        fairness: Alpha of the run, the TV that it can see and at what power.
+        sampler: As it was named by the user.
+        reference: The sampler that differential checks compare with, or why there is none.
+        fairness: Alpha of the run, the TV that it detects, and the power.
         duration: How long the run is expected to take; empty if the sampler was not timed.
+        started: Date of the run.
+        commit: Of the repository in which the run was started; empty if there is none.
     """
 
     sampler: str
@@ -72,6 +91,8 @@ class Header:
     suite_version: str = __version__
     versions: dict[str, str] = dataclasses.field(default_factory=installed_versions)
     duration: str = ""
+    started: str = ""
+    commit: str = ""
 
     def lines(self) -> list[str]:
         """The header as text."""
@@ -93,9 +114,9 @@ def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:
 
 
 def worded_fairness(checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int) -> str:
-    """Alpha of the run, the TV that it can see and at what power; from the plans, before anything is drawn.
+    """Alpha of the run, the TV that it detects, and the power; from the plans, before anything is drawn.
 
-    The sampler is `Any`: of the contract that the checks are about.
+    The sampler is `Any`: of the checks' contract.
     """
     if not any(check.suite == "statistical" for check in checks):
         return NO_STATISTICS
@@ -106,23 +127,28 @@ def worded_fairness(checks: Iterable[AnyCheck], sampler: Any, profile: Profile, 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run amounts to."""
+    """The results of a run.
+
+    Args:
+        seconds: Of the whole run, on the wall clock.
+    """
 
     records: Sequence[CheckRecord]
     controls: Sequence[Control] = ()
     scope: Scope = dataclasses.field(default_factory=Scope)
+    seconds: float = 0.0
 
     def count(self, *statuses: str) -> int:
         return sum(record.status in statuses for record in self.records)
 
     @cached_property
     def causes(self) -> list[Cause]:
-        """What makes the run red, the first to be read first."""
+        """The causes of the failures, the first to be read first."""
         return find_causes(self.records)
 
     @property
     def missed(self) -> list[Control]:
-        """Mutants that show a blind check; one that only this run is too weak to see is not among them."""
+        """Mutants that show a blind check, without those that only this run's numbers are too small to detect."""
         return [control for control in self.controls if control.is_blind]
 
     @cached_property
@@ -143,8 +169,7 @@ class Summary:
         """The summary as text."""
         return [
             self._counts(),
-            *self._reasons("skipped"),
-            *self._unsupported(),
+            *self.skips(),
             *self._undecided(),
             *(f"  {line}" for line in budget_report(self.records)),
             *(f"  incomplete {record.id}: {record.reason}" for record in self.records if record.status == "incomplete"),
@@ -159,17 +184,34 @@ class Summary:
             self.verdict,
         ]
 
+    @property
+    def coverage(self) -> str:
+        """How many of the checks were run."""
+        num_skipped, num_not_run = self.count("skipped"), self.scope.not_run
+        total = len(self.records) + num_not_run
+        not_run = f", not run {num_not_run}" if num_not_run else ""
+        return f"run {len(self.records) - num_skipped} of {total} checks, skipped {num_skipped}{not_run}"
+
     def _counts(self) -> str:
-        """How many checks were run, and what became of them."""
-        run = len(self.records) - self.count("skipped")
-        counts = [f"{self.count(status)} {status}" for status in ("passed", "failed", "xfailed", "skipped")]
+        """How many checks were run, and their results."""
+        counts = [f"{self.count(status)} {status}" for status in ("passed", "failed", "xfailed")]
         rare = ("error", "xpassed", "inconclusive", "incomplete")
         counts += [f"{self.count(status)} {status}" for status in rare if self.count(status)]
-        not_run = f"; not run: {self.scope.not_run}" if self.scope.not_run else ""
-        return f"{run} run: {', '.join(counts)}{not_run}"
+        return f"{self.coverage}: {', '.join(counts)}"
+
+    def skips(self) -> list[str]:
+        """How many checks each unsupported capability costs, and a line per reason. A check may need several."""
+        skipped = [record for record in self.records if record.status == "skipped"]
+        found = [match for record in skipped if (match := _UNSUPPORTED.match(record.reason))]
+        words = {word for match in found for word in re.split(r", | and ", match[1])}
+        costs = Counter(word for record in skipped for word in words if word in record.needs)
+        each = ", ".join(f"{word}: {cost}" for word, cost in costs.most_common())
+        lines = [f"{len(found)} of {len(self.records)} checks skipped as unsupported ({each})"] if costs else []
+        reasons = Counter(record.reason for record in skipped)
+        return lines + [f"  {count} skipped: {reason}" for reason, count in reasons.most_common()]
 
     def _undecided(self) -> list[str]:
-        """Checks without a decision, grouped by reason; those that time left undecided have a report of their own."""
+        """Checks without a decision, grouped by reason, without those that the time budget left undecided."""
         codes: dict[str, list[str]] = {}
         for record in self.records:
             if record.status == "inconclusive" and not undecided_by_budget(record):
@@ -177,7 +219,7 @@ class Summary:
         return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
 
     def _unseen(self) -> list[str]:
-        """Known failures that did not show in a run too small to call them gone, counted and named."""
+        """Known failures that did not occur in a run too small to call them gone, counted and named."""
         unseen = [record for record in self.records if record.reason.startswith(UNSEEN)]
         if not unseen:
             return []
@@ -186,57 +228,31 @@ class Summary:
         ]
 
     def _where_to_start(self) -> list[str]:
-        """One fault breaks many promises; the first failure_report is the one to read, and one apart may be another
-        fault.
-        """
+        """The failure to read first: one fault breaks many checks. A lone property failure may be another fault."""
         failure_report = self.causes[0].told.failure_report if self.causes else None
         if failure_report is None:
             return []
         apart = next((cause.told.code for cause in self.causes[1:] if cause.is_a_property), "")
-        beside = f"; apart from it: {apart}" if apart and has_a_lone_property(self.causes) else ""
+        beside = f"; probably another fault: {apart}" if apart and has_a_lone_property(self.causes) else ""
         return [
             f"start with {failure_report.code} {failure_report.title}: fairdraw explain {failure_report.code}{beside}"
         ]
 
-    def _unsupported(self) -> list[str]:
-        """What each unsupported capability costs; a check may need several of them."""
-        skipped = [record for record in self.records if record.status == "skipped"]
-        words = {
-            word
-            for record in skipped
-            for word, unsupported, _ in [record.reason.partition(" is unsupported: ")]
-            if unsupported
-        }
-        costs = Counter(word for record in skipped for word in words if word in record.needs)
-        if not costs:
-            return []
-        told = ", ".join(f"{word} unsupported: {cost}" for word, cost in costs.most_common())
-        return [f"not asked: {len(skipped)} of {len(self.records)} checks; {told}"]
-
     def to_declare(self) -> list[str]:
-        """The capabilities that the sampler probably lacks, as the lines that decline them; empty if there are none."""
+        """The capabilities that the sampler probably lacks, as the lines that declare them; empty if there are none."""
         lacking = [cause for cause in self.causes if cause.missing]
         lines = [
-            f'    "{cause.missing}": "say why",  # broken: {", ".join(record.code for record in cause.records)}; '
-            f"then not asked: {cause.num_needing}"
+            f'    "{cause.missing}": "say why",  # failed: {", ".join(record.code for record in cause.records)}; '
+            f"checks that this skips: {cause.num_needing}"
             for cause in lacking
         ]
-        return (
-            ["never promised? What the adapter does not support, with its reason, is not asked:", *lines]
-            if lines
-            else []
-        )
+        return ["Possibly unsupported. To skip these checks, declare:", *lines] if lines else []
 
     def _used(self) -> str:
-        """Cases tried and draws judged; statistical checks of one subject judge the same draws."""
+        """Cases run and draws counted. Statistical checks of one workload count the same draws."""
         draws = sum(record.cases for record in self.records if record.suite == "statistical")
         cases = sum(record.cases for record in self.records if record.suite != "statistical")
         return f"cases used: {cases}" + (f"; draws judged: {draws}" if draws else "")
-
-    def _reasons(self, status: str) -> list[str]:
-        """Reasons, grouped, the most frequent first."""
-        reasons = Counter(record.reason for record in self.records if record.status == status)
-        return [f"  {status} {count}: {reason}" for reason, count in reasons.most_common()]
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
         return {
@@ -244,6 +260,7 @@ class Summary:
             "verdict": self.verdict,
             "not_run": self.scope.not_run,
             "signal": self.scope.signal,
+            "seconds": round(self.seconds, 1),
             **{status: self.count(status) for status in get_args(Status)},
             "cases": sum(record.cases for record in self.records),
             "controls": controls_to_json(self.controls),
@@ -251,44 +268,85 @@ class Summary:
         }
 
 
+_UNSUPPORTED = re.compile(r"(.+?) (?:is|are) (?:unsupported|unsupported): ")
+
+
 def progress_line(record: CheckRecord) -> str:
-    """One finished check as one line."""
+    """One finished check as one line; of a failure also the effect."""
     used = f"{record.cases} {'draws' if record.suite == 'statistical' else 'cases'}, {record.seconds:.1f} s"
     detail = record.reason if record.status in ("skipped", "inconclusive", "incomplete") else used
-    return f"{record.status:12} {record.id} ({detail})"
+    effect = f"\n  {record.failure_report.effect}" if record.is_broken and record.failure_report is not None else ""
+    return f"{record.status:12} {record.id} ({detail}){effect}"
 
 
 def failure_text(record: CheckRecord) -> str:
-    """How a broken record is told: its failure_report, or that a known defect is gone."""
+    """The report of a record that is not green: its failure, or that a known failure is gone."""
     if record.failure_report is not None:
         return "\n".join(record.failure_report.lines())
     if record.status in ("inconclusive", "incomplete"):
         return f"{record.id}\nmeaning: {record.status.upper()}, which is never green\neffect: {record.reason}"
     return (
         f"{record.id}\n"
-        f"meaning: a known defect was not seen in {record.cases} cases; known defects are strict\n"
+        f"meaning: a known failure did not occur in {record.cases} cases; known failures are strict\n"
         f"effect: expected to fail because: {record.reason}\n"
         f"reproduce: if it is fixed, remove {record.code} from {record.source}"
     )
 
 
 def broken_texts(causes: Iterable[Cause]) -> list[str]:
-    """How what is broken is told: one failure_report per cause, with the codes of the others."""
+    """One failure report per cause, with the codes of the other checks that it breaks."""
     return ["\n".join([failure_text(cause.told), *advice(cause)]) for cause in causes]
 
 
 def advice(cause: Cause) -> list[str]:
-    """What only the run as a whole shows, a line each: who else is broken so, and what may be behind it."""
+    """What only the run as a whole shows, a line each: which checks fail in the same way, and the likely reason."""
     lines = []
     others = [record.code for record in cause.records[1:]]
     if cause.missing:
-        more = f"; broken, too: {', '.join(others)}" if others else ""
-        lines.append(f"note: needs {cause.missing}, which the sampler may never have promised{more}")
+        more = f"; also failed: {', '.join(others)}" if others else ""
+        lines.append(f"note: needs {cause.missing}, which the sampler possibly does not support{more}")
     elif others:
-        lines.append(f"note: the same in {len(others)} more checks: {', '.join(others)}")
+        lines.append(f"note: {len(others)} more checks fail in the same way: {', '.join(others)}")
     if cause.rests_on:
         lines.append(
-            f"note: broken, too: {', '.join(cause.rests_on)}. A wrong distribution of single rows breaks this promise as well: "
-            "look there first"
+            f"note: also failed: {', '.join(cause.rests_on)}. A wrong distribution of single rows breaks this check, "
+            "too: look there first"
         )
     return lines
+
+
+_COMMAND_LABELS = ("reproduce:", "search again:")
+
+
+def wrapped(text: str, width: int) -> str:
+    """`text` with long lines wrapped at words. What is to be pasted stays whole: commands, and code.
+
+    Example:
+        >>> print(wrapped("effect: request 0 emitted 8\\nreproduce:\\nfairdraw replay a.json", 20))
+        effect: request 0
+          emitted 8
+        reproduce:
+        fairdraw replay a.json
+    """
+    lines, before = [], ""
+    for line in text.split("\n"):
+        lines += [line] if before in _COMMAND_LABELS else _wrapped_line(line, width)
+        before = line
+    return "\n".join(lines)
+
+
+def _wrapped_line(line: str, width: int) -> list[str]:
+    indent = line[: len(line) - len(line.lstrip())] + "  "
+    found = textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    label, _, code = line.partition("smallest example: ")
+    if not label and code and not _is_same_code(code, "\n".join(found)):
+        return [line]
+    return found or [line]
+
+
+def _is_same_code(code: str, broken: str) -> bool:
+    """Whether wrapped code still means the same: a break within a string would change it."""
+    try:
+        return ast.dump(ast.parse(code)) == ast.dump(ast.parse(broken.partition("example: ")[2]))
+    except SyntaxError:
+        return False

@@ -1,6 +1,6 @@
-"""The verdict of a run, as one line and one exit code. It says what was judged, and nothing more.
+"""The verdict of a run, as one line and one exit code. It says what was tested, and nothing more.
 
-GREEN means that properties *and* distributions were judged. A run that judged less says so in the same line:
+GREEN means that properties *and* distributions were tested. A run that tested less says so in the same line:
 
     GREEN: 110 property checks and 34 distribution checks passed
     GREEN, distributions not judged: --only properties (110 property checks passed)
@@ -8,7 +8,8 @@ GREEN means that properties *and* distributions were judged. A run that judged l
     INCOMPLETE: interrupted by SIGINT after 10 of 64 checks; failed until then: REJ101
     RED: checks failed: 3; known failures gone: 1
 
-Terminal, HTML, JSON, JUnit and the exit code all come from `verdict_of`, so that they cannot disagree.
+Terminal, HTML, JSON, JUnit and the exit code all come from `verdict_of`, so they cannot disagree. `combined` adds one
+line for several samplers.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from fairdraw._core.budget import undecided_by_budget
 from fairdraw._core.contracts import CONTRACTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from fairdraw._run.runner import CheckRecord
 
@@ -34,27 +35,28 @@ __all__ = [
     "RED",
     "Scope",
     "Verdict",
+    "combined",
     "verdict_of",
 ]
 
 GREEN, RED, NOTHING_RUN, NOT_JUDGED, INCOMPLETE, INTERRUPTED = 0, 1, 3, 10, 11, 130
-"""Exit codes of a run; 2 is a usage error, which has no run. Pytest has a code of its own for NOTHING_RUN: 5."""
+"""Exit codes of a run. 2 is a usage error, which has no run. Pytest uses its own code for NOTHING_RUN, which is 5."""
 
 _MOST_CODES = 8
-"""Codes that a verdict names; the summary above it has them all."""
+"""Codes that a verdict names. The summary above it names all of them."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What a run left out, and how it ended, as far as its records do not say it.
+    """What a run left out, and how it ended. The records do not contain this.
 
     Args:
-        not_run: Planned checks that have no record, because the run ended before them.
+        not_run: Planned checks without a record, because the run ended before them.
         narrowed: What the user left out by name (`--only properties`, `-k REJ1`); empty if nothing.
         signal: The signal that interrupted the run (`SIGINT`); empty if none did.
-        outside: Why the run is not green whatever its checks say (`pytest ended with TESTS_FAILED`).
+        outside: Why the run is not green, whatever its checks say (`pytest ended with TESTS_FAILED`).
         num_lost: Mutation controls whose process was lost.
-        is_begun: The run has just begun; a file that still says so belongs to a run that was killed.
+        is_begun: The run has just begun. A file that still says so belongs to a run that was killed.
     """
 
     not_run: int = 0
@@ -74,7 +76,7 @@ class Verdict:
 
     @property
     def colour(self) -> Literal["green", "yellow", "red"]:
-        """Of the line on a terminal and of the page's head."""
+        """The colour of the line on a terminal and on the page."""
         return (
             "green" if self.exit_code == GREEN else "yellow" if self.exit_code in (NOT_JUDGED, NOTHING_RUN) else "red"
         )
@@ -119,6 +121,39 @@ def verdict_of(records: Sequence[CheckRecord], num_missed: int = 0, scope: Scope
     return _green(records, ended)
 
 
+_WORDS = {
+    INTERRUPTED: "INTERRUPTED",
+    RED: "RED",
+    INCOMPLETE: "INCOMPLETE",
+    NOTHING_RUN: "NOTHING MEASURED",
+    NOT_JUDGED: "GREEN IN PART",
+    GREEN: "GREEN",
+}
+"""Exit code to word for several samplers, the worst first."""
+
+
+def combined(verdicts: Mapping[str, Verdict], num_named: int) -> Verdict:
+    """One line and one exit code for several samplers: the worst one decides.
+
+    Args:
+        verdicts: Sampler to its verdict.
+        num_named: Samplers on the command line. Those without a verdict were not run.
+
+    Example:
+        >>> combined({"torch": Verdict(GREEN, "GREEN: ..."), "mine": Verdict(RED, "RED: ...")}, 2).text
+        'RED: 1 of 2 samplers (mine); GREEN: 1 of 2 samplers (torch)'
+    """
+    names = {code: [name for name, one in verdicts.items() if one.exit_code == code] for code in _WORDS}
+    parts = [
+        f"{_WORDS[code]}: {len(own)} of {num_named} samplers ({', '.join(own)})" for code, own in names.items() if own
+    ]
+    missing = num_named - len(verdicts)
+    parts += [f"not run: {missing} of {num_named} samplers"] if missing else []
+    worst = next((code for code, own in names.items() if own), INCOMPLETE)
+    is_short = missing and worst in (NOTHING_RUN, NOT_JUDGED, GREEN)
+    return Verdict(INCOMPLETE if is_short else worst, ("INCOMPLETE; " if is_short else "") + "; ".join(parts))
+
+
 # -- not green ------------------------------------------------------------------------------------------------------
 
 
@@ -127,7 +162,7 @@ def _count(records: Iterable[CheckRecord], *statuses: str) -> int:
 
 
 def _is_judged(record: CheckRecord) -> bool:
-    """Whether the check came to a judgement: a known exception is none, however well it is known."""
+    """Whether the check came to a result. A known exception is not a result."""
     raised = CONTRACTS[record.contract].raised
     return record.status == "passed" or (
         record.status == "xfailed" and (record.failure_report is None or record.failure_report.code != raised)
@@ -174,17 +209,17 @@ def _codes(records: Sequence[CheckRecord]) -> str:
 # -- green ----------------------------------------------------------------------------------------------------------
 
 _SUITES = {"properties": ("properties", "property"), "statistical": ("distributions", "distribution")}
-"""Suite to what it judges, and what one of its checks is called."""
+"""Suite to what it tests, and the word for one of its checks."""
 
 
 @dataclass(frozen=True)
 class _Gap:
-    """Something that a green run did not judge.
+    """Something that a green run did not test.
 
     Args:
         what: `distributions` or `properties`.
         why: The reason.
-        is_missing: The sampler's contract has it and the user did not leave it out: the run judged less than expected.
+        is_missing: The contract has such checks and the user did not leave them out: the run tested less than expected.
         has_none: The contract has no such checks.
     """
 
@@ -195,7 +230,7 @@ class _Gap:
 
 
 def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
-    """GREEN, and what it covers: every sampler of the run is looked at by itself."""
+    """GREEN, and what it covers. Each sampler of the run is considered separately."""
     groups: dict[tuple[str, str], list[CheckRecord]] = {}
     for record in records:
         groups.setdefault((record.sampler, record.contract), []).append(record)
@@ -213,7 +248,7 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
 
 
 def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap]:
-    """What was not judged of one sampler under one contract."""
+    """What was not tested of one sampler under one contract."""
     found = []
     for suite, (what, _) in _SUITES.items():
         checks = [record for record in own if record.suite == suite]
@@ -233,14 +268,14 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
 def _passed(records: Sequence[CheckRecord]) -> str:
     """`110 property checks and 34 distribution checks passed; known failures: 2`."""
     counts = {word: _count((r for r in records if r.suite == suite), "passed") for suite, (_, word) in _SUITES.items()}
-    told = [f"{count} {word} check{'s' if count > 1 else ''}" for word, count in counts.items() if count]
+    counted = [f"{count} {word} check{'s' if count > 1 else ''}" for word, count in counts.items() if count]
     known = _count(records, "xfailed")
-    passed = [f"{' and '.join(told)} passed"] if told else []
+    passed = [f"{' and '.join(counted)} passed"] if counted else []
     return "; ".join([*passed, *([f"known failures: {known}"] if known else [])])
 
 
 def _green_text(gaps: list[tuple[str, _Gap]], num_groups: int, passed: str) -> str:
-    """`GREEN`, and in the same line what was not judged and why."""
+    """`GREEN`, and in the same line what was not tested and why."""
     if not gaps:
         return f"GREEN: {passed}"
     open_gaps = [(name, gap) for name, gap in gaps if not gap.has_none]

@@ -43,6 +43,7 @@ __all__ = [
     "in_order",
     "measure",
     "shipped_costs",
+    "worded_seconds",
     "workload_key",
 ]
 
@@ -401,11 +402,11 @@ class Estimate:
     def lines(self) -> list[str]:
         """For the header."""
         timed = f"{self.speed.num_calls} calls of the sampler were timed"
-        told = [f"expected duration: {_worded(self.seconds)}; {timed}"]
+        told = [f"expected duration: {worded_seconds(self.seconds)}; {timed}"]
         if self.profile.scale < 1:
             told.append(
-                f"{_worded(self.budget or 0.0)} left of the time budget: {100 * self.profile.scale:.2g} % of the "
-                f"examples and draws of {self.profile.name}; what this run can see is coarser accordingly"
+                f"{worded_seconds(self.budget or 0.0)} left of the time budget: {100 * self.profile.scale:.2g} % of "
+                f"the examples and draws of {self.profile.name}; what this run can see is coarser accordingly"
             )
         elif self.budget is None and self.seconds > _LONG:
             told.append(
@@ -416,7 +417,13 @@ class Estimate:
         return told
 
 
-def _worded(seconds: float) -> str:
+def worded_seconds(seconds: float) -> str:
+    """A duration, rounded for a reader.
+
+    Example:
+        >>> worded_seconds(41.3), worded_seconds(130), worded_seconds(7200)
+        ('41 s', '2 min', '2.0 h')
+    """
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
