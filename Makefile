@@ -4,7 +4,7 @@
 # Both work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
-SAMPLER ?= triton torch counter sampling logits_plan penalties thinking_budget
+SAMPLER ?= rejection/triton rejection/torch rejection/counter sampling logits_plan penalties thinking_budget
 PROFILE ?= ci
 VENV    := .venv
 BIN     := $(VENV)/bin

@@ -114,7 +114,7 @@ def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, Callable[[], Tensor]]:
         NoVerdictError: If a request recovers no token, if the workspace changes a token, or if it is not left empty:
             a wrong kernel is fast.
     """
-    make, name = load("fairdraw._adapters._counter:captured_step"), "counter_triton"
+    make, name = load("fairdraw._adapters._rejection:captured_step"), "rejection/counter-triton"
     steps = {workspace: make(batch, "triton", workspace=workspace) for workspace in (False, True)}
     outputs = {workspace: step() for workspace, step in steps.items()}
     _require_recovered(name, outputs[False])

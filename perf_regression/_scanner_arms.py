@@ -53,7 +53,7 @@ def require_upstream() -> None:
         )
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     load("fairdraw._adapters._runtime:prepare_triton")("cpu")
-    with load("fairdraw._adapters.vllm:_quiet_upstream")():
+    with load("fairdraw._adapters._others:quiet_upstream")():
         penalties = load("vllm.v1.sample.ops.penalties:apply_all_penalties")
     penalties.__globals__["is_pin_memory_available"] = lambda: False
 

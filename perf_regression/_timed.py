@@ -102,7 +102,7 @@ def scanner_growth(scanner: str, axis: str) -> Rounds:
 def rejection_growth(axis: str) -> Rounds:
     """The PyTorch backend at several sizes."""
     torch.set_num_threads(1)
-    sampler = load("fairdraw._adapters:load")("torch", "cpu")
+    sampler = load("fairdraw._adapters:load")("rejection/torch", "cpu")
     steps = {}
     for size in REJECTION_SIZES[axis]:
         batch = rejection_batch(_sizes({"B": 4, "K": 3, "V": 16_000}, axis, size))

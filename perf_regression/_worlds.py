@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from fairdraw._core.contracts import contract_name
 from fairdraw._core.seeds import derive_seed
 from fairdraw.perf_regression._counts import Counts, counted
 from fairdraw.perf_regression._named import NoVerdictError, load
@@ -88,9 +89,9 @@ class World(Protocol):
 def _upstream_step(subject: AnySampler, world: World) -> Step | None:
     """vLLM's own code without the suite's adapter; `None` if `subject` is somebody else."""
     package, _, module = type(subject).__module__.rpartition(".")
-    if package != "fairdraw._adapters" or not module.endswith("_vllm"):
+    if package != "fairdraw._adapters" or not module.startswith("_vllm"):
         return None
-    step: Step = load(f"{UPSTREAM_STEPS}:{module.removesuffix('_vllm')}_step")(subject, world)
+    step: Step = load(f"{UPSTREAM_STEPS}:{contract_name(subject)}_step")(subject, world)
     return step
 
 

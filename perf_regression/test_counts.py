@@ -30,7 +30,7 @@ LARGE = (Sizes(128, 3, 32000), Sizes(128, 3, 32001))
 
 def sampler(name: str) -> RejectionSampler:
     """On the CPU whatever the machine, as the meter is the interpreter's."""
-    made: RejectionSampler = load("fairdraw._adapters:load")(name, "cpu")
+    made: RejectionSampler = load("fairdraw._adapters:load")(f"rejection/{name.replace('_', '-')}", "cpu")
     return made
 
 
@@ -78,7 +78,7 @@ def launches_with_workspace(sizes: Sizes) -> list[Launch]:
     """Of one step; noted, not run."""
     sampler("counter_triton")  # has Triton interpret, as in the tests above
     batch = rejection_batch(sizes, dtype=torch.bfloat16)
-    step = load("fairdraw._adapters._counter:captured_step")(batch, "triton", workspace=True)
+    step = load("fairdraw._adapters._rejection:captured_step")(batch, "triton", workspace=True)
     with counted(run_kernels=False) as counts:
         step()
     return counts.launches

@@ -1,7 +1,7 @@
 """What a run leaves behind on request: a picture of every statistic, and a night in a ledger.
 
-    fairdraw check torch --only statistical --pictures pictures/
-    fairdraw check torch --only statistical --profile nightly --seed fresh --ledger ledger.json
+    fairdraw check rejection/torch --only statistical --pictures pictures/
+    fairdraw check rejection/torch --only statistical --profile nightly --seed fresh --ledger ledger.json
 
 Both look at the very tables that the checks judged; what was drawn for them is not drawn again (with `-n`, where other
 processes drew it, it is).

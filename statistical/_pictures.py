@@ -1,6 +1,6 @@
 """A picture per statistic, written on request: observed against expected, with the bands of chance.
 
-    python -m fairdraw.statistical._pictures --sampler torch --draws 1e5 --out pictures/
+    python -m fairdraw.statistical._pictures --sampler rejection/torch --draws 1e5 --out pictures/
 
 Three kinds, by what a table is:
 

@@ -1,6 +1,7 @@
 """Distributions that need a billion draws: counts are sums, so several processes, and several GPUs, count together.
 
-    torchrun --nproc-per-node 8 -m fairdraw.statistical._sharding --sampler torch --draws 1e9 --out distribution.json
+    torchrun --nproc-per-node 8 -m fairdraw.statistical._sharding --sampler rejection/torch --draws 1e9 --out
+    distribution.json
 
 The draws are cut into shards, numbered and seeded without regard to who draws them; process `r` of `n` takes the shards
 `r, r + n, ...`. One all-reduce adds the count tables (NCCL between GPUs, gloo between CPUs), and process 0 decides.

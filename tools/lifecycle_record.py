@@ -17,7 +17,7 @@ from typing import Any
 
 from provenance import commit, machine
 
-from fairdraw._adapters import penalties, penalties_vllm, thinking_budget, thinking_budget_vllm
+from fairdraw._adapters import load
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
@@ -48,8 +48,8 @@ def main() -> int:
     parser.add_argument("--profile", choices=sorted(PROFILES), default="nightly")
     arguments = parser.parse_args()
     subjects = (
-        (PENALTIES, penalties.make("cpu"), penalties_vllm.make("cpu")),
-        (THINKING, thinking_budget.make(), thinking_budget_vllm.make("cpu")),
+        (PENALTIES, load("penalties/torch", "cpu"), load("penalties/vllm", "cpu")),
+        (THINKING, load("thinking_budget/torch"), load("thinking_budget/vllm", "cpu")),
     )
     contracts: dict[str, Any] = json.loads(arguments.out.read_text())["contracts"] if arguments.out.exists() else {}
     with one_torch_thread():

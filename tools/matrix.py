@@ -3,7 +3,7 @@
     python tools/matrix.py                      # docs/matrix.md and docs/records/matrix.json
     python tools/matrix.py 0.22.0 0.33.0        # some releases only
 
-Each release is installed into a folder of its own and judged by `fairdraw check vllm` in a process of its own.
+Each release is installed into its own folder and tested by `fairdraw check rejection/vllm` in its own process.
 A release that cannot be installed, imported or judged keeps its column, which says why.
 """
 
@@ -140,17 +140,19 @@ def install(release: str, folder: Path) -> None:
 
 
 def check(release: str, folder: Path, profile: str) -> list[Record]:
-    """The records of `fairdraw check vllm`, once it is sure that vLLM is the one in `folder`."""
+    """The records of `fairdraw check rejection/vllm`, once it is sure that vLLM is the one in `folder`."""
     path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PYTHONPATH": path}
-    finished = _run(["-c", "from fairdraw._adapters import load; print(load('vllm').name)"], JUDGE_SECONDS, env=env)
+    finished = _run(
+        ["-c", "from fairdraw._adapters import load; print(load('rejection/vllm').name)"], JUDGE_SECONDS, env=env
+    )
     if finished.stdout.strip() != f"vllm {release}":
         raise NoVerdictError(f"not importable: {_last_line(finished)}")
     with tempfile.TemporaryDirectory() as scratch:
         # There, because crash files of defects that are known here would only lie in the way.
         report = Path(scratch) / "report.json"
         # The suite whose verdict is one example: the table says what fails, not how much.
-        command = ["-m", "fairdraw", "check", "vllm", "--only", "properties", "--profile", profile]
+        command = ["-m", "fairdraw", "check", "rejection/vllm", "--only", "properties", "--profile", profile]
         finished = _run([*command, "--json", str(report)], JUDGE_SECONDS, cwd=scratch, env=env)
         if finished.returncode not in (0, 1) or not report.exists():
             raise NoVerdictError(f"not judged: {_last_line(finished)}")

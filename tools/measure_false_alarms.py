@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     with ProcessPoolExecutor(options.workers) as pool:
         runs = list(pool.map(run_suite, seeds, [options.draws] * options.runs, chunksize=5))
     record = summary(runs) | {
-        "sampler": "torch",
+        "sampler": "rejection/torch",
         "draws_per_distribution": options.draws,
         "entropy": entropy,
         "seconds": round(time.perf_counter() - started, 1),
@@ -104,7 +104,7 @@ def run_suite(seed: int, draws: int) -> Run:
 
 @cache
 def right_sampler() -> RejectionSampler:
-    return adapters.load("torch")
+    return adapters.load("rejection/torch")
 
 
 @cache

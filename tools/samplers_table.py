@@ -52,23 +52,23 @@ class Entry:
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
 
 SAMPLERS = {
-    "vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
-    "vllm_v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
-    "transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
-    "mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
-    "sglang": Entry(
+    "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
+    "rejection/vllm-v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
+    "rejection/transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
+    "rejection/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
+    "rejection/sglang": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_DISTRIBUTIONS)
     ),
-    "sglang_block": Entry(
+    "rejection/sglang-block": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_DISTRIBUTIONS)
     ),
-    "sampling_vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
-    "sampling_multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
-    "sampling_exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
-    "sampling_transformers": Entry(
+    "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
+    "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
+    "sampling/torch-exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
+    "sampling/transformers": Entry(
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
-    "sampling_mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
 }
 
 NOT_ASKED = """## Not in the table
@@ -78,7 +78,7 @@ NOT_ASKED = """## Not in the table
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing are no samplers. `fairdraw check` knows them as
-  `penalties_vllm`, `thinking_budget_vllm` and `logits_plan_vllm`: references for the checks of those contracts.
+  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`: references for the checks of those contracts.
 """
 
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it

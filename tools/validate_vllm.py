@@ -38,7 +38,7 @@ vllm_plugin.register()
 from fairdraw._cli.main import main
 try:
     options = ["--only", "properties", "--reference", "none", "--json", sys.argv[2], "--profile", sys.argv[3]]
-    main(["check", "vllm", *options])
+    main(["check", "rejection/vllm", *options])
 finally:
     assert "rejection" in vllm_plugin.installed(), "the rejection sampler was not patched"
 """

@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--sampler",
         metavar="SPEC",
-        help="sampler under test: a built-in name (triton, sampling ...), a registered one or pkg.module:factory "
+        help="sampler under test: a built-in name (rejection/triton ...), a registered one or pkg.module:factory "
         "(default: ours, one for each contract)",
     )
     group.addoption("--fairdraw-profile", choices=PROFILES, default="ci", help="how much is tried (default: ci)")
@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--fairdraw-reference",
         metavar="SPEC|none",
-        help="sampler that differential checks compare with (default: vllm, if it can be imported)",
+        help="sampler that differential checks compare with (default: the contract's vLLM, if it can be imported)",
     )
     group.addoption("--fairdraw-only", choices=SUITES, help="run the checks of one suite")
     group.addoption(

@@ -41,7 +41,7 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 # Names and paths
 
 
-@pytest.mark.parametrize("name", ["oracle", "torch", "triton"])
+@pytest.mark.parametrize("name", ["rejection/oracle", "rejection/torch", "rejection/triton"])
 def test_built_in_name_gives_its_sampler(name: str) -> None:
     sampler = load(name)
 
@@ -94,8 +94,8 @@ def test_path_names_a_factory_a_sampler_or_a_class(stranger: str, attribute: str
 
 
 REFUSALS = {
-    "unknown name": ("blowfish", r"must be one of counter, .*, or a path pkg\.module:factory\. Give"),
-    "misspelt name": ("tritn", r"Did you mean triton\?$"),
+    "unknown name": ("blowfish", r"must be one of rejection/counter, .*, or a path pkg\.module:factory\. Give"),
+    "misspelt name": ("tritn", r"Did you mean rejection/triton or sampling/triton\?$"),
     "no factory": ("stranger:", r"a path must be pkg\.module:factory"),
     "no module": (
         "nowhere:make",
@@ -136,14 +136,14 @@ def test_missing_package_of_a_built_in_sampler_is_named(monkeypatch: pytest.Monk
     with pytest.raises(
         SamplerNotFound, match=r"it needs the package triton, which is not installed\. Run pip install triton\."
     ):
-        load("triton")
+        load("rejection/triton")
 
 
 def test_failing_built_in_sampler_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairdraw._adapters.torch.make", lambda device: 1 / 0)
+    monkeypatch.setattr("fairdraw._adapters._rejection.race", lambda *_, **__: 1 / 0)
 
     with pytest.raises(SamplerNotFound, match=r"making it raised ZeroDivisionError: division by zero\."):
-        load("torch")
+        load("rejection/torch")
 
 
 def test_importing_adapters_imports_the_standard_library_only() -> None:
@@ -161,9 +161,9 @@ def test_every_sampler_is_loaded_after_triton_was_told_to_interpret() -> None:
     """A dispatch mode imports triton, so the torch sampler must choose for a triton sampler that is loaded later."""
     finished = run_python(
         "from fairdraw._adapters import load\n"
-        "load('torch')\n"
+        "load('rejection/torch')\n"
         "import torch._dynamo, triton.language as tl\n"
-        "print(type(tl.cdiv).__name__, load('triton').capabilities.slow)"
+        "print(type(tl.cdiv).__name__, load('rejection/triton').capabilities.slow)"
     )
 
     assert finished.stdout.split() == ["InterpretedFunction", "True"], finished.stderr
@@ -174,7 +174,7 @@ def test_compiled_triton_without_a_gpu_is_refused() -> None:
     finished = run_python(
         "import triton.language\n"
         "from fairdraw._adapters import SamplerNotFound, load\n"
-        "try: load('triton')\n"
+        "try: load('rejection/triton')\n"
         "except SamplerNotFound as error: print(error)"
     )
 
@@ -185,11 +185,11 @@ def test_compiled_triton_without_a_gpu_is_refused() -> None:
 # The built-in samplers answer as the oracle does, whatever noise they are handed
 
 
-@pytest.mark.parametrize("name", ["torch", "triton"])
+@pytest.mark.parametrize("name", ["rejection/torch", "rejection/triton"])
 @pytest.mark.parametrize("synthetic", [False, True], ids=["by the ratio", "by synthetic rates"])
 @pytest.mark.parametrize("explicit", [True, False], ids=["explicit noise", "seeded noise"])
 def test_our_sampler_equals_the_oracle(name: str, synthetic: bool, explicit: bool) -> None:
-    sampler, oracle = load(name), load("oracle")
+    sampler, oracle = load(name), load("rejection/oracle")
     device = sampler.device
 
     @settings(max_examples=10, deadline=None, derandomize=True, database=None)
@@ -208,7 +208,7 @@ def test_our_sampler_equals_the_oracle(name: str, synthetic: bool, explicit: boo
 
 @pytest.mark.usefixtures("at_root")
 def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
-    sampler, oracle = load(EXAMPLE), load("oracle", device="cpu")
+    sampler, oracle = load(EXAMPLE), load("rejection/oracle", device="cpu")
 
     @settings(max_examples=50, deadline=None, derandomize=True, database=None)
     @given(fst.rejection_cases(explicit=True))

@@ -20,8 +20,8 @@ import samplers_table
 import torch
 
 from fairdraw._adapters import SamplerNotFound, load
-from fairdraw._adapters._others import read_others_defects
-from fairdraw._adapters.transformers import _race, multinomial_noise
+from fairdraw._adapters._others import read_defects
+from fairdraw._adapters._transformers import _race, multinomial_noise
 from fairdraw._core.checks import PROFILES
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
@@ -39,17 +39,17 @@ RECORD = ROOT / "docs" / "records" / "samplers.json"
 _VLLM, _OTHERS = "python tools/install_vllm.py", "python tools/install_others.py"
 
 PACKAGES = {
-    "vllm": ("vllm", _VLLM),
-    "vllm_v2": ("vllm", _VLLM),
-    "transformers": ("transformers", "pip install transformers"),
-    "mlx": ("mlx_lm", _OTHERS),
-    "sglang": ("sglang", _OTHERS),
-    "sglang_block": ("sglang", _OTHERS),
-    "sampling_vllm": ("vllm", _VLLM),
-    "sampling_transformers": ("transformers", "pip install transformers"),
-    "sampling_mlx": ("mlx_lm", _OTHERS),
-    "sampling_multinomial": ("torch", "pip install torch"),
-    "sampling_exponential": ("torch", "pip install torch"),
+    "rejection/vllm": ("vllm", _VLLM),
+    "rejection/vllm-v2": ("vllm", _VLLM),
+    "rejection/transformers": ("transformers", "pip install transformers"),
+    "rejection/mlx": ("mlx_lm", _OTHERS),
+    "rejection/sglang": ("sglang", _OTHERS),
+    "rejection/sglang-block": ("sglang", _OTHERS),
+    "sampling/vllm": ("vllm", _VLLM),
+    "sampling/transformers": ("transformers", "pip install transformers"),
+    "sampling/mlx": ("mlx_lm", _OTHERS),
+    "sampling/torch-multinomial": ("torch", "pip install torch"),
+    "sampling/torch-exponential": ("torch", "pip install torch"),
 }
 """Adapter to the package that it wraps, and how to get it."""
 
@@ -77,7 +77,7 @@ def broken(records: list[CheckRecord]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["transformers", "mlx"])
+@pytest.mark.parametrize("name", ["rejection/transformers", "rejection/mlx"])
 def test_rejection_sampler_keeps_its_promises(name: str) -> None:
     records = asked_at_smoke(name, rejection.CHECKS)
 
@@ -85,7 +85,7 @@ def test_rejection_sampler_keeps_its_promises(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 40
 
 
-@pytest.mark.parametrize("name", ["vllm", "vllm_v2", "sglang", "sglang_block"])
+@pytest.mark.parametrize("name", ["rejection/vllm", "rejection/vllm-v2", "rejection/sglang", "rejection/sglang-block"])
 def test_rejection_kernel_keeps_its_promises(name: str) -> None:
     """In Triton's interpreter: structure and greedy requests, which need few draws."""
     checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
@@ -96,7 +96,7 @@ def test_rejection_kernel_keeps_its_promises(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 10
 
 
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling_")])
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling/")])
 def test_token_sampler_keeps_its_promises(name: str) -> None:
     distributions = (check for check in all_checks("statistical", "sampling") if check.code in DISTRIBUTIONS_OF_FILTERS)
 
@@ -117,7 +117,7 @@ def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_fiv
 
 def test_defects_name_adapters_and_checks_that_exist() -> None:
     codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
-    for defect in read_others_defects():
+    for defect in read_defects():
         assert defect["sampler"] in PACKAGES
         assert set(defect["checks"]) <= codes
         assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
@@ -153,9 +153,9 @@ def test_multinomial_without_a_distribution_raises_as_torch_does() -> None:
 @pytest.mark.parametrize(
     ("name", "package", "command"),
     [
-        ("transformers", "transformers", "pip install transformers"),
-        ("mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
-        ("vllm_v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
+        ("rejection/transformers", "transformers", "pip install transformers"),
+        ("rejection/mlx", "mlx", r"pip install 'mlx-lm\[cpu\]'"),
+        ("rejection/vllm-v2", "vllm", "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone"),
     ],
 )
 def test_missing_package_is_said_in_one_sentence(
@@ -173,10 +173,10 @@ def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
     def no_files(name: str) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("fairdraw._adapters.sglang.metadata.files", no_files)
+    monkeypatch.setattr("fairdraw._adapters._sglang.metadata.files", no_files)
 
     with pytest.raises(SamplerNotFound, match=r"needs the package sglang.*Run pip install --no-deps sglang"):
-        load("sglang", "cpu")
+        load("rejection/sglang", "cpu")
 
 
 # Findings
@@ -186,8 +186,7 @@ def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
     text = page.read_text()
     program, shown = ("".join(re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)) for kind in ("python", "text"))
-    name = page.stem.partition("-")[0]
-    require(*PACKAGES[name])
+    require(*PACKAGES[f"rejection/{page.stem.partition('-')[0]}"])
 
     command = [sys.executable, "-W", "ignore", "-c", program]
     done = subprocess.run(
@@ -226,22 +225,26 @@ def test_table_is_the_one_of_its_record() -> None:
 
 
 def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
-    rows = {"mlx": row("mlx"), "vllm": row("vllm", problem="not installed", counts={}, told=[], unsupported=[])}
+    mlx, vllm = "rejection/mlx", "rejection/vllm"
+    rows = {mlx: row(mlx), vllm: row(vllm, problem="not installed", counts={}, told=[], unsupported=[])}
 
     samplers_table.write(rows, tmp_path / "samplers.md", tmp_path / "samplers.json")
 
     text = (tmp_path / "samplers.md").read_text()
-    assert "| `mlx` | [mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |" in text
+    assert (
+        "| `rejection/mlx` | [rejection/mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |"
+        in text
+    )
     assert "* xfailed REJ113 a title: why ([page](findings/page-of.md))." in text
     assert "Of the distributions only DIST102 were asked." in text
     assert "1 samplers of 1 projects answered." in text
-    assert text.index("`vllm` | no answer") < text.index("`mlx`")
-    assert [one["name"] for one in json.loads((tmp_path / "samplers.json").read_text())] == ["vllm", "mlx"]
-    assert set(samplers_table.read(tmp_path / "samplers.json")) == {"vllm", "mlx"}
+    assert text.index(f"`{vllm}` | no answer") < text.index(f"`{mlx}`")
+    assert [one["name"] for one in json.loads((tmp_path / "samplers.json").read_text())] == [vllm, mlx]
+    assert set(samplers_table.read(tmp_path / "samplers.json")) == {vllm, mlx}
 
 
 def test_table_refuses_unknown_samplers(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         samplers_table.main(["nobody"])
 
-    assert "no such sampler: nobody; known: vllm," in capsys.readouterr().err
+    assert "no such sampler: nobody; known: rejection/vllm," in capsys.readouterr().err

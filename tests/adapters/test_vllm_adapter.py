@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from fairdraw import Capability, SpecDecodeBatch
 from fairdraw import strategies as fst
 from fairdraw._adapters import SamplerNotFound, load
-from fairdraw._adapters._vllm_defects import known_defects, read_defects
-from fairdraw._adapters.vllm import VllmSampler
+from fairdraw._adapters._others import known_defects, read_defects
+from fairdraw._adapters._vllm import VllmSampler
 from fairdraw._core import harness
 from fairdraw.properties.rejection import CHECKS
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
@@ -41,7 +41,7 @@ SOUND: dict[str, Any] = {  # Any: arguments of one strategy
 def sampler() -> VllmSampler:
     """The importable vLLM. In CI there has to be one."""
     try:
-        loaded = load("vllm")
+        loaded = load("rejection/vllm")
     except SamplerNotFound as error:
         if os.environ.get("CI"):
             raise
@@ -51,7 +51,7 @@ def sampler() -> VllmSampler:
 
 
 def check_against_oracle(sampler: VllmSampler, **kinds: Any) -> None:  # Any: as above
-    oracle, device = load("oracle", device=sampler.device), sampler.device
+    oracle, device = load("rejection/oracle", device=sampler.device), sampler.device
 
     @settings(max_examples=20, deadline=None, derandomize=True, database=None)
     @given(fst.rejection_cases(**{**SOUND, **kinds}))
@@ -99,7 +99,7 @@ def test_name_carries_the_release(sampler: VllmSampler) -> None:
 
 def test_upstream_is_imported_without_a_word(sampler: VllmSampler) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
-    code = "from fairdraw._adapters import load; print(load('vllm').name)"
+    code = "from fairdraw._adapters import load; print(load('rejection/vllm').name)"
     finished = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=environment, check=False
     )
@@ -117,7 +117,7 @@ def test_missing_vllm_is_refused_with_the_command_that_installs_it(monkeypatch: 
         match=r"needs the package vllm, .*Run pip install vllm, or, without a GPU, python tools/install_vllm\.py in a "
         r"clone of fairdraw\.$",
     ):
-        load("vllm")
+        load("rejection/vllm")
 
 
 # Other releases, by their signatures
@@ -190,13 +190,13 @@ def test_known_defects_name_checks_that_exist() -> None:
 
 
 def test_fixed_defect_is_known_in_older_releases_only() -> None:
-    assert "REJ110" in known_defects("0.24.9")
-    assert "REJ110" not in known_defects("0.25.0")
-    assert "REJ110" not in known_defects("0.33.0.dev1")
+    assert "REJ110" in known_defects("rejection/vllm", "0.24.9")
+    assert "REJ110" not in known_defects("rejection/vllm", "0.25.0")
+    assert "REJ110" not in known_defects("rejection/vllm", "0.33.0.dev1")
 
 
 def test_check_broken_by_two_defects_gives_both_reasons() -> None:
-    reason = known_defects("0.22.0")["REJ408"]
+    reason = known_defects("rejection/vllm", "0.22.0")["REJ408"]
 
     assert "placeholder-draft: " in reason
     assert "zero-uniform: " in reason

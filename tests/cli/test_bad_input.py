@@ -18,11 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
-load_sampler("torch")
+load_sampler("rejection/torch")
 DISTRIBUTION = next(check.code for check in all_checks("statistical") if not isinstance(check, Check))
 
 SAMPLERS = {
-    "unknown name": ("oracel", r"sampler='oracel', but it must be one of counter, .*Did you mean oracle\?"),
+    "unknown name": (
+        "oracel",
+        r"sampler='oracel', but it must be one of rejection/counter, .*Did you mean rejection/oracle\?",
+    ),
     "unknown module": ("absent:make", r"absent:make.*No module named 'absent'"),
     "module that misses another": ("misses:make", r"misses.*No module named 'a_package_of_mine'.*misses\.py:1"),
     "module with a syntax error": ("ungrammatical:make", r"ungrammatical.*SyntaxError"),
@@ -58,16 +61,25 @@ FILES = {
 """Files that both ways in take, and the sentence that answers a wrong one."""
 
 COMMANDS = {
-    "pictures under a file": (["check", "oracle", "--pictures", "binary/p"], r"binary/p cannot be written"),
-    "pictures are a file": (["check", "oracle", "--pictures", "binary"], r"'binary' is a file"),
+    "pictures under a file": (["check", "rejection/oracle", "--pictures", "binary/p"], r"binary/p cannot be written"),
+    "pictures are a file": (["check", "rejection/oracle", "--pictures", "binary"], r"'binary' is a file"),
     "ledger is binary": (
-        ["check", "oracle", "--only", "statistical", "--seed", "5", "--ledger", "binary"],
+        ["check", "rejection/oracle", "--only", "statistical", "--seed", "5", "--ledger", "binary"],
         r"--ledger: .*binary",
     ),
-    "ledger under a file": (["check", "oracle", "--ledger", "binary/l.json"], r"binary/l\.json cannot be written"),
-    "baseline exists": (["check", "oracle", "--write-baseline", "baseline.json"], r"exists and is not overwritten"),
-    "baseline in no folder": (["check", "oracle", "--write-baseline", "/proc/b.json"], r"/proc/b\.json cannot be wri"),
-    "lines are a folder": (["check", "oracle", "--json", "folder"], r"'folder' is a directory"),
+    "ledger under a file": (
+        ["check", "rejection/oracle", "--ledger", "binary/l.json"],
+        r"binary/l\.json cannot be written",
+    ),
+    "baseline exists": (
+        ["check", "rejection/oracle", "--write-baseline", "baseline.json"],
+        r"exists and is not overwritten",
+    ),
+    "baseline in no folder": (
+        ["check", "rejection/oracle", "--write-baseline", "/proc/b.json"],
+        r"/proc/b\.json cannot be wri",
+    ),
+    "lines are a folder": (["check", "rejection/oracle", "--json", "folder"], r"'folder' is a directory"),
     "crash file absent": (["replay", "absent"], r"absent cannot be replayed: it cannot be read: No such file"),
     "crash file is a folder": (["replay", "folder"], r"folder cannot be replayed: it cannot be read: Is a directory"),
     "crash file is binary": (["replay", "binary"], r"binary cannot be replayed: it is not JSON"),
@@ -96,7 +108,14 @@ COMMANDS = {
 @pytest.fixture(autouse=True)
 def here(stranger: Path) -> Path:
     """A folder with the stranger's module, and files that are something else than what they are given for."""
-    crash = {"sampler": "oracle", "reference": None, "contract": "rejection", "case": {}, "seed": 1, "effect": ""}
+    crash = {
+        "sampler": "rejection/oracle",
+        "reference": None,
+        "contract": "rejection",
+        "case": {},
+        "seed": 1,
+        "effect": "",
+    }
     crash |= {"format": "fairdraw-crash", "format_version": 1, "suite_version": "0.0.1"}
     texts = {
         "misses.py": "import a_package_of_mine\n",
@@ -104,7 +123,9 @@ def here(stranger: Path) -> Path:
         "leaving.py": "raise SystemExit(0)\n",
         "no-reason.toml": 'REJ101 = ""\n',
         "no-check.toml": 'REJ999 = "why"\n',
-        "baseline.json": json.dumps({"format": "fairdraw-baseline", "sampler": "oracle", "failed": ["REJ101"]}),
+        "baseline.json": json.dumps(
+            {"format": "fairdraw-baseline", "sampler": "rejection/oracle", "failed": ["REJ101"]}
+        ),
         "crash.json": json.dumps({**crash, "check": "REJ999", "case": _smallest()}),
         "distribution.json": json.dumps({**crash, "check": DISTRIBUTION, "case": _smallest()}),
         "weekly.json": json.dumps({**crash, "check": DISTRIBUTION, "case": {"profile": "weekly", "num_draws": 1}}),
@@ -148,7 +169,7 @@ def test_sampler_is_refused(spec: str, sentence: str, here: Path) -> None:
 
 @pytest.mark.parametrize(("option", "path", "sentence"), FILES.values(), ids=FILES)
 def test_file_is_refused(option: str, path: str, sentence: str, here: Path) -> None:
-    require_refused(["check", "oracle", "-k", "REJ101", f"--{option}", path], sentence, here)
+    require_refused(["check", "rejection/oracle", "-k", "REJ101", f"--{option}", path], sentence, here)
 
 
 @pytest.mark.parametrize(("words", "sentence"), COMMANDS.values(), ids=COMMANDS)
@@ -200,7 +221,7 @@ def test_file_is_refused_by_pytest(
     option: str, path: str, sentence: str, beside: Path, pytester: pytest.Pytester
 ) -> None:
     before = contents(beside)
-    require_usage_error(ask(pytester, "--sampler", "oracle", f"--fairdraw-{option}={path}"), sentence)
+    require_usage_error(ask(pytester, "--sampler", "rejection/oracle", f"--fairdraw-{option}={path}"), sentence)
     assert {path: before[path] for path in before if path.name != "test_ask.py"}.items() <= contents(beside).items()
 
 

@@ -94,7 +94,7 @@ class TestCheck:
         assert result.output.splitlines()[-1] == "NOTHING MEASURED: every check was skipped"
 
     def test_no_matching_check_is_not_green(self) -> None:
-        result = fairdraw("check", "oracle", "-k", "zzz", "-k", "yyy")
+        result = fairdraw("check", "rejection/oracle", "-k", "zzz", "-k", "yyy")
         assert result.exit_code == 3
         assert result.output == "NOTHING MEASURED: no check has 'zzz' or 'yyy' in its code or title\n"
 
@@ -138,14 +138,14 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            (["check", "oracel"], "Did you mean oracle"),
+            (["check", "oracel"], "Did you mean rejection/oracle"),
             (["check", "stranger:make_boom"], r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
-            (["check", "oracle", "--profile", "huge"], "'huge' is not one of 'smoke', 'ci', 'nightly'"),
-            (["check", "oracle", "--only", "speed"], "'speed' is not"),
-            (["check", "oracle", "--seed", "new"], "'new' is no seed. Use an integer, or the word fresh"),
-            (["check", "oracle", "--reference", "oracel", "-k", "upstream"], "Did you mean oracle"),
-            (["check", "oracle", "--json", "none/run.json"], "none/run.json cannot be written"),
-            (["check", "oracle", "--unknown"], "No such option"),
+            (["check", "rejection/oracle", "--profile", "huge"], "'huge' is not one of 'smoke', 'ci', 'nightly'"),
+            (["check", "rejection/oracle", "--only", "speed"], "'speed' is not"),
+            (["check", "rejection/oracle", "--seed", "new"], "'new' is no seed. Use an integer, or the word fresh"),
+            (["check", "rejection/oracle", "--reference", "oracel", "-k", "upstream"], "Did you mean rejection/oracle"),
+            (["check", "rejection/oracle", "--json", "none/run.json"], "none/run.json cannot be written"),
+            (["check", "rejection/oracle", "--unknown"], "No such option"),
             (["check"], "Missing argument"),
             (["explain", "REJ999"], "REJ999.*fairdraw list"),
             (["replay", "none.json"], "none.json cannot be replayed: it cannot be read: No such file"),

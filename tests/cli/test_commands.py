@@ -53,7 +53,7 @@ def broken_failure_report(session: Session, check: AnyCheck = CHECKS["REJ101"]) 
         raise CheckFailure("wrong")
 
     changed: Any = dataclasses.replace(check, body=body)  # type: ignore[type-var]  # Any: a Check
-    failure_report = run_check(changed, load_sampler("torch"), session).failure_report
+    failure_report = run_check(changed, load_sampler("rejection/torch"), session).failure_report
     assert failure_report is not None
     return failure_report
 
@@ -70,7 +70,7 @@ def test_commands_are_pasted_into_a_shell(spec: str, folder: str) -> None:
 
 def test_search_of_a_differential_names_the_reference_by_the_program_s_option() -> None:
     check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
-    session = Session("a b:c", PROFILES["smoke"], 5, load_sampler("oracle"), "my ref:make", crash_folder=None)
+    session = Session("a b:c", PROFILES["smoke"], 5, load_sampler("rejection/oracle"), "my ref:make", crash_folder=None)
     own = words_of(broken_failure_report(session, check).command)
     assert own == [
         *["fairdraw", "check"],
@@ -115,7 +115,9 @@ def test_commands_of_a_run_are_run() -> None:
 def test_ledger_is_asked_again_with_another_seed(tmp_path: Path) -> None:
     check = ledger_check(tmp_path / "my ledger.json", [], 5)
     assert isinstance(check, LedgerCheck)
-    failure_report = run_check(check, load_sampler("torch"), Session("torch", PROFILES["smoke"], 5, crash_folder=None))
+    failure_report = run_check(
+        check, load_sampler("rejection/torch"), Session("rejection/torch", PROFILES["smoke"], 5, crash_folder=None)
+    )
     assert failure_report.status == "inconclusive"
     words = [
         "--only",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from click.testing import Result
 
 pytestmark = pytest.mark.usefixtures("stranger")
-load_sampler("torch")  # once: torch cannot be imported twice
+load_sampler("rejection/torch")  # once: torch cannot be imported twice
 
 CRASH = Crash(
     sampler="mypkg.evil:make",
@@ -109,9 +109,9 @@ def test_foreign_name_is_not_run_by_its_code_either(evil: Path) -> None:
 @pytest.mark.parametrize("name", ["os:abort", "mypkg.evil:make"])
 def test_foreign_reference_is_not_run(evil: Path, name: str) -> None:
     check = next(check.code for check in all_checks(contract="rejection") if check.differential)
-    path = foreign(evil, check=check, sampler="torch", reference=name)
+    path = foreign(evil, check=check, sampler="rejection/torch", reference=name)
     assert name in require_refused(replay(path), "Add --reference SPEC, or none")
-    assert name in require_refused(replay(path, "--sampler", "torch"), "Add --reference SPEC, or none")
+    assert name in require_refused(replay(path, "--sampler", "rejection/torch"), "Add --reference SPEC, or none")
     assert replay(path, "--reference", "none").exit_code == 3
 
 
@@ -136,8 +136,8 @@ def test_person_may_name_a_sampler(evil: Path) -> None:
 
 
 def test_built_in_sampler_may_run(evil: Path) -> None:
-    assert "torch" in BUILT_IN
-    assert replay(foreign(evil, sampler="torch")).exit_code == 0
+    assert "rejection/torch" in BUILT_IN
+    assert replay(foreign(evil, sampler="rejection/torch")).exit_code == 0
 
 
 def test_own_file_runs_and_shows_the_name_first(evil: Path) -> None:
@@ -232,7 +232,7 @@ class TestKey:
 
 
 def test_effect_of_a_foreign_file_cannot_command_the_terminal(evil: Path) -> None:
-    result = replay(foreign(evil, sampler="torch", effect="\x1b[2Jgone\nRED"))
+    result = replay(foreign(evil, sampler="rejection/torch", effect="\x1b[2Jgone\nRED"))
     assert result.exit_code == 0
     assert "\x1b" not in result.output
     assert "\\x1b[2Jgone\\nRED" in result.output

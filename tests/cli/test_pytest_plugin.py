@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
 CHECKS = all_checks(contract="rejection")
 NEEDS_NOISE = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs and not c.differential)
-load_sampler("torch")
+load_sampler("rejection/torch")
 
 ASK = """
 import pytest
@@ -212,7 +212,7 @@ class TestVerdict:
             from fairdraw._adapters import load
 
             def test_mutant_is_caught(fairdraw_control):
-                fairdraw_control(Mutant("no fault at all", "", ("REJ601",), lambda: load("oracle")))
+                fairdraw_control(Mutant("no fault at all", "", ("REJ601",), lambda: load("rejection/oracle")))
             """
         )
         result = ask(pytester)

@@ -12,7 +12,7 @@ from fairdraw.hypothesis_plugin import register
 from fairdraw.protocols import SpecDecodeBatch
 
 # Pytest's in-process runs forget modules that they import; torch does not survive being imported twice.
-load_sampler("torch")
+load_sampler("rejection/torch")
 
 
 def test_class_has_a_test_for_each_check(pytester: pytest.Pytester) -> None:

@@ -88,7 +88,7 @@ def test_draws_of_a_profile_stand_in_the_table(profile: Profile) -> None:
 
 @pytest.mark.parametrize("profile", ["smoke", "ci"])
 def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
-    sampler = load_sampler("oracle")
+    sampler = load_sampler("rejection/oracle")
     looks = {check.code: check.course(sampler, PROFILES[profile]).num_looks for check in DISTRIBUTION_CHECKS}
     assert max(looks.values()) <= MOST_LOOKS
     words = {"smoke": f"{looks['DIST501']} in `smoke`", "ci": f"{looks['DIST501']} in `ci`"}
@@ -103,7 +103,7 @@ def test_contracts_with_distribution_checks_are_named() -> None:
 
 
 def test_null_of_every_check_is_exact_as_the_manual_says() -> None:
-    sampler = load_sampler("oracle")
+    sampler = load_sampler("rejection/oracle")
     plans = [
         plan for check in DISTRIBUTION_CHECKS for plan in check.plans(sampler, PROFILES["smoke"], DEFAULT_SEED).values()
     ]

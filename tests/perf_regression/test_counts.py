@@ -24,7 +24,7 @@ LIMITS = read_limits().cases["rejection.triton"]
 
 
 def broken_limits(fault: Fault | None) -> set[str]:
-    right = load("fairdraw._adapters:load")("triton", "cpu")
+    right = load("fairdraw._adapters:load")("rejection/triton", "cpu")
     row = count_step(fault.make(right) if fault else right, SIZES).as_row()
     found = compare_counts(row, LIMITS, **SIZES.as_formula())
     return {finding.what for finding in found if finding.verdict is Verdict.FAIL}
@@ -40,7 +40,7 @@ def test_planted_performance_fault_is_caught(fault: Fault) -> None:
 
 
 def test_counts_are_the_same_every_time() -> None:
-    sampler = load("fairdraw._adapters:load")("triton", "cpu")
+    sampler = load("fairdraw._adapters:load")("rejection/triton", "cpu")
     assert count_step(sampler, SIZES).as_row() == count_step(sampler, SIZES).as_row()
 
 

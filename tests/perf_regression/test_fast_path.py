@@ -93,7 +93,7 @@ def test_what_a_graph_has_addresses_of_lives_as_long_as_it(monkeypatch: pytest.M
         def replay(self) -> None: ...
 
     monkeypatch.setattr(device, "graph_of", lambda step: Graph())
-    step = load("fairdraw._adapters._counter:captured_step")(rejection_batch(SMALL, DEVICE), "triton", workspace=True)
+    step = load("fairdraw._adapters._rejection:captured_step")(rejection_batch(SMALL, DEVICE), "triton", workspace=True)
     held = [weakref.ref(one) for one in (*step.args, *step.keywords.values()) if isinstance(one, torch.Tensor)]
     workspace = weakref.ref(step.keywords["workspace"])
     replay = device.replay_of(step)
@@ -112,7 +112,9 @@ def test_checks_reach_the_workspace_on_a_gpu_only(monkeypatch: pytest.MonkeyPatc
         "rejection_sample",
         lambda *args, workspace, **rest: (given.append(workspace), SHIPPED(*args, workspace=workspace, **rest))[1],
     )
-    load("fairdraw._adapters:load")("counter_triton", DEVICE).verify(rejection_batch(SMALL, DEVICE), SeededNoise(1))
+    load("fairdraw._adapters:load")("rejection/counter-triton", DEVICE).verify(
+        rejection_batch(SMALL, DEVICE), SeededNoise(1)
+    )
     assert [workspace is not None for workspace in given] == [DEVICE == "cuda"]
 
 
@@ -145,7 +147,7 @@ def unwritten_batch(sizes: Sizes) -> SpecDecodeBatch:
 
 def path_of(sizes: Sizes) -> list[tuple[str, bool]]:
     """Which kernels a step with a workspace launches, and whether their programs take several tiles."""
-    step = load("fairdraw._adapters._counter:captured_step")(unwritten_batch(sizes), "triton", workspace=True)
+    step = load("fairdraw._adapters._rejection:captured_step")(unwritten_batch(sizes), "triton", workspace=True)
     with counted(run_kernels=False) as counts:
         step()
     return [(one.kernel, one.arguments.get("STRIP", 0) > 1) for one in counts.launches]

@@ -364,13 +364,13 @@ def test_command_reaches_other_contracts(contract: str, monkeypatch: pytest.Monk
 
 
 def test_command_refuses_samplers_of_two_contracts() -> None:
-    ran = CliRunner().invoke(main, ["bench", "sampling_counter", "--against", "thinking_budget"])
+    ran = CliRunner().invoke(main, ["bench", "sampling/counter", "--against", "thinking_budget"])
     assert ran.exit_code == 2
-    assert "thinking_budget: contract='thinking_budget', but sampling_counter is under 'sampling'" in ran.output
+    assert "thinking_budget: contract='thinking_budget', but sampling/counter is under 'sampling'" in ran.output
 
 
 def test_command_has_no_verdict_on_the_time_of_an_interpreter(stranger_bench: Path) -> None:
-    ran = CliRunner().invoke(main, ["bench", "triton", "--against", "bench_stranger:make_right", "--strict"])
+    ran = CliRunner().invoke(main, ["bench", "rejection/triton", "--against", "bench_stranger:make_right", "--strict"])
     assert ran.exit_code == 3, ran.output
     assert "runs in an interpreter" in ran.output
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
+from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton
-from fairdraw._adapters.logits_plan import make, make_always_copy, make_oracle
 from fairdraw._core.checks import Check, Profile
 from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
 from fairdraw._mutants.logits_plan import MUTANTS, ODD_BUT_RIGHT, right
@@ -53,14 +53,20 @@ def reference() -> OraclePlanner:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-@pytest.mark.parametrize("planner", [make("cpu"), make_always_copy("cpu"), make_oracle("cpu")], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "planner",
+    [load("logits_plan/torch", "cpu"), load("logits_plan/always-copy", "cpu"), load("logits_plan/oracle", "cpu")],
+    ids=lambda p: p.name,
+)
 def test_right_planner_passes(planner: LogitsPlanner, check: Check) -> None:
     if check.why_not(planner, reference()) is None:
         check.run(planner, profile=FEW, reference=reference())
 
 
 def test_always_copying_is_asked_about_values_and_not_about_copies() -> None:
-    unsupported = {check.code for check in CHECKS if check.why_not(make_always_copy("cpu"), reference()) is not None}
+    unsupported = {
+        check.code for check in CHECKS if check.why_not(load("logits_plan/always-copy", "cpu"), reference()) is not None
+    }
     assert unsupported == {"PLAN101", "PLAN102", "PLAN103", "PLAN104"}
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Loaded before pytester takes a snapshot of sys.modules: torch cannot be imported twice.
-load_sampler("torch")
+load_sampler("rejection/torch")
 
 SCHEMA = json.loads(schema_text())
 HEADER = Header("stranger:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 1})

@@ -102,7 +102,7 @@ def test_sampler_without_any_kind_of_drafts_is_refused() -> None:
 def test_run_of_nothing_leaves_no_older_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("run.jsonl").write_text('{"verdict": "GREEN"}\n')
-    result = CliRunner().invoke(main, ["check", "oracle", "-k", "no such check", "--json=run.jsonl"])
+    result = CliRunner().invoke(main, ["check", "rejection/oracle", "-k", "no such check", "--json=run.jsonl"])
     assert result.exit_code == NOTHING_RUN
     *_, last = (json.loads(line) for line in Path("run.jsonl").read_text().splitlines())
     assert last["exit_code"] == NOTHING_RUN

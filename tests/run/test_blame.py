@@ -178,8 +178,8 @@ def test_reference_that_raises_is_not_the_sampler_s_fault(theirs: str) -> None:
     check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
     reference = raising_in(theirs, "rejection", "verify")
     vars(reference)["name"] = "theirs"
-    session = Session("torch", PROFILES["smoke"], reference=reference)  # type: ignore[arg-type]
-    record = run_check(check, load_sampler("torch"), session)
+    session = Session("rejection/torch", PROFILES["smoke"], reference=reference)  # type: ignore[arg-type]
+    record = run_check(check, load_sampler("rejection/torch"), session)
     assert record.failure_report is not None
     assert record.failure_report.title == f"reference raised an exception while asked {check.code}"
 
@@ -192,7 +192,7 @@ def test_exception_in_the_specification_is_ours(monkeypatch: pytest.MonkeyPatch)
         "fairdraw.properties._rejection_asserts.ORACLE", type("O", (), {"name": "o", "verify": broken})()
     )
     code = next(c.code for c in CHECKS.values() if c.title == "tokens equal the oracle on the same noise")
-    record = record_of(code, load_sampler("torch"))
+    record = record_of(code, load_sampler("rejection/torch"))
     assert record.failure_report is not None
     assert record.failure_report.title.startswith("check raised an exception")
 
@@ -210,7 +210,7 @@ def test_error_of_a_device_is_not_called_a_fault_of_fairdraw() -> None:
     def body(sampler: object, case: object) -> None:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
-    record = run_check(dataclasses.replace(CHECKS["REJ101"], body=body), load_sampler("torch"), Session())  # type: ignore[type-var]
+    record = run_check(dataclasses.replace(CHECKS["REJ101"], body=body), load_sampler("rejection/torch"), Session())  # type: ignore[type-var]
     assert record.failure_report is not None
     assert record.failure_report.title == "device reported an error while asked REJ101"
     assert "fairdraw" not in record.failure_report.meaning

@@ -62,12 +62,12 @@ def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: P
 @pytest.mark.parametrize(
     ("spec", "code"),
     [
-        ("torch", "REJ101"),
-        ("torch", "REJ106"),
-        ("torch", "DIST101"),
-        ("torch", "DIST401"),
-        ("torch", "DIST501"),
-        ("torch", "DIST602"),
+        ("rejection/torch", "REJ101"),
+        ("rejection/torch", "REJ106"),
+        ("rejection/torch", "DIST101"),
+        ("rejection/torch", "DIST401"),
+        ("rejection/torch", "DIST501"),
+        ("rejection/torch", "DIST602"),
         ("sampling", "SAM101"),
         ("sampling", "DIST701"),
         ("sampling", "DIST721"),
@@ -86,28 +86,32 @@ def test_no_call_begins_after_the_end_and_the_check_is_undecided(spec: str, code
 def test_property_says_how_many_cases_were_tried() -> None:
     clock = Clock()
     with pytest.raises(Inconclusive, match=r"^the time budget ended: \d+ of 100 cases tried$") as caught:
-        asked(CHECKS["REJ101"], ticking("torch", clock), clock, 5.5)
+        asked(CHECKS["REJ101"], ticking("rejection/torch", clock), clock, 5.5)
     assert caught.value.tried == clock.calls == 6  # type: ignore[attr-defined]
 
 
 def test_without_a_budget_the_sampler_is_called_as_it_is() -> None:
-    sampler = adapters.load("torch", "cpu")
+    sampler = adapters.load("rejection/torch", "cpu")
     assert guarded(sampler, Deadline(None)) is sampler
     assert unwrapped(guarded(sampler, lambda: False)) is sampler
 
 
 def test_budget_changes_no_verdict_and_no_case() -> None:
     clock = Clock()
-    found = [asked(CHECKS["REJ101"], ticking("torch", clock), clock, end, PROFILES["smoke"]) for end in (1e9, 1e6)]
-    assert found == [CHECKS["REJ101"].run(adapters.load("torch", "cpu"), profile=PROFILES["smoke"], seed=3)] * 2
+    found = [
+        asked(CHECKS["REJ101"], ticking("rejection/torch", clock), clock, end, PROFILES["smoke"]) for end in (1e9, 1e6)
+    ]
+    assert (
+        found == [CHECKS["REJ101"].run(adapters.load("rejection/torch", "cpu"), profile=PROFILES["smoke"], seed=3)] * 2
+    )
 
 
 def test_look_that_was_cut_is_not_counted() -> None:
     """Draws judged are those of whole looks, whenever the clock stops."""
-    sampling_plan = CHECKS["DIST101"].sampling_plan(adapters.load("torch", "cpu"), PROFILES["smoke"])  # type: ignore[attr-defined]
+    sampling_plan = CHECKS["DIST101"].sampling_plan(adapters.load("rejection/torch", "cpu"), PROFILES["smoke"])  # type: ignore[attr-defined]
     clock = Clock()
     with pytest.raises(Inconclusive) as caught:
-        asked(CHECKS["DIST101"], ticking("torch", clock), clock, 4.5, PROFILES["smoke"])
+        asked(CHECKS["DIST101"], ticking("rejection/torch", clock), clock, 4.5, PROFILES["smoke"])
     tried = caught.value.tried  # type: ignore[attr-defined]
     assert clock.calls == 5
     assert tried == 2 * sampling_plan.draws_per_look  # of two calls each; the fifth call is lost
@@ -115,7 +119,7 @@ def test_look_that_was_cut_is_not_counted() -> None:
 
 def test_checks_of_one_workload_share_its_draws_under_a_budget() -> None:
     clock = Clock()
-    sampler = ticking("torch", clock)
+    sampler = ticking("rejection/torch", clock)
     asked(CHECKS["DIST101"], sampler, clock, 1e9, PROFILES["smoke"])
     drawn = clock.calls
     asked(CHECKS["DIST102"], sampler, clock, 1e9, PROFILES["smoke"])
@@ -129,7 +133,7 @@ class Greedy:
     """Emits the first draft token of everybody, whatever was drawn."""
 
     def __init__(self, clock: Clock) -> None:
-        inner = adapters.load("torch", "cpu")
+        inner = adapters.load("rejection/torch", "cpu")
         self.name, self.device, self.capabilities = "greedy", "cpu", inner.capabilities
         self._inner, self._clock = inner, clock
 
@@ -234,7 +238,7 @@ def undecided(code: str, detail: str) -> CheckRecord:
 
 def test_one_report_for_all_that_is_undecided() -> None:
     session = Session(ends_at=0.0, crash_folder=None)
-    sampler = adapters.load("torch", "cpu")
+    sampler = adapters.load("rejection/torch", "cpu")
     never = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "DIST101", "DIST601")]
     records = [undecided("REJ103", "37 of 100 cases tried"), *never]
     assert all(map(undecided_by_budget, records))
@@ -266,9 +270,9 @@ def test_end_is_no_exception_that_a_check_could_take_for_an_answer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "module"),
     [
-        (("check", "torch", "--pictures", "new"), "matplotlib"),
-        (("check", "torch", "--html", "new.html"), "jinja2"),
-        (("bench", "torch", "--plots", "new"), "matplotlib"),
+        (("check", "rejection/torch", "--pictures", "new"), "matplotlib"),
+        (("check", "rejection/torch", "--html", "new.html"), "jinja2"),
+        (("bench", "rejection/torch", "--plots", "new"), "matplotlib"),
     ],
 )
 def test_missing_extra_is_refused_before_anything_runs(

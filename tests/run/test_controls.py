@@ -207,7 +207,7 @@ def test_mutant_that_smoke_is_too_weak_for_xfails(pytester: pytest.Pytester) -> 
             from fairdraw._run.controls import Control
             weak = Control("fails late", "REJ101", False, contract="rejection", weak=True)
             monkeypatch.setattr(run, "run_control", lambda *_: weak)
-            fairdraw_control(Mutant("fails late", "", ("REJ101",), lambda: load("oracle")))
+            fairdraw_control(Mutant("fails late", "", ("REJ101",), lambda: load("rejection/oracle")))
         """
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--fairdraw-profile", "smoke")

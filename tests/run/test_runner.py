@@ -165,7 +165,7 @@ class TestLoading:
     @pytest.mark.parametrize(
         ("spec", "sentence"),
         [
-            ("oracel", "Did you mean oracle"),
+            ("oracel", "Did you mean rejection/oracle"),
             ("nowhere:make", "nowhere"),
             ("stranger:make_none_such", "make_none_such"),
             ("stranger:make_nothing", "NoneType"),
@@ -189,9 +189,9 @@ class TestLoading:
         assert "\n" not in str(refusal.value)
 
     def test_reference_can_be_named_or_switched_off(self) -> None:
-        reference, said = load_reference("oracle", [DIFFERENTIAL])
+        reference, said = load_reference("rejection/oracle", [DIFFERENTIAL])
         assert reference is not None
-        assert said == reference.name == "oracle"
+        assert said == reference.name == "rejection/oracle"
         assert load_reference("none", [DIFFERENTIAL]) == (None, "none, as asked")
 
     def test_reference_is_loaded_only_for_differentials(self) -> None:
@@ -216,7 +216,7 @@ def test_check_sampler_returns_a_record_of_every_check_and_writes_nothing(
 
 
 def test_check_sampler_refuses_unknown_words_and_objects() -> None:
-    right = load_sampler("oracle")
+    right = load_sampler("rejection/oracle")
     with pytest.raises(ValueError, match=r"profile='huge'.*smoke, ci, nightly"):
         check_sampler(right, profile="huge")
     with pytest.raises(ValueError, match=r"only='speed'.*properties"):

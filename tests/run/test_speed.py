@@ -56,7 +56,7 @@ class Sleepy:
     name, device = "sleepy", "cpu"
 
     def __init__(self, seconds: float = 0.0) -> None:
-        self._inner, self._seconds = adapters.load("torch", "cpu"), seconds
+        self._inner, self._seconds = adapters.load("rejection/torch", "cpu"), seconds
         self.capabilities, self.calls = self._inner.capabilities, 0
 
     def verify(self, batch: Any, noise: Any) -> Any:

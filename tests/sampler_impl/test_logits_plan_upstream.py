@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
-from fairdraw._adapters.logits_plan import make, make_oracle
 from fairdraw._core.checks import Profile
 from fairdraw._run.runner import one_torch_thread
 from fairdraw.properties._logits_asserts import as_float32, differing_rows
@@ -36,12 +36,11 @@ with quiet_imports():
     from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
     from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p_pytorch
 
-    from fairdraw._adapters.logits_plan_vllm import make as make_upstream
 
 if vllm.__version__ != "0.22.0":
     pytest.skip("the contract is that of vLLM 0.22.0", allow_module_level=True)
 
-UPSTREAM = make_upstream("cpu")
+UPSTREAM = load("logits_plan/vllm", "cpu")
 BY_CODE = {check.code: check for check in CHECKS}
 
 
@@ -86,7 +85,9 @@ def test_min_p_equals_upstream(drawn: tuple[Tensor, Tensor, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("code", ["PLAN160", "PLAN161", "PLAN162"])
-@pytest.mark.parametrize("planner", [make("cpu"), make_oracle("cpu")], ids=lambda planner: planner.name)
+@pytest.mark.parametrize(
+    "planner", [load("logits_plan/torch", "cpu"), load("logits_plan/oracle", "cpu")], ids=lambda planner: planner.name
+)
 def test_processed_logits_equal_upstream(planner: LogitsPlanner, code: str) -> None:
     BY_CODE[code].run(planner, profile=Profile("upstream", 60, 60), reference=UPSTREAM)
 
@@ -96,7 +97,9 @@ def test_processed_logits_equal_upstream(planner: LogitsPlanner, code: str) -> N
 def test_every_parameter_alone_and_every_pair_equal_upstream(case: LogitsCase) -> None:
     batch = case.batch()
     theirs = UPSTREAM.open_plan(case.setup()).process(batch)
-    assert not differing_rows(as_float32(theirs), as_float32(make("cpu").open_plan(case.setup()).process(batch)))
+    assert not differing_rows(
+        as_float32(theirs), as_float32(load("logits_plan/torch", "cpu").open_plan(case.setup()).process(batch))
+    )
 
 
 def test_minimum_in_the_bonus_row_counts_drafts_unlike_upstream() -> None:
@@ -105,7 +108,7 @@ def test_minimum_in_the_bonus_row_counts_drafts_unlike_upstream() -> None:
     batch = case.batch()
     (request,) = batch.requests
     assert len(request.output_token_ids) < request.params.min_tokens <= 3
-    ours = make("cpu").open_plan(case.setup()).process(batch)
+    ours = load("logits_plan/torch", "cpu").open_plan(case.setup()).process(batch)
     theirs = UPSTREAM.open_plan(case.setup()).process(batch)
     stops = sorted(request.params.all_stop_token_ids)
     assert differing_rows(as_float32(theirs), as_float32(ours)) == [2]
@@ -143,7 +146,7 @@ def test_raw_logprobs_after_the_plan_equal_those_of_upstream(dtype: torch.dtype)
     batch = case.batch()
     batch = batch.replace(logits=batch.logits.to(dtype))
     before = Sampler.compute_logprobs(batch.logits)
-    processed = make("cpu").open_plan(case.setup()).process(batch)
+    processed = load("logits_plan/torch", "cpu").open_plan(case.setup()).process(batch)
     assert processed is not batch.logits
     assert not differing_rows(before, batch.logits.log_softmax(-1, dtype=torch.float32))
 
@@ -156,8 +159,8 @@ def test_greedy_tokens_of_a_mixed_batch_equal_upstream() -> None:
     requests = tuple(LogitsRequestRecipe(kinds=kinds, greedy=i % 2 == 0) for i in range(6))
     case = LogitsCase(100, requests, seed=11)
     batch = case.batch()
-    greedy_only = make("cpu").open_plan(case.setup()).process(batch)
+    greedy_only = load("logits_plan/torch", "cpu").open_plan(case.setup()).process(batch)
     first_half = LogitsCase(100, tuple(LogitsRequestRecipe(kinds=kinds[:2], greedy=True) for _ in range(6)), seed=11)
-    decisive = make("cpu").open_plan(first_half.setup()).process(first_half.batch())
+    decisive = load("logits_plan/torch", "cpu").open_plan(first_half.setup()).process(first_half.batch())
     rows = [0, 2, 4]
     assert greedy_only[rows].argmax(-1).tolist() == Sampler.greedy_sample(decisive[rows]).tolist()

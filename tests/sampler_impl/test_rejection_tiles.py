@@ -25,7 +25,7 @@ CHECKS = [check for check in all_checks("properties", "rejection") if check.code
 def test_kernels_keep_their_promises_on_narrow_tiles(
     check: AnyCheck, tile: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sampler = load_sampler("triton")
+    sampler = load_sampler("rejection/triton")
     monkeypatch.setattr("fairdraw.sampler_impl._rejection_kernels.MAX_TILE", tile)
     record = run_check(check, sampler, Session(profile=PROFILES["smoke"], crash_folder=None))
     assert (record.status, record.story) == ("passed", None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fairdraw._adapters import sampling, sampling_counter, sampling_oracle, sampling_triton, sampling_vllm
+from fairdraw._adapters import load
 from fairdraw._core.checks import Check, Profile
 from fairdraw._run.runner import one_torch_thread
 from fairdraw.properties.sampling import CHECKS
@@ -15,7 +15,7 @@ from fairdraw.protocols import TokenDrafter, TokenSampler
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fairdraw._adapters.sampling_vllm import VllmTokenSampler
+    from fairdraw._adapters._vllm import VllmTokenSampler
 
 BY_CODE = {check.code: check for check in CHECKS}
 PROFILE = Profile("few", 60, 4)
@@ -29,12 +29,17 @@ def _one_torch_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def vllm() -> VllmTokenSampler:
-    return sampling_vllm.make("cpu")
+    return load("sampling/vllm", "cpu")
 
 
 def test_adapters_are_samplers_of_the_contract(vllm: VllmTokenSampler) -> None:
-    made = [module.make("cpu") for module in (sampling, sampling_counter, sampling_oracle, sampling_triton)]
-    assert [sampler.name for sampler in made] == ["sampling", "sampling_counter", "sampling_oracle", "sampling_triton"]
+    made = [load(f"sampling/{form}", "cpu") for form in ("torch", "counter", "oracle", "triton")]
+    assert [sampler.name for sampler in made] == [
+        "sampling/torch",
+        "sampling/counter",
+        "sampling/oracle",
+        "sampling/triton",
+    ]
     assert all(isinstance(sampler, TokenDrafter) and sampler.contract == "sampling" for sampler in made)
     assert isinstance(vllm, TokenSampler)
     assert vllm.name == "vllm 0.22.0"
@@ -42,7 +47,7 @@ def test_adapters_are_samplers_of_the_contract(vllm: VllmTokenSampler) -> None:
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check.differential], ids=str)
 def test_sampler_draws_what_vllm_draws(check: Check, vllm: VllmTokenSampler) -> None:
-    assert check.run(sampling.make("cpu"), profile=PROFILE, seed=5, reference=vllm) > 0
+    assert check.run(load("sampling/torch", "cpu"), profile=PROFILE, seed=5, reference=vllm) > 0
 
 
 @pytest.mark.parametrize("code", ["SAM102", "SAM111", "SAM123", "SAM141", "SAM142", "SAM143", "SAM144", "SAM145"])
@@ -52,4 +57,4 @@ def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> 
 
 @pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM108", "SAM121", "SAM165", "SAM168", "SAM172", "SAM173"])
 def test_kernels_keep_the_promises_of_counters(code: str) -> None:
-    assert BY_CODE[code].run(sampling_triton.make("cpu"), profile=PROFILE, seed=7) > 0
+    assert BY_CODE[code].run(load("sampling/triton", "cpu"), profile=PROFILE, seed=7) > 0

@@ -148,7 +148,7 @@ class Recorder:
     name, device = "recorder", "cpu"
 
     def __init__(self) -> None:
-        self.inner = adapters.load("torch", "cpu")
+        self.inner = adapters.load("rejection/torch", "cpu")
         self.capabilities = self.inner.capabilities
         self.batches: list[SpecDecodeBatch] = []
 
@@ -175,7 +175,7 @@ def test_acceptance_distributions_are_the_enumerated_ones(small: DecodeSetup, de
 
 
 def test_mean_number_accepted_lies_near_its_expectation(scenarios: dict[str, DecodeScenario]) -> None:
-    decoding = decode(adapters.load("torch", "cpu"), scenarios[TEXT].setup, seed=1)
+    decoding = decode(adapters.load("rejection/torch", "cpu"), scenarios[TEXT].setup, seed=1)
     observed, expected, error = mean_num_accepted(decoding)
     assert abs(observed - expected) < 5 * error
     assert error < 0.02
@@ -194,21 +194,21 @@ def test_same_noise_decodes_the_same_through_any_reference_race() -> None:
     setup = decode_scenarios(64)[PARAMETERS].setup
     first, second = (
         decode(adapters.load(name, "cpu"), setup, seed=7, noise=Capability.EXPLICIT_NOISE).tokens
-        for name in ("oracle", "torch")
+        for name in ("rejection/oracle", "rejection/torch")
     )
     assert np.array_equal(first, second)
     assert (first >= 0).all()
 
 
 def test_seed_decides_everything(small: DecodeSetup) -> None:
-    sampler = adapters.load("torch", "cpu")
+    sampler = adapters.load("rejection/torch", "cpu")
     first, again, other = (decode(sampler, small, seed).tokens for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_greedy_requests_decode_the_argmax(small: DecodeSetup) -> None:
-    tokens = decode(adapters.load("torch", "cpu"), small, seed=1).tokens
+    tokens = decode(adapters.load("rejection/torch", "cpu"), small, seed=1).tokens
     prefix = small.prompts
     for _ in range(small.num_tokens):
         best = small.target_logits(prefix, np.array([1])).argmax(axis=1)
@@ -217,7 +217,7 @@ def test_greedy_requests_decode_the_argmax(small: DecodeSetup) -> None:
 
 
 def test_loop_asks_only_for_what_the_sampler_takes(small: DecodeSetup) -> None:
-    verify = adapters.load("torch", "cpu").verify
+    verify = adapters.load("rejection/torch", "cpu").verify
     no_seeds = rejection_sampler(verify, name="no seeds", unsupported={"seeded-noise": "has counters of its own"})
     no_explicit = rejection_sampler(verify, name="no explicit", unsupported={"explicit-noise": "draws inside"})
     no_greedy = rejection_sampler(verify, name="no greedy", unsupported={"greedy": "random only"})
@@ -257,7 +257,7 @@ def test_sequence_distribution_is_the_product_of_next_token_distributions(small:
 
 def test_tables_count_every_request_once(small: DecodeSetup) -> None:
     statistic = FirstTokens(small, num_tokens=3)
-    decoding = decode(adapters.load("torch", "cpu"), small, seed=1)
+    decoding = decode(adapters.load("rejection/torch", "cpu"), small, seed=1)
     counts = statistic.count(decoding)["first tokens at temperature 1.5"]
     own = decoding.tokens[2::3, small.prompt_size :] @ np.array([64, 8, 1])
     assert np.array_equal(counts[:-1], np.bincount(own, minlength=512))

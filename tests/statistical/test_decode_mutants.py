@@ -53,7 +53,7 @@ def test_torch_sampler_decodes_like_its_target(
     scenarios: dict[str, DecodeScenario], scenario: str, noise: Capability
 ) -> None:
     decision = check_decoding(
-        adapters.load("torch", "cpu"),
+        adapters.load("rejection/torch", "cpu"),
         scenarios[scenario],
         num_decodings=6,
         false_fail_rate=FALSE_FAIL_RATE,
@@ -65,7 +65,7 @@ def test_torch_sampler_decodes_like_its_target(
 @pytest.mark.parametrize("scenario", [TEXT, PARAMETERS, N_GRAM, SEQUENCES])
 def test_oracle_decodes_like_its_target(scenarios: dict[str, DecodeScenario], scenario: str) -> None:
     decision = check_decoding(
-        adapters.load("oracle", "cpu"), scenarios[scenario], num_decodings=1, false_fail_rate=FALSE_FAIL_RATE
+        adapters.load("rejection/oracle", "cpu"), scenarios[scenario], num_decodings=1, false_fail_rate=FALSE_FAIL_RATE
     )
     assert decision.verdict is Verdict.PASS, decision
 
@@ -128,7 +128,7 @@ def faulty(
     change: Callable[[SpecDecodeBatch, ExplicitNoise], tuple[SpecDecodeBatch, ExplicitNoise]],
 ) -> RejectionSampler:
     """The torch sampler, handed something else than it was given."""
-    verify = adapters.load("torch", "cpu").verify
+    verify = adapters.load("rejection/torch", "cpu").verify
 
     def verify_changed(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         explicit = noise if isinstance(noise, ExplicitNoise) else draw_noise(batch, noise)
@@ -253,7 +253,7 @@ def test_one_uniform_per_request_is_caught(scenarios: dict[str, DecodeScenario],
 @pytest.mark.parametrize("last", ["outside the vocabulary", "after a placeholder", "nothing at all"])
 def test_malformed_answer_is_caught(scenarios: dict[str, DecodeScenario], last: str) -> None:
     """A request that cannot go on ends, and its missing tokens count as impossible ones."""
-    verify = adapters.load("torch", "cpu").verify
+    verify = adapters.load("rejection/torch", "cpu").verify
 
     def malformed(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         output = verify(batch, noise)

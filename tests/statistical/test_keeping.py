@@ -29,7 +29,9 @@ ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
 
 
 def fairdraw(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["check", "torch", "--only", "statistical", "--profile", "smoke", *arguments])
+    return CliRunner().invoke(
+        main, ["check", "rejection/torch", "--only", "statistical", "--profile", "smoke", *arguments]
+    )
 
 
 def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
@@ -48,7 +50,9 @@ def test_pictures_are_written_for_every_judged_table(tmp_path: Path) -> None:
 def test_every_statistic_has_a_table_to_draw() -> None:
     checks = [check for check in CHECKS if check.code in ("DIST403", "DIST101", "DIST102", "DIST103", *DEPENDENCE)]
     with one_torch_thread():
-        names = {table.name.split()[1] for table in judged_tables(checks, adapters.load("torch", "cpu"), SMOKE, 1)}
+        names = {
+            table.name.split()[1] for table in judged_tables(checks, adapters.load("rejection/torch", "cpu"), SMOKE, 1)
+        }
     assert names == {f"S{number}" for number in range(1, 10)}
 
 

@@ -70,7 +70,7 @@ def test_ledger_survives_a_round_trip_and_adds_up(tmp_path: Path) -> None:
     counts = nights(FAIR, 3, "file")
     for night in range(3):
         ledger = Ledger.load(path)
-        for sampler in ("triton", "torch"):
+        for sampler in ("rejection/triton", "rejection/torch"):
             ledger.record(sampler, "S1", "cpu", fingerprint="1", counts=counts[night], plan=plan(), p_value=0.1 * night)
         ledger.save(path)
 

@@ -10,24 +10,25 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pytest
 
-from fairdraw._adapters import _sampling as adapters
+from fairdraw._adapters import load
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS, ODD_DISTRIBUTIONS, right_distribution
 from fairdraw._oracles.sampling import Request
+from fairdraw._oracles.sampling import sample as oracle_sample
 from fairdraw._oracles.supports import support_of
 from fairdraw._run.runner import one_torch_thread
-from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy
+from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, filter_policy, token_sampler
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables, supported_kinds
 from fairdraw.statistical.sampling import CHECKS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from fairdraw._mutants._mutant import Mutant
-    from fairdraw.protocols import TokenSampler
+    from fairdraw.protocols import AnySampler, TokenSampler
     from fairdraw.statistical._distribution_check import DistributionCheck
     from fairdraw.statistical._workloads import WatchedTable
 
@@ -186,15 +187,14 @@ def test_planted_distribution_is_caught(mutant: Mutant, code: str) -> None:
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check.code not in LARGE], ids=str)
 @pytest.mark.parametrize(
-    "make", [right_distribution, adapters.race, adapters.counter], ids=["distribution sampler", "race", "counter"]
+    "make",
+    [right_distribution, lambda: load("sampling/torch", "cpu"), lambda: load("sampling/counter", "cpu")],
+    ids=["distribution sampler", "race", "counter"],
 )
-def test_right_sampler_passes(check: DistributionCheck, make: type) -> None:
-    sampler = make() if make is right_distribution else make("cpu")
-    assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+def test_right_sampler_passes(check: DistributionCheck, make: Callable[[], AnySampler]) -> None:
+    assert check.run(make(), profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
 def test_declined_distribution_is_a_visible_skip() -> None:
     with pytest.raises(CapabilityUnsupported, match="draft-distribution is unsupported: it returns tokens alone"):
-        BY_CODE["DIST731"].run(
-            adapters.token_sampler(adapters.oracle_sample, name="no drafter"), profile=SMOKE, seed=DEFAULT_SEED
-        )
+        BY_CODE["DIST731"].run(token_sampler(oracle_sample, name="no drafter"), profile=SMOKE, seed=DEFAULT_SEED)

@@ -66,7 +66,7 @@ def test_shared_exponentials_counted_in_shards_is_caught() -> None:
     assert decision.verdict is Verdict.FAIL
 
 
-def run_sharded(out: Path, *launcher: str, sampler: str = "torch") -> dict[str, Any]:  # Any: JSON
+def run_sharded(out: Path, *launcher: str, sampler: str = "rejection/torch") -> dict[str, Any]:  # Any: JSON
     """The record that the command leaves."""
     command = ["-m", "fairdraw.statistical._sharding", "--sampler", sampler, "--draws", "2e4", "--batch-size", "512"]
     subprocess.run(

@@ -35,7 +35,7 @@ def slow(sampler: RejectionSampler) -> RejectionSampler:
 
 
 @pytest.mark.parametrize("check", STRATIFIED_CHECKS, ids=str)
-@pytest.mark.parametrize("name", ["torch", "oracle"])
+@pytest.mark.parametrize("name", ["rejection/torch", "rejection/oracle"])
 def test_right_sampler_has_exact_shares(check: StratifiedCheck, name: str) -> None:
     assert check.run(adapters.load(name, "cpu"), profile=CI) > 0
 
@@ -76,7 +76,7 @@ def test_answer_that_no_noise_can_give_is_caught() -> None:
 
 
 def test_fewer_draws_than_strata_are_inconclusive() -> None:
-    sampler = adapters.load("torch", "cpu")
+    sampler = adapters.load("rejection/torch", "cpu")
     with pytest.raises(Inconclusive, match="fill fewer than 8 strata"):
         BY_CODE["DIST601"].run(sampler, profile=Profile("tiny", 2, 2, 100, 100))
 
@@ -84,7 +84,7 @@ def test_fewer_draws_than_strata_are_inconclusive() -> None:
 def test_end_of_the_time_budget_is_inconclusive() -> None:
     answers = iter([False, False, True])
     with pytest.raises(Inconclusive, match="the time budget ended: 1 questions were answered"):
-        BY_CODE["DIST601"].run(adapters.load("torch", "cpu"), profile=CI, out_of_time=lambda: next(answers))
+        BY_CODE["DIST601"].run(adapters.load("rejection/torch", "cpu"), profile=CI, out_of_time=lambda: next(answers))
 
 
 @pytest.mark.parametrize("unsupported", ["explicit-noise", "reference-race", "token-verification"])

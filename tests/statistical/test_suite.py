@@ -95,7 +95,7 @@ def test_checks_of_one_workload_share_their_draws() -> None:
 
 
 def test_sampler_without_seeds_is_given_numbers() -> None:
-    verify = adapters.load("torch", "cpu").verify
+    verify = adapters.load("rejection/torch", "cpu").verify
     sampler = rejection_sampler(verify, unsupported={"seeded-noise": "takes numbers"})
     assert BY_CODE["DIST101"].run(sampler, profile=SMOKE) > 0
 
@@ -213,7 +213,7 @@ def test_failure_names_effect_evidence_and_command() -> None:
 
 
 def test_time_budget_of_zero_is_never_green() -> None:
-    result = fairdraw("check", "torch", "-k", "DIST102", "--profile", "smoke", "--time-budget", "0")
+    result = fairdraw("check", "rejection/torch", "-k", "DIST102", "--profile", "smoke", "--time-budget", "0")
     assert result.exit_code == 11
     assert "1 inconclusive" in result.output
     assert "the time budget ended" in result.output
@@ -224,13 +224,13 @@ def test_time_budget_of_zero_is_never_green() -> None:
 
 
 def test_time_budget_makes_properties_inconclusive_too() -> None:
-    result = fairdraw("check", "torch", "-k", "REJ101", "--profile", "smoke", "--time-budget", "0")
+    result = fairdraw("check", "rejection/torch", "-k", "REJ101", "--profile", "smoke", "--time-budget", "0")
     assert result.exit_code == 11
     assert "inconclusive REJ101" in result.output
 
 
 def test_control_line_counts_and_names_the_smallest_distance() -> None:
-    result = fairdraw("check", "torch", "-k", "DIST203", "--profile", "smoke")
+    result = fairdraw("check", "rejection/torch", "-k", "DIST203", "--profile", "smoke")
     assert result.exit_code == 0
     assert re.search(
         r"controls \(rejection\): 1/1 caught at this run's numbers in .* s, smallest TV caught 0\.", result.output

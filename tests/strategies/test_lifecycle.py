@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fairdraw._adapters import padded_outputs, penalties, thinking_budget
+from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
@@ -38,7 +38,7 @@ LIFE = PenaltiesTrace(
     (Add((1,), presence=0.5), Add(held=True), Draft(((3, 4), ())), Decode((5, None), (1,), late=True), Repair()),
     vocab_size=9,
 )
-OURS = (penalties.make("cpu"), padded_outputs.make(), thinking_budget.make())
+OURS = (load("penalties/torch", "cpu"), load("penalties/padded"), load("thinking_budget/torch"))
 
 
 @pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
@@ -52,8 +52,7 @@ def test_our_scanner_keeps_every_promise(scanner: Any) -> None:
 def upstream(contract: str) -> Any:
     with quiet_imports():
         pytest.importorskip("vllm")
-        from fairdraw._adapters import penalties_vllm, thinking_budget_vllm
-    return penalties_vllm.make("cpu") if contract == "penalties" else thinking_budget_vllm.make("cpu")
+    return load(f"{contract}/vllm", "cpu")
 
 
 @pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
@@ -68,10 +67,10 @@ def test_upstream_is_compared_where_it_forces() -> None:
 
     class Counting:
         name, device, contract = "counting", "cpu", "thinking_budget"
-        capabilities = thinking_budget.make().capabilities
+        capabilities = load("thinking_budget/torch").capabilities
 
         def open_thinking(self, markers: Markers) -> ThinkingSession:
-            session = thinking_budget.make().open_thinking(markers)
+            session = load("thinking_budget/torch").open_thinking(markers)
             ask = session.forced
 
             def counted(batch: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Samplers by name: `load("triton")`, `load("mypkg.kernels:make_sampler")`.
+"""Samplers by name: `load("rejection/triton")`, `load("mypkg.kernels:make_sampler")`.
 
-Those of `BUILT_IN` come with fairdraw. Others are found by entry point, or by the path of a factory:
+The built-in ones are the rows of `samplers.toml`. Others are found by entry point, or by the path of a factory:
 
     [project.entry-points."fairdraw.samplers"]
     mine = "mypkg.kernels:make_sampler"
 
-Importing this package imports the standard library only; the sampler's own imports happen when it is loaded.
+Importing this package imports the standard library only; a sampler is imported when it is loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, TypeGuard
 
+from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn
 from fairdraw._core.contracts import contract_of, missing_parts
 from fairdraw.protocols import AnySampler, Capabilities
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fairdraw._adapters._inject import InjectedNoise, NoiseNotInjected, inject_noise
 
 __all__ = [
+    "ALIASES",
     "BUILT_IN",
     "ENTRY_POINT_GROUP",
     "InjectedNoise",
@@ -36,44 +38,13 @@ __all__ = [
     "load",
 ]
 
-BUILT_IN = (
-    "counter",
-    "counter_triton",
-    "logits_plan",
-    "logits_plan_vllm",
-    "mlx",
-    "oracle",
-    "padded_outputs",
-    "penalties",
-    "penalties_vllm",
-    "sampling",
-    "sampling_counter",
-    "sampling_exponential",
-    "sampling_mlx",
-    "sampling_multinomial",
-    "sampling_oracle",
-    "sampling_transformers",
-    "sampling_triton",
-    "sampling_vllm",
-    "sglang",
-    "sglang_block",
-    "thinking_budget",
-    "thinking_budget_vllm",
-    "torch",
-    "transformers",
-    "triton",
-    "vllm",
-    "vllm_v2",
-)
-"""Names of the modules in this package that hold a `make(device)`."""
-
 _INSTALL = {
     "vllm": "pip install vllm, or, without a GPU, python tools/install_vllm.py in a clone of fairdraw",
     "mlx": "pip install 'mlx-lm[cpu]'",
     "mlx_lm": "pip install 'mlx-lm[cpu]'",
     "sglang": "pip install --no-deps sglang",
 }
-"""How to get a package that `pip install` with its name would not get as it is needed here."""
+"""Packages that `pip install NAME` does not install as they are needed here."""
 
 ENTRY_POINT_GROUP = "fairdraw.samplers"
 
@@ -98,21 +69,23 @@ def load(spec: str, device: str | None = None) -> AnySampler:
     """Make the sampler called `spec`.
 
     Args:
-        spec: A built-in name, a registered name, or `pkg.module:factory`, where `factory` is a callable without
-            arguments that returns a sampler, or a sampler. The current directory is importable.
+        spec: A built-in name (`rejection/torch`) or its alias (`rejection`), a registered name, or
+            `pkg.module:factory`, where `factory` is a callable without arguments that returns a sampler, or a sampler.
+            The current directory is importable.
         device: For built-in samplers: `cpu` or `cuda`; `None` takes the GPU if there is one. Other samplers choose
             their own.
 
     Raises:
-        SamplerNotFound: If there is no such sampler, if it cannot be imported or made, or if it is none.
+        SamplerNotFound: If there is no such sampler, if it cannot be imported or made, or if it is something else.
 
     Example:
-        >>> load("oracel")  # doctest: +ELLIPSIS
+        >>> load("rejection/oracel")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
-        fairdraw._adapters.SamplerNotFound: load: sampler='oracel', but it must be one of ... Did you mean oracle?
+        fairdraw._adapters.SamplerNotFound: load: sampler='rejection/oracel', but it ... Did you mean rejection/oracle?
     """
-    if spec in BUILT_IN:
-        return _make_built_in(spec, device)
+    built_in = BUILT_IN.get(ALIASES.get(spec, spec))
+    if built_in is not None:
+        return _make_built_in(built_in, device)
     sampler = _checked(spec, _made(spec, _found(spec)))
     if device not in (None, sampler.device):
         raise _refusal(
@@ -123,21 +96,26 @@ def load(spec: str, device: str | None = None) -> AnySampler:
     return sampler
 
 
-def _make_built_in(name: str, device: str | None) -> AnySampler:
+def _make_built_in(row: BuiltIn, device: str | None) -> AnySampler:
+    module, _, function = row.factory.partition(":")
     try:
+        from fairdraw._adapters._runtime import default_device
+
         _prepare(device)
-        sampler: AnySampler = importlib.import_module(f"{__name__}.{name}").make(device)
+        factory = getattr(importlib.import_module(f"{__name__}.{module}"), function)
+        sampler: AnySampler = factory(row, device or ("cpu" if row.host else default_device()), **row.options)
     except ModuleNotFoundError as error:
-        missing = "vllm" if name.startswith("vllm") else str(error.name)
+        missing = "vllm" if "/vllm" in row.name else str(error.name)
         command = _INSTALL.get(missing.partition(".")[0], f"pip install {error.name}")
-        raise _refusal(name, f"it needs the package {error.name}, which is not installed", f"Run {command}") from error
+        rule = f"it needs the package {error.name}, which is not installed"
+        raise _refusal(row.name, rule, f"Run {command}") from error
     except Exception as error:
-        raise _refusal(name, f"making it raised {_brief(error)}", "The traceback above says where") from error
+        raise _refusal(row.name, f"making it raised {_brief(error)}", "The traceback above says where") from error
     return sampler
 
 
 def _prepare(device: str | None = None) -> None:
-    """Triton's mode is chosen before any sampler imports triton: a stranger's kernels run interpreted, too."""
+    """Triton's mode is chosen before any sampler imports triton, so that third-party kernels run interpreted, too."""
     from fairdraw._adapters._runtime import prepare_triton
 
     prepare_triton(device)
@@ -221,5 +199,10 @@ def _brief(error: Exception) -> str:
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"Did you mean {near[0]}?" if near else ""
+    """The nearest name; without a contract, the samplers of every contract whose origin is nearest."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if not near:
+        origin = difflib.get_close_matches(name, [one.rpartition("/")[2] for one in names], n=1)
+        near = [one for one in names if one.rpartition("/")[2] in origin]
+    return f"Did you mean {' or '.join(near)}?" if near else ""

@@ -1,95 +1,104 @@
-"""What the adapters of other people's samplers share: known defects, and one request at a time."""
+"""What the adapters of other projects' samplers share: known defects, quiet imports of vLLM, one request at a time."""
 
 from __future__ import annotations
 
+import importlib
+import logging
+import os
+import sys
 import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from unittest import mock
 
 import torch
 
-from fairdraw._adapters._vllm_defects import Known, stated
-from fairdraw.protocols import (
-    PLACEHOLDER_TOKEN_ID,
-    Capabilities,
-    Capability,
-    FunctionSampler,
-    FunctionTokenSampler,
-    SpecDecodeBatch,
-)
+from fairdraw._adapters._runtime import quiet_imports, triton_is_interpreted
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, FunctionSampler, FunctionTokenSampler, SpecDecodeBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from torch import Tensor
 
 __all__ = [
+    "Defect",
+    "Known",
     "KnownSampler",
     "KnownTokenSampler",
-    "OthersDefect",
-    "defects_of",
+    "Upstream",
+    "import_vllm",
+    "known_defects",
     "padded",
-    "read_others_defects",
-    "unsupported",
+    "quiet_upstream",
+    "read_defects",
+    "unpin",
+    "unpinned",
+    "vllm_module",
 ]
 
+Known = str | dict[str, Any]  # Any: a reason, and cases
+"""A value of `known_defects`: a reason, or a reason with the number of cases that it takes to see the failure."""
 
-class OthersDefect(TypedDict):
-    """One entry of `others_defects.toml`.
+Upstream = Any  # Any: vLLM's modules and objects, of whatever release
 
-    Args:
-        sampler: Name of the adapter.
-        checks: Codes of the checks that it breaks.
-        cases: How many cases it takes to see it; absent if those of profile `ci` are enough.
-        link: Where its authors, or a page of ours, talk about it.
-    """
+
+class Defect(TypedDict):
+    """One entry of `known_defects.toml`; the head of the file describes the fields."""
 
     sampler: str
     checks: list[str]
     reason: str
+    name: NotRequired[str]
+    fixed: NotRequired[str]
     cases: NotRequired[int]
     link: NotRequired[str]
 
 
-@cache
-def read_others_defects() -> list[OthersDefect]:
-    text = files("fairdraw._adapters").joinpath("others_defects.toml").read_text()
-    defects: list[OthersDefect] = tomllib.loads(text).get("defect", [])
-    return defects
-
-
-def defects_of(sampler: str) -> dict[str, Known]:
-    """Check code to the reason why the adapter called `sampler` fails it, with a link where there is one."""
-    reasons: dict[str, list[str]] = {}
-    cases: dict[str, int] = {}
-    for defect in read_others_defects():
-        if defect["sampler"] == sampler:
-            link = f" ({defect['link']})" if "link" in defect else ""
-            for code in defect["checks"]:
-                reasons.setdefault(code, []).append(f"{defect['reason']}{link}")
-                cases[code] = max(cases.get(code, 0), defect.get("cases", 0))
-    return {code: stated(found, cases[code]) for code, found in sorted(reasons.items())}
-
-
 @dataclass(frozen=True)
 class KnownSampler(FunctionSampler):
-    """A function under the rejection contract, with the defects it is known to have."""
+    """A function under the rejection contract, with its known defects."""
 
     known_defects: Mapping[str, Known] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class KnownTokenSampler(FunctionTokenSampler):
-    """A function under the sampling contract, with the defects it is known to have."""
+    """A function under the sampling contract, with its known defects."""
 
     known_defects: Mapping[str, Known] = field(default_factory=dict)
 
 
-def unsupported(*groups: tuple[str, Sequence[Capability]], slow: bool = False) -> Capabilities:
-    """Capabilities unsupported for one reason per group."""
-    return Capabilities({capability: reason for reason, group in groups for capability in group}, slow)
+def known_defects(sampler: str, release: str = "0") -> dict[str, Known]:
+    """Check code to the reason why `release` of `sampler` fails it, with a link where there is one."""
+    reasons: dict[str, list[str]] = {}
+    cases: dict[str, int] = {}
+    for defect in read_defects():
+        if defect["sampler"] != sampler or ("fixed" in defect and _number(release) >= _number(defect["fixed"])):
+            continue
+        name = f"{defect['name']}: " if "name" in defect else ""
+        link = f" ({defect['link']})" if "link" in defect else ""
+        for code in defect["checks"]:
+            reasons.setdefault(code, []).append(f"{name}{defect['reason']}{link}")
+            cases[code] = max(cases.get(code, 0), defect.get("cases", 0))
+    joined = {code: "; ".join(found) for code, found in sorted(reasons.items())}
+    return {code: {"reason": text, "cases": cases[code]} if cases[code] else text for code, text in joined.items()}
+
+
+@cache
+def read_defects() -> list[Defect]:
+    text = files("fairdraw._adapters").joinpath("known_defects.toml").read_text()
+    defects: list[Defect] = tomllib.loads(text)["defect"]
+    return defects
+
+
+def _number(release: str) -> tuple[int, ...]:
+    """For comparison; words in a release (rc1, dev) count as nothing."""
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
 
 
 def padded(rows: Sequence[Sequence[int]], batch: SpecDecodeBatch) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -97,3 +106,66 @@ def padded(rows: Sequence[Sequence[int]], batch: SpecDecodeBatch) -> Tensor:  # 
     width = batch.max_spec_len + 1
     filled = [[*row, *[PLACEHOLDER_TOKEN_ID] * (width - len(row))] for row in rows]
     return torch.tensor(filled, dtype=torch.int32, device=batch.device)
+
+
+# vLLM, of whatever release is importable
+
+
+def import_vllm(device: str, *modules: str) -> tuple[str, bool]:
+    """Import vLLM and its `modules`; its release without local parts, and whether Triton interprets its kernels.
+
+    Raises:
+        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
+        RuntimeError: If triton was imported for a GPU and there is none.
+    """
+    interpreted = triton_is_interpreted(device)  # vLLM imports triton, whose mode must be chosen before
+    with quiet_upstream():
+        release = str(importlib.import_module("vllm").__version__).partition("+")[0]
+        for name in modules:
+            vllm_module(name)
+    return release, interpreted
+
+
+def vllm_module(name: str) -> Upstream:
+    """The module `vllm.v1.<name>`."""
+    return importlib.import_module(f"vllm.v1.{name}")
+
+
+@contextmanager
+def quiet_upstream() -> Iterator[None]:
+    """Import without a word: vLLM installs a log handler, and warns of the missing CUDA extension."""
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with quiet_imports():
+            yield
+    finally:
+        logging.disable(level)
+
+
+def unpin(device: str) -> None:
+    """Without a GPU memory cannot be pinned, but vLLM's unspecified platform reports that it can.
+
+    The patches are entered once and never left: a search through all modules takes longer than a step.
+    """
+    if device == "cpu" and not _UNPINNED:
+        _UNPINNED.extend(unpinned())
+        for patch in _UNPINNED:
+            patch.__enter__()
+
+
+_UNPINNED: list[AbstractContextManager[object]] = []
+
+
+def unpinned() -> Iterator[AbstractContextManager[object]]:
+    """Patches after which vLLM pins no memory. Until 0.23 modules ask at each call or in a default argument, later ones
+    when they are imported."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.") and "is_pin_memory_available" in vars(module):
+            yield mock.patch.object(module, "is_pin_memory_available", return_value=False)
+        if name.startswith("vllm.") and "PIN_MEMORY" in vars(module):
+            yield mock.patch.object(module, "PIN_MEMORY", False)
+    copy = importlib.import_module("vllm.utils.torch_utils").async_tensor_h2d
+    defaults = tuple(False if value is True else value for value in copy.__defaults__ or ())
+    yield mock.patch.object(copy, "__defaults__", defaults or None)

@@ -141,7 +141,9 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--seed", type=_seed, default=DEFAULT_SEED, metavar="N|fresh", help=f"Of the cases; {DEFAULT_SEED} in this release."
 )
-@click.option("--reference", metavar="SPEC|none", help="Compare with this sampler; vllm if it can be imported.")
+@click.option(
+    "--reference", metavar="SPEC|none", help="Compare with this sampler; the contract's vLLM if it can be imported."
+)
 @click.option("-k", "keywords", metavar="TEXT", multiple=True, help="Checks whose code or title has TEXT; repeatable.")
 @click.option(
     "-n",
@@ -179,7 +181,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Asked
     """Run the checks of its contract on each sampler SPEC.
 
-    SPEC is a built-in name (triton, sampling, penalties ...), a registered one, or pkg.module:factory. The method of
+    SPEC is a built-in name (rejection/triton, penalties ...), a registered one, or pkg.module:factory. The method of
     the sampler says which contract it has. Cases that fail are shrunk and stored under .fairdraw/crashes. The same run
     tries mutants (known wrong samplers) and says how many of them the checks catch; a check that misses its mutant
     makes the run red.

@@ -92,9 +92,9 @@ def load_sampler(spec: str) -> AnySampler:
 
 
 def is_built_in(spec: str) -> bool:
-    """Whether `spec` names one of fairdraw's own samplers, whose code comes with it."""
-    built_in: tuple[str, ...] = importlib.import_module("fairdraw._adapters").BUILT_IN
-    return spec in built_in
+    """Whether `spec` names a built-in sampler, whose code comes with fairdraw."""
+    adapters = importlib.import_module("fairdraw._adapters")
+    return spec in adapters.BUILT_IN or spec in adapters.ALIASES
 
 
 def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:

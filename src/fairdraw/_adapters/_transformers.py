@@ -1,12 +1,11 @@
-"""Speculative sampling of Hugging Face transformers (PyPI `transformers`, tried: 5.23.0).
+"""Samplers of Hugging Face transformers (PyPI `transformers`, tried: 5.23.0).
 
 `transformers.generation.utils._speculative_sampling` verifies one sequence, and draws the bonus token itself: it gets a
-last row that allows the batch's bonus token alone. Its recovered token comes from `torch.multinomial`, which for one
-token is an exponential race inside ATen; with explicit noise the race is run on the exponentials handed in.
+last row that allows the batch's bonus token alone. Logits warpers take one value for all rows, so they are made per
+request, in the order of `generate`; then softmax and `torch.multinomial`, or argmax if the request is greedy.
 
-Unsupported: greedy requests and n-gram drafts, which `generate` verifies in a branch of its own; placeholders and rows
-without a distribution, which its generation never makes; tokens bit for bit, since it takes logits of the draft and
-normalises them again; generators per request, since it draws from torch's default one.
+Both draw with `torch.multinomial`, which for one token is an exponential race inside ATen; with explicit noise the race
+is run on the exponentials handed in.
 """
 
 from __future__ import annotations
@@ -19,47 +18,42 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from fairdraw._adapters._inject import inject_noise
-from fairdraw._adapters._others import KnownSampler, defects_of, padded, unsupported
-from fairdraw._adapters._runtime import default_device, quiet_imports
-from fairdraw.protocols import Capability, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw._adapters._others import KnownSampler, KnownTokenSampler, known_defects, padded
+from fairdraw._adapters._runtime import quiet_imports
+from fairdraw.protocols import ExplicitNoise, FilterPolicy, Noise, RaceNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-__all__ = ["make", "multinomial_noise"]
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import SamplingBatch, SamplingNoise
 
-_CAPABILITIES = unsupported(
-    ("generate verifies these in a branch of its own", (Capability.GREEDY, Capability.ONE_HOT_DRAFTS)),
-    (
-        "its generation makes no such rows",
-        (Capability.PLACEHOLDER_DRAFTS, Capability.NAN_LOGITS, Capability.EMPTY_ROWS),
-    ),
-    ("it normalises the draft's logits again, which rounds", (Capability.REFERENCE_RACE,)),
-    ("it draws from torch's default generator", (Capability.REQUEST_SEEDS, Capability.UPSTREAM_STREAM)),
-    ("it has no such mode", (Capability.SYNTHETIC_RATES, Capability.COUNTER_NOISE)),
-    slow=True,  # a call costs milliseconds: one request at a time
-)
+__all__ = ["multinomial_noise", "speculative_sampling", "warpers"]
 
 
-def make(device: str | None = None) -> KnownSampler:
-    """transformers' function behind the suite's `verify`; its name carries the release.
-
-    Raises:
-        ModuleNotFoundError: If transformers is missing.
-    """
+def speculative_sampling(row: BuiltIn, device: str) -> KnownSampler:
+    """transformers' function behind the suite's `verify`; its name carries the release."""
     with quiet_imports():
         import transformers
         from transformers.generation.utils import _speculative_sampling
 
-    return KnownSampler(
-        f"transformers {transformers.__version__}",
-        partial(_verify, _speculative_sampling),
-        device or default_device(),
-        _CAPABILITIES,
-        known_defects=defects_of("transformers"),
-    )
+    function = partial(_verify, _speculative_sampling)
+    name, defects = f"transformers {transformers.__version__}", known_defects(row.name)
+    return KnownSampler(name, function, device, row.capabilities(), known_defects=defects)
+
+
+def warpers(row: BuiltIn, device: str) -> KnownTokenSampler:
+    """The warpers of the installed transformers; the name carries the release."""
+    with quiet_imports():
+        import transformers
+        from transformers.generation import logits_process
+
+    function = partial(_sample, logits_process)
+    name, defects = f"transformers warpers {transformers.__version__}", known_defects(row.name)
+    policy = FilterPolicy(order=("top_k", "top_p", "min_p"))
+    return KnownTokenSampler(name, function, None, device, row.capabilities(), policy, known_defects=defects)
 
 
 def _verify(
@@ -121,7 +115,37 @@ class _MultinomialNoise(TorchFunctionMode):
 
 
 def _race(probs: Tensor, num_samples: int) -> Tensor:  # [1, vocab_size] float32 -> [1, 1] int64
-    """`torch.multinomial` for one token, as ATen computes it: the test of this file shows that they are equal."""
+    """`torch.multinomial` for one token, as ATen computes it: a test compares them."""
     if num_samples != 1 or not bool((probs >= 0).all() & probs.isfinite().all() & (probs.sum() > 0)):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
     return (probs / torch.empty_like(probs).exponential_()).argmax(-1, keepdim=True)
+
+
+def _sample(
+    warpers: Any, batch: SamplingBatch, noise: SamplingNoise
+) -> Tensor:  # [batch_size] int64  # Any: a module of theirs
+    return torch.cat([_token(warpers, batch.select([i]), _noise_of(noise, i)) for i in range(batch.batch_size)])
+
+
+def _noise_of(noise: SamplingNoise, request: int) -> SamplingNoise:
+    return noise.select([request]) if isinstance(noise, RaceNoise) else noise
+
+
+def _token(warpers: Any, request: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [1] int64  # Any: as above
+    scores = request.logits.float()
+    if bool(request.is_greedy):
+        return scores.argmax(-1)
+    chain = [warpers.TemperatureLogitsWarper(float(request.temperature))]
+    if request.top_k is not None:
+        chain.append(warpers.TopKLogitsWarper(int(request.top_k)))
+    if request.top_p is not None and float(request.top_p) < 1:
+        chain.append(warpers.TopPLogitsWarper(float(request.top_p)))
+    if request.min_p is not None:
+        chain.append(warpers.MinPLogitsWarper(float(request.min_p)))
+    for warper in chain:
+        scores = warper(None, scores)
+    explicit = None
+    if isinstance(noise, RaceNoise):
+        explicit = ExplicitNoise(noise.exponentials.new_empty(0), noise.exponentials)
+    with multinomial_noise(explicit):
+        return torch.multinomial(scores.softmax(-1), 1)[:, 0]

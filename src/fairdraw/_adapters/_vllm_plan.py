@@ -1,29 +1,32 @@
-"""The logits processing of vLLM's own `Sampler` and `RejectionSampler`, driven as its model runner drives them.
+"""The logits processing of vLLM's `Sampler` and `RejectionSampler`, driven as its model runner drives them.
 
-A step without drafts is one call of `Sampler`, told to hand its processed logits back. A step with drafts is one call
-of `RejectionSampler`: bonus rows are what its `Sampler` hands back, draft rows are what `rejection_sample` would get.
+A step without drafts is one call of `Sampler`, which returns its processed logits as log-probabilities on request. A
+step with drafts is one call of `RejectionSampler`: bonus rows are what its `Sampler` returns, draft rows are what
+`rejection_sample` would get.
 
-On a host without a GPU vLLM has no platform, pins memory that cannot be pinned, and would filter in Triton: for the
-time of a call, memory is not pinned, and top-k and top-p take vLLM's PyTorch code, which is what the contract names.
+On a host without a GPU vLLM has no platform, pins memory that cannot be pinned, and would filter in Triton: during a
+call, memory is not pinned, and top-k and top-p take vLLM's PyTorch code, which is what the contract names.
 
-It is meant as a reference. Judged itself, release 0.22.0 fails what asks for minima in bonus rows (`PLAN121`, others
-where the cases happen to ask), and what asks for thinking budgets where that contract names its defects.
+It is meant as a reference. As a sampler under test, release 0.22.0 fails the checks of minimum tokens in bonus rows
+(`PLAN121`, and others on cases that have them), and checks of thinking budgets where that contract names its defects.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import sys
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 from unittest import mock
 
-from fairdraw._adapters._runtime import default_device, quiet_floats, triton_is_interpreted
-from fairdraw._adapters.vllm import _quiet_upstream
-from fairdraw.protocols import Capabilities, Capability, Rounding
+import torch
+
+from fairdraw._adapters._logits import rounding_on
+from fairdraw._adapters._others import Upstream, import_vllm, unpinned, vllm_module
+from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._adapters._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
+from fairdraw.protocols._lifecycle import Markers
 from fairdraw.protocols._logits_plan import (
     BatchChange,
     CustomLogitsProcessor,
@@ -39,54 +42,30 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import Capabilities, Rounding
+
 __all__ = ["VllmPlanner", "make"]
 
-MOST_REQUESTS, MOST_DRAFTS = 128, 8
 GREEDY_BELOW = 1e-5
 
-Upstream = Any  # Any: vLLM's modules and objects, of whatever release
 
-
-def make(device: str | None = None) -> VllmPlanner:
-    """Whatever vLLM is importable.
-
-    Raises:
-        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
-        RuntimeError: If triton was imported for a GPU and there is none.
-    """
-    device = device or default_device()
-    interpreted = triton_is_interpreted(device)
-    with _quiet_upstream():
-        release = str(importlib.import_module("vllm").__version__).partition("+")[0]
-        importlib.import_module("vllm.v1.sample.rejection_sampler")
-    return VllmPlanner(device, interpreted, release)
+def make(row: BuiltIn, device: str) -> VllmPlanner:
+    """Logits processing of the importable vLLM; the name carries the release."""
+    release, interpreted = import_vllm(device, "sample.rejection_sampler")
+    capabilities = row.capabilities(slow=interpreted)
+    return VllmPlanner(f"vllm {release} processors", device, capabilities, rounding_on(device))
 
 
 @dataclass(frozen=True)
 class VllmPlanner:
     """vLLM's samplers behind the suite's `open_plan`."""
 
+    name: str
     device: str
-    interpreted: bool
-    release: str
+    capabilities: Capabilities
+    rounding: Rounding
     contract: Literal["logits_plan"] = "logits_plan"
-
-    @property
-    def name(self) -> str:
-        return f"vllm {self.release} processors"
-
-    @property
-    def rounding(self) -> Rounding:
-        return Rounding.VLLM_TORCH if self.device == "cpu" else Rounding.VLLM_CUDA
-
-    @property
-    def capabilities(self) -> Capabilities:
-        unsupported = {
-            Capability.COPY_FREE: "casts, gathers and clones at every step",
-            Capability.INTACT_LOGITS: "its samplers may write into float32 logits, and say so",
-            Capability.DRAFT_PROCESSORS: "with drafts it drops logit bias and min-p, and refuses custom processors",
-        }
-        return Capabilities(unsupported, slow=self.interpreted)
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
         return _Session(setup, self.device)
@@ -103,10 +82,11 @@ class _Session:
     holders: dict[bool, Upstream] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        markers = Markers(self.setup.start_token_ids, self.setup.end_token_ids)
         with _host_without_platform(self.device):
             for speculative in (False, True):
                 self.processors[speculative] = _load_processors(self.setup, self.device, speculative)
-                self.holders[speculative] = _make_holder(self.setup, self.device, speculative)
+                self.holders[speculative] = make_holder(markers, self.device, MOST_DRAFTS if speculative else 0)
 
     def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
         speculative = any(batch.num_draft_tokens)
@@ -119,7 +99,7 @@ class _Session:
 
     def _sync(self, change: BatchChange | None, speculative: bool) -> None:
         """As `InputBatch.refresh_metadata` does in every step."""
-        interface = importlib.import_module("vllm.v1.sample.logits_processor.interface")
+        interface = vllm_module("sample.logits_processor.interface")
         update = None
         if change is not None:
             moved = [(a, b, interface.MoveDirectionality[direction.name]) for a, b, direction in change.moved]
@@ -139,24 +119,13 @@ def _verified(params: LogitsParams) -> Upstream:
 
 def _load_processors(setup: PlanSetup, device: str, speculative: bool) -> Upstream:
     """The built-in ones, then custom ones, as `build_logitsprocs`; with speculation only min tokens."""
-    package = importlib.import_module("vllm.v1.sample.logits_processor")
+    package = vllm_module("sample.logits_processor")
     config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=MOST_REQUESTS))
     kinds = ("MinTokens",) if speculative else ("MinTokens", "LogitBias", "MinP")
     loaded = [getattr(package, f"{kind}LogitsProcessor")(config, device, False) for kind in kinds]
     if not speculative:
         loaded += [_Custom(processor, {}) for processor in setup.custom_processors]
     return package.LogitsProcessors(loaded)
-
-
-def _make_holder(setup: PlanSetup, device: str, speculative: bool) -> Upstream:
-    import torch
-
-    module = importlib.import_module("vllm.v1.sample.thinking_budget_state")
-    markers = SimpleNamespace(
-        reasoning_start_token_ids=list(setup.start_token_ids), reasoning_end_token_ids=list(setup.end_token_ids)
-    )
-    num_spec_tokens = MOST_DRAFTS if speculative else 0
-    return module.ThinkingBudgetStateHolder(markers, MOST_REQUESTS, num_spec_tokens, torch.device(device), False)
 
 
 @dataclass
@@ -170,7 +139,7 @@ class _Custom:
         return self.processor.is_argmax_invariant()
 
     def update_state(self, update: Upstream) -> None:
-        builtin = importlib.import_module("vllm.v1.sample.logits_processor.builtin")
+        builtin = vllm_module("sample.logits_processor.builtin")
         builtin.process_dict_updates(self.rows, update, lambda params, prompt, output: (params, output))
 
     def apply(
@@ -187,9 +156,7 @@ class _Custom:
 
 def _metadata(batch: LogitsBatch, setup: PlanSetup, processors: Upstream, holder: Upstream) -> Upstream:
     """As `InputBatch._make_sampling_metadata`: what nobody needs is `None` or empty."""
-    import torch
-
-    module = importlib.import_module("vllm.v1.sample.metadata")
+    module = vllm_module("sample.metadata")
     device, params = batch.logits.device, [_verified(request.params) for request in batch.requests]
     greedy = [p.temperature == 0 for p in params]
     widths = [p.top_k if 0 < p.top_k < setup.vocab_size else setup.vocab_size for p in params]
@@ -222,8 +189,6 @@ def _metadata(batch: LogitsBatch, setup: PlanSetup, processors: Upstream, holder
 
 
 def _padded_prompts(batch: LogitsBatch, vocab_size: int) -> Tensor:  # [batch_size, length] int64
-    import torch
-
     longest = max(len(request.prompt_token_ids) for request in batch.requests)
     rows = [
         request.prompt_token_ids + [vocab_size] * (longest - len(request.prompt_token_ids))
@@ -233,8 +198,6 @@ def _padded_prompts(batch: LogitsBatch, vocab_size: int) -> Tensor:  # [batch_si
 
 
 def _excluded(batch: LogitsBatch, vocab_size: int) -> Tensor | None:  # [batch_size, vocab_size] bool
-    import torch
-
     if all(request.params.allowed_token_ids is None for request in batch.requests):
         return None
     mask = torch.zeros(batch.batch_size, vocab_size, dtype=torch.bool, device=batch.logits.device)
@@ -249,7 +212,7 @@ def _plain_step(
     logits: Tensor,  # [batch_size, vocab_size] float32 | bfloat16 | float16
     metadata: Upstream,
 ) -> Tensor:  # [batch_size, vocab_size] float32
-    sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler("processed_logits")
+    sampler = vllm_module("sample.sampler").Sampler("processed_logits")
     processed: Tensor = sampler(logits, metadata).logprobs_tensors.logprobs
     return processed
 
@@ -260,10 +223,8 @@ def _speculative_step(
     metadata: Upstream,
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """Both halves of `RejectionSampler.forward`, put back into the rows of `logits`."""
-    import torch
-
-    module = importlib.import_module("vllm.v1.sample.rejection_sampler")
-    sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler("processed_logits")
+    module = vllm_module("sample.rejection_sampler")
+    sampler = vllm_module("sample.sampler").Sampler("processed_logits")
     seen: dict[str, Tensor] = {}
     sampler.register_forward_hook(lambda _, __, output: seen.update(bonus=output.logprobs_tensors.logprobs))
 
@@ -282,8 +243,6 @@ def _speculative_step(
 
 def _draft_metadata(batch: LogitsBatch) -> Upstream:
     """What `RejectionSampler.forward` reads of vLLM's `SpecDecodeMetadata`."""
-    import torch
-
     counts, device = batch.num_draft_tokens, batch.logits.device
     ends = torch.tensor(counts, device=device).cumsum(0)
     bonus = [first + count for first, count in zip(batch.first_rows, counts, strict=True)]
@@ -301,26 +260,12 @@ def _draft_metadata(batch: LogitsBatch) -> Upstream:
 @contextmanager
 def _host_without_platform(device: str) -> Iterator[None]:
     """No pinned memory without a GPU, and PyTorch's top-k and top-p."""
-    filtering = [
-        importlib.import_module(f"vllm.v1.sample.{name}") for name in ("ops.topk_topp_sampler", "rejection_sampler")
-    ]
+    filtering = [vllm_module(f"sample.{name}") for name in ("ops.topk_topp_sampler", "rejection_sampler")]
     with ExitStack() as patches:
         for module in filtering:
             torch_filters = filtering[0].apply_top_k_top_p_pytorch
             patches.enter_context(mock.patch.object(module, "apply_top_k_top_p", torch_filters))
         if device == "cpu":
-            for patch in _unpinned():
+            for patch in unpinned():
                 patches.enter_context(patch)
         yield
-
-
-def _unpinned() -> Iterator[AbstractContextManager[object]]:
-    """Until 0.23 modules ask in a call or in a default argument, later ones when they are imported."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("vllm.") and "is_pin_memory_available" in vars(module):
-            yield mock.patch.object(module, "is_pin_memory_available", return_value=False)
-        if name.startswith("vllm.") and "PIN_MEMORY" in vars(module):
-            yield mock.patch.object(module, "PIN_MEMORY", False)
-    copy = importlib.import_module("vllm.utils.torch_utils").async_tensor_h2d
-    unpinned = tuple(False if value is True else value for value in copy.__defaults__ or ())
-    yield mock.patch.object(copy, "__defaults__", unpinned or None)

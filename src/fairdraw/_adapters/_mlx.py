@@ -1,12 +1,15 @@
-"""The speculative step of MLX-LM (PyPI `mlx-lm` with `mlx[cpu]`, tried: 0.32.2 with 0.32.4), on MLX's CPU backend.
+"""Samplers of MLX-LM (PyPI `mlx-lm` with `mlx[cpu]`, tried: 0.32.2 with 0.32.4), on MLX's CPU backend.
 
 `mlx_lm.generate.speculative_generate_step` is driven for one step per request, by two models that look up rows instead
 of computing: the draft's allow the drafted token alone, the target's are the batch's, with a last row that allows the
-bonus token alone. Its way is not token verification: it draws a token at every position of the target, keeps drafts as
-long as they are equal, and never looks at the draft's distribution. What it emits still has to follow the target.
+bonus token alone. It does not verify token by token: it draws a token at every position of the target, keeps drafts as
+long as they are equal, and never reads the draft's distribution. What it emits still has to follow the target.
 
-Unsupported: explicit noise and generators per request, since MLX draws from a generator of its own, which seeded noise
-seeds; placeholders, synthetic rates and rows without a distribution, which it does not take.
+`mlx_lm.sample_utils.make_sampler` takes one value of each parameter for all rows, so one is made per request; it gets
+log-probabilities, as `generate_step` passes them. MLX-LM filters by top-p, min-p and top-k, and divides by the
+temperature what they leave.
+
+MLX draws from its own generator, which is seeded from seeded noise.
 """
 
 from __future__ import annotations
@@ -16,39 +19,40 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._adapters._others import KnownSampler, defects_of, padded, unsupported
+from fairdraw._adapters._others import KnownSampler, KnownTokenSampler, known_defects, padded
 from fairdraw._adapters._runtime import quiet_imports
-from fairdraw.protocols import Capability, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.protocols import ExplicitNoise, FilterPolicy, Noise, RaceNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["make"]
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import SamplingBatch, SamplingNoise
 
-_CAPABILITIES = unsupported(
-    ("MLX draws from a generator of its own", (Capability.EXPLICIT_NOISE, Capability.REQUEST_SEEDS)),
-    ("MLX draws from a generator of its own", (Capability.UPSTREAM_STREAM, Capability.REFERENCE_RACE)),
-    ("it keeps a draft if the target draws the same token", (Capability.TOKEN_VERIFICATION,)),
-    ("its models make no such rows", (Capability.PLACEHOLDER_DRAFTS, Capability.NAN_LOGITS, Capability.EMPTY_ROWS)),
-    ("it has no such mode", (Capability.SYNTHETIC_RATES,)),
-    slow=True,  # a call costs milliseconds: one request at a time
-)
+__all__ = ["speculative_step", "token_sampler"]
 
 
-def make(device: str | None = None) -> KnownSampler:
-    """MLX-LM's step behind the suite's `verify`; its name carries the release. It runs on the CPU.
+def speculative_step(row: BuiltIn, device: str) -> KnownSampler:
+    """MLX-LM's step behind the suite's `verify`; its name carries the release. It always runs on the CPU."""
+    name = f"mlx-lm {_release()}"
+    return KnownSampler(name, _verify, "cpu", row.capabilities(), known_defects=known_defects(row.name))
 
-    Raises:
-        ModuleNotFoundError: If mlx or mlx-lm is missing.
-    """
+
+def token_sampler(row: BuiltIn, device: str) -> KnownTokenSampler:
+    """The sampler of the installed MLX-LM; its name carries the release. It always runs on the CPU."""
+    name, defects = f"mlx-lm sampler {_release()}", known_defects(row.name)
+    policy = FilterPolicy(("top_p", "min_p", "top_k"), temperature="last", top_k_ties="some", top_p_ties="all")
+    return KnownTokenSampler(name, _sample, None, "cpu", row.capabilities(), policy, known_defects=defects)
+
+
+def _release() -> str:
+    """Of MLX-LM, which is imported and put on the CPU."""
     with quiet_imports():
         import mlx.core
-        import mlx_lm
         import mlx_lm.generate
 
     mlx.core.set_default_device(mlx.core.Device(mlx.core.DeviceType.cpu, 0))
-    name = f"mlx-lm {mlx_lm.__version__}"
-    return KnownSampler(name, _verify, "cpu", _CAPABILITIES, known_defects=defects_of("mlx"))
+    return str(mlx_lm.__version__)
 
 
 def _verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
@@ -112,3 +116,26 @@ class _Lookup:
         rows = self.logits[start : self.read]
         dtype = getattr(mx, str(rows.dtype).removeprefix("torch."))
         return mx.array(rows.float().numpy()).astype(dtype)[None]
+
+
+def _sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+    import mlx.core as mx
+
+    assert not isinstance(noise, RaceNoise)  # unsupported
+    mx.random.seed(noise.seed)
+    return torch.tensor([_drawn(batch.select([i])) for i in range(batch.batch_size)])
+
+
+def _drawn(request: SamplingBatch) -> int:
+    import mlx.core as mx
+    from mlx_lm.sample_utils import make_sampler
+
+    logits = mx.array(request.logits.float().numpy())
+    top_k = 0 if request.top_k is None else int(request.top_k)
+    sampler = make_sampler(
+        temp=0.0 if bool(request.is_greedy) else float(request.temperature),
+        top_p=0.0 if request.top_p is None else float(request.top_p),
+        min_p=0.0 if request.min_p is None else float(request.min_p),
+        top_k=top_k if top_k < request.vocab_size else 0,  # it takes no others
+    )
+    return int(sampler(logits - mx.logsumexp(logits, axis=-1, keepdims=True))[0])

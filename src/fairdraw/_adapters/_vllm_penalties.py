@@ -1,7 +1,6 @@
-"""vLLM's own penalties, with its own `InputBatch` driven as its model runner does, whatever release is importable.
+"""vLLM's penalties, with its `InputBatch` driven as its model runner does, whatever release is importable.
 
-It is meant as a reference: it rebuilds a padded tensor of everything at every step, and does not support
-`new-tokens-only`.
+It is meant as a reference: it rebuilds a padded tensor of everything at every step.
 """
 
 from __future__ import annotations
@@ -11,77 +10,38 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from fairdraw._adapters._runtime import default_device, quiet_floats, triton_is_interpreted
-from fairdraw._adapters.logits_plan_vllm import _unpinned
-from fairdraw._adapters.vllm import _quiet_upstream
-from fairdraw.protocols import Capabilities, Capability, Rounding
+import torch
+
+from fairdraw._adapters._logits import LONGEST, MOST_REQUESTS, rounding_on
+from fairdraw._adapters._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw._adapters._runtime import quiet_floats
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from torch import Tensor
 
-__all__ = ["VllmPenalties", "make", "unpin"]
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import Capabilities, Rounding
 
-MOST_REQUESTS, LONGEST = 8, 2048
-
-Upstream = Any  # Any: vLLM's modules and objects, of whatever release
+__all__ = ["VllmPenalties", "make"]
 
 
-def make(device: str | None = None) -> VllmPenalties:
-    """Whatever vLLM is importable.
-
-    Raises:
-        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
-        RuntimeError: If triton was imported for a GPU and there is none.
-    """
-    device = device or default_device()
-    triton_is_interpreted(device)
-    with _quiet_upstream():
-        release = str(importlib.import_module("vllm").__version__).partition("+")[0]
-        for name in ("v1.sample.rejection_sampler", "v1.worker.gpu_input_batch"):
-            importlib.import_module(f"vllm.{name}")
+def make(row: BuiltIn, device: str) -> VllmPenalties:
+    """Penalties of the importable vLLM; the name carries the release."""
+    release, _ = import_vllm(device, "sample.sampler", "sample.rejection_sampler", "worker.gpu_input_batch")
     unpin(device)
-    return VllmPenalties(device, release)
-
-
-def unpin(device: str) -> None:
-    """Without a GPU memory cannot be pinned, though vLLM's unspecified platform says that it can. Done once, for good:
-    looking through all modules takes longer than a step."""
-    if device == "cpu" and not _UNPINNED:
-        _UNPINNED.extend(_unpinned())
-        for patch in _UNPINNED:
-            patch.__enter__()
-
-
-_UNPINNED: list[AbstractContextManager[object]] = []
+    return VllmPenalties(f"vllm {release} penalties", device, row.capabilities(), rounding_on(device))
 
 
 @dataclass(frozen=True)
 class VllmPenalties:
     """vLLM's `apply_penalties` of plain and draft rows behind the suite's `open_penalties`."""
 
+    name: str
     device: str
-    release: str
+    capabilities: Capabilities
+    rounding: Rounding
     contract: Literal["penalties"] = "penalties"
-
-    @property
-    def name(self) -> str:
-        return f"vllm {self.release} penalties"
-
-    @property
-    def rounding(self) -> Rounding:
-        return Rounding.VLLM_TORCH if self.device == "cpu" else Rounding.VLLM_CUDA
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            {
-                Capability.NEW_TOKENS_ONLY: "pads and counts all outputs at every step",
-                Capability.NOTICES_REWRITES: "its runner's own lists are all there is",
-            }
-        )
 
     def open_penalties(self, vocab_size: int) -> PenaltiesSession:
         return _Session(vocab_size, self.device)
@@ -130,19 +90,17 @@ class _Session:
         metadata = self.batch.sampling_metadata
         if metadata.no_penalties:
             return logits
-        sampler = importlib.import_module("vllm.v1.sample.sampler").Sampler
+        sampler = vllm_module("sample.sampler").Sampler
         combined = sampler._combine_outputs_with_spec_tokens(metadata.output_token_ids, batch.draft_token_ids)
         with quiet_floats():
             penalised: Tensor = sampler.apply_penalties(logits, metadata, combined)
         return penalised
 
     def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
-        import torch
-
         metadata = self.batch.sampling_metadata
         if metadata.no_penalties:
             return logits
-        sampler = importlib.import_module("vllm.v1.sample.rejection_sampler").RejectionSampler
+        sampler = vllm_module("sample.rejection_sampler").RejectionSampler
         drafts = batch.draft_token_ids
         combined = sampler._combine_outputs_with_spec_tokens(metadata.output_token_ids, drafts)
         request = torch.tensor([row for row, ids in enumerate(drafts) for _ in ids], device=self.device)
@@ -152,10 +110,8 @@ class _Session:
 
 
 def _input_batch(vocab_size: int, device: str) -> Upstream:
-    """An empty batch; releases differ in what they want to know, so each is given what it asks for."""
-    import torch
-
-    module = importlib.import_module("vllm.v1.worker.gpu_input_batch")
+    """An empty batch; releases differ in their parameters, so each is given those that it has."""
+    module = vllm_module("worker.gpu_input_batch")
     offered: dict[str, Any] = {  # Any: one type each
         "max_num_reqs": MOST_REQUESTS,
         "max_model_len": LONGEST,
@@ -173,7 +129,7 @@ def _input_batch(vocab_size: int, device: str) -> Upstream:
 
 def _request_state(name: str, added: AddedRow) -> Upstream:
     params = added.params
-    return importlib.import_module("vllm.v1.worker.gpu_input_batch").CachedRequestState(
+    return vllm_module("worker.gpu_input_batch").CachedRequestState(
         req_id=name,
         prompt_token_ids=added.prompt_token_ids,
         mm_features=[],

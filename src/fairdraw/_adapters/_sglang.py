@@ -1,17 +1,12 @@
 """The chain rejection sampler of SGLang (PyPI `sglang`, tried: 0.5.23), a Triton kernel; interpreted without a GPU.
 
 `chain_speculative_sampling_triton` gets probabilities, a uniform per draft and one more per request, by which it draws
-the last token from the inverse CDF. Every request of a call has as many drafts, so requests are grouped by them. The
-bonus token is drawn from a row that allows the batch's bonus token alone; n-gram drafts get one-hot distributions.
-With explicit noise the last uniform is `exp(-e)` of the request's first exponential `e`, which has the same
-distribution.
+the last token from the inverse CDF. Every request of a call has the same number of drafts, so requests are grouped by
+it. The bonus token is drawn from a row that allows the batch's bonus token alone; n-gram drafts get one-hot rows. With
+explicit noise the last uniform is `exp(-e)` of the request's first exponential `e`, which is uniform.
 
 Importing the package needs CUDA; the kernel's file needs triton alone and is loaded by itself, so that
 `pip install --no-deps sglang` is enough (39 MB to download).
-
-Unsupported: tokens equal to a race; greedy requests, which its caller verifies with another kernel or turns into
-one-hot rows; generators per request, whose seeds its caller hashes; placeholders, rows without a distribution and
-synthetic rates.
 """
 
 from __future__ import annotations
@@ -22,14 +17,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._adapters._others import KnownSampler, defects_of, unsupported
-from fairdraw._adapters._runtime import default_device, quiet_floats, quiet_imports, triton_is_interpreted
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw._adapters._others import KnownSampler, known_defects
+from fairdraw._adapters._runtime import quiet_floats, quiet_imports, triton_is_interpreted
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
+
+    from fairdraw._adapters._table import BuiltIn
 
 __all__ = ["make"]
 
@@ -38,43 +35,21 @@ _LARGEST_UNIFORM = 1 - 2.0**-24
 """The largest that `torch.rand` draws as float32."""
 
 
-def make(device: str | None = None, *, block_verification: bool = False) -> KnownSampler:
+def make(row: BuiltIn, device: str, *, block_verification: bool = False) -> KnownSampler:
     """The kernel of the installed SGLang; its name carries the release.
 
     Args:
-        block_verification: Judge drafts together, as Sun et al. (2024), arXiv:2403.10444, do.
+        block_verification: Verify drafts jointly, as Sun et al. (2024), arXiv:2403.10444, do.
 
     Raises:
         ModuleNotFoundError: If sglang or triton is missing.
         RuntimeError: If triton was imported for a GPU and there is none.
     """
-    device = device or default_device()
     interpreted = triton_is_interpreted(device)
     kernel = partial(_load_kernel(), block_verification=block_verification)
-    name = "sglang_block" if block_verification else "sglang"
-    return KnownSampler(
-        f"{name.replace('_', '-')} {metadata.version('sglang')}",
-        partial(_verify, kernel),
-        device,
-        _capabilities(interpreted, block_verification),
-        known_defects=defects_of(name),
-    )
-
-
-def _capabilities(interpreted: bool, block_verification: bool) -> Capabilities:
-    judged_together = (Capability.TOKEN_VERIFICATION,) if block_verification else ()
-    return unsupported(
-        ("it inverts the CDF", (Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)),
-        ("its caller verifies these otherwise", (Capability.GREEDY,)),
-        ("its caller hashes them", (Capability.REQUEST_SEEDS,)),
-        (
-            "its caller makes no such rows",
-            (Capability.PLACEHOLDER_DRAFTS, Capability.NAN_LOGITS, Capability.EMPTY_ROWS),
-        ),
-        ("it has no such mode", (Capability.SYNTHETIC_RATES,)),
-        ("drafts are judged together", judged_together),
-        slow=interpreted,
-    )
+    name = f"{row.name.partition('/')[2]} {metadata.version('sglang')}"
+    capabilities = row.capabilities(slow=interpreted)
+    return KnownSampler(name, partial(_verify, kernel), device, capabilities, known_defects=known_defects(row.name))
 
 
 def _load_kernel() -> Callable[..., None]:

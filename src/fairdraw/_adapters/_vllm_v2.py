@@ -1,12 +1,11 @@
 """The rejection sampler of vLLM's model runner V2 (PyPI `vllm`, tried: 0.22.0, by tools/install_vllm.py).
 
-`vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample` takes logits of target and draft, and a row
-more per request, from which it draws the bonus token itself: that row allows the batch's bonus token alone.
-On a CPU its kernels run in Triton's interpreter, which can't run those of 0.24.0 and later (libdevice functions).
+`vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample` takes logits of target and draft, and one row
+more per request, from which it draws the bonus token: that row allows the batch's bonus token alone. On a CPU its
+kernels run in Triton's interpreter, which cannot run those of 0.24.0 and later (libdevice functions).
 
-Its random numbers come from (seed, position) inside the kernels, so explicit noise is unsupported. With seeded noise, a
-request without a seed of its own gets one from torch's default generator, as its engine draws one. Placeholders and
-rows without a distribution are unsupported: this release does not claim to take them.
+Its random numbers come from (seed, position) inside the kernels. With seeded noise, a request without a seed gets one
+from torch's default generator, as its engine draws one.
 """
 
 from __future__ import annotations
@@ -16,47 +15,30 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._adapters._others import KnownSampler, defects_of, unsupported
-from fairdraw._adapters._runtime import default_device, quiet_floats, triton_is_interpreted
-from fairdraw._adapters.vllm import _quiet_upstream
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw._adapters._others import KnownSampler, import_vllm, known_defects, vllm_module
+from fairdraw._adapters._runtime import quiet_floats
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
+    from fairdraw._adapters._table import BuiltIn
+
 __all__ = ["make"]
 
-
-def make(device: str | None = None) -> KnownSampler:
-    """The function of the importable vLLM; its name carries the release.
-
-    Raises:
-        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
-        RuntimeError: If triton was imported for a GPU and there is none.
-    """
-    device = device or default_device()
-    interpreted = triton_is_interpreted(device)
-    with _quiet_upstream():
-        import vllm
-        from vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils import rejection_sample
-
-    release = str(vllm.__version__).partition("+")[0]
-    function = partial(_verify, rejection_sample)
-    defects = defects_of("vllm_v2")
-    return KnownSampler(f"vllm-v2 {release}", function, device, _capabilities(interpreted), known_defects=defects)
+_MODULE = "worker.gpu.spec_decode.rejection_sampler_utils"
 
 
-def _capabilities(interpreted: bool) -> Capabilities:
-    large = (Capability.LARGE_VOCAB,) if interpreted else ()
-    return unsupported(
-        ("its kernels draw from (seed, position)", (Capability.EXPLICIT_NOISE, Capability.UPSTREAM_STREAM)),
-        ("it races Gumbel numbers of its own", (Capability.REFERENCE_RACE,)),
-        ("this release does not take them", (Capability.PLACEHOLDER_DRAFTS,)),
-        ("it documents no result", (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)),
-        ("in the interpreter a call over 151936 tokens took 27 s", large),
-        slow=interpreted,
+def make(row: BuiltIn, device: str) -> KnownSampler:
+    """The function of the importable vLLM; its name carries the release."""
+    release, interpreted = import_vllm(device, _MODULE)
+    large = {"in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",)} if interpreted else {}
+    function = partial(_verify, vllm_module(_MODULE).rejection_sample)
+    capabilities = row.capabilities(large, slow=interpreted)
+    return KnownSampler(
+        f"vllm-v2 {release}", function, device, capabilities, known_defects=known_defects(row.name, release)
     )
 
 

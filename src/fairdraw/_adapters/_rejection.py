@@ -1,0 +1,145 @@
+"""fairdraw's rejection samplers: with vLLM's order of draws, with counters, and the specification."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from fairdraw._adapters._runtime import triton_is_interpreted
+from fairdraw._oracles.rejection import verify as oracle_verify
+from fairdraw.protocols import ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from fairdraw._adapters._table import BuiltIn
+
+__all__ = ["ReadFields", "captured_step", "counter", "oracle", "race", "read_fields"]
+
+Backend = Literal["torch", "triton"]
+
+
+def oracle(row: BuiltIn, device: str) -> FunctionSampler:
+    """The specification; its arithmetic is NumPy's on every device."""
+    return FunctionSampler(row.name, oracle_verify, device, row.capabilities())
+
+
+def race(row: BuiltIn, device: str, *, backend: Backend) -> FunctionSampler:
+    """`fairdraw.sampler_impl.rejection`. In Triton's interpreter a call takes milliseconds."""
+    slow = backend == "triton" and triton_is_interpreted(device)
+    return FunctionSampler(row.name, partial(_verify_race, backend), device, row.capabilities(slow=slow))
+
+
+def counter(row: BuiltIn, device: str, *, backend: Backend | None = None) -> FunctionSampler:
+    """`fairdraw.sampler_impl.rejection_counter`, on the production path of the device if `backend` is `None`."""
+    backend = backend or ("torch" if device == "cpu" else "triton")
+    slow = backend == "triton" and triton_is_interpreted(device)
+    return FunctionSampler(row.name, partial(_verify_counter, backend), device, row.capabilities(slow=slow))
+
+
+class ReadFields(TypedDict):
+    """What `rejection_sample`, vLLM's and ours, reads of its sampling metadata."""
+
+    temperature: Tensor  # [batch_size] float32
+    all_greedy: bool
+    all_random: bool
+    generators: dict[int, torch.Generator]
+
+
+def read_fields(batch: SpecDecodeBatch, noise: Noise) -> ReadFields:
+    """Sampling metadata of `batch`; generators are those of seeded noise."""
+    is_greedy = batch.is_greedy
+    return ReadFields(
+        temperature=batch.temperature,
+        all_greedy=bool(is_greedy.all()),
+        all_random=not bool(is_greedy.any()),
+        generators={} if isinstance(noise, ExplicitNoise) else noise.generators(batch.device),
+    )
+
+
+def _verify_race(
+    backend: Backend, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Explicit noise is passed on; without it the function draws in vLLM's order."""
+    from fairdraw.sampler_impl.rejection import rejection_sample, verify_drafts
+
+    arguments: dict[str, Any] = {  # Any: one type each
+        "draft_token_ids": batch.draft_token_ids,
+        "num_draft_tokens": batch.num_draft_tokens,
+        "max_spec_len": batch.max_spec_len,
+        "cu_num_draft_tokens": batch.cu_num_draft_tokens,
+        "draft_probs": batch.draft_probs,
+        "target_logits": batch.target_logits,
+        "bonus_token_ids": batch.bonus_token_ids,
+        "sampling_metadata": SimpleNamespace(**read_fields(batch, noise)),
+        "synthetic_mode": batch.synthetic_rates is not None,
+        "synthetic_conditional_rates": batch.synthetic_rates,
+        "backend": backend,
+    }
+    if isinstance(noise, ExplicitNoise):
+        return verify_drafts(**arguments, uniforms=noise.uniforms, exponentials=noise.exponentials)
+    return rejection_sample(**arguments)
+
+
+def _verify_counter(
+    backend: Backend, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """One seed per request and position 0. On a GPU each call has a workspace, so that its kernels overlap and read as
+    few rows as they can."""
+    if isinstance(noise, ExplicitNoise):
+        raise TypeError("verify: noise=ExplicitNoise, but it must be SeededNoise. This sampler supports no other.")
+    return _counter_step(batch, _seeds(batch, noise), backend, workspace=batch.device.type == "cuda")()
+
+
+def captured_step(batch: SpecDecodeBatch, backend: Backend, *, workspace: bool) -> partial[Tensor]:
+    """One call whose seeds keep their address: what a server captures in a CUDA graph.
+
+    A graph stores addresses only. The result holds the tensors at these addresses, its workspace among them (as
+    `keywords["workspace"]`), and must live as long as the graph.
+    """
+    import torch
+
+    return _counter_step(batch, torch.arange(batch.batch_size, device=batch.device), backend, workspace=workspace)
+
+
+def _counter_step(
+    batch: SpecDecodeBatch,
+    seeds: Tensor,  # [batch_size] int64
+    backend: Backend,
+    *,
+    workspace: bool,
+) -> partial[Tensor]:
+    import torch
+
+    from fairdraw.sampler_impl.rejection_counter import make_workspace, rejection_sample
+
+    sizes = (batch.batch_size, batch.max_spec_len, batch.target_logits.shape[1])
+    # The batch's logits are processed: a random request has temperature 1.
+    temperature = torch.where(batch.is_greedy, 0.0, 1.0).to(torch.float32)
+    return partial(
+        rejection_sample,
+        batch.draft_token_ids,
+        batch.cu_num_draft_tokens,
+        batch.max_spec_len,
+        batch.target_logits,
+        temperature,
+        seeds,
+        seeds.new_zeros(batch.batch_size),
+        draft_probs=batch.draft_probs,
+        bonus_token_ids=batch.bonus_token_ids,
+        workspace=make_workspace(*sizes, batch.device) if workspace else None,
+        backend=backend,
+    )
+
+
+def _seeds(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
+    """One per request from torch's generator, which the caller has seeded; from the request's own if it has drafts."""
+    import torch
+
+    seeds = torch.empty(batch.batch_size, dtype=torch.int64, device=batch.device).random_()
+    for request, generator in noise.generators(batch.device).items():
+        if batch.num_draft_tokens[request] > 0:
+            seeds[request].random_(generator=generator)
+    return seeds
