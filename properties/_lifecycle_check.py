@@ -6,9 +6,9 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fairdraw._core.budget import BudgetEnded, before_it_began
+from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
+from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
 from fairdraw.strategies.lifecycle import LifecycleMachine, Playing
 
@@ -40,7 +40,7 @@ class LifecycleCheck(Check):
         """Live one trace; raises `CheckFailure` if the promise is broken."""
         playing = Playing(case, sampler, reference if self.differential else None)
         for event in case.events:
-            self.body(playing, event)  # type: ignore[call-arg]  # a plain body
+            self.body(playing, event)
 
     def run(
         self,
@@ -64,11 +64,7 @@ class LifecycleCheck(Check):
         Randomness:
             Lives follow from (seed, code) alone.
         """
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
-        if out_of_time():
-            raise before_it_began()
+        self.begin(sampler, reference, out_of_time)
         tried, timed = 0, Timed(out_of_time)
         failing: list[BaseException] = []
 
@@ -81,7 +77,7 @@ class LifecycleCheck(Check):
         def happen(playing: Playing, event: Event) -> None:
             timed.require_time()
             try:
-                self.body(playing, event)  # type: ignore[call-arg]  # a plain body
+                self.body(playing, event)
             except (Exception, SystemExit) as error:
                 failing[:] = [error]
                 raise
@@ -99,10 +95,7 @@ class LifecycleCheck(Check):
         except BudgetEnded:
             raise timed.ended(tried, f"the events of {examples} lives") from None
         if found is not None:
-            error = found.error
-            # Read by the runner. Not setattr: the class may be the user's, and forbid it.
-            vars(error).update(case=found.lifecycle, tried=tried, remarks=found.remarks)
-            raise error
+            raise failed(found.error, found.lifecycle, tried, found.remarks)
         return tried
 
 

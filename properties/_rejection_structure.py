@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fairdraw._core.checks import check
+from fairdraw._core.checks import Stage, check
 from fairdraw._core.harness import emit
 from fairdraw.properties._rejection_asserts import (
     answers,
@@ -24,7 +24,7 @@ _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _INVALID = (Capability.NAN_LOGITS, Capability.EMPTY_ROWS)
 
 
-@check("REJ101", ordinary)
+@check("REJ101", ordinary, stage=Stage.SHAPE)
 def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Every emitted id is in [0, vocab_size).
 
@@ -36,7 +36,7 @@ def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCa
             broken(f"{answer}, which leaves [0, {batch.vocab_size})")
 
 
-@check("REJ102", ordinary)
+@check("REJ102", ordinary, stage=Stage.SHAPE)
 def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A row is tokens, then placeholders: once -1 appears, nothing else follows.
 
@@ -48,7 +48,7 @@ def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case
             broken(f"{answer}, with a placeholder before the last token")
 
 
-@check("REJ103", ordinary)
+@check("REJ103", ordinary, stage=Stage.SHAPE)
 def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """At least one token per request: a rejected first draft is replaced, and without drafts there is the bonus token.
 
@@ -60,7 +60,7 @@ def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) 
             broken(f"{answer}, but at least one token is due")
 
 
-@check("REJ104", ordinary)
+@check("REJ104", ordinary, stage=Stage.SHAPE)
 def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """At most `num_draft_tokens + 1` tokens, though the output may be wider.
 
@@ -72,7 +72,7 @@ def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSample
             broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are due")
 
 
-@check("REJ105", ordinary)
+@check("REJ105", ordinary, stage=Stage.SHAPE)
 def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case: RejectionCase) -> None:
     """`tokens[:-1] == drafts[:len(tokens) - 1]`: an accepted prefix, then one token of the sampler's own.
 

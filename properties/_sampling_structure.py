@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.checks import Stage
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw.properties._sampling_asserts import (
     RACE,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _NAN, _EMPTY = (Capability.NAN_LOGITS,), (Capability.EMPTY_ROWS,)
 
 
-@check("SAM101", sampling_cases)
+@check("SAM101", sampling_cases, stage=Stage.SHAPE)
 def token_ids_lie_in_the_vocabulary(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token id is at least 0 and below `vocab_size`.
 

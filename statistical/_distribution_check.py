@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.budget import before_it_began, cut_short, guarded
 from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, Profile
-from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
+from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical._count_tables import merge_counts
 from fairdraw.statistical._decision import SequentialCheck, Verdict
@@ -155,14 +155,13 @@ class DistributionCheck(DrawnQuestion):
 def _raise_unless_passed(decision: Decision, num_draws: int, case: DistributionCase, *, ended: bool) -> None:
     if decision.verdict is Verdict.PASS:
         return
-    error: Exception
+    error: Ended
     if decision.verdict is Verdict.INCONCLUSIVE:
         shows_little = Inconclusive(f"the budget of draws shows too little: {decision.reason}")
         error = _cut(decision, num_draws) if ended else shows_little
     else:
         error = _failure(decision)
-    # Read back with getattr by the runner.
-    error.case, error.tried = case, num_draws  # type: ignore[union-attr]
+    error.case, error.tried = case, num_draws
     raise error
 
 

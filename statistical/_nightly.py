@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
-from fairdraw._core.checks import PROFILES, AnyCheck, OutOfTime, Profile, Question
+from fairdraw._core.checks import PROFILES, AnyCheck, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw.statistical._decision import weigh
@@ -121,7 +121,7 @@ def _version(package: str) -> str:
 
 
 @dataclass(frozen=True)
-class LedgerCheck(Question):
+class LedgerCheck(AnyCheck):
     """The promise that no evidence adds up over nights.
 
     Args:
@@ -213,6 +213,7 @@ LEDGER = LedgerCheck(
     (),
     Path("FILE"),
     (),
+    stage=Stage.HIFAILURE_REPORT,
 )
 """What a run with `--ledger FILE` asks beside its checks."""
 

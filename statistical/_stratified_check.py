@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, before_it_began, cut_short, guarded
-from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
@@ -176,8 +176,7 @@ def _raise_unless_exact(shares: list[Share], questions: Questions, case: Distrib
         evidence=f"stratified noise, {questions.num_strata} strata: no chance is involved{strange}",
         distance=abs(worst.observed - worst.expected),
     )
-    # Read back with getattr by the runner.
-    error.case, error.tried = case, questions.num_draws  # type: ignore[attr-defined]
+    error.case, error.tried = case, questions.num_draws
     raise error
 
 
@@ -185,12 +184,12 @@ _NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
 
 
 def _check(
-    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str
+    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str, stage: Stage
 ) -> StratifiedCheck:
     # Acceptance asks for less than the race does: given uniforms accept up to some number (REJ321, REJ322), no more.
     needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
     return StratifiedCheck(
-        code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares
+        code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares, stage=stage
     )
 
 
@@ -205,6 +204,7 @@ STRATIFIED_CHECKS = (
 
         Look at the ratio: a factor, a rounded distribution, a temperature that is off by some percent.
         """,
+        stage=Stage.ACCEPTANCE,
     ),
     _check(
         "DIST602",
@@ -216,6 +216,7 @@ STRATIFIED_CHECKS = (
 
         Look at the residual: not `max(target - draft, 0)`, or exponentials that are changed before the race.
         """,
+        stage=Stage.RECOVERY,
     ),
     _check(
         "DIST611",
@@ -227,6 +228,7 @@ STRATIFIED_CHECKS = (
 
         Look at the target distribution: temperature, filters, or the draft probability, which is 1.
         """,
+        stage=Stage.ACCEPTANCE,
     ),
     _check(
         "DIST612",
@@ -238,6 +240,7 @@ STRATIFIED_CHECKS = (
 
         Look at the residual: the target without the rejected draft, and nothing else changed.
         """,
+        stage=Stage.RECOVERY,
     ),
 )
 """What stratified noise can tell; the first two on dense drafts, the others on one-hot ones."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from typing import Any
 
+from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED
 from fairdraw.statistical._distribution_check import DistributionCheck
@@ -30,12 +32,20 @@ _SEQUENCES = decoding("sequences of a small language", 0.4, 0.3)
 
 
 def _distribution(
-    code: str, title: str, workload: Workload, tables: tuple[str, ...], needs: tuple[Capability, ...], meaning: str
+    code: str,
+    title: str,
+    workload: Workload,
+    tables: tuple[str, ...],
+    needs: tuple[Capability, ...],
+    meaning: str,
+    **fields: Any,  # Any: other fields of a check
 ) -> DistributionCheck:
     # Every check needs drafts of some kind. One that does not name the kind adapts to what the sampler takes.
     some = () if {_DENSE, _HOT}.intersection(needs) else ((_DENSE, _HOT),)
     text = inspect.cleandoc(meaning)
-    return DistributionCheck(code, title, text, "rejection", "statistical", needs, workload, tables, needs_one_of=some)
+    return DistributionCheck(
+        code, title, text, "rejection", "statistical", needs, workload, tables, needs_one_of=some, **fields
+    )
 
 
 _LISTED = (
@@ -51,6 +61,7 @@ _LISTED = (
         The widest net: it sees faults of acceptance, recovery and bonus, and rows that cannot occur. Look at the other
         failures for the place; if this one is alone, at the order of tokens within a row.
         """,
+        stage=Stage.ROWS,
     ),
     _distribution(
         "DIST102",
@@ -62,6 +73,7 @@ _LISTED = (
 
         This is losslessness itself: what users read is not what the target model would have written.
         """,
+        stage=Stage.COMPLETED_ROWS,
     ),
     _distribution(
         "DIST103",
@@ -74,6 +86,7 @@ _LISTED = (
         Too few: decoding is slower than it could be, though the text may be right (draft probabilities ignored). Too
         many: it is not lossless. One uniform for several positions shows here as well.
         """,
+        stage=Stage.NUM_ACCEPTED,
     ),
     _distribution(
         "DIST104",
@@ -85,6 +98,7 @@ _LISTED = (
 
         Look at the ratio: another row's probabilities, a rounded draft distribution, a power or a factor.
         """,
+        stage=Stage.ACCEPTANCE,
     ),
     _distribution(
         "DIST111",
@@ -96,6 +110,7 @@ _LISTED = (
 
         Usually the recovered token: it must be drawn from the target without the rejected draft, renormalised.
         """,
+        stage=Stage.ROWS,
     ),
     _distribution(
         "DIST112",
@@ -107,6 +122,7 @@ _LISTED = (
 
         What users read is not what the target model would have written.
         """,
+        stage=Stage.COMPLETED_ROWS,
     ),
     _distribution(
         "DIST113",
@@ -118,6 +134,7 @@ _LISTED = (
 
         Look at the acceptance test for n-gram drafts: its draft probability is 1.
         """,
+        stage=Stage.ACCEPTANCE,
     ),
     _distribution(
         "DIST121",
@@ -130,6 +147,7 @@ _LISTED = (
         Usually an offset: `cu_num_draft_tokens` without its leading 0, or `request * max_spec_len` where drafts are
         ragged.
         """,
+        stage=Stage.RAGGED_ROWS,
     ),
     _distribution(
         "DIST131",
@@ -141,6 +159,7 @@ _LISTED = (
 
         Look at the comparison of uniform and ratio at exactly 1, and at the bonus token.
         """,
+        stage=Stage.BONUS,
     ),
     # 2xx: what depends on what within a row
     _distribution(
@@ -153,6 +172,7 @@ _LISTED = (
 
         Noise that depends on the draft: numbers that serve twice. Drafts come from the suite's own random stream.
         """,
+        stage=Stage.PAIRS,
     ),
     _distribution(
         "DIST203",
@@ -165,6 +185,7 @@ _LISTED = (
         Recovery shares its noise with the acceptance test. Give it noise of its own. (Sharing it with the drafter, vLLM
         #54282, does the same, but drafts of a run come from the suite.)
         """,
+        stage=Stage.RECOVERY,
     ),
     _distribution(
         "DIST204",
@@ -176,6 +197,7 @@ _LISTED = (
 
         A bonus token of another row or position. Bonus tokens come from the suite and need only be passed on.
         """,
+        stage=Stage.BONUS,
     ),
     _distribution(
         "DIST211",
@@ -187,6 +209,7 @@ _LISTED = (
 
         Noise that depends on the draft: numbers that serve twice.
         """,
+        stage=Stage.PAIRS,
     ),
     _distribution(
         "DIST213",
@@ -198,6 +221,7 @@ _LISTED = (
 
         Recovery from the target as it is, without renormalisation, or with the noise that rejected the draft.
         """,
+        stage=Stage.RECOVERY,
     ),
     _distribution(
         "DIST214",
@@ -209,6 +233,7 @@ _LISTED = (
 
         A bonus token of another row or position.
         """,
+        stage=Stage.BONUS,
     ),
     _distribution(
         "DIST224",
@@ -220,6 +245,7 @@ _LISTED = (
 
         Here every row ends in a bonus token, so that one of another row or position has nowhere to hide.
         """,
+        stage=Stage.BONUS,
     ),
     # 3xx: what depends on what between rows and calls
     _distribution(
@@ -234,6 +260,8 @@ _LISTED = (
         DIST102 passes: first tokens that follow a wrong distribution break this promise, too, however independent their rows are.
         Rows that share all their noise break every distribution at once, and REJ502 and REJ503, which ask directly.
         """,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST102",),
     ),
     _distribution(
         "DIST302",
@@ -246,6 +274,8 @@ _LISTED = (
         A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST102 passes: first
         tokens that follow a wrong distribution break this promise, too, however independent the calls are.
         """,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST102",),
     ),
     # 4xx: production vocabularies, by the probability integral transform
     _distribution(
@@ -259,6 +289,7 @@ _LISTED = (
         A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best. The vocabulary has
         32768 tokens, or 1024 for a sampler that does not support large ones.
         """,
+        stage=Stage.LARGE_ROWS,
     ),
     _distribution(
         "DIST402",
@@ -271,6 +302,7 @@ _LISTED = (
         A tile of the vocabulary that is lost or weighed twice, most often the last. The vocabulary has 32768 tokens, or
         1024 for a sampler that does not support large ones.
         """,
+        stage=Stage.LARGE_ROWS,
     ),
     _distribution(
         "DIST403",
@@ -283,6 +315,7 @@ _LISTED = (
         Sums over the vocabulary that lose accuracy or a tile; offsets in ragged batches. A sampler that does not
         support large vocabularies is judged at 1024 tokens, one of one-hot drafts without `draft`.
         """,
+        stage=Stage.LARGE_ACCEPTANCE,
     ),
     _distribution(
         "DIST404",
@@ -295,6 +328,7 @@ _LISTED = (
         A tile that takes no part in the race, or a residual of another position. A sampler that does not support large
         vocabularies is judged at 1024 tokens, one of one-hot drafts by the target without the rejected draft.
         """,
+        stage=Stage.LARGE_RECOVERY,
     ),
     # 5xx: a real decoding loop
     _distribution(
@@ -307,6 +341,7 @@ _LISTED = (
 
         End to end: what users read is not what the target model alone would have written.
         """,
+        stage=Stage.DECODED_TEXT,
     ),
     _distribution(
         "DIST502",
@@ -319,6 +354,7 @@ _LISTED = (
         What the sampler does not support of these is left out. Parameters of one request that reach another, or greedy
         and random requests that are mixed up.
         """,
+        stage=Stage.DECODED_TEXT,
     ),
     _distribution(
         "DIST503",
@@ -330,6 +366,7 @@ _LISTED = (
 
         Look at recovery: it must leave out the rejected draft and nothing else.
         """,
+        stage=Stage.DECODED_TEXT,
     ),
     _distribution(
         "DIST504",
@@ -341,6 +378,7 @@ _LISTED = (
 
         Dependence between positions, or between requests, that no single token shows.
         """,
+        stage=Stage.DECODED_TEXT,
     ),
     _distribution(
         "DIST511",
@@ -352,6 +390,7 @@ _LISTED = (
 
         The text may be right and decoding slow: the draft distribution is not looked at, or not the one that drafts came from.
         """,
+        stage=Stage.DECODED_ACCEPTANCE,
     ),
     _distribution(
         "DIST512",
@@ -364,6 +403,7 @@ _LISTED = (
         What the sampler does not support of these is left out. Drafts of one request are verified with the parameters
         of another.
         """,
+        stage=Stage.DECODED_ACCEPTANCE,
     ),
     _distribution(
         "DIST513",
@@ -375,6 +415,7 @@ _LISTED = (
 
         Too few: decoding is slower than it could be.
         """,
+        stage=Stage.DECODED_ACCEPTANCE,
     ),
     _distribution(
         "DIST514",
@@ -386,6 +427,7 @@ _LISTED = (
 
         One uniform for several positions, or a draft distribution that is not looked at.
         """,
+        stage=Stage.DECODED_ACCEPTANCE,
     ),
 )
 

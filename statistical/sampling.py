@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_workloads import drafts, production, small_distributions
@@ -34,13 +35,10 @@ def _distribution(
     tables: tuple[str, ...],
     needs: tuple[Capability, ...],
     meaning: str,
-    *,
-    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
+    **fields: Any,  # Any: other fields of a check
 ) -> DistributionCheck:
     text = inspect.cleandoc(meaning)
-    return DistributionCheck(
-        code, title, text, "sampling", "statistical", needs, workload, tables, needs_one_of=needs_one_of
-    )
+    return DistributionCheck(code, title, text, "sampling", "statistical", needs, workload, tables, **fields)
 
 
 _LISTED = (
@@ -54,6 +52,7 @@ _LISTED = (
 
         Look at the race, or at the sums of an inverse CDF: uniforms with too few bits, a tail that is lost.
         """,
+        stage=Stage.TOKENS,
     ),
     _distribution(
         "DIST702",
@@ -65,6 +64,7 @@ _LISTED = (
 
         The temperature of another request, of lower precision, or applied twice.
         """,
+        stage=Stage.TOKENS,
     ),
     _distribution(
         "DIST703",
@@ -76,6 +76,7 @@ _LISTED = (
 
         One token too many or too few, or probabilities that were not normalised again.
         """,
+        stage=Stage.TOKENS,
     ),
     _distribution(
         "DIST704",
@@ -87,6 +88,7 @@ _LISTED = (
 
         The token that reaches `top_p` belongs to them; the next does not.
         """,
+        stage=Stage.TOKENS,
     ),
     _distribution(
         "DIST705",
@@ -99,6 +101,7 @@ _LISTED = (
         The threshold is relative to the largest probability of the row, at the request's temperature, which is 2;
         a sampler may declare that its filters see the distribution before the temperature.
         """,
+        stage=Stage.TOKENS,
     ),
     _distribution(
         "DIST706",
@@ -112,6 +115,7 @@ _LISTED = (
         says. If the distributions of single filters hold, look at the order and at what is normalised in between.
         """,
         needs_one_of=_TWO_FILTERS,
+        stage=Stage.TOKENS,
     ),
     _distribution(
         "DIST707",
@@ -124,6 +128,7 @@ _LISTED = (
         Numbers of seeded requests take another path: a generator that is seeded alike for several, or its first
         numbers, which some generators draw badly.
         """,
+        stage=Stage.INDEPENDENCE,
     ),
     _distribution(
         "DIST711",
@@ -137,6 +142,8 @@ _LISTED = (
         DIST701 and DIST702 pass: tokens that follow a wrong distribution break this promise, too. Rows that share all their noise
         break every distribution at once, and SAM162, which asks directly.
         """,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST701", "DIST702"),
     ),
     _distribution(
         "DIST712",
@@ -149,6 +156,8 @@ _LISTED = (
         A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST701 passes: tokens
         that follow a wrong distribution break this promise, too.
         """,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST701",),
     ),
     _distribution(
         "DIST713",
@@ -161,6 +170,8 @@ _LISTED = (
         Seeds that are folded into few bits, or a counter that forgets the position. It means this only if DIST707
         passes: tokens that follow a wrong distribution break this promise, too.
         """,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST707",),
     ),
     _distribution(
         "DIST721",
@@ -173,6 +184,7 @@ _LISTED = (
         A wrong temperature, a filter applied twice, a tail that is lost: by rank these show best. A sampler that does
         not support large vocabularies is judged at 1024 tokens.
         """,
+        stage=Stage.LARGE_ROWS,
     ),
     _distribution(
         "DIST722",
@@ -185,6 +197,7 @@ _LISTED = (
         A tile of the vocabulary that is lost or weighed twice, most often the last. A sampler that does not support
         large vocabularies is judged at 1024 tokens.
         """,
+        stage=Stage.LARGE_ROWS,
     ),
     _distribution(
         "DIST731",
@@ -196,6 +209,7 @@ _LISTED = (
 
         A verifier divides by that distribution. If drafts come from another one, speculative decoding is lossy.
         """,
+        stage=Stage.DRAFTS,
     ),
     _distribution(
         "DIST732",
@@ -207,6 +221,7 @@ _LISTED = (
 
         A tile that is lost between the draw and the distribution.
         """,
+        stage=Stage.DRAFTS,
     ),
 )
 

@@ -147,7 +147,7 @@ class TestVerdict:
         result = ask(pytester, "--sampler", "stranger:make_raising", option)
         result.stdout.fnmatch_lines(
             [
-                "*REJ100 sampler raised an exception while asked REJ101",
+                "*REJ100 sampler raised an exception during REJ101",
                 "*Captured traceback call*",
                 "*stranger.py*in raising*",
                 "IndexError: lane out of range",
@@ -287,7 +287,7 @@ class TestDecorator:
         assert command[2:] == ["--fairdraw-profile", "smoke", "--fairdraw-seed", "5"]
         assert pytester.runpytest_inprocess(*OPTIONS, *command[1:]).ret == 1
         result.stdout.fnmatch_lines(
-            ["note: this case alone: fairdraw replay * --sampler SPEC, with pkg.module:factory *"]
+            ["note: to replay this case alone: fairdraw replay * --sampler SPEC, where SPEC is pkg.module:factory *"]
         )
 
     def test_declined_capability_is_a_skip(self, pytester: pytest.Pytester) -> None:

@@ -125,7 +125,7 @@ def test_every_check_catches_a_planted_fault() -> None:
 def test_mutant_is_caught_on_one_request(name: str, code: str) -> None:
     with pytest.raises(CheckFailure) as caught:
         BY_CODE[code].run(BY_NAME[name].make(), profile=Profile("some", 60, 60))
-    case = caught.value.case  # type: ignore[attr-defined]  # set by Check.run
+    case = caught.value.case
     assert len(case.requests) == 1
     assert len(case.requests[0].kinds) <= 2
 

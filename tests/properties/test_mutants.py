@@ -86,7 +86,7 @@ def test_odd_but_right_samplers_pass(check: Check) -> None:
 def test_mutant_is_caught_on_one_request_and_four_tokens(name: str, code: str) -> None:
     with pytest.raises(CheckFailure) as caught:
         BY_CODE[code].run(BY_NAME[name].make())
-    case = caught.value.case  # type: ignore[attr-defined]  # set by Check.run
+    case = caught.value.case
     assert len(case.requests) == 1
     assert case.vocab_size <= 4
 

@@ -7,24 +7,36 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairdraw._core.checks import Stage
 from fairdraw._core.failures import FailureReport
-from fairdraw._report.causes import DISTRIBUTIONS, RESTS_ON, SELDOM, SHAPE, find_causes
+from fairdraw._report.causes import SELDOM, find_causes
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from fairdraw._run.runner import Status
 
-CODES = {check.code for check in all_checks()}
+CHECKS = {check.code: check for check in all_checks()}
 
 
 def record(code: str, status: Status = "failed", *, effect: str = "", needs: tuple[str, ...] = ()) -> CheckRecord:
-    """A record with a failure_report unless it passed; an effect makes it an exception."""
-    suite = "statistical" if code.startswith("DIST") else "properties"
-    told = CheckRecord(code, code, suite, "rejection", "error" if effect else status, needs=needs)
-    if told.status not in ("failed", "error"):
-        return told
-    return dataclasses.replace(told, failure_report=FailureReport(code, "title", "meaning", effect or f"broken {code}"))
+    """A record with a report unless it passed; an effect makes it an exception."""
+    check = CHECKS[code]
+    plain = CheckRecord(
+        code,
+        code,
+        check.suite,
+        "rejection",
+        "error" if effect else status,
+        needs=needs,
+        stage=check.stage,
+        depends_on=check.depends_on,
+    )
+    if plain.status not in ("failed", "error"):
+        return plain
+    return dataclasses.replace(
+        plain, failure_report=FailureReport(code, "title", "meaning", effect or f"broken {code}")
+    )
 
 
 def told(*records: CheckRecord) -> list[str]:
@@ -32,10 +44,13 @@ def told(*records: CheckRecord) -> list[str]:
     return [cause.told.code for cause in find_causes(records)]
 
 
-def test_every_distribution_has_its_place() -> None:
-    shipped = [check.code for check in all_checks("statistical")]
-    assert sorted(DISTRIBUTIONS) == sorted(shipped)
-    assert CODES.issuperset([*SHAPE, *RESTS_ON, *(code for codes in RESTS_ON.values() for code in codes)])
+def test_stage_and_dependencies_are_fields_of_every_check() -> None:
+    distributions = {check.code for check in CHECKS.values() if check.suite == "statistical"}
+    assert {CHECKS[code].stage for code in distributions}.isdisjoint({Stage.SHAPE, Stage.PROPERTY})
+    assert {check.code for check in CHECKS.values() if check.depends_on} <= distributions
+    assert set(CHECKS) >= {code for check in CHECKS.values() for code in check.depends_on}
+    shape = {check.code for check in CHECKS.values() if check.stage == Stage.SHAPE}
+    assert shape == {"REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "SAM101"}
 
 
 def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:

@@ -179,8 +179,10 @@ def test_lone_property_beside_many_distributions_is_named_apart() -> None:
 def test_distribution_that_rests_on_a_broken_one_says_so() -> None:
     failure_report = FailureReport("DIST301", "rows of one call are independent", "meaning", "TV 0.17")
     distributions = [
-        dataclasses.replace(record("failed", code=code), suite="statistical", failure_report=failure_report)
-        for code in ("DIST102", "DIST301")
+        dataclasses.replace(
+            record("failed", code=code), suite="statistical", failure_report=failure_report, depends_on=others
+        )
+        for code, others in (("DIST102", ()), ("DIST301", ("DIST102",)))
     ]
     assert (
         "note: broken, too: DIST102. A wrong distribution of single rows" in broken_texts(find_causes(distributions))[1]

@@ -122,7 +122,7 @@ def require_theirs(record: CheckRecord, module: str, kind: str = "ValueError") -
     assert record.status == "error", record
     assert record.failure_report is not None
     assert record.failure_report.code == CONTRACTS[record.contract].raised
-    assert record.failure_report.title == f"sampler raised an exception while asked {record.code}"
+    assert record.failure_report.title == f"sampler raised an exception during {record.code}"
     assert record.failure_report.effect.split(":")[0].split(".")[-1] == kind
     assert "lane 7 of mine" in record.failure_report.effect
     assert f"({module}.py:" in record.failure_report.effect
@@ -181,7 +181,7 @@ def test_reference_that_raises_is_not_the_sampler_s_fault(theirs: str) -> None:
     session = Session("rejection/torch", PROFILES["smoke"], reference=reference)  # type: ignore[arg-type]
     record = run_check(check, load_sampler("rejection/torch"), session)
     assert record.failure_report is not None
-    assert record.failure_report.title == f"reference raised an exception while asked {check.code}"
+    assert record.failure_report.title == f"reference raised an exception during {check.code}"
 
 
 def test_exception_in_the_specification_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,5 +212,5 @@ def test_error_of_a_device_is_not_called_a_fault_of_fairdraw() -> None:
 
     record = run_check(dataclasses.replace(CHECKS["REJ101"], body=body), load_sampler("rejection/torch"), Session())  # type: ignore[type-var]
     assert record.failure_report is not None
-    assert record.failure_report.title == "device reported an error while asked REJ101"
+    assert record.failure_report.title == "device reported an error during REJ101"
     assert "fairdraw" not in record.failure_report.meaning

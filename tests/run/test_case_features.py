@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CHECKS = {check.code: check for check in all_checks()}
-NOTE = "only if it was never meant to take this: declare in the adapter "
+NOTE = "if the sampler does not support this input, declare it in the adapter: "
 
 # Not strided-inputs: to refuse them is an answer.
 REJECTION: dict[str, Callable[[SpecDecodeBatch], bool]] = {

@@ -77,18 +77,18 @@ class TestRecord:
         assert record.failure_report is not None
         assert (record.failure_report.code, record.failure_report.title) == (
             "REJ100",
-            "sampler raised an exception while asked REJ101",
+            "sampler raised an exception during REJ101",
         )
         assert record.failure_report.effect.startswith("IndexError: lane out of range (stranger.py:")
         assert "in raising)" in record.failure_report.effect
-        assert f"seen while checking {IDS.id}" in record.failure_report.notes
+        assert f"raised during {IDS.id}" in record.failure_report.notes
         assert "IndexError" in record.trace
 
     def test_answer_that_is_no_output_is_an_error(self) -> None:
         record = run_on("make_list")
         assert record.status == "error"
         assert record.failure_report is not None
-        assert record.failure_report.title == "sampler returned something that is not an output while asked REJ101"
+        assert record.failure_report.title == "sampler returned something that is not an output during REJ101"
         assert "returned list, but it must return a tensor" in record.failure_report.effect
 
     def test_exception_that_ends_two_checks_is_stored_once(self, stranger: Path) -> None:
@@ -113,7 +113,7 @@ class TestRecord:
         assert record.failure_report is not None
         assert (record.failure_report.code, record.failure_report.title) == (
             "REJ100",
-            "check raised an exception while asked REJ101",
+            "check raised an exception during REJ101",
         )
 
     def test_sampler_that_changes_its_mind_is_told_so(self) -> None:

@@ -120,11 +120,11 @@ def test_failing_check_carries_a_life_that_fails_alone() -> None:
     wrong = next(mutant for mutant in MUTANTS if mutant.name == "ignores a swap").make()
     with pytest.raises(CheckFailure) as caught:
         check.run(wrong, profile=SMALL)
-    trace = caught.value.case  # type: ignore[attr-defined]  # set by run
+    trace = caught.value.case
     with pytest.raises(CheckFailure):
         check.on_case(wrong, trace)
     assert any(isinstance(event, Swap) for event in trace.events)
-    assert caught.value.tried > 0  # type: ignore[attr-defined]
+    assert caught.value.tried > 0
 
 
 def test_last_requests_move_into_rows_that_nobody_took() -> None:

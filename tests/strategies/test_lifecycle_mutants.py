@@ -27,7 +27,7 @@ def test_mutant_is_caught(mutant: Mutant) -> None:
     check = CHECKS[mutant.caught_by[0]]
     with pytest.raises(CheckFailure) as caught:
         check.run(mutant.make(), profile=PROFILE)
-    trace = caught.value.case  # type: ignore[attr-defined]  # set by run
+    trace = caught.value.case
     assert len(trace.events) <= MOST_RULES, trace
     for code in mutant.caught_by[1:]:
         with pytest.raises(CheckFailure):

@@ -150,7 +150,7 @@ def smallest_failure(planted: RejectionOracle) -> RejectionCase:
     """The case to which the mutant shrinks."""
     with pytest.raises(CheckFailure) as caught:
         EQUALITY.run(rejection_sampler(planted.verify, name="planted"), profile=Profile("test", 400, 400))
-    case = caught.value.case  # type: ignore[attr-defined]  # set by Check.run
+    case = caught.value.case
     assert isinstance(case, RejectionCase)
     return case
 

@@ -22,7 +22,7 @@ from fairdraw._run.speed import worded_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from fairdraw._core.checks import AnyCheck, Question
+    from fairdraw._core.checks import AnyCheck
 
 __all__ = [
     "EXIT_CODES",
@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Q = TypeVar("Q", bound="AnyCheck | Question")
 
 EXIT_CODES = """\b
 Exit codes:
@@ -70,12 +69,12 @@ def find_check(code: str) -> AnyCheck:
     return _of_code(code, all_checks())
 
 
-def find_question(code: str) -> Question:
-    """The question of that code: a check, or one that an option of its own runs."""
+def find_question(code: str) -> AnyCheck:
+    """The question of that code: a check, or what is asked beside them."""
     return _of_code(code, all_questions())
 
 
-def _of_code(code: str, known: Iterable[Q]) -> Q:
+def _of_code(code: str, known: Iterable[AnyCheck]) -> AnyCheck:
     for one in known:
         if one.code == code.upper():
             return one

@@ -65,7 +65,7 @@ def cut_short(detail: str, tried: int = 0) -> Inconclusive:
         tried: Cases tried, or draws judged.
     """
     error = Inconclusive(f"{ENDED}: {detail}")
-    error.tried = tried  # type: ignore[attr-defined]  # read back with getattr by the runner
+    error.tried = tried
     return error
 
 

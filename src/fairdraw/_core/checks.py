@@ -1,15 +1,19 @@
 """What a check is, and how Hypothesis runs one.
 
-A check is data: the pytest plugin, the CLI and `parametrize_with_checks` all run the same objects under the same names.
+A check is data: the pytest plugin, the command line and `parametrize_with_checks` run the same objects under the same
+names. `AnyCheck` is the base of all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from enum import StrEnum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import (
     SHRINKING_SHARE,
@@ -21,11 +25,13 @@ from fairdraw._core.budget import (
     is_endless,
     part_of,
 )
-from fairdraw._core.failures import CapabilityUnsupported, raised_by
+from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import AnySampler, Capabilities, Capability
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from hypothesis import strategies as st
 
 __all__ = [
@@ -36,15 +42,15 @@ __all__ = [
     "DrawnQuestion",
     "OutOfTime",
     "Profile",
-    "Question",
+    "Stage",
     "Timed",
     "check",
+    "checks_in",
     "differential",
 ]
 
 # Any: the sampler's and the case's types are those of the check's contract.
-Body = Callable[[Any, Any], None]
-DifferentialBody = Callable[[Any, Any, Any], None]
+Body = Callable[..., None]
 Cases = Callable[[Capabilities], "st.SearchStrategy[Any]"]
 OutOfTime = Callable[[], bool]
 
@@ -103,23 +109,61 @@ PROFILES = {
 
 
 def _is_same(one: Any, other: Any) -> bool:  # Any: samplers of any contract
-    """Whether two objects wrap the same code under the same name; a name alone may be shared by strangers."""
+    """Whether two objects wrap the same code under the same name; unrelated samplers may share a name."""
     functions = (getattr(sampler, "function", None) for sampler in (one, other))
     codes = {getattr(function, "__code__", None) for function in functions}
     return one.name == other.name and len(codes) == 1
 
 
+class Stage(StrEnum):
+    """What a check is about, in the order in which a report names causes: a fault of one stage breaks later ones, too.
+
+    Acceptance changes what is rejected and so what is recovered, never the other way round. Checks of whole rows fail
+    on every fault and come last.
+    """
+
+    SHAPE = auto()
+    """The shape of an answer: ids of the vocabulary, and rows that a verification can leave."""
+    PROPERTY = auto()
+    """One small example decides."""
+    ACCEPTANCE = auto()
+    NUM_ACCEPTED = auto()
+    RECOVERY = auto()
+    BONUS = auto()
+    TOKENS = auto()
+    """Tokens of a token sampler: one filter each, then all together."""
+    DRAFTS = auto()
+    """Tokens of a drafter, and the distributions that it returns."""
+    INDEPENDENCE = auto()
+    """Noise shared between rows or calls."""
+    PAIRS = auto()
+    ROWS = auto()
+    COMPLETED_ROWS = auto()
+    RAGGED_ROWS = auto()
+    LARGE_ACCEPTANCE = auto()
+    LARGE_RECOVERY = auto()
+    LARGE_ROWS = auto()
+    DECODED_ACCEPTANCE = auto()
+    DECODED_TEXT = auto()
+    HIFAILURE_REPORT = auto()
+    """Evidence added up over many runs."""
+
+
 @dataclass(frozen=True)
-class Question:
-    """What every check has in common, whatever it is made of.
+class AnyCheck(ABC):
+    """What all checks have in common. A subclass says how one is run.
+
+    Samplers are `Any` here: each check knows the type of its contract.
 
     Args:
         code: Stable public id (`REJ104`).
-        title: A true sentence about a right sampler.
+        title: A sentence that is true of a correct sampler.
         meaning: What it usually means when the sentence is false, and where to look.
-        needs: Capabilities without which the question makes no sense.
+        needs: Capabilities without which the check makes no sense.
         differential: It compares with the reference sampler (the real vLLM by default).
         needs_one_of: Of each group, one capability at least.
+        stage: Orders the failures of a run.
+        depends_on: Codes of checks without which this one means nothing: if one of them fails, look there first.
     """
 
     code: str
@@ -130,6 +174,8 @@ class Question:
     needs: tuple[Capability, ...]
     differential: bool = field(default=False, kw_only=True)
     needs_one_of: tuple[tuple[Capability, ...], ...] = field(default=(), kw_only=True)
+    stage: Stage = field(default=Stage.PROPERTY, kw_only=True)
+    depends_on: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     def id(self) -> str:
@@ -151,26 +197,60 @@ class Question:
         return capabilities.why_unsupported(self.needs) or next((reason for reason in groups if reason), None)
 
     def again(self, profile: str, seed: int) -> dict[str, str]:
-        """Options of `fairdraw check` that ask this question again, and no other."""
+        """Options of `fairdraw check` that run this check again, and no other."""
         return {"-k": self.code, "--profile": profile, "--seed": str(seed)}
 
-    # Any: a subclass for one contract asks for that contract's type.
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
-        """Why this check cannot be asked of `sampler`; `None` if it can."""
-        asked: Capabilities = sampler.capabilities
+        """Why this check cannot be run on `sampler`; `None` if it can."""
         if not self.differential:
-            return self.missing(asked)
+            return self.missing(sampler.capabilities)
         if reference is None:
             return "there is no reference sampler to compare with (the header says why)"
         if _is_same(reference, sampler):
             return f"{sampler.name} is the reference itself"
-        compared: Capabilities = reference.capabilities
-        return self.missing(asked) or self.missing(compared)
+        return self.missing(sampler.capabilities) or self.missing(reference.capabilities)
+
+    def begin(self, sampler: Any, reference: Any, out_of_time: OutOfTime) -> None:
+        """Raise `CapabilityUnsupported` or `Inconclusive` if the check cannot be run now."""
+        reason = self.why_not(sampler, reference)
+        if reason is not None:
+            raise CapabilityUnsupported(reason)
+        if out_of_time():
+            raise before_it_began()
+
+    @abstractmethod
+    def run(
+        self,
+        sampler: Any,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: Any = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Run the check on `sampler`.
+
+        Args:
+            profile: How much is tried; `ci` by default.
+            out_of_time: Called before every call of the sampler; true when the time budget has ended.
+
+        Returns:
+            The number of cases tried, or of draws counted.
+
+        Raises:
+            CapabilityUnsupported: If the sampler does not support what the check needs.
+            Ended: If the check failed (`CheckFailure`), the sampler raised (`CaseRaised`), or neither could be decided
+                (`Inconclusive`). The fields say on which case, and after how many.
+        """
+
+    def __call__(self, sampler: Any) -> None:
+        """Run with profile `ci` and seed 0 (for `parametrize_with_checks`)."""
+        self.run(sampler)
 
 
 @dataclass(frozen=True)
 class DistributionCase:
-    """What it takes, with the seed of the run, to ask a statistical check again.
+    """What it takes, with the seed of the run, to run a statistical check again.
 
     Args:
         profile: The name of the run's.
@@ -191,7 +271,7 @@ class DistributionCase:
         """
         if type(self.num_draws) is not int:
             raise TypeError(
-                f"DistributionCase: num_draws={self.num_draws!r}, but it must be an integer. Ask the check again."
+                f"DistributionCase: num_draws={self.num_draws!r}, but it must be an integer. Run the check again."
             )
         if self.profile not in PROFILES:
             known = ", ".join(PROFILES)
@@ -222,12 +302,11 @@ class DistributionCase:
 
 
 @dataclass(frozen=True)
-class DrawnQuestion(Question):
-    """A question put to counts of what a sampler draws: those of the statistical suite."""
+class DrawnQuestion(AnyCheck):
+    """A check of the tokens that a sampler draws: those of the statistical suite."""
 
-    # Any: a sampler of the question's contract.
     def num_draws(self, sampler: Any, profile: Profile) -> int:
-        """How many draws `profile` has for it; of its own subject it may take a share of them."""
+        """How many draws `profile` has for it; a workload may take a share of them."""
         return profile.draws_for(sampler.capabilities)
 
     def case(self, sampler: Any, profile: Profile) -> DistributionCase:
@@ -235,67 +314,23 @@ class DrawnQuestion(Question):
         return DistributionCase(profile.name, self.num_draws(sampler, profile), profile.scale)
 
 
-class AnyCheck(Protocol):
-    """A question with the means to ask it: tried on drawn cases (`Check`), or on drawn distributions
-    (`DistributionCheck`).
-
-    Samplers are `Any` here: each check knows the type that its contract asks for.
-    """
-
-    @property
-    def code(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def meaning(self) -> str: ...
-    @property
-    def contract(self) -> str: ...
-    @property
-    def suite(self) -> str: ...
-    @property
-    def needs(self) -> tuple[Capability, ...]: ...
-    @property
-    def differential(self) -> bool: ...
-    @property
-    def needed(self) -> tuple[str, ...]: ...
-    @property
-    def id(self) -> str: ...
-
-    def missing(self, capabilities: Capabilities) -> str | None: ...
-    def why_not(self, sampler: Any, reference: Any | None = None) -> str | None: ...
-    def again(self, profile: str, seed: int) -> dict[str, str]: ...
-    def run(
-        self,
-        sampler: Any,
-        *,
-        profile: Profile | None = None,
-        seed: int = 0,
-        reference: Any | None = None,
-        out_of_time: OutOfTime = ...,
-    ) -> int: ...
-    def __call__(self, sampler: Any) -> None: ...
-
-
 @dataclass(frozen=True)
-class Check(Question):
-    """A question put to one drawn case after another.
+class Check(AnyCheck):
+    """A check of one drawn case after another.
 
     Args:
         cases: From the sampler's capabilities to the strategy of its cases.
-        body: Raises `CheckFailure` if the promise is broken on one case; a differential takes a reference sampler too.
+        body: Raises `CheckFailure` if the check fails on one case; a differential takes a reference sampler, too.
         weight: Share of the profile's examples; below 1 for expensive cases.
     """
 
     cases: Cases
-    body: Body | DifferentialBody
+    body: Body
     weight: float = 1.0
 
     def on_case(self, sampler: AnySampler, case: Any, reference: AnySampler | None = None) -> None:
-        """Ask the question of one case; raises `CheckFailure` if the promise is broken."""
-        if self.differential:
-            self.body(sampler, case, reference)  # type: ignore[call-arg]  # why_not has seen a reference
-        else:
-            self.body(sampler, case)  # type: ignore[call-arg]  # a plain body
+        """Run the check on one case; raises `CheckFailure` if it fails."""
+        self.body(sampler, case, *[reference] * self.differential)
 
     def run(
         self,
@@ -306,37 +341,19 @@ class Check(Question):
         reference: AnySampler | None = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """Try the promise on drawn cases and shrink the first that breaks it.
+        """Try drawn cases, and shrink the first that fails.
 
-        Args:
-            out_of_time: Asked before every case and every call of the sampler. Shrinking has a share of the time that
-                is left then; when that is over, the smallest case so far is reported.
-
-        Returns:
-            The number of cases tried.
-
-        Raises:
-            CapabilityUnsupported: If the sampler does not support what the check needs.
-            Inconclusive: If time is out before a case failed.
-            CheckFailure: If the promise is broken. The exception carries the smallest case as `case`.
+        Shrinking has a share of the time that is left then; when that is over, the smallest case so far is reported.
 
         Randomness:
             Cases follow from (seed, code) alone: the same call tries the same cases.
         """
-        reason = self.why_not(sampler, reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
-        if out_of_time():
-            raise before_it_began()
+        self.begin(sampler, reference, out_of_time)
         trial = _Trial(self, sampler, reference, out_of_time)
         chosen = profile or PROFILES["ci"]
         examples = chosen.examples_for(sampler.capabilities, self.weight)
         trial.search(self.cases(sampler.capabilities), examples, derive_seed("cases", seed, self.code))
         return trial.tried
-
-    def __call__(self, sampler: AnySampler) -> None:
-        """Run with the `ci` profile and seed 0 (for `parametrize_with_checks`)."""
-        self.run(sampler)
 
 
 _SEEDS_ALONE = 32
@@ -371,14 +388,12 @@ class Timed:
         if self.smallest is None or len(repr(case)) <= len(repr(self.smallest[0])):
             self.smallest = case, error
 
-    def ended(self, tried: int, what: str) -> BaseException:
+    def ended(self, tried: int, what: str) -> Ended:
         """What a search raises that the time budget ended: the failure that it found, or that it is undecided."""
         if self.smallest is None:
             return cut_short(f"{tried} of {what} tried", tried)
         case, error = self.smallest
-        # Read back by the runner. Not setattr: the class may be the user's, and forbid it.
-        vars(error).update(case=case, tried=tried, remarks=(SHRINKING_WAS_CUT,))
-        return error
+        return failed(error, case, tried, (SHRINKING_WAS_CUT,))
 
 
 class _Trial:
@@ -427,14 +442,12 @@ class _Trial:
         )
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:
-            searching()
+            return searching()
         except BudgetEnded:
-            raise self.timed.ended(self.tried, f"{examples} cases") from None
+            ended = self.timed.ended(self.tried, f"{examples} cases")
         except (Exception, SystemExit) as error:
-            raised = self._alone(error) or error
-            # Read back with getattr by the runner. Not setattr: the class may be the user's, and forbid it.
-            vars(raised).update(case=self.failing, tried=self.tried)
-            raise raised  # noqa: B904  # the smaller example replaces the other
+            ended = failed(self._alone(error) or error, self.failing, self.tried)
+        raise ended
 
     def _alone(self, like: BaseException) -> BaseException | None:
         """What one request of the failing batch does by itself, if it fails too, and in the same way.
@@ -467,60 +480,39 @@ def check(
     needs_one_of: tuple[tuple[Capability, ...], ...] = (),
     weight: float = 1.0,
     contract: str = "rejection",
-    suite: str = "properties",
+    stage: Stage = Stage.PROPERTY,
+    differential: bool = False,
 ) -> Callable[[Body], Check]:
     """Make a check of a function `(sampler, case)`.
 
-    Its name becomes the title (underscores to spaces), its docstring the meaning: first what is promised, then what
-    it usually means when the promise is broken.
+    Its name becomes the title (underscores to spaces). Its docstring becomes the meaning: first what is required, then
+    the usual cause of a failure.
     """
 
     def make(body: Body) -> Check:
-        return _make(code, cases, body, needs, needs_one_of, weight, contract, suite, differential=False)
+        return Check(
+            code,
+            body.__name__.replace("_", " "),
+            inspect.cleandoc(body.__doc__ or ""),
+            contract,
+            "properties",
+            needs,
+            cases,
+            body,
+            weight,
+            needs_one_of=needs_one_of,
+            stage=stage,
+            differential=differential,
+        )
 
     return make
 
 
-def differential(
-    code: str,
-    cases: Cases,
-    *,
-    needs: tuple[Capability, ...] = (),
-    needs_one_of: tuple[tuple[Capability, ...], ...] = (),
-    weight: float = 1.0,
-    contract: str = "rejection",
-    suite: str = "properties",
-) -> Callable[[DifferentialBody], Check]:
-    """Make a check of a function `(sampler, case, reference)` that compares with a reference sampler."""
-
-    def make(body: DifferentialBody) -> Check:
-        return _make(code, cases, body, needs, needs_one_of, weight, contract, suite, differential=True)
-
-    return make
+differential = partial(check, differential=True)
+"""Make a check of a function `(sampler, case, reference)` that compares with a reference sampler."""
 
 
-def _make(
-    code: str,
-    cases: Cases,
-    body: Body | DifferentialBody,
-    needs: tuple[Capability, ...],
-    needs_one_of: tuple[tuple[Capability, ...], ...],
-    weight: float,
-    contract: str,
-    suite: str,
-    *,
-    differential: bool,
-) -> Check:
-    return Check(
-        code=code,
-        title=body.__name__.replace("_", " "),
-        meaning=inspect.cleandoc(body.__doc__ or ""),
-        contract=contract,
-        suite=suite,
-        needs=needs,
-        cases=cases,
-        body=body,
-        weight=weight,
-        differential=differential,
-        needs_one_of=needs_one_of,
-    )
+def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
+    """The checks that are defined in `modules`, in the order of their codes; to define one there registers it."""
+    found = {value.code: value for module in modules for value in vars(module).values() if isinstance(value, Check)}
+    return tuple(found[code] for code in sorted(found))

@@ -1,10 +1,10 @@
-"""How a failure is told: a code, its meaning, the effect, the evidence, the smallest example, a command."""
+"""How a check ends without a pass, as data; and the report of a failure."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.pulse import call_begins, call_ends
 
@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AdapterError",
     "CapabilityUnsupported",
+    "CaseRaised",
     "CheckFailure",
+    "Ended",
     "FailureReport",
     "Inconclusive",
     "calling",
+    "failed",
     "raised_by",
     "without_numbers",
 ]
@@ -39,11 +42,11 @@ _CALLED = "_fairdraw_called"
 class calling:  # reads as a word: `with calling(sampler):`
     """Marks every exception that leaves the block as raised by `subject`; `raised_by` reads the mark.
 
-    The block holds calls of somebody else's object and nothing else, so that blame never depends on the names of files
-    or functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: who calls a
-    helper answers for it. A class, not a generator: it adds no frames to the traceback.
+    The block holds calls of the user's object and nothing else, so that blame never depends on names of files or
+    functions. The exception keeps its type, text and traceback. Of nested blocks the outermost counts: a sampler is
+    responsible for the helpers that it calls. A class, not a generator: it adds no frames to the traceback.
 
-    A call of the sampler begins and ends here, too, for whoever watches for calls that hang (`fairdraw._core.pulse`).
+    The start and the end of the call are recorded, so that a call that hangs is found (`fairdraw._core.pulse`).
 
     Example:
         >>> try:
@@ -63,7 +66,7 @@ class calling:  # reads as a word: `with calling(sampler):`
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
         call_ends()
         if error is not None:
-            vars(error)[_CALLED] = self.subject  # not setattr: a class of theirs may forbid or count it
+            vars(error)[_CALLED] = self.subject  # not setattr: a class of the user's may forbid it
 
 
 def raised_by(error: BaseException) -> object | None:
@@ -72,22 +75,36 @@ def raised_by(error: BaseException) -> object | None:
 
 
 class AdapterError(TypeError):
-    """A sampler returned something that is not an output of its contract (wrong type, shape, dtype, device)."""
+    """A sampler returned a value that is not an output of its contract (wrong type, shape, dtype or device)."""
 
 
 class CapabilityUnsupported(Exception):
     """A check needs a capability that the sampler does not support; a visible skip, not a failure."""
 
 
-class Inconclusive(Exception):
-    """A check could not be decided: too little time, or a budget that shows nothing. Never green."""
-
-
-class CheckFailure(AssertionError):
-    """A sampler broke a promise.
+class Ended(Exception):
+    """What `run` of a check raises if the check did not pass.
 
     Args:
-        effect: What was seen against what is promised, in numbers.
+        case: The smallest case that failed, or what it takes to draw again; `None` if there is none.
+        tried: Cases tried, or draws counted, until then.
+        remarks: What a reader should know beside the effect.
+    """
+
+    case: Any = None  # Any: a case of the contract
+    tried: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+class Inconclusive(Ended):
+    """A check could not be decided: too little time, or too few draws to show anything. Never green."""
+
+
+class CheckFailure(Ended, AssertionError):
+    """A sampler failed a check.
+
+    Args:
+        effect: What was seen and what is required, in numbers.
         evidence: Of a statistical check, with its threshold; empty for properties, where one example decides.
         distance: For statistical checks, the estimated total-variation distance.
     """
@@ -99,15 +116,33 @@ class CheckFailure(AssertionError):
         self.distance = distance
 
 
+class CaseRaised(Ended):
+    """A case ended in an exception that is no result of the check; it is the `__cause__`."""
+
+
+def failed(error: BaseException, case: Any, tried: int, remarks: tuple[str, ...] = ()) -> Ended:  # Any: a case
+    """`error` with the case on which it was raised: itself if a check raised it, else as the cause of a `CaseRaised`.
+
+    A `CheckFailure` that a sampler raises is an exception like any other.
+    """
+    if isinstance(error, CheckFailure) and raised_by(error) is None:
+        ended: Ended = error
+    else:
+        ended = CaseRaised(f"{type(error).__name__}: {error} on {case!r}")
+        ended.__cause__ = error
+    ended.case, ended.tried, ended.remarks = case, tried, remarks
+    return ended
+
+
 @dataclass(frozen=True)
 class FailureReport:
-    """Everything a reader needs about one failure, in the order in which it is printed.
+    """The report of one failure, in the order in which it is printed.
 
     Args:
-        meaning: What is promised.
-        usually: What it usually means that the promise is broken, and where to look.
-        command: What shows it again: one line that can be pasted into a shell.
-        search: What searches for it anew, if that is another command.
+        meaning: What is required.
+        usually: The usual cause of a failure, and where to look.
+        command: Reproduces the failure: one line that can be pasted into a shell.
+        search: Searches for it again, if that is another command.
     """
 
     code: str

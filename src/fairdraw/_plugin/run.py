@@ -14,12 +14,12 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from fairdraw import __version__
-from fairdraw._core.checks import PROFILES, AnyCheck, Question
+from fairdraw._core.checks import PROFILES, AnyCheck
 from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.pulse import limit_calls
 from fairdraw._plugin.ending import Ending, SignalsInterrupt, is_interrupt
@@ -447,8 +447,8 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
     for value in _params(item).values():
         if isinstance(value, CheckUnderPytest):
             return value.check
-        if isinstance(value, Question) and "fairdraw_run" in getattr(item, "fixturenames", ()):
-            return cast("AnyCheck", value)
+        if isinstance(value, AnyCheck) and "fairdraw_run" in getattr(item, "fixturenames", ()):
+            return value
     return None
 
 

@@ -1,16 +1,14 @@
-"""From many broken promises to few causes: which are told together, and which first.
+"""From many failed checks to few causes: which are reported together, and in which order.
 
-One fault breaks many promises, and what is read first should be what the fault is, not what follows from it:
+One fault fails many checks. The report starts with the check that is nearest to the fault:
 
-1. Exceptions and malformed answers: nothing else means anything while they are there.
-2. Properties: one small example decides. A single one beside many distributions is likely a fault of its own, and
-waits. 3. Distributions, in the order in which a row comes to be. A wrong acceptance changes what is rejected and so
-what is recovered,
-   never the other way round; so the first distribution that fails in that order is the diagnosis. The nets that see
-   every fault come last.
-4. Distributions that mean what they say only if others hold, where those are broken.
-5. Promises that were probably never given: most of the checks that need one capability are broken, and of the others
-   far fewer.
+1. Exceptions and malformed outputs: no other result means anything while they occur.
+2. Properties: one small example decides. If just one fails beside many distributions, it is likely a fault of its own,
+   and comes later.
+3. Distributions, in the order of their stages (`checks.Stage`).
+4. Checks that mean something only if others pass (`depends_on`), where those failed, too.
+5. Checks of features that the sampler probably does not support: most of the checks that need one capability failed,
+   and far fewer of the others.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairdraw._core.budget import ENDED, undecided_by_budget
+from fairdraw._core.checks import Stage
 from fairdraw._core.failures import without_numbers
 from fairdraw.protocols import Capability
 
@@ -28,43 +27,7 @@ if TYPE_CHECKING:
 
     from fairdraw._run.runner import CheckRecord
 
-__all__ = ["DISTRIBUTIONS", "RESTS_ON", "SELDOM", "SHAPE", "Cause", "find_causes", "has_a_lone_property"]
-
-SHAPE = ("REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "SAM101")
-"""About the very shape of an answer: ids of the vocabulary, and rows that a verification can leave."""
-
-DISTRIBUTIONS = (
-    *("DIST104", "DIST113", "DIST601", "DIST611", "DIST103"),  # acceptance; nothing that comes later changes it
-    *("DIST203", "DIST213", "DIST602", "DIST612"),  # recovery, given a rejection
-    *("DIST204", "DIST214", "DIST224", "DIST131"),  # the bonus token, given that all drafts were accepted
-    *("DIST301", "DIST302"),  # noise shared between rows or calls
-    *("DIST201", "DIST211", "DIST101", "DIST111", "DIST102", "DIST112"),  # whole rows: the nets
-    *("DIST121", "DIST403", "DIST404", "DIST402", "DIST401"),  # the same in ragged batches and large vocabularies
-    *(
-        "DIST511",
-        "DIST513",
-        "DIST514",
-        "DIST512",
-        "DIST501",
-        "DIST503",
-        "DIST504",
-        "DIST502",
-    ),  # the same in a decoding loop
-    *("DIST701", "DIST702", "DIST703", "DIST704", "DIST705", "DIST706"),  # token samplers: one filter, then all of them
-    *("DIST732", "DIST731", "DIST707", "DIST711", "DIST712", "DIST713", "DIST722", "DIST721"),
-)
-"""Codes of distributions, from the diagnosis of one step to the nets that see every fault."""
-
-RESTS_ON = {
-    "DIST301": ("DIST102",),
-    "DIST302": ("DIST102",),
-    "DIST711": ("DIST701", "DIST702"),
-    "DIST712": ("DIST701",),
-    "DIST713": ("DIST707",),
-}
-"""Distributions of pairs of rows, and the distributions of one row: rows whose own distribution is wrong break the
-former, too.
-"""
+__all__ = ["SELDOM", "Cause", "find_causes", "has_a_lone_property"]
 
 SELDOM = (
     Capability.SYNTHETIC_RATES,
@@ -81,8 +44,8 @@ SELDOM = (
     Capability.SEEDED_NOISE,
     Capability.REFERENCE_RACE,
 )
-"""What a right sampler may well not promise. Explicit noise, ragged batches and both kinds of drafts are not among
-them: to decline those costs most of the checks, and a fault there is the fault that is looked for."""
+"""What a correct sampler may well not support. Explicit noise, ragged batches and both kinds of drafts are not among
+them: without those, most of the checks are skipped, and a failure there is the fault to look for."""
 
 _ABOUT_NOISE = (
     Capability.REFERENCE_RACE,
@@ -97,13 +60,13 @@ _MANY_DISTRIBUTIONS = 3
 
 @dataclass(frozen=True)
 class Cause:
-    """Broken promises that are told together.
+    """Failed checks that are reported together.
 
     Args:
-        records: Properties first, in the order of their codes; the first is told, the others are named.
-        missing: The capability that the sampler probably lacks; empty if it is none.
-        num_needing: How many of the checks that were asked need it.
-        rests_on: Broken promises without which the first record means nothing of its own.
+        records: Properties first, in the order of their codes; the first is reported, the others are named.
+        missing: The capability that the sampler probably lacks; empty if there is none.
+        num_needing: How many of the checks that were run need it.
+        rests_on: Checks that failed, too, and without which the first record means little.
     """
 
     records: tuple[CheckRecord, ...]
@@ -117,22 +80,16 @@ class Cause:
 
     @property
     def is_a_property(self) -> bool:
-        """Whether one example decides, and it is not about the shape of an answer."""
-        is_distribution, is_shape = self.told.suite == "statistical", self.told.code in SHAPE
-        return not (
-            self.missing
-            or is_distribution
-            or is_shape
-            or self.told.status == "error"
-            or self.told.failure_report is None
-        )
+        """Whether one example decides, and the check is not about the shape of the output."""
+        is_example = self.told.suite != "statistical" and self.told.stage != Stage.SHAPE
+        return is_example and not (self.missing or self.told.status == "error" or self.told.failure_report is None)
 
 
 def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
-    """What makes a run red, the first to be read first.
+    """What makes a run red, in the order in which to read it.
 
     Args:
-        records: All of the run: which capability is missing shows in what passed, too.
+        records: All of the run: checks that passed also show whether a capability is missing.
     """
     missing = _missing(records)
     groups: dict[tuple[str, str], list[CheckRecord]] = {}
@@ -143,14 +100,14 @@ def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
     causes = []
     for (kind, name), group in groups.items():
         word = name if kind == "missing" else ""
-        rests_on = tuple(code for code in RESTS_ON.get(group[0].code, ()) if code in failed)
+        rests_on = tuple(code for code in group[0].depends_on if code in failed)
         causes.append(Cause(tuple(group), word, needing[word], rests_on))
     is_lone = has_a_lone_property(causes)
     return sorted(causes, key=lambda cause: _rank(cause, is_lone=is_lone))
 
 
 def has_a_lone_property(causes: Iterable[Cause]) -> bool:
-    """Whether just one property is broken beside many distributions: likely a fault of its own."""
+    """Whether just one property failed beside many distributions: likely a fault of its own."""
     found = [cause for cause in causes if not cause.missing]
     num_properties = sum(len(cause.records) for cause in found if cause.is_a_property)
     return num_properties == 1 and sum(cause.told.suite == "statistical" for cause in found) >= _MANY_DISTRIBUTIONS
@@ -165,10 +122,10 @@ def _asked(records: Iterable[CheckRecord]) -> list[CheckRecord]:
 
 
 def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
-    """Code of a broken check to the seldom capability that it needs, if the sampler seems to lack it.
+    """Code of a failed check to the seldom capability that it needs, if the sampler seems to lack it.
 
-    That is so if at least half of the checks that need it broke, and at least twice the share of those that do not: a
-    fault that breaks everything says nothing about capabilities. Of several it is the one that most broken checks need.
+    That is so if at least half of the checks that need it failed, and at least twice the share of those that do not: a
+    fault that fails everything says nothing about capabilities. Of several, the one that most failed checks need.
     """
     drawn_wrong = [r for r in records if r.suite == "statistical" and r.status == "failed"]
     asked, broken = _asked(records), [record for record in records if record.status in ("failed", "error")]
@@ -177,7 +134,7 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
 
     def is_lacking(word: str) -> bool:
         if word in _ABOUT_NOISE and any(word not in record.needs for record in drawn_wrong):
-            return False  # a wrong distribution breaks these, too; to give them up would only hide it
+            return False  # a wrong distribution fails these, too; declaring them unsupported would only hide it
         num_others = max(len(asked) - needing[word], 1)
         share_of_others = (len(broken) - failing[word]) / num_others
         return failing[word] > 0 and failing[word] / needing[word] >= max(0.5, 2 * share_of_others)
@@ -188,7 +145,7 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
 
 
 def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[str, str]) -> tuple[str, str]:
-    """What a broken record shares with those that are told together with it."""
+    """What a failed record shares with those that are reported together with it."""
     if record.status == "inconclusive":
         return "undecided", ENDED if undecided_by_budget(record) else record.reason
     kind = _raised(record)
@@ -213,17 +170,18 @@ def _raised(record: CheckRecord) -> str:
 
 def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, int, str]:
     told = cause.told
-    distribution = DISTRIBUTIONS.index(told.code) if told.code in DISTRIBUTIONS else len(DISTRIBUTIONS)
     if told.failure_report is None:  # a known defect that is gone, or no verdict
-        stage = 7
+        group = 7
     elif cause.missing:
-        stage = 6
+        group = 6
     elif told.status == "error":
-        stage = 0
-    elif told.code in SHAPE:
-        stage = 1
+        group = 0
+    elif told.stage == Stage.SHAPE:
+        group = 1
     elif cause.is_a_property:
-        stage = 4 if is_lone else 2
+        group = 4 if is_lone else 2
     else:
-        stage = 5 if cause.rests_on else 3
-    return stage, distribution if told.suite == "statistical" else 0, told.code
+        group = 5 if cause.rests_on else 3
+    stages = [str(stage) for stage in Stage]
+    # A file of another release may hold a stage that this one does not know.
+    return group, stages.index(told.stage) if told.stage in stages else len(stages), told.code

@@ -1,25 +1,34 @@
-"""From an exception to a failure_report: who raised, what it means, the crash file, and what to type to see it
-again.
-"""
+"""From an exception to a report: who raised it, what it means, the crash file, and how to reproduce it."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import sys
 import traceback
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import unwrapped
 from fairdraw._core.checks import DistributionCase
 from fairdraw._core.contracts import CONTRACTS
-from fairdraw._core.failures import AdapterError, CheckFailure, FailureReport, raised_by, without_numbers
+from fairdraw._core.failures import (
+    AdapterError,
+    CaseRaised,
+    CheckFailure,
+    Ended,
+    FailureReport,
+    raised_by,
+    without_numbers,
+)
 from fairdraw._run.case_features import asked_for
 from fairdraw._run.crash import Crash, write_crash
 from fairdraw._run.loading import last_line
 
 if TYPE_CHECKING:
+    from hypothesis.errors import FlakyFailure
+    from typing_extensions import TypeIs
+
     from fairdraw._core.checks import AnyCheck
     from fairdraw._run.runner import Session
     from fairdraw.protocols import AnySampler
@@ -28,24 +37,24 @@ __all__ = ["RAISED", "broken_promise", "raised_meanings", "told"]
 
 RAISED = {
     "sampler raised an exception": (
-        "A sampler answers every batch of its contract, but for what it declares unsupported, with a reason."
+        "A sampler must take every batch of its contract, except for what it declares unsupported, with a reason."
     ),
     "sampler returned something that is not an output": "{output}",
     "reference raised an exception": (
-        "The check compares with a reference sampler, and that one could not take this batch. Name another with "
-        "--reference, or none."
+        "The check compares with a reference sampler, which could not take this batch. Name another one with "
+        "--reference, or use --reference none."
     ),
     "device reported an error": (
-        "A device reports an error at whichever call comes next, so this place says little: the sampler's last kernels "
-        "are the first suspects. After an illegal access every call fails until the process ends. Run this check "
-        "alone, with CUDA_LAUNCH_BLOCKING=1."
+        "A device reports an error at a later call than the one that caused it: look at the sampler's last kernels "
+        "first. After an illegal access every call fails until the process ends. Run this check alone, with "
+        "CUDA_LAUNCH_BLOCKING=1."
     ),
     "check raised an exception": (
-        "The check could make no sense of the answer. Look at the other failures first: the answer probably breaks a "
-        "promise that one of them names. If there is none, it is a fault of fairdraw."
+        "The check could not read the sampler's output. Look at the other failures first: one of them probably names "
+        "what is wrong with it. If there is none, this is a bug in fairdraw."
     ),
 }
-"""What ends a check without a broken promise, and what it means; all of it is told as `REJ100` (or `SAM100` ...)."""
+"""What ends a check other than its own result, and what it means; all are reported as `REJ100` (or `SAM100` ...)."""
 
 _OUTPUTS = {
     "rejection": "An output is an int32 tensor [batch_size, max_spec_len + 1] on the batch's device.",
@@ -57,42 +66,51 @@ _OUTPUTS = {
 
 
 def raised_meanings(contract: str) -> dict[str, str]:
-    """Title to meaning of everything that is told under the contract's code of exceptions."""
+    """Title to meaning of everything that is reported under the contract's code of exceptions."""
     return {title: meaning.format(output=_OUTPUTS[contract]) for title, meaning in RAISED.items()}
 
 
 def broken_promise(error: BaseException) -> CheckFailure | None:
-    """The broken promise in `error`; Hypothesis wraps it in a group if the same case did not fail again.
+    """The result of the check in `error`; `None` if it ended in another exception.
 
-    One that the sampler raises itself is an exception like any other.
+    Hypothesis wraps it in a group if the same case did not fail again. A `CheckFailure` that the sampler raises itself
+    is an exception like any other.
     """
-    return next((e for e in _grouped(error) if isinstance(e, CheckFailure) and raised_by(e) is None), None)
+    return next((e for e in _raised(error) if isinstance(e, CheckFailure) and raised_by(e) is None), None)
 
 
-def _grouped(error: BaseException) -> tuple[BaseException, ...]:
-    """What Hypothesis has put into a group; `error` itself if it is none of its groups."""
-    from hypothesis.errors import FlakyFailure
+def _raised(error: BaseException) -> tuple[BaseException, ...]:
+    """What was raised on the case: `error` itself, its cause, or what Hypothesis put into a group."""
+    cause = error.__cause__ if isinstance(error, CaseRaised) else None
+    return cause.exceptions if _is_flaky(cause) else (cause or error,)
 
-    return error.exceptions if isinstance(error, FlakyFailure) else (error,)
+
+def _is_flaky(error: BaseException | None) -> TypeIs[FlakyFailure]:
+    """Whether Hypothesis reports that a case did not fail again."""
+    from hypothesis import errors
+
+    return isinstance(error, errors.FlakyFailure)
 
 
 _UNSTEADY = (
-    "tried again, the same example did not fail: two equal calls got two answers. The sampler keeps state between "
-    "calls, or draws noise of its own; if it is meant to, decline explicit-noise and seeded-noise"
+    "the same example did not fail when it was tried again: two equal calls gave two outputs. The sampler keeps state "
+    "between calls, or draws noise of its own; if that is intended, declare explicit-noise and seeded-noise unsupported"
 )
 
 
 def told(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
-    """The failure of `sampler` as a failure_report; writes its crash file on the way."""
-    case = vars(error).get("case")
-    notes = [*([_UNSTEADY] if _grouped(error) != (error,) else []), *vars(error).get("remarks", ())]
-    failure_report = _about(check, session, error, sampler)
-    notes += _to_declare(check, case, error, sampler)
+    """The report of a failure of `sampler`; also writes its crash file."""
+    raised, ended = _raised(error), error if isinstance(error, Ended) else Ended()
+    case, broken = ended.case, broken_promise(error)
+    first = broken or next((e for e in raised if raised_by(e) is not None), raised[0])
+    notes = [_UNSTEADY] * _is_flaky(error.__cause__) + list(ended.remarks)
+    if broken is None and any(raised_by(e) is sampler for e in raised):
+        notes += _to_declare(check, case)
+    failure_report = _about(check, session, first, sampler)
     if case is None:
-        search = _search(check, session)
-        return dataclasses.replace(failure_report, command=search, notes=(*failure_report.notes, *notes))
-    crash_file, trouble = _stored(check, session, case, failure_report.effect, is_raised=broken_promise(error) is None)
-    return dataclasses.replace(
+        return replace(failure_report, command=_search(check, session), notes=(*failure_report.notes, *notes))
+    crash_file, trouble = _stored(check, session, case, failure_report.effect, is_raised=broken is None)
+    return replace(
         failure_report,
         example="" if isinstance(case, DistributionCase) else repr(case),
         crash_file=crash_file,
@@ -101,42 +119,37 @@ def told(check: AnyCheck, session: Session, error: BaseException, sampler: AnySa
     )
 
 
-def _to_declare(check: AnyCheck, case: Any, error: BaseException, sampler: AnySampler) -> list[str]:
-    """What to declare if the sampler was never meant to take the example; nothing if no capability can be named."""
-    if broken_promise(error) is not None or not any(raised_by(e) is sampler for e in _grouped(error)):
-        return []
+def _to_declare(check: AnyCheck, case: Any) -> list[str]:  # Any: a case of the contract, or none
+    """What to declare if the sampler does not support the example; nothing if no capability can be named."""
     try:
         words = asked_for(case, check.needs)
     except Exception:  # the case cannot be built again here; then nothing can be said about it
         return []
-    lines = [f'unsupported={{"{word}": "why"}}' for word in words]
-    return [f"only if it was never meant to take this: declare in the adapter {' or '.join(lines)}"] if lines else []
+    lines = " or ".join(f'unsupported={{"{word}": "why"}}' for word in words)
+    return [f"if the sampler does not support this input, declare it in the adapter: {lines}"] * bool(lines)
 
 
 def _about(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
-    """What was broken, and how much."""
-    broken = broken_promise(error)
-    if broken is not None:
+    """What failed, and by how much."""
+    if isinstance(error, CheckFailure) and raised_by(error) is None:
         meaning, *usually = _paragraphs(check.meaning)
-        evidence = broken.evidence or "one example decides"
+        evidence = error.evidence or "one example decides"
         diagnosis = " ".join(usually).removeprefix("Usually ")
-        return FailureReport(check.code, check.title, meaning, broken.effect, evidence, usually=diagnosis)
-    first = next((e for e in _grouped(error) if raised_by(e) is not None), error)
-    title = _raised_title(first, sampler, session.reference)
-    code = CONTRACTS[check.contract].raised
+        return FailureReport(check.code, check.title, meaning, error.effect, evidence, usually=diagnosis)
+    title = _raised_title(error, sampler, session.reference)
     return FailureReport(
-        code,
-        f"{title} while asked {check.code}",
+        CONTRACTS[check.contract].raised,
+        f"{title} during {check.code}",
         raised_meanings(check.contract)[title],
-        str(first) if isinstance(first, AdapterError) else last_line(first),
-        notes=(f"seen while checking {check.id}",),
+        str(error) if isinstance(error, AdapterError) else last_line(error),
+        notes=(f"raised during {check.id}",),
     )
 
 
 def _raised_title(error: BaseException, sampler: AnySampler, reference: AnySampler | None) -> str:
-    """Who raised, by the mark that `calling` leaves: the sampler, whom it is compared with, or fairdraw.
+    """Who raised, by the mark that `calling` leaves: the sampler, its reference, or fairdraw.
 
-    A mark of somebody else's is that of the specification, which is called as samplers are, and is ours.
+    A mark of another object is that of the specification, which is called as samplers are and belongs to fairdraw.
     """
     blamed = unwrapped(raised_by(error))
     if (blamed is not None and blamed is sampler) or _left_a_property_of(sampler, error):
@@ -149,14 +162,14 @@ def _raised_title(error: BaseException, sampler: AnySampler, reference: AnySampl
 
 
 def _left_a_property_of(sampler: AnySampler, error: BaseException) -> bool:
-    """Whether the code of one of its properties is among the frames: they are read in many places."""
+    """Whether the code of one of its properties is among the frames: properties are read outside of `calling`, too."""
     members = (member for kind in type(sampler).__mro__ for member in vars(kind).values())
     codes = {member.fget.__code__ for member in members if isinstance(member, property) and member.fget}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _is_of_device(error: BaseException) -> bool:
-    """Whether torch says that the accelerator failed."""
+    """Whether torch reports that the accelerator failed."""
     kind = getattr(sys.modules.get("torch"), "AcceleratorError", None)
     return kind is not None and isinstance(error, kind)
 
@@ -169,7 +182,7 @@ def _paragraphs(text: str) -> list[str]:
 def _stored(
     check: AnyCheck, session: Session, case: Any, effect: str, *, is_raised: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """The crash file of a failure, and what prevented it; an exception that was seen before has one already."""
+    """The crash file of a failure, and what prevented it; an exception that was seen before already has one."""
     kind = without_numbers(effect)
     if is_raised and kind in session.stored:
         return session.stored[kind], ()
@@ -180,7 +193,7 @@ def _stored(
 
 
 def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[str, tuple[str, ...]]:
-    """Write a crash file: its path, and what prevented it. A folder that cannot be written never fails a run."""
+    """Write a crash file: its path, and what prevented it. A run never fails because a folder cannot be written."""
     if session.crash_folder is None:
         return "", ()
     crash = Crash(
@@ -199,14 +212,14 @@ def _saved(check: AnyCheck, session: Session, case: Any, effect: str) -> tuple[s
 
 
 def _commands(check: AnyCheck, session: Session, crash_file: str) -> dict[str, str]:
-    """What to type to see the failure again, as fields of the failure_report: each can be pasted as it is."""
+    """The commands that reproduce the failure, as fields of the report: each can be pasted as it is."""
     search = _search(check, session)
     if not crash_file:
         return {"command": search}
     replay = shlex.join(["fairdraw", "replay", crash_file])
-    if session.spec is None:  # an object of a test: a person has to say where it comes from (`_by_hand`)
+    if session.spec is None:  # an object of a test: only the user knows where it comes from (`_by_hand`)
         return {"command": search}
-    # A part of a profile, chosen for a time budget, is not what the command line would choose again.
+    # The command line would not choose the same part of a profile again: it depends on the time budget.
     return {"command": replay, "search": search if session.profile.scale == 1 else ""}
 
 
@@ -215,11 +228,11 @@ def _by_hand(session: Session, crash_file: str) -> tuple[str, ...]:
     if not crash_file or session.spec is not None:
         return ()
     replay = shlex.join(["fairdraw", "replay", crash_file])
-    return (f"this case alone: {replay} --sampler SPEC, with pkg.module:factory of your sampler as SPEC",)
+    return (f"to replay this case alone: {replay} --sampler SPEC, where SPEC is pkg.module:factory of your sampler",)
 
 
 def _search(check: AnyCheck, session: Session) -> str:
-    """The search again, for this check alone, by the program that was started; empty if nothing can be named."""
+    """The command that repeats the search for this check alone; empty if the sampler has no name."""
     if session.command or session.spec is None:
         return session.command
     options = check.again(session.profile.name, session.seed)

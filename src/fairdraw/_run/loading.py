@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
 from fairdraw.protocols import AnySampler, Capability
@@ -15,7 +15,7 @@ from fairdraw.protocols import AnySampler, Capability
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairdraw._core.checks import AnyCheck, Question
+    from fairdraw._core.checks import AnyCheck
 
 __all__ = [
     "NO_REFERENCE",
@@ -60,11 +60,10 @@ BESIDE_CHECKS = ("fairdraw.statistical._nightly:LEDGER",)
 """Questions that a run may ask beside `all_checks`; reports print their codes, too."""
 
 
-def all_questions() -> tuple[Question, ...]:
+def all_questions() -> tuple[AnyCheck, ...]:
     """Everything that has a code of its own, in the order of the codes: `all_checks`, and what is asked beside them."""
-    # Any: each is a Question, which the protocol AnyCheck does not say.
-    found: list[Any] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
-    return tuple(sorted(found, key=lambda question: str(question.code)))
+    found: list[AnyCheck] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
+    return tuple(sorted(found, key=lambda check: check.code))
 
 
 def all_checks(only: str | None = None, contract: str | None = None) -> tuple[AnyCheck, ...]:

@@ -1,6 +1,6 @@
-"""Ask a sampler to keep its promises, one check at a time, and keep a record of each. Prints nothing.
+"""Run checks on a sampler, one at a time, and keep a record of each. Prints nothing.
 
-The pytest plugin, the command line and `check_sampler` all come through here, so they agree on what passed.
+The pytest plugin, the command line and `check_sampler` all use this module, so they agree on what passed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw._core.budget import Deadline
-from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile
+from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile, Stage
 from fairdraw._core.contracts import contract_name
-from fairdraw._core.failures import CapabilityUnsupported, FailureReport, Inconclusive, calling, raised_by
+from fairdraw._core.failures import (
+    CapabilityUnsupported,
+    Ended,
+    FailureReport,
+    Inconclusive,
+    calling,
+    failed,
+    raised_by,
+)
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.expected import Expected, why_unseen
@@ -28,7 +36,7 @@ from fairdraw._run.failure_reports import broken_promise, told
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from fairdraw.protocols import AnySampler
 
@@ -62,13 +70,13 @@ class Session:
 
     Args:
         spec: What `--sampler` was given, for the commands that reproduce a failure; `None` for a sampler object.
-        reference: Whom differential checks compare with; `None` skips them.
+        reference: The sampler that differential checks compare with; `None` skips them.
         reference_spec: What `--fairdraw-reference` was given.
         crash_folder: Where crash files go; `None` writes none.
-        command: What repeats the search; made from `spec` if empty.
+        command: The command that repeats the search; made from `spec` if empty.
         ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
         expected: Failures that the user knows about.
-        stored: Exception to the crash file that was written for it; one that ends many checks is stored once.
+        stored: Exception to its crash file; an exception that ends many checks is stored once.
         under_pytest: Commands that reproduce a failure are pytest's.
     """
 
@@ -91,20 +99,20 @@ class Session:
 
 @dataclass(frozen=True)
 class CheckRecord:
-    """What became of one check.
+    """The result of one check.
 
     Args:
-        status: `failed` is a broken promise, `error` an exception, `xpassed` a known defect that is gone,
-            `inconclusive` too little to decide on, `incomplete` a check that could not end: the sampler hung, or its
-            process died.
+        status: `failed`: the check failed; `error`: an exception; `xpassed`: a known defect is gone; `inconclusive`:
+            too few data to decide; `incomplete`: the check did not end, because the sampler hung or its process died.
         reason: Why it was skipped or is inconclusive, which known defect this is, or why one that was not seen may
             still be there.
-        cases: How many cases were tried; for statistical checks, how many draws were judged.
-        failure_report: How the failure is told; also kept for a known defect.
+        cases: How many cases were tried; for statistical checks, how many draws were counted.
+        failure_report: The report of the failure; also kept for a known defect.
         needs: The capabilities that the check needs.
         source: Where a known defect is declared.
         sampler: The name of the sampler under test.
-        trace: The traceback, for those who ask for it.
+        stage, depends_on: Those of the check.
+        trace: The traceback; not written to files.
     """
 
     code: str
@@ -119,7 +127,22 @@ class CheckRecord:
     needs: tuple[str, ...] = ()
     source: str = ""
     sampler: str = ""
+    stage: str = Stage.PROPERTY
+    depends_on: tuple[str, ...] = ()
     trace: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, check: AnyCheck, sampler: str, status: Status, **fields: Any) -> CheckRecord:  # Any: other fields
+        """The record of `check`.
+
+        Args:
+            sampler: Its name.
+        """
+        about = (check.code, check.title, check.suite, check.contract)
+        needs = tuple(map(str, check.needs))
+        return cls(
+            *about, status, needs=needs, sampler=sampler, stage=check.stage, depends_on=check.depends_on, **fields
+        )
 
     @property
     def id(self) -> str:
@@ -131,21 +154,23 @@ class CheckRecord:
         return self.status in ("failed", "error", "xpassed", "inconclusive", "incomplete")
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data; the traceback stays here."""
+        """Plain data, without the traceback."""
         plain = dataclasses.asdict(self)
         del plain["trace"]
-        return {**plain, "seconds": round(self.seconds, 3)}
+        return {**plain, "seconds": round(self.seconds, 3), "stage": str(self.stage)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> CheckRecord:  # Any: JSON
         """The record that `to_json` wrote, without its traceback."""
-        failure_report = plain["failure_report"]
-        told = failure_report and FailureReport(**{**failure_report, "notes": tuple(failure_report["notes"])})
-        return cls(**{**plain, "failure_report": told, "needs": tuple(plain["needs"])})
+        failure_report = plain["failure_report"] and FailureReport(
+            **{**plain["failure_report"], "notes": tuple(plain["failure_report"]["notes"])}
+        )
+        lists = {name: tuple(plain.get(name, ())) for name in ("needs", "depends_on")}
+        return cls(**{**plain, **lists, "failure_report": failure_report})
 
 
 def parse_seed(text: str) -> int:
-    """The seed that a person asked for: a number, or `fresh` for one of chance.
+    """The seed that the user named: a number, or `fresh` for a random one.
 
     Raises:
         ValueError: If it is neither.
@@ -160,7 +185,7 @@ def parse_seed(text: str) -> int:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Batches are small, and waking threads costs more than they do.
+    """Run torch with one thread: batches are small, and waking threads costs more than the work itself.
 
     Measured for 900 cases of the oracle, on 2 cores shared with others: 6.6 s of CPU time with one thread, 20.8 s with
     two.
@@ -177,66 +202,75 @@ def one_torch_thread() -> Iterator[None]:
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """Triton's interpreter computes in NumPy, which warns where a GPU silently gives inf or NaN; verdicts see those."""
+    """Silence NumPy's warnings in Triton's interpreter: a GPU gives inf or NaN silently, and checks look at values."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
         yield
 
 
 def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRecord:
-    """Try one promise on drawn cases; whatever happens becomes a record."""
+    """Run one check on drawn cases; whatever happens becomes a record."""
+
+    def search() -> int:
+        return check.run(
+            sampler,
+            profile=session.profile,
+            seed=session.seed,
+            reference=session.reference,
+            out_of_time=Deadline(session.ends_at),
+        )
+
+    return _recorded(check, sampler, session, search, is_search=True)
+
+
+def replay_case(check: Check, sampler: AnySampler, case: Any, session: Session) -> CheckRecord:
+    """Run one check on one case: no search."""
+
+    def once() -> int:
+        check.begin(sampler, session.reference, Deadline(None))
+        try:
+            check.on_case(sampler, case, session.reference)
+        except (Exception, SystemExit) as error:
+            ended = failed(error, case, 1)
+        else:
+            return 1
+        raise ended
+
+    return _recorded(check, sampler, session, once, is_search=False)
+
+
+def _recorded(
+    check: AnyCheck, sampler: AnySampler, session: Session, run: Callable[[], int], *, is_search: bool
+) -> CheckRecord:
+    """The record of `run`, which gives the number of cases or raises what `AnyCheck.run` does."""
     started = time.perf_counter()
     error: BaseException | None = None
     folder = Path.cwd()
     try:
-        _ask_attributes(sampler)
+        _read_attributes(sampler)
         with one_torch_thread(), quiet_interpreter():
-            cases = check.run(
-                sampler,
-                profile=session.profile,
-                seed=session.seed,
-                reference=session.reference,
-                out_of_time=Deadline(session.ends_at),
-            )
+            cases = run()
     except BaseException as caught:
         if not _is_of_the_sampler(caught):
             raise
-        error, cases = caught, getattr(caught, "tried", 0)
+        error, cases = caught, caught.tried if isinstance(caught, Ended) else 0
     finally:
-        os.chdir(folder)  # a sampler that went elsewhere must not take the crash files along
-    blank = _blank(check, sampler, cases, time.perf_counter() - started)
-    return _judged(blank, check, sampler, session, error)
+        os.chdir(folder)  # a sampler that changed the directory must not take the crash files along
+    passed = CheckRecord.of(check, _name(sampler), "passed", cases=cases, seconds=time.perf_counter() - started)
+    return _judged(passed, check, sampler, session, error, is_search=is_search)
 
 
 def _is_of_the_sampler(error: BaseException) -> bool:
-    """Whether an exception ends one check. Ctrl-C ends the run; `pytest.skip` called by a sampler ends neither well."""
-    if isinstance(error, KeyboardInterrupt):  # nobody's but the sampler's where signals go to another process
+    """Whether an exception ends one check. Ctrl-C ends the run; `pytest.skip` called by a sampler ends the check."""
+    if isinstance(error, KeyboardInterrupt):  # the sampler's own only where signals go to another process
         return raised_by(error) is not None and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     return isinstance(error, (Exception, SystemExit, SamplerHangs)) or raised_by(error) is not None
 
 
-def _ask_attributes(sampler: AnySampler) -> None:
+def _read_attributes(sampler: AnySampler) -> None:
     """Read what every sampler has, which may be properties: what they raise is the sampler's own exception."""
     with calling(sampler):
         _ = sampler.name, sampler.device, sampler.capabilities
-
-
-def replay_case(check: Check, sampler: AnySampler, case: Any, session: Session) -> CheckRecord:
-    """Ask for one promise on one case: no search."""
-    started = time.perf_counter()
-    error: BaseException | None = None
-    try:
-        _ask_attributes(sampler)
-        reason = check.why_not(sampler, session.reference)
-        if reason is not None:
-            raise CapabilityUnsupported(reason)
-        with one_torch_thread(), quiet_interpreter():
-            check.on_case(sampler, case, session.reference)
-    except (Exception, SystemExit, SamplerHangs) as caught:
-        vars(caught)["case"] = case  # as Check.run does
-        error = caught
-    blank = _blank(check, sampler, 1, time.perf_counter() - started)
-    return _judged(blank, check, sampler, session, error, is_search=False)
 
 
 def check_sampler(
@@ -252,7 +286,7 @@ def check_sampler(
     Args:
         profile: `smoke`, `ci` or `nightly`.
         only: One suite.
-        reference: Whom differential checks compare with; without one they are skipped, as their records say.
+        reference: The sampler that differential checks compare with; without one they are skipped.
 
     Returns:
         One record per check, skipped ones included.
@@ -277,20 +311,6 @@ def _require_known(name: str, value: str | None, known: Container[str | None]) -
         raise ValueError(f"check_sampler: {name}={value!r}, but it must be a known word. Use one of: {words}.")
 
 
-def _blank(check: AnyCheck, sampler: AnySampler, cases: int, seconds: float) -> CheckRecord:
-    return CheckRecord(
-        check.code,
-        check.title,
-        check.suite,
-        check.contract,
-        "passed",
-        cases=cases,
-        seconds=seconds,
-        needs=tuple(map(str, check.needs)),
-        sampler=_name(sampler),
-    )
-
-
 def _name(sampler: AnySampler) -> str:
     """Its name, or its class if its name cannot be read; the record says then what was raised."""
     try:
@@ -306,51 +326,47 @@ def unfinished(check: AnyCheck, sampler: str, reason: str) -> CheckRecord:
         sampler: Its name.
         reason: What happened: the process died, the sampler hung.
     """
-    return CheckRecord(
-        check.code, check.title, check.suite, check.contract, "incomplete", reason=reason, sampler=sampler
-    )
+    return CheckRecord.of(check, sampler, "incomplete", reason=reason)
 
 
 def _judged(
-    blank: CheckRecord,
+    passed: CheckRecord,
     check: AnyCheck,
     sampler: AnySampler,
     session: Session,
     error: BaseException | None,
     *,
-    is_search: bool = True,
+    is_search: bool,
 ) -> CheckRecord:
-    """`blank` with its status, and the failure_report if there is one to tell.
+    """`passed` with its real status, and a report if the check failed.
 
-    A known failure that a search did not see is gone only if the search could have seen it; on a stored case it is.
+    A known failure that a search did not find is gone only if the search could have found it; on a stored case it is.
     """
+
+    def became(status: Status, reason: object, **fields: Any) -> CheckRecord:
+        return dataclasses.replace(passed, status=status, reason=str(reason), **fields)
+
     listed = session.expected.xfails.get(check.code)
     known = listed or known_defects(sampler).get(check.code)
-    frozen = check.code in session.expected.baseline
-    ours = error is None or raised_by(error) is None  # a sampler that raises a word of ours says nothing by it
+    in_baseline = check.code in session.expected.baseline
+    ours = error is None or raised_by(error) is None  # one of our exceptions means nothing if a sampler raises it
     if ours and isinstance(error, CapabilityUnsupported):
-        return dataclasses.replace(blank, status="skipped", reason=str(error), cases=0)
+        return became("skipped", error, cases=0)
     if isinstance(error, SamplerHangs):
-        return dataclasses.replace(blank, status="incomplete", reason=str(error))
+        return became("incomplete", error)
     if ours and isinstance(error, Inconclusive):
-        return dataclasses.replace(blank, status="inconclusive", reason=str(error))
+        return became("inconclusive", error)
     if error is None and known is not None:
-        unseen = why_unseen(known, check, sampler, session.profile, blank.cases) if is_search else ""
-        if unseen:
-            return dataclasses.replace(blank, reason=unseen)
+        unseen = why_unseen(known, check, sampler, session.profile, passed.cases) if is_search else ""
         source = session.expected.xfails_file if listed else "the sampler's known_defects"
-        return dataclasses.replace(blank, status="xpassed", reason=known.reason, source=source)
+        return became("passed", unseen) if unseen else became("xpassed", known.reason, source=source)
     if error is None:
-        return dataclasses.replace(blank, reason=STALE if frozen else "")
-    defect = known.reason if known is not None else None
-    defect = defect or (IN_BASELINE if frozen else None)
-    folder = session.crash_folder if defect is None else None
-    failure_report = told(check, dataclasses.replace(session, crash_folder=folder), error, sampler)
-    status: Status = "failed" if broken_promise(error) else "error"
-    return dataclasses.replace(
-        blank,
-        status=status if defect is None else "xfailed",
-        reason=defect or "",
-        failure_report=failure_report,
+        return became("passed", STALE if in_baseline else "")
+    reason = known.reason if known is not None else IN_BASELINE if in_baseline else ""
+    shown = dataclasses.replace(session, crash_folder=None) if reason else session
+    return became(
+        "xfailed" if reason else "failed" if broken_promise(error) else "error",
+        reason,
+        failure_report=told(check, shown, error, sampler),
         trace="".join(traceback.format_exception(error)),
     )
