@@ -1,7 +1,7 @@
-"""Our scanners and the real vLLM 0.22.0 as arms over one batch of growing lists.
+"""Our scanners and the real vLLM 0.22.0 as arms on one batch of growing lists.
 
-Each arm does per step what its side does on the host, from live lists to the point where logits are touched. What both
-sides then do to the logits is `arithmetic_arms`.
+Each arm does the host work of its side for one step, from live lists to the point where logits are touched.
+`arithmetic_arms` are what both sides then do to the logits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw.perf_regression._named import NoVerdictError, load, release
-from fairdraw.perf_regression._scanner_steps import END_ID, MANY_TOKENS, PROMPT, START_ID, VOCAB_SIZE, Outputs
+from fairdraw.perf_regression._scanner_steps import (
+    END_ID,
+    PARAMS,
+    PROMPT,
+    START_ID,
+    VOCAB_SIZE,
+    Outputs,
+    laying_out_drafts,
+)
+from fairdraw.protocols._lifecycle import all_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,7 +45,6 @@ UPSTREAM = "0.22.0"
 PENALTIES = "fairdraw.sampler_impl.penalties:Penalties"
 PADDED_OUTPUTS = "fairdraw.sampler_impl.penalties:PaddedOutputs"
 THINKING = "fairdraw.sampler_impl.thinking_budget:ThinkingBudget"
-FACTORS = {"presence_penalty": 1.5, "frequency_penalty": 0.2, "repetition_penalty": 1.1}
 
 
 def require_upstream() -> None:
@@ -81,45 +89,41 @@ def penalties_arms(outputs: Outputs) -> Mapping[str, Step]:
 
 def our_penalties_step(outputs: Outputs) -> Step:
     """Read the new tokens; with drafts also lay out their rows."""
-    ours = _penalties(outputs)
-    if outputs.num_drafts:
-        return _ours_with_drafts(ours, outputs)
-    return lambda: ours.update(outputs.lists)
+    ours, lay_out, slots = _penalties(outputs), laying_out_drafts(), np.arange(len(outputs.lists))
+
+    def with_drafts() -> None:
+        ours.update(outputs.lists)
+        lay_out(slots, outputs.drafts)
+
+    return with_drafts if outputs.num_drafts else lambda: ours.update(outputs.lists)
 
 
 def _penalties(outputs: Outputs) -> Any:  # Any: loaded by name
     ours = load(PENALTIES)(VOCAB_SIZE)
-    ours.sync_batch(outputs.added(**FACTORS))
+    ours.sync_batch(all_added(outputs.requests))
     ours.update(outputs.lists)
     return ours
 
 
-def _ours_with_drafts(ours: Any, outputs: Outputs) -> Step:  # Any: loaded by name
-    rows: Any = load("fairdraw.sampler_impl._scanners.penalty_rows:changed_counts").__globals__  # Any: a module's names
-    slots = np.arange(len(outputs.lists))
-
-    def step() -> None:
-        ours.update(outputs.lists)
-        rows["bonus_rows"](slots, outputs.drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
-        rows["draft_rows"](slots, outputs.drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
-
-    return step
-
-
 def _padded_with_drafts(upstream: Any, outputs: Outputs) -> Step:  # Any: a module's names
     """vLLM copies each list once for the bonus row and once per draft, and pads both sets."""
-    combine_bonus = load("vllm.v1.sample.sampler:Sampler")._combine_outputs_with_spec_tokens
-    combine_drafts = load("vllm.v1.sample.rejection_sampler:RejectionSampler")._combine_outputs_with_spec_tokens
+    convert, combining = upstream["_convert_to_tensors"], _combining()
 
     def step() -> None:
-        upstream["_convert_to_tensors"](combine_bonus(outputs.lists, outputs.drafts), VOCAB_SIZE, "cpu")
-        upstream["_convert_to_tensors"](combine_drafts(outputs.lists, outputs.drafts), VOCAB_SIZE, "cpu")
+        for combine in combining:
+            convert(combine(outputs.lists, outputs.drafts), VOCAB_SIZE, "cpu")
 
     return step
+
+
+def _combining() -> list[Any]:  # Any: loaded by name
+    """vLLM's functions that append the drafts to the outputs, for bonus rows and for draft rows."""
+    samplers = ("vllm.v1.sample.sampler:Sampler", "vllm.v1.sample.rejection_sampler:RejectionSampler")
+    return [load(sampler)._combine_outputs_with_spec_tokens for sampler in samplers]
 
 
 def _stage_one(outputs: Outputs) -> Callable[[], Tensor]:
-    """The builder reads the token buffer that the engine keeps anyway."""
+    """Our builder reads the token buffer that the engine keeps anyway."""
     builder, lists = load(PADDED_OUTPUTS)(), outputs.lists
     num_prompt = np.full(len(lists), len(PROMPT), np.int32)
 
@@ -137,8 +141,8 @@ def thinking_arms(outputs: Outputs) -> Mapping[str, Step]:
     vLLM copies lists with drafts before it reads them; that its rejection sampler copies them once more is not charged.
     """
     theirs = upstream_thinking(outputs)
-    theirs.sync_batch(outputs.added(thinking_token_budget=MANY_TOKENS))
-    combine = load("vllm.v1.sample.sampler:Sampler")._combine_outputs_with_spec_tokens
+    theirs.sync_batch(all_added(outputs.requests))
+    combine = _combining()[0]
 
     def upstream() -> None:
         theirs.update_state(combine(outputs.lists, outputs.drafts), outputs.drafts)
@@ -150,7 +154,7 @@ def thinking_arms(outputs: Outputs) -> Mapping[str, Step]:
 def our_thinking_step(outputs: Outputs) -> Step:
     """The whole of our `update_state`."""
     ours = load(THINKING)([START_ID], [END_ID])
-    ours.sync_batch(outputs.added(thinking_token_budget=MANY_TOKENS))
+    ours.sync_batch(all_added(outputs.requests))
 
     def update() -> None:
         ours.update_state(outputs.lists, outputs.drafts)
@@ -171,7 +175,7 @@ def upstream_thinking(outputs: Outputs) -> Any:  # Any: loaded by name
 
 
 def arithmetic_arms(outputs: Outputs) -> Mapping[str, Step]:
-    """What is done to the logits once everything is known: `vllm` has its padded tensors, `ours` its counts.
+    """The arithmetic on the logits: `vllm` has its padded tensors already, `ours` its counts.
 
     With drafts both do the bonus rows and the draft rows.
 
@@ -184,7 +188,7 @@ def arithmetic_arms(outputs: Outputs) -> Mapping[str, Step]:
     generator = torch.Generator().manual_seed(0)
     num_rows = [batch_size, batch_size * outputs.num_drafts] if outputs.num_drafts else [batch_size]
     given = [torch.randn(count, VOCAB_SIZE, generator=generator) for count in num_rows]
-    factors = [torch.full((batch_size,), value) for value in FACTORS.values()]
+    factors = [torch.full((batch_size,), value) for value in PARAMS.factors]
     work = {"ours": [logits.clone() for logits in given], "vllm": given}
     steps = {
         "ours": _ours_on_logits(ours, outputs, work["ours"], factors),
@@ -214,9 +218,7 @@ def _upstream_on_logits(outputs: Outputs, work: list[Tensor], factors: list[Tens
     penalise = load("vllm.model_executor.layers.utils:apply_penalties")
     rows = [outputs.lists]
     if outputs.num_drafts:
-        combine = load("vllm.v1.sample.rejection_sampler:RejectionSampler")._combine_outputs_with_spec_tokens
-        bonus = load("vllm.v1.sample.sampler:Sampler")._combine_outputs_with_spec_tokens
-        rows = [bonus(outputs.lists, outputs.drafts), combine(outputs.lists, outputs.drafts)]
+        rows = [combine(outputs.lists, outputs.drafts) for combine in _combining()]
     padded = [convert(lists, VOCAB_SIZE, torch.device("cpu")) for lists in rows]
     repeat = [torch.arange(len(outputs.lists)).repeat_interleave(len(logits) // len(outputs.lists)) for logits in work]
     prompt = torch.tensor([PROMPT] * len(outputs.lists))

@@ -1,48 +1,61 @@
-"""A batch of growing output lists, and the host work of our scanners on it, without torch.
+"""A batch whose outputs grow step by step, and the host work of our scanners on it, without torch.
 
 `instructions` runs this module's factories under valgrind, where importing torch would take minutes.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.perf_regression._named import load
+from fairdraw.protocols._lifecycle import RequestParams, all_added
+from fairdraw.strategies._serving_batch import ServingBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["END_ID", "START_ID", "VOCAB_SIZE", "Outputs", "penalties_program", "thinking_program"]
+__all__ = ["END_ID", "PARAMS", "START_ID", "VOCAB_SIZE", "Outputs", "penalties_program", "thinking_program"]
 
 VOCAB_SIZE = 151936
 START_ID, END_ID, FIRST_ORDINARY_ID = 7, 8, 300
 PROMPT = [1, 2, 3]
 MANY_TOKENS = 10**9
+PARAMS = RequestParams(1.5, 0.2, 1.1, MANY_TOKENS)
+"""Penalties, and a thinking budget that is never spent."""
 
 
-class Outputs:
-    """One live list per request, grown token by token as a server does, and the drafts of the current step.
+class Outputs(ServingBatch):
+    """A batch whose requests stay. Their output lists grow token by token, as on a server.
 
     Args:
         num_drafts: Per request and step; a step with drafts emits as many tokens (one more than was accepted).
         max_length: Room in `token_ids_cpu`, the buffer that vLLM keeps beside its lists.
+        params: Used in turn.
     """
 
     def __init__(
-        self, batch_size: int, num_drafts: int = 0, *, max_length: int = 0, vocab_size: int = VOCAB_SIZE
+        self,
+        batch_size: int,
+        num_drafts: int = 0,
+        *,
+        max_length: int = 0,
+        vocab_size: int = VOCAB_SIZE,
+        params: Sequence[RequestParams] = (PARAMS,),
     ) -> None:
-        self.num_drafts, self.vocab_size = num_drafts, vocab_size
-        self.token_ids_cpu = np.zeros((batch_size, len(PROMPT) + max_length), np.int32)
-        self.lists: list[list[int]] = [[START_ID] for _ in range(batch_size)]
+        super().__init__(vocab_size, most_requests=batch_size)
+        for row in range(batch_size):
+            self.add(params[row % len(params)], PROMPT, [START_ID])
+        self.num_drafts = num_drafts
+        self.lists: list[Any] = [request.output_token_ids for request in self.requests]  # Any: lists that are counted
         self.drafts: list[list[int]] = [[] for _ in range(batch_size)]
+        self.token_ids_cpu = np.zeros((batch_size, len(PROMPT) + max_length), np.int32)
         self.token_ids_cpu[:, len(PROMPT) : len(PROMPT) + 1] = START_ID
         self._rng = np.random.default_rng(derive_seed("outputs", batch_size))
 
-    def ids(self, num_rows: int, num_columns: int) -> list[list[int]]:
+    def drawn(self, num_rows: int, num_columns: int) -> list[list[int]]:
         drawn: list[list[int]] = self._rng.integers(
             FIRST_ORDINARY_ID, self.vocab_size, (num_rows, num_columns)
         ).tolist()
@@ -50,7 +63,7 @@ class Outputs:
 
     def grow(self, num_tokens: int) -> None:
         """Append to all lists in turn, so that the `int` objects lie in memory as a server leaves them."""
-        new, first = self.ids(num_tokens, len(self.lists)), len(PROMPT) + len(self.lists[0])
+        new, first = self.drawn(num_tokens, len(self.lists)), len(PROMPT) + len(self.lists[0])
         for step_ids in new:
             for output, token_id in zip(self.lists, step_ids, strict=True):
                 output.append(token_id)
@@ -60,39 +73,45 @@ class Outputs:
     def advance(self) -> None:
         """One decode step later."""
         self.grow(max(1, self.num_drafts))
-        self.drafts = self.ids(len(self.lists), self.num_drafts) if self.num_drafts else self.drafts
-
-    def added(self, **params: float) -> SimpleNamespace:
-        """vLLM's `BatchUpdate` that adds every request."""
-        rows = [(row, SimpleNamespace(**params), PROMPT, output) for row, output in enumerate(self.lists)]
-        return SimpleNamespace(removed=[], added=rows, moved=[])
+        self.drafts = self.drawn(len(self.lists), self.num_drafts) if self.num_drafts else self.drafts
 
 
 Program = tuple["Callable[[], object]", "Callable[[], object]"]
-"""What comes before each step, and the step."""
+"""What precedes each step, and the step."""
 
 
 def penalties_program(length: int, batch_size: int, num_drafts: int) -> Program:
     """Read the new tokens, index the counts, and lay out the draft rows: all that `Penalties` does before torch."""
-    rows: Any = load("fairdraw.sampler_impl._scanners.penalty_rows:changed_counts").__globals__  # Any: a module's names
+    changed_counts = load("fairdraw.sampler_impl._scanners.penalty_rows:changed_counts")
+    history, lay_out = load("fairdraw.sampler_impl._scanners.history:History"), laying_out_drafts()
     outputs = _grown(length, batch_size, num_drafts)
-    histories = [rows["History"](output) for output in outputs.lists]
+    histories = [history(output) for output in outputs.lists]
     slots = np.arange(batch_size)
 
     def step() -> None:
-        list(rows["changed_counts"](histories, slots, VOCAB_SIZE))
+        list(changed_counts(histories, slots, VOCAB_SIZE))
         if num_drafts:
-            rows["bonus_rows"](slots, outputs.drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
-            rows["draft_rows"](slots, outputs.drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
+            lay_out(slots, outputs.drafts)
 
     return outputs.advance, step
+
+
+def laying_out_drafts() -> Callable[[Any, list[list[int]]], None]:  # Any: NumPy's int64 slots
+    """What `Penalties` does on the host for the bonus rows and draft rows of a step."""
+    kinds = [load(f"fairdraw.sampler_impl._scanners.penalty_rows:{name}") for name in ("bonus_rows", "draft_rows")]
+
+    def lay_out(slots: Any, drafts: list[list[int]]) -> None:  # Any: as above
+        for rows in kinds:
+            rows(slots, drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
+
+    return lay_out
 
 
 def thinking_program(length: int, batch_size: int, num_drafts: int) -> Program:
     """The whole of `ThinkingBudget.update_state`."""
     thinking = load("fairdraw.sampler_impl.thinking_budget:ThinkingBudget")([START_ID], [END_ID])
     outputs = _grown(length, batch_size, num_drafts)
-    thinking.sync_batch(outputs.added(thinking_token_budget=MANY_TOKENS))
+    thinking.sync_batch(all_added(outputs.requests))
     return outputs.advance, lambda: thinking.update_state(outputs.lists, outputs.drafts)
 
 
@@ -100,5 +119,5 @@ def _grown(length: int, batch_size: int, num_drafts: int) -> Outputs:
     """Lengths differ by a prime, so that not all lists move to a larger block in the same step."""
     outputs = Outputs(batch_size, num_drafts)
     for row, output in enumerate(outputs.lists):
-        output += outputs.ids(1, length - 1 + 37 * row)[0]
+        output += outputs.drawn(1, length - 1 + 37 * row)[0]
     return outputs

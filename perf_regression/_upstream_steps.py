@@ -11,8 +11,9 @@ import torch
 
 from fairdraw.perf_regression import _scanner_arms as arms
 from fairdraw.perf_regression._named import load
-from fairdraw.perf_regression._scanner_steps import MANY_TOKENS, PROMPT
+from fairdraw.perf_regression._scanner_steps import PROMPT
 from fairdraw.protocols import SeededNoise
+from fairdraw.protocols._lifecycle import all_added
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,5 +71,5 @@ def thinking_budget_step(subject: Any, world: ThinkingWorld) -> Step:  # Any: th
     """`update_state` of the holder."""
     arms.require_upstream()
     holder = arms.upstream_thinking(world.outputs)
-    holder.sync_batch(world.outputs.added(thinking_token_budget=MANY_TOKENS))
+    holder.sync_batch(all_added(world.outputs.requests))
     return lambda: holder.update_state(world.outputs.lists, world.outputs.drafts)

@@ -1,4 +1,4 @@
-"""A check that lets a state machine live many lives with the scanner under test."""
+"""A check that runs a state machine over many event traces of the scanner under test."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
 from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
-from fairdraw.strategies.lifecycle import LifecycleMachine, Playing
+from fairdraw.strategies.lifecycle import LifecycleMachine, Playing, Replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,26 +21,26 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Capability
     from fairdraw.strategies.lifecycle import Event, EventTrace
 
-__all__ = ["LifecycleCheck", "happen_in_secret", "lifecycle_check"]
+__all__ = ["LifecycleCheck", "RewritingMachine", "apply_unreported", "lifecycle_check"]
 
 
 def _by_machine(_: object) -> NoReturn:
-    raise TypeError("cases: a LifecycleCheck draws its lives by a state machine, but Check.cases was asked. Use run.")
+    raise TypeError("cases: a LifecycleCheck draws by a state machine, but Check.cases was called. Use run.")
 
 
 @dataclass(frozen=True)
 class LifecycleCheck(Check):
-    """A question put after every event of a trace.
+    """A requirement that is checked after every event of a trace.
 
     Args:
-        body: `(playing, event)`: lets the event happen, and raises `CheckFailure` if the promise is broken then.
-        machine: Its `trace` says what is watched.
+        body: `(playing, event)`: applies the event, and raises `CheckFailure` if the requirement is broken then.
+        machine: Draws the event traces; its `trace` says what is checked.
     """
 
     machine: type[LifecycleMachine] = field(default=LifecycleMachine, kw_only=True)
 
     def on_case(self, sampler: Any, case: EventTrace, reference: Any = None) -> None:  # Any: scanners of the contract
-        """Live one trace; raises `CheckFailure` if the promise is broken."""
+        """Play one event trace; raises `CheckFailure` if the requirement is broken."""
         playing = Playing(case, sampler, reference if self.differential else None)
         for event in case.events:
             self.body(playing, event)
@@ -51,18 +54,18 @@ class LifecycleCheck(Check):
         reference: Any = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """Let the machine live, and shrink the first trace in which the promise is broken.
+        """Run the machine, and shrink the first event trace that breaks the requirement.
 
         Returns:
             The number of events.
 
         Raises:
             CapabilityUnsupported: If the scanner does not support what the check needs.
-            Inconclusive: If time is out before a trace failed.
-            CheckFailure: If the promise is broken. The exception carries the smallest trace as `case`.
+            Inconclusive: If time is out before any event trace failed.
+            CheckFailure: If the requirement is broken. The exception carries the smallest event trace as `case`.
 
         Randomness:
-            Lives follow from (seed, code) alone.
+            The event traces follow from (seed, code) alone.
         """
         self.begin(sampler, reference, out_of_time)
         tried, timed = 0, Timed(out_of_time)
@@ -74,7 +77,7 @@ class LifecycleCheck(Check):
             if failing:
                 timed.failed(trace, failing.pop())
 
-        def happen(playing: Playing, event: Event) -> None:
+        def on_event(playing: Playing, event: Event) -> None:
             timed.require_time()
             try:
                 self.body(playing, event)
@@ -90,25 +93,34 @@ class LifecycleCheck(Check):
                 examples=examples,
                 seed=derive_seed("lives", seed, self.code),
                 seen=seen,
-                happen=staticmethod(happen),
+                on_event=staticmethod(on_event),
             )
         except BudgetEnded:
-            raise timed.ended(tried, f"the events of {examples} lives") from None
+            raise timed.ended(tried, f"the events of {examples} event traces") from None
         if found is not None:
             raise failed(found.error, found.lifecycle, tried, found.remarks)
         return tried
 
 
-def happen_in_secret(playing: Playing, event: Event) -> None:
-    """Let `event` happen, and fail only because of what happened behind the scanner's back.
+class RewritingMachine(LifecycleMachine):
+    """Lists are replaced without a report."""
 
-    Errors that a scanner makes without that, or would make had it been told, belong to the checks of all lives; they
-    end the trace here. So the smallest trace holds a list that was replaced, and the fault is not to have noticed.
+    @rule(row=st.integers(0, 3), output=st.lists(st.integers(0, 7), max_size=4))
+    @precondition(lambda self: self.num_requests > 0)
+    def replace(self, row: int, output: list[int]) -> None:
+        self.do(Replace(row, tuple(output)))
+
+
+def apply_unreported(playing: Playing, event: Event) -> None:
+    """Apply `event`, and fail only because of a list that was replaced without a report.
+
+    Failures that also happen without that, or with a report, belong to the checks of all event traces; they end the
+    trace here. So the smallest trace holds a list that was replaced, and the fault is not to have noticed.
     """
     try:
-        playing.happen(event)
+        playing.apply(event)
     except CheckFailure:
-        if playing.owes_to_secrets():
+        if playing.fails_for_unreported_lists_only():
             raise
         playing.refused = True
 

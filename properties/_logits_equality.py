@@ -20,7 +20,7 @@ from fairdraw.properties._logits_asserts import (
     same_logits,
 )
 from fairdraw.protocols import Capabilities, Capability
-from fairdraw.protocols._logits_plan import BatchChange
+from fairdraw.protocols._lifecycle import all_added
 from fairdraw.strategies.logits_plan import PARAMETER_KINDS, logits_cases, sets_of_kinds
 
 if TYPE_CHECKING:
@@ -147,12 +147,10 @@ def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsP
 
 def _as_output(batch: LogitsBatch, position: int) -> LogitsBatch:
     """The step without drafts in which each request has emitted `position` of them, or all it has."""
-    requests = [_advanced(request, position) for request in batch.requests]
+    requests = tuple(_advanced(request, position) for request in batch.requests)
     counts = [min(position, count) for count in batch.num_draft_tokens]
     rows = [first + count for first, count in zip(batch.first_rows, counts, strict=True)]
-    added = [(i, r.params, r.prompt_token_ids, r.output_token_ids) for i, r in enumerate(requests)]
-    change = BatchChange(added=added, batch_size=len(requests))
-    return batch.replace(logits=batch.logits[rows], requests=tuple(requests), change=change)
+    return batch.replace(logits=batch.logits[rows], requests=requests, change=all_added(requests))
 
 
 def _advanced(request: LogitsRequest, position: int) -> LogitsRequest:

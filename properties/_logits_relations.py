@@ -21,7 +21,8 @@ from fairdraw.properties._logits_asserts import (
 )
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
-from fairdraw.protocols._logits_plan import BatchChange, LogitsParams, RowOfRequest
+from fairdraw.protocols._lifecycle import all_added
+from fairdraw.protocols._logits_plan import LogitsParams, RowOfRequest
 from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, EventRecipe, logits_cases
 
 if TYPE_CHECKING:
@@ -121,11 +122,9 @@ def rows_do_not_depend_on_other_requests(planner: LogitsPlanner, case: LogitsCas
 
 
 def _alone(batch: LogitsBatch, request: int) -> LogitsBatch:
-    one = dataclasses.replace(batch.requests[request])
+    one = (dataclasses.replace(batch.requests[request]),)
     first, count = batch.first_rows[request], batch.num_draft_tokens[request] + 1
-    added = [(0, one.params, one.prompt_token_ids, one.output_token_ids)]
-    change = BatchChange(added=added, batch_size=1)
-    return batch.replace(logits=batch.logits[first : first + count], requests=(one,), change=change)
+    return batch.replace(logits=batch.logits[first : first + count], requests=one, change=all_added(one))
 
 
 class _Recorder:

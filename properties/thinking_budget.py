@@ -1,4 +1,4 @@
-"""The promises of the thinking-budget contract, each asked after every event in the trace of a batch."""
+"""The checks of the thinking-budget contract, each made after every event of a live batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from fairdraw.properties._lifecycle_check import LifecycleCheck, happen_in_secret, lifecycle_check
+from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
 from fairdraw.protocols import Capability
 from fairdraw.strategies.lifecycle import (
@@ -33,7 +33,7 @@ class _StateMachine(ThinkingMachine):
 
 
 class _ReadingMachine(ThinkingMachine):
-    """Some requests bring long outputs."""
+    """Some requests enter with long outputs."""
 
     trace = ThinkingTrace(watch="reading")
 
@@ -43,55 +43,48 @@ class _ReadingMachine(ThinkingMachine):
         self.do(Add(prompt=(1, 2), output=tuple(5 + i % 3 for i in range(length)), budget=budget))
 
 
-class _RewritingMachine(ThinkingMachine):
-    """Lists are replaced without a word."""
-
-    @rule(row=st.integers(0, 3), output=st.lists(st.integers(0, 7), max_size=4))
-    @precondition(lambda self: self.num_requests > 0)
-    def replace(self, row: int, output: list[int]) -> None:
-        self.do(Replace(row, tuple(output)))
-
+class _RewritingMachine(RewritingMachine, ThinkingMachine):
     @rule(row=st.integers(0, 3), length=st.integers(0, 6))
     @precondition(lambda self: self.num_requests > 0)
     def replace_by_thoughts(self, row: int, length: int) -> None:
-        """Another list that stands inside of a section: where there is a budget, it decides what is forced."""
+        """Another list that ends inside a section: if the request has a budget, the list decides what is forced."""
         self.do(Replace(row, (*self.begun.start, *(5,) * length)))
 
 
-class _SayingMachine(ThinkingMachine):
-    """Markers are said token by token, too: they begin in one step and end in another, and may arrive late."""
+class _MarkerMachine(ThinkingMachine):
+    """Markers are also emitted token by token: they begin in one step and end in another, and may arrive late."""
 
     @rule(begins=st.booleans(), late=st.booleans())
     @precondition(lambda self: self.num_requests > 0)
-    def say_marker(self, begins: bool, late: bool) -> None:
+    def emit_marker(self, begins: bool, late: bool) -> None:
         for token in self.begun.start if begins else self.begun.end:
             self.do(Decode((token,) * MOST_REQUESTS, late=late))
             if late:
                 self.do(Repair())
 
 
-@lifecycle_check("THK101", _SayingMachine, contract="thinking_budget", weight=2.5)
+@lifecycle_check("THK101", _MarkerMachine, contract="thinking_budget", weight=2.5)
 def forced_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """Whatever happened to the batch, what is forced where follows from prompts, outputs, drafts and budgets alone.
 
-    The last event of the smallest trace says what was missed. After `Decode`: a marker that spans the edge between old
-    and new tokens, a second section, or tokens that were accepted together. After `Repair`: the placeholder was taken
-    for the token. After `Cut`: a marker that was taken back is remembered. After `Swap`, `Finish` or `Preempt`: state
-    stayed in a row when its request moved. After `Draft`: drafts are tokens, too; they spend the budget and may hold
-    markers, and nothing is forced after a draft that cannot be accepted. If a single `Add` is enough: a prompt that
-    stands inside of a section, a budget of 0, or an end marker of several tokens of which some have been said.
+    The last event of the smallest trace shows the cause. After `Decode`: a marker that spans the edge between old and
+    new tokens, a second section, or tokens that were accepted together. After `Repair`: the placeholder was taken for
+    the token. After `Cut`: a marker that was cut off is remembered. After `Swap`, `Finish` or `Preempt`: state stayed
+    in a row when its request moved. After `Draft`: drafts are tokens, too; they spend the budget and may hold markers,
+    and nothing is forced after a draft that cannot be accepted. If a single `Add` is enough: a prompt that ends inside
+    a section, a budget of 0, or an end marker of several tokens of which some have been emitted.
     """
-    playing.happen(event)
+    playing.apply(event)
 
 
 @lifecycle_check("THK102", _StateMachine, contract="thinking_budget", needs=(Capability.VISIBLE_STATE,), weight=0.5)
 def shown_thinking_tokens_equal_a_recount_after_every_event(playing: Playing, event: Event) -> None:
     """The number of thinking tokens that a session shows for each open section is that of a recount.
 
-    A wrong number here and the right tokens in `THK101` is a fault that waits for its budget to be spent. A session
-    without `think_counts` shows nothing, and is asked for forced tokens only.
+    If the number is wrong and `THK101` passes, the fault will show once a budget is spent. A session without
+    `think_counts` shows nothing; only its forced tokens are checked.
     """
-    playing.happen(event)
+    playing.apply(event)
 
 
 @lifecycle_check("THK103", _ReadingMachine, contract="thinking_budget", needs=(Capability.NEW_TOKENS_ONLY,), weight=0.5)
@@ -99,34 +92,33 @@ def a_step_reads_new_tokens_only(playing: Playing, event: Event) -> None:
     """What a step reads from the output lists is at most twice what is new, and as much per row as a marker is long.
 
     New is also what no earlier step has read, and a placeholder until it is a token. Reads are counted, not timed. A
-    scanner that fails this searches the whole output for its markers in every step, as
-    vLLM 0.21 to 0.33 do but for 0.25: hundreds of milliseconds at long outputs. If it is meant to, decline
-    `new-tokens-only`.
+    scanner that fails searches the whole output for its markers in every step, as vLLM 0.21 to 0.33 do except 0.25:
+    hundreds of milliseconds at long outputs. If that is intended, declare `new-tokens-only` as unsupported.
     """
-    playing.happen(event)
+    playing.apply(event)
 
 
 @lifecycle_check(
     "THK104", _RewritingMachine, contract="thinking_budget", needs=(Capability.NOTICES_REWRITES,), weight=0.5
 )
 def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, event: Event) -> None:
-    """A row that holds another list than it was told of raises `ValueError`, or is forced what that list calls for.
+    """A row that holds another list than the reported one raises `ValueError`, or gets the forced tokens of that list.
 
-    Compare the row's list with the known one by identity, which costs nothing. Silently going on with the old one
-    forces the end of somebody else's thoughts.
+    Compare the row's list with the known one by identity, which costs nothing. A scanner that silently goes on with the
+    old list forces the end of another request's section.
     """
-    happen_in_secret(playing, event)
+    apply_unreported(playing, event)
 
 
 @lifecycle_check("THK401", SoundUpstreamMachine, contract="thinking_budget", weight=0.7, differential=True)
 def forced_tokens_equal_upstream_where_upstream_is_sound(playing: Playing, event: Event) -> None:
     """What is forced where is what the reference forces, by default the real vLLM's `ThinkingBudgetStateHolder`.
 
-    Asked only in lives in which vLLM 0.22.0 is right: requests think once, obey, and are not disturbed while they end.
-    What is kept out has names; `fairdraw.properties._thinking_upstream` lists them, and the production scanner's
-    documentation says what vLLM does there. `THK101` asks about all lives.
+    Only event traces in which vLLM 0.22.0 is correct are drawn: requests think once, emit what is forced, and are not
+    disturbed while they end. `fairdraw.properties._thinking_upstream` lists the defects that are kept out, and the
+    production scanner's documentation says what vLLM does there. `THK101` covers all event traces.
     """
-    playing.happen(event)
+    playing.apply(event)
 
 
 CHECKS: tuple[Check, ...] = tuple(value for value in list(globals().values()) if isinstance(value, LifecycleCheck))

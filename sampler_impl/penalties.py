@@ -2,17 +2,17 @@
 
 vLLM's V1 sampler pads all output lists into a `[batch_size, length]` tensor at every step and counts it on the device:
 the host work grows with every token ever generated (at 128 requests of 12000 tokens 60 ms per step, here 0.09 ms:
-`perf_regression/records/scanners_cpu.json`). Two ways out, both with the same bits in the logits:
+`perf_regression/records/scanners_cpu.json`). There are two replacements, both with the same bits in the logits:
 
 * `PaddedOutputs` builds the same tensor from the batch's `token_ids_cpu`. It still costs O(length), but copies rows of
-  a NumPy array instead of walking Python lists.
-* `Penalties` keeps the counts. A step adds the new tokens, takes back what was cut, and no tensor has a length axis:
+  a NumPy array instead of iterating over Python lists.
+* `Penalties` keeps the counts. A step adds new tokens and subtracts tokens that were cut; no tensor has a length axis:
 
       update(output_token_ids)             lists -> new ids -> one scatter into token_state     host O(new tokens)
       apply(logits, ...)                   one row per request, which sees output + all drafts
       apply_to_drafts(logits, ...)         one row per draft token, which sees output + the drafts before it
 
-Per request and token id, one int32 holds everything that a penalty asks:
+Per request and token id, one int32 holds everything that the penalties need:
 
       bit   31 ........................ 1   0
             times in the output             in the prompt?         token_state > 0: seen at all
@@ -20,8 +20,8 @@ Per request and token id, one int32 holds everything that a penalty asks:
 Memory is `4 * vocab_size` bytes on the device per penalised request (the most there have been at once; freed when there
 are none) and 8 bytes per output token on the host. Requests without penalties cost nothing.
 
-Deviation from vLLM, on purpose. *Embedded prompts*: for a prompt given as embeddings vLLM penalises whatever ids the
-row's buffer held before, an earlier request's prompt. Such a prompt has no ids here.
+Intentional deviation from vLLM. *Embedded prompts*: for a prompt given as embeddings vLLM penalises the ids that the
+row's buffer held before, an earlier request's prompt. Here such a prompt has no ids.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PenaltyParams(Protocol):
 
 @dataclass(eq=False)
 class _Request:
-    """A penalised request; its counts are row `slot` of the token state. Prompt ids are dropped once they are there."""
+    """A penalised request; its counts are row `slot` of the token state. Its prompt ids are dropped once counted."""
 
     history: History
     prompt_token_ids: Ids  # [num_prompt_tokens] int64
@@ -78,15 +78,15 @@ class _Request:
 
 
 class Penalties:
-    """Counts of the penalised requests of one batch, kept up to date by the new tokens alone.
+    """Counts of the penalised requests of one batch, kept up to date from new tokens alone.
 
     Call `sync_batch` whenever rows change, `update` once per step before the first `apply`.
 
     Args:
         vocab_size: Width of the logits.
         device: Where the logits are.
-        backend: Of the arithmetic on contiguous float32 logits. `None`: Triton on a GPU, else PyTorch, which serves all
-            other logits as well. Triton on a CPU needs its interpreter.
+        backend: For the arithmetic on contiguous float32 logits. `None`: Triton on a GPU, else PyTorch, which handles
+            all other logits as well. Triton on a CPU needs its interpreter.
 
     Limits:
         float32 logits are bitwise those of vLLM's `apply_all_penalties`. On a GPU a positive logit is divided by the
@@ -136,7 +136,7 @@ class Penalties:
         """Follow requests that were added, removed, moved or swapped; a request that is added again starts anew.
 
         Args:
-            update: vLLM's `BatchUpdate`, or any object like it. `None`: nothing happened.
+            update: vLLM's `BatchUpdate`, or any object like it. `None`: no row changed.
 
         Raises:
             ValueError: If a prompt has ids outside the vocabulary. Nothing has been changed then.
@@ -169,7 +169,7 @@ class Penalties:
         self,
         token_state: Tensor,  # [num_slots, vocab_size] int32
     ) -> None:
-        """A step adds to the flattened view, which is made here once for all steps."""
+        """Steps add to the flattened view, which is made here once for all of them."""
         self._token_state = token_state
         self._flat_state = token_state.view(-1)
 
@@ -190,14 +190,14 @@ class Penalties:
             request.prompt_token_ids = np.empty(0, np.int64)
 
     def update(self, output_token_ids: Sequence[list[int]]) -> None:
-        """Count what is new in the live output lists, and take back what is gone.
+        """Count what is new in the live output lists, and subtract what is gone.
 
         Args:
             output_token_ids: The batch's live lists, one per row: the very objects that the requests were added with.
 
         Raises:
             ValueError: If a row is missing or holds another list, or if an id is neither in the vocabulary nor
-                `vocab_size` or -1 (both of which count nothing). The next call recounts everything.
+                `vocab_size` or -1 (which are not counted). The next call recounts everything.
         """
         if not self._requests:
             return
@@ -210,16 +210,16 @@ class Penalties:
         self._stale = False
 
     def audit(self) -> int:
-        """Compare everything ever read with the live lists; the number of requests that differ, to be recounted.
+        """Compare everything ever read with the live lists; returns the number of requests to be recounted.
 
-        For lists that may have been changed behind our back. O(length).
+        For lists that may have been changed without a report. O(length).
         """
         num_changed = sum(not history.audit() for history in self._histories)
         self._stale = self._stale or num_changed > 0
         return num_changed
 
     def _forget(self) -> None:
-        """Back to prompts only, so that everything is counted anew."""
+        """Reset to the prompts, so that everything is counted again."""
         for history in self._histories:
             history.rewind(0)
         self._token_state.bitwise_and_(IN_PROMPT)
@@ -269,7 +269,7 @@ class Penalties:
         return self._apply("Penalties.apply_to_drafts", logits, rows, factors)
 
     def _slots_of_rows(self, batch_size: int) -> Ids:  # [batch_size] int64
-        """-1 for a request without penalties."""
+        """The slot of each request; -1 for one without penalties."""
         slots = np.full(max(batch_size, self._rows[-1] + 1), -1, np.int64)
         slots[self._rows] = self._slots
         return slots[:batch_size]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: the world a sampler lives in. Reuse them with `from fairdraw import strategies as fst`.
+"""Hypothesis strategies: the inputs of a sampler. Reuse them with `from fairdraw import strategies as fst`.
 
 From small to large: sizes (`vocab_sizes`, `num_draft_tokens`), rows (`logit_rows`, `probability_rows`), noise for any
 batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), whole steps as recipes (`rejection_cases`).
@@ -6,27 +6,31 @@ batch (`explicit_noises`, `seeded_noises`), batches (`spec_decode_batches`), who
 
 from __future__ import annotations
 
-from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
-from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
-from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
-from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
-from fairdraw.strategies.rows import (
-    DRAFT_KINDS,
-    INVALID_KINDS,
-    TARGET_KINDS,
-    draft_row,
-    logit_rows,
-    probability_row,
-    probability_rows,
-    target_row,
-)
-from fairdraw.strategies.sampling import (
-    SampledRequest,
-    SamplingCase,
-    sampled_requests,
-    sampling_batches,
-    sampling_cases,
-)
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+    from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
+    from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
+    from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
+    from fairdraw.strategies.rows import (
+        DRAFT_KINDS,
+        INVALID_KINDS,
+        TARGET_KINDS,
+        draft_row,
+        logit_rows,
+        probability_row,
+        probability_rows,
+        target_row,
+    )
+    from fairdraw.strategies.sampling import (
+        SampledRequest,
+        SamplingCase,
+        sampled_requests,
+        sampling_batches,
+        sampling_cases,
+    )
 
 __all__ = [
     "AWKWARD_VOCAB_SIZES",
@@ -62,3 +66,14 @@ __all__ = [
     "target_row",
     "vocab_sizes",
 ]
+
+_MODULES = ("_cases", "noise", "rejection", "rows", "sampling", "sizes")
+
+
+def __getattr__(name: str) -> object:
+    """Import on first use: `_serving_batch` is also used by programs that must not import torch."""
+    modules = (importlib.import_module(f"{__name__}.{module}") for module in _MODULES if name in __all__)
+    for found in (vars(module).get(name) for module in modules):
+        if found is not None:
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

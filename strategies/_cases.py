@@ -6,7 +6,6 @@ come from NumPy generators seeded by hashing the recipe's seed.
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -224,14 +223,6 @@ class RejectionCase(Recipe):
         """Make everything once: raises what a damaged recipe raises."""
         self.batch()
         self.noise()
-
-    def replace(self, **changes: Any) -> RejectionCase:  # Any: one field each, checked by the constructor
-        """A copy with some fields replaced."""
-        return dataclasses.replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data for a crash file."""
-        return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> RejectionCase:  # Any: JSON

@@ -1,12 +1,12 @@
-"""What can happen to a live batch: plain data that prints as code. Any sequence of events is a possible trace.
+"""What can happen to a live batch: plain data that prints as code. Any sequence of events is a valid event trace.
 
-An event that has nothing to happen to (a `Finish` of an empty batch) does nothing, and row numbers are taken modulo the
-batch, so events can be dropped and reordered freely: that is how a failing trace shrinks.
+An event that applies to nothing (a `Finish` of an empty batch) does nothing, and row numbers are taken modulo the
+batch. So events can be dropped and reordered freely, which is how a failing trace shrinks.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
@@ -16,7 +16,7 @@ from fairdraw.strategies._recipe import Recipe
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fairdraw.strategies._lifecycle_world import World
+    from fairdraw.strategies._serving_batch import ServingBatch
 
 __all__ = [
     "EVENT_KINDS",
@@ -40,24 +40,24 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, repr=False)
 class Event(Recipe):
-    """One thing that happens; after it the scanner is asked, unless the event is `held`.
+    """One event. After it the scanner runs a step and is checked, unless the event is `held`.
 
     Args:
-        held: More happens before the next step: its changes reach the scanner together with the next event's.
+        held: There is no step after this event: its changes reach the scanner together with the next event's.
     """
 
     held: bool = field(default=False, kw_only=True)
 
-    def happen(self, world: World) -> None:
+    def apply(self, batch: ServingBatch) -> None:
         raise NotImplementedError
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
-        return {"event": type(self).__name__, **asdict(self)}
+        return {"event": type(self).__name__, **super().to_json()}
 
 
 @dataclass(frozen=True, repr=False)
 class Add(Event):
-    """A request enters; with an `output` it was begun elsewhere, and -1 in it is a token that nobody will repair."""
+    """A request enters. With an `output` it was begun elsewhere; a -1 in it is never repaired."""
 
     prompt: Tokens = ()
     output: Tokens = ()
@@ -66,8 +66,8 @@ class Add(Event):
     repetition: float = 1.0
     budget: int | None = None
 
-    def happen(self, world: World) -> None:
-        world.add(self.params, self.prompt, self.output)
+    def apply(self, batch: ServingBatch) -> None:
+        batch.add(self.params, self.prompt, self.output)
 
     @property
     def params(self) -> RequestParams:
@@ -78,29 +78,29 @@ class Add(Event):
 class _OfRow(Event):
     row: int = 0
 
-    def happen(self, world: World) -> None:
-        row = world.at(self.row)
+    def apply(self, batch: ServingBatch) -> None:
+        row = batch.at(self.row)
         if row is not None:
-            self.happen_to(world, row)
+            self.apply_to(batch, row)
 
-    def happen_to(self, world: World, row: int) -> None:
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
         raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
 class Finish(_OfRow):
-    """A request leaves for good; the last one moves into its row, if nobody new does."""
+    """A request leaves for good. The last request moves into its row, unless a new one does."""
 
-    def happen_to(self, world: World, row: int) -> None:
-        world.remove(row)
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        batch.remove(row)
 
 
 @dataclass(frozen=True, repr=False)
 class Preempt(_OfRow):
     """A request leaves to make room, and waits."""
 
-    def happen_to(self, world: World, row: int) -> None:
-        world.preempt(row)
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        batch.preempt(row)
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,16 +109,16 @@ class Resume(Event):
 
     same_list: bool = True
 
-    def happen(self, world: World) -> None:
-        world.resume(same_list=self.same_list)
+    def apply(self, batch: ServingBatch) -> None:
+        batch.resume(same_list=self.same_list)
 
 
 @dataclass(frozen=True, repr=False)
 class CarryOn(_OfRow):
-    """A streaming session: what was said becomes prompt, and the request is added again."""
+    """A streaming session: the output becomes part of the prompt, and the request is added again."""
 
-    def happen_to(self, world: World, row: int) -> None:
-        world.carry_on(row)
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        batch.carry_on(row)
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,45 +127,45 @@ class Swap(_OfRow):
 
     other: int = 1
 
-    def happen_to(self, world: World, row: int) -> None:
-        other = world.at(self.other)
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        other = batch.at(self.other)
         if other is not None:
-            world.swap(row, other)
+            batch.swap(row, other)
 
 
 @dataclass(frozen=True, repr=False)
 class Decode(Event):
-    """Every request emits its first `accepted` drafts and a token; drafts that are left were rejected.
+    """Every request emits its first `accepted` drafts and a token; the other drafts were rejected.
 
     Args:
         tokens: One per row; rows beyond its end emit 0, and `None` emits nothing (a part of a prompt, discarded).
         accepted: Of the drafts, per row; rows beyond its end accept none.
-        late: Asynchronous scheduling: placeholders stand for the tokens, as many as could have been emitted.
+        late: Asynchronous scheduling: placeholders stand for the tokens, as many as could be emitted at most.
     """
 
     tokens: tuple[int | None, ...] = ()
     accepted: Tokens = ()
     late: bool = False
 
-    def happen(self, world: World) -> None:
-        for row, kept in enumerate(world.requests):
+    def apply(self, batch: ServingBatch) -> None:
+        for row, request in enumerate(batch.requests):
             token_id = self.tokens[row] if row < len(self.tokens) else 0
-            drafts = kept.live.draft_token_ids
-            kept_drafts = drafts[: self.accepted[row] if row < len(self.accepted) else 0]
+            drafts = request.draft_token_ids
+            accepted = drafts[: self.accepted[row] if row < len(self.accepted) else 0]
             if token_id is None:
-                world.say(kept, [])
+                batch.emit(request, [])
                 continue
-            said = [*(0 if i == PLACEHOLDER_TOKEN_ID else i for i in kept_drafts), *world.ids([token_id])]
-            world.say(kept, said, num_late=len(drafts) + 1 if self.late else 0)
+            emitted = [*(0 if i == PLACEHOLDER_TOKEN_ID else i for i in accepted), *batch.ids([token_id])]
+            batch.emit(request, emitted, num_late=len(drafts) + 1 if self.late else 0)
 
 
 @dataclass(frozen=True, repr=False)
 class Repair(Event):
-    """Late ids arrive: placeholders become tokens, and those of rejected drafts vanish."""
+    """Late ids arrive: placeholders become tokens, and those of rejected drafts are dropped."""
 
-    def happen(self, world: World) -> None:
-        for kept in world.requests:
-            world.arrive(kept)
+    def apply(self, batch: ServingBatch) -> None:
+        for request in batch.requests:
+            batch.repair(request)
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,35 +174,34 @@ class Draft(Event):
 
     drafts: tuple[Tokens, ...] = ()
 
-    def happen(self, world: World) -> None:
-        for row, kept in enumerate(world.requests):
-            kept.live.draft_token_ids = world.ids(self.drafts[row]) if row < len(self.drafts) else []
-            world.num_new += len(kept.live.draft_token_ids)
+    def apply(self, batch: ServingBatch) -> None:
+        for row, request in enumerate(batch.requests):
+            batch.draft(request, self.drafts[row] if row < len(self.drafts) else ())
 
 
 @dataclass(frozen=True, repr=False)
 class Cut(_OfRow):
-    """The KV cache of the last tokens was lost: they are taken back."""
+    """The KV cache of the last tokens was lost: they are removed from the output."""
 
     count: int = 1
 
-    def happen_to(self, world: World, row: int) -> None:
-        world.cut(world.kept(row), self.count)
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        batch.cut(batch.in_row(row), self.count)
 
 
 @dataclass(frozen=True, repr=False)
 class Replace(_OfRow):
-    """Behind the scanner's back the row gets another list object; no contract allows it, so it must be noticed.
+    """The row gets another list object without a report; no contract allows that, so it must be noticed.
 
     Args:
-        told: The scanner is told that the row holds a request anew: the same lists, and nothing behind its back.
+        told: The change is reported after all, as a request that is added again.
     """
 
     output: Tokens = ()
     told: bool = False
 
-    def happen_to(self, world: World, row: int) -> None:
-        world.replace(world.kept(row), world.ids(self.output), row if self.told else None)
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        batch.replace_list(row, batch.ids(self.output), reported=self.told)
 
 
 _KINDS: tuple[type[Event], ...] = (Add, Finish, Preempt, Resume, CarryOn, Swap, Decode, Repair, Draft, Cut, Replace)

@@ -1,7 +1,7 @@
-"""Make a failing trace small: drop events, then simplify their fields, for as long as it fails in the same way.
+"""Make a failing event trace small: drop events, then simplify their fields, as long as it fails in the same way.
 
-Events are plain data and any sequence of them is a trace, so this needs to know nothing else. Hypothesis, which shrinks
-the choices that led to the events, takes a hundred times as many tries and leaves events that do nothing.
+Events are plain data and any sequence of them is valid, so nothing else needs to be known. Hypothesis shrinks the
+choices that led to the events instead; that takes a hundred times as many tries and leaves events that do nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Events = tuple["Event", ...]
 
 
 def shrunk(events: Events, fails: Callable[[Events], bool]) -> Events:
-    """The smallest of `events` that were found for which `fails` holds; no single step makes them smaller."""
+    """A subset or simplification of `events` that still fails, and that no single step makes smaller."""
     while (smaller := next(filter(fails, _smaller(events)), None)) is not None:
         events = smaller
     return events
 
 
 def _smaller(events: Events) -> Iterator[Events]:
-    """Lives one step smaller, the largest steps first."""
+    """Event traces one step smaller, the largest steps first."""
     size = len(events) // 2
     while size:
         for begin in range(len(events) - size, -1, -1):

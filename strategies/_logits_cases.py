@@ -1,25 +1,16 @@
-"""Recipes of the logits-plan contract: a live batch, its logits, and what happens to it between steps."""
+"""Recipes of the logits-plan contract: a live batch, its logits, and the events between its steps."""
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fairdraw.protocols._logits_plan import (
-    BatchChange,
-    CustomLogitsProcessor,
-    LogitsBatch,
-    LogitsParams,
-    LogitsRequest,
-    MoveDirection,
-    PlanSetup,
-)
+from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import DTYPES, LAYOUTS, _laid_out
+from fairdraw.strategies._cases import DTYPES, LAYOUTS, _argument, _laid_out
 from fairdraw.strategies._logits_requests import (
     CUSTOM_PROCESSORS,
     END,
@@ -29,26 +20,29 @@ from fairdraw.strategies._logits_requests import (
     ordinary_ids,
 )
 from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._serving_batch import ServingBatch
 from fairdraw.strategies.rows import bulk_rng, target_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fairdraw.protocols._lifecycle import RowChanges
+
 __all__ = ["EVENT_KINDS", "EventRecipe", "LogitsCase"]
 
 EVENT_KINDS = ("grow", "cut", "replace", "join", "leave", "swap")
-"""Between two steps: outputs grow and drafts are new; an output loses its end; a row gets another request, with other
-parameters; a request joins; one leaves, and the last row takes its place; two rows swap."""
+"""Between two steps outputs grow and drafts are new. Beyond that: nothing; an output loses its end; a row gets another
+request, with other parameters; a request joins; one leaves, and the last row takes its place; two rows swap."""
 
 
 @dataclass(frozen=True, repr=False)
 class EventRecipe(Recipe):
-    """What happens between two steps.
+    """An event between two steps.
 
     Args:
         kind: One of `EVENT_KINDS`.
-        row: To whom, modulo the batch size.
-        request: Who comes, where somebody does.
+        row: The row it applies to, modulo the batch size.
+        request: The request that enters, if one does.
 
     Raises:
         ValueError: If the kind is unknown.
@@ -71,12 +65,12 @@ class LogitsCase(Recipe):
     """A live batch over one or more steps.
 
     Args:
-        events: Between the steps; there is one step more than events.
+        events: Between the steps, so there is one step more than events.
         dtype: Of the logits (`DTYPES`).
         layout: Strides of the logits (`LAYOUTS`).
 
     Raises:
-        ValueError: If a size or a word is none.
+        ValueError: If a size is too small or a word unknown.
     """
 
     vocab_size: int
@@ -96,46 +90,37 @@ class LogitsCase(Recipe):
             )
 
     def setup(self, custom_processors: tuple[CustomLogitsProcessor, ...] = CUSTOM_PROCESSORS) -> PlanSetup:
-        """What a session is opened with."""
+        """The arguments that a session is opened with."""
         return PlanSetup(self.vocab_size, START, END, custom_processors)
 
     def batches(self, device: str = "cpu") -> Iterator[LogitsBatch]:
-        """The steps, one after the other. Outputs are live: a batch holds until the next one is taken."""
-        rows = [(r, r.request(self.vocab_size, self.seed + i)) for i, r in enumerate(self.requests)]
-        everybody = [_added(i, request) for i, (_, request) in enumerate(rows)]
-        yield self._batch(0, rows, BatchChange(added=everybody, batch_size=len(rows)), device)
+        """The steps in order. Outputs are live: a batch is valid until the next one is taken."""
+        server = _Server(self)
+        yield self._batch(0, server, server.batch.take_changes(), device)
         for step, event in enumerate(self.events, start=1):
-            happening = _Happening(self, step, event)
-            rows, change = happening.to(rows)
-            yield self._batch(step, rows, change, device)
+            yield self._batch(step, server, server.apply(step, event), device)
 
     def batch(self, device: str = "cpu") -> LogitsBatch:
         """The first step."""
         return next(self.batches(device))
 
-    def _batch(
-        self, step: int, rows: list[tuple[LogitsRequestRecipe, LogitsRequest]], change: BatchChange | None, device: str
-    ) -> LogitsBatch:
-        kinds = [recipe.logits for recipe, request in rows for _ in range(len(request.draft_token_ids) + 1)]
+    def _batch(self, step: int, server: _Server, changes: RowChanges, device: str) -> LogitsBatch:
+        live = server.batch.requests
+        requests = tuple(
+            LogitsRequest(r.params, r.prompt_token_ids, r.output_token_ids, r.draft_token_ids)  # type: ignore[arg-type]
+            for r in live
+        )
+        kinds = [server.recipes[r.req_id].logits for r in live for _ in range(len(r.draft_token_ids) + 1)]
         numbers = [target_row(kind, self.vocab_size, row_seed(self.seed, step, i)) for i, kind in enumerate(kinds)]
         logits = torch.from_numpy(np.stack(numbers)).to(getattr(torch, self.dtype))
-        where = "" if device == "cpu" else repr(device)
+        where = _argument(device)
         origin = f"{self!r}.batch({where})" if step == 0 else f"list({self!r}.batches({where}))[{step}]"
-        requests = tuple(request for _, request in rows)
-        return _DrawnLogits(_laid_out(logits, self.layout).to(device), requests, change, origin)
+        return _DrawnLogits(_laid_out(logits, self.layout).to(device), requests, changes or None, origin)
 
     def build(self) -> None:
-        """Make everything once: raises what a damaged recipe raises."""
+        """Build everything once; raises what a damaged recipe raises."""
         for _ in self.batches():
             pass
-
-    def replace(self, **changes: Any) -> LogitsCase:  # Any: one field each, checked by the constructor
-        """A copy with some fields replaced."""
-        return dataclasses.replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data for a crash file."""
-        return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> LogitsCase:  # Any: JSON
@@ -143,7 +128,7 @@ class LogitsCase(Recipe):
 
         Raises:
             TypeError: If a field is missing or unknown.
-            ValueError: If a value is none that a case could have.
+            ValueError: If a value is invalid.
         """
         events = [{**event, "request": _request_from(event.get("request", {}))} for event in data.get("events", ())]
         requests = tuple(_request_from(request) for request in data.get("requests", ()))
@@ -154,81 +139,48 @@ def _request_from(data: dict[str, Any]) -> LogitsRequestRecipe:  # Any: JSON
     return LogitsRequestRecipe(**{**data, "kinds": tuple(data.get("kinds", ()))})
 
 
-def _added(row: int, request: LogitsRequest) -> tuple[int, LogitsParams, list[int] | None, list[int]]:
-    return row, request.params, request.prompt_token_ids, request.output_token_ids
-
-
 def row_seed(seed: int, step: int, row: int) -> int:
     """One seed per row of logits; rows of one step differ, as do steps."""
     return seed * 1000 + step * 100 + row
 
 
-_Rows = list[tuple[LogitsRequestRecipe, LogitsRequest]]
+class _Server:
+    """A serving batch whose requests and drafts follow from the recipes of a case."""
 
+    def __init__(self, case: LogitsCase) -> None:
+        self.case = case
+        self.batch = ServingBatch(case.vocab_size, most_requests=len(case.requests) + len(case.events))
+        self.recipes: dict[str, LogitsRequestRecipe] = {}
+        for i, recipe in enumerate(case.requests):
+            self._join(recipe, case.seed + i)
 
-@dataclass(frozen=True)
-class _Happening:
-    """One event, applied to the rows of a batch."""
+    def _join(self, recipe: LogitsRequestRecipe, seed: int) -> None:
+        made = recipe.request(self.case.vocab_size, seed)
+        entered = self.batch.add(made.params, made.prompt_token_ids, made.output_token_ids)
+        assert entered is not None, "there is room for every event"
+        entered.draft_token_ids = made.draft_token_ids
+        self.recipes[entered.req_id] = recipe
 
-    case: LogitsCase
-    step: int
-    event: EventRecipe
-
-    def to(self, rows: _Rows) -> tuple[_Rows, BatchChange | None]:
-        """The rows after it, with new drafts, and the change that a session is told of."""
-        row = self.event.row % len(rows)
-        for recipe, request in rows:
-            self._emit(recipe, request)
-        after, change = getattr(self, self.event.kind)(list(rows), row)
-        drafted = [
-            (recipe, dataclasses.replace(request, draft_token_ids=self._drafts(recipe, i)))
-            for i, (recipe, request) in enumerate(after)
-        ]
-        return drafted, change
-
-    def _rng(self, *parts: object) -> np.random.Generator:
-        return bulk_rng(self.case.seed, self.step, *parts)
-
-    def _emit(self, recipe: LogitsRequestRecipe, request: LogitsRequest) -> None:
-        """Some drafts are accepted, and one token follows."""
-        rng = self._rng("emit", tuple(request.output_token_ids))
-        accepted = [i for i in request.draft_token_ids if i >= 0][: int(rng.integers(len(request.draft_token_ids) + 1))]
-        request.output_token_ids.extend([*accepted, *ordinary_ids(rng, self.case.vocab_size, 1)])
-
-    def _drafts(self, recipe: LogitsRequestRecipe, row: int) -> list[int]:
-        return recipe.drafts(self._rng("drafts", row), self.case.vocab_size)
-
-    def _comer(self) -> tuple[LogitsRequestRecipe, LogitsRequest]:
-        recipe = self.event.request
-        return recipe, recipe.request(self.case.vocab_size, self.case.seed + 100 * self.step)
-
-    def grow(self, rows: _Rows, row: int) -> tuple[_Rows, BatchChange | None]:
-        return rows, None
-
-    def cut(self, rows: _Rows, row: int) -> tuple[_Rows, BatchChange | None]:
-        del rows[row][1].output_token_ids[-2:]
-        return rows, None
-
-    def replace(self, rows: _Rows, row: int) -> tuple[_Rows, BatchChange | None]:
-        """A row that is filled again is not reported as removed, as in vLLM."""
-        rows[row] = self._comer()
-        return rows, BatchChange([], [_added(row, rows[row][1])], [], len(rows))
-
-    def join(self, rows: _Rows, row: int) -> tuple[_Rows, BatchChange | None]:
-        rows.append(self._comer())
-        return rows, BatchChange([], [_added(len(rows) - 1, rows[-1][1])], [], len(rows))
-
-    def leave(self, rows: _Rows, row: int) -> tuple[_Rows, BatchChange | None]:
-        if len(rows) == 1:
-            return rows, None
-        last = len(rows) - 1
-        moved = [(last, row, MoveDirection.UNIDIRECTIONAL)] if row != last else []
-        rows[row] = rows[last]
-        return rows[:last], BatchChange([row], [], moved, last)
-
-    def swap(self, rows: _Rows, row: int) -> tuple[_Rows, BatchChange | None]:
-        other = (row + 1) % len(rows)
-        if other == row:
-            return rows, None
-        rows[row], rows[other] = rows[other], rows[row]
-        return rows, BatchChange([], [], [(row, other, MoveDirection.SWAP)], len(rows))
+    def apply(self, step: int, event: EventRecipe) -> RowChanges:
+        """Outputs grow, the event happens, and every request has new drafts."""
+        batch, case = self.batch, self.case
+        for request in batch.requests:
+            rng = bulk_rng(case.seed, step, "emit", tuple(request.output_token_ids))
+            drafts = request.draft_token_ids
+            accepted = [i for i in drafts if i >= 0][: int(rng.integers(len(drafts) + 1))]
+            batch.emit(request, [*accepted, *ordinary_ids(rng, case.vocab_size, 1)])
+        num_requests = len(batch.requests)
+        row = event.row % num_requests
+        if event.kind == "cut":
+            batch.cut(batch.in_row(row), 2)
+        if event.kind == "swap":
+            batch.swap(row, (row + 1) % num_requests)
+        if event.kind == "replace" or (event.kind == "leave" and num_requests > 1):
+            batch.remove(row)
+        if event.kind in ("replace", "join"):
+            self._join(event.request, case.seed + 100 * step)
+        changes = batch.take_changes()
+        for i, request in enumerate(batch.requests):
+            rng = bulk_rng(case.seed, step, "drafts", i)
+            request.draft_token_ids = self.recipes[request.req_id].drafts(rng, case.vocab_size)
+        return changes

@@ -1,13 +1,13 @@
 """What all recipes share: they print as the shortest code that builds the same value.
 
-Hypothesis prints a dataclass by its fields and passes its repr by, unless there is a `_repr_pretty_`.
+Hypothesis prints the fields of a dataclass and ignores its repr, unless there is a `_repr_pretty_`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import fields
-from typing import Any
+from typing import Any, Self
 
 __all__ = ["PrintsAsCode", "Recipe"]
 
@@ -21,6 +21,14 @@ class PrintsAsCode:
 
 class Recipe:
     """A dataclass that prints without the fields that have their default."""
+
+    def replace(self, **changes: Any) -> Self:  # Any: one field each, checked by the constructor
+        """A copy with some fields replaced."""
+        return dataclasses.replace(self, **changes)  # type: ignore[type-var]  # every user of this mixin is a dataclass
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        """Plain data for a crash file."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
 
     def _shown(self) -> list[tuple[str, Any]]:  # Any: a field's value
         return [

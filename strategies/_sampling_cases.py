@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -145,14 +144,6 @@ class SamplingCase(Recipe):
         """Build what the case describes, once: raises where it describes nothing."""
         self.batch()
         self.noise()
-
-    def replace(self, **changes: Any) -> SamplingCase:  # Any: one field each, checked by the constructor
-        """A copy with some fields replaced."""
-        return dataclasses.replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data for a crash file."""
-        return dataclasses.asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> SamplingCase:  # Any: JSON

@@ -1,8 +1,9 @@
-"""Lives of a batch, for scanners that keep state: requests come, go and move, and their tokens come late or are lost.
+"""Event traces of a live batch, for scanners that keep state: requests come, go and move; tokens come late or are lost.
 
-A *world* is the truth in plain Python; *events* change it; after each one a *judge* asks the scanner under test and
-compares. `PenaltiesMachine` and `ThinkingMachine` are Hypothesis state machines with a rule for every event. Plug in a
-scanner (`fairdraw.protocols._lifecycle` says what that is), and the machine finds a small trace in which it errs:
+A simulated serving batch is the ground truth, in plain Python. *Events* change it; after each one a *checker* compares
+the scanner under test with it. `PenaltiesMachine` and `ThinkingMachine` are Hypothesis state machines with a rule for
+every event. Give them a scanner (its protocol is in `fairdraw.protocols._lifecycle`), and they search for a small event
+trace in which it fails:
 
     >>> from fairdraw import Capabilities
     >>> class Forgetful:
@@ -19,7 +20,7 @@ scanner (`fairdraw.protocols._lifecycle` says what that is), and the machine fin
     >>> len(found.lifecycle.events)
     1
 
-What was found is data. It prints as code that can be pasted into a test, and is played again without Hypothesis:
+The event trace is data. It prints as code that can be pasted into a test, and it is played without Hypothesis:
 
     >>> PenaltiesTrace(events=(Add(presence=0.5), Decode(tokens=(3,)))).play(Forgetful())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -61,9 +62,9 @@ from fairdraw.strategies._lifecycle_events import (
     Resume,
     Swap,
 )
-from fairdraw.strategies._lifecycle_lives import EventTrace, PenaltiesTrace, Playing, ThinkingTrace
 from fairdraw.strategies._lifecycle_shrink import shrunk
-from fairdraw.strategies._lifecycle_world import MOST_REQUESTS
+from fairdraw.strategies._lifecycle_traces import EventTrace, PenaltiesTrace, Playing, ThinkingTrace
+from fairdraw.strategies._serving_batch import MOST_REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,36 +96,36 @@ __all__ = [
 ]
 
 MOST_DRAFTS = 3
-"""Drafts of a request in one step."""
+"""Most drafts of a request in one step."""
 STEPS = 30
-"""Events of one trace."""
+"""Events of one trace, at most."""
 
 
 class Found(NamedTuple):
-    """What a search found: the smallest trace, and how it ended."""
+    """What a search found: the smallest failing event trace, and its error."""
 
     lifecycle: EventTrace
     error: BaseException
     remarks: tuple[str, ...] = ()
-    """What a reader of the example must know."""
+    """Notes for the reader of the example."""
 
 
 class LifecycleMachine(RuleBasedStateMachine):
-    """Lives with a scanner; subclasses have the rules. Set `scanner` (and `reference`), or use `search`."""
+    """Event traces of one scanner; subclasses have the rules. Set `scanner` (and `reference`), or use `search`."""
 
     trace: ClassVar[EventTrace]
     scanner: ClassVar[Any]  # Any: a scanner of the trace's contract
     reference: ClassVar[Any] = None
     seen: ClassVar[Any] = None  # Any: a static method, which mypy takes for a bound one
-    """Told of every trace that ended, by error or not, in the order of trial."""
+    """Called with every event trace that ended, by error or not, in the order of trial."""
     free: ClassVar[bool] = True
-    """Any sequence of events is a trace of this machine; if not, Hypothesis shrinks what is drawn by its rules."""
-    happen: ClassVar[Callable[[Playing, Event], None]] = Playing.happen
+    """Any sequence of events is valid for this machine. If not, Hypothesis shrinks what its rules draw."""
+    on_event: ClassVar[Callable[[Playing, Event], None]] = Playing.apply
 
     def __init__(self) -> None:
         super().__init__()
         self.events: list[Event] = []
-        self.begun: Any = self.trace  # Any: the subclass knows which trace
+        self.begun: Any = self.trace  # Any: the subclass knows which kind
 
     @property
     def playing(self) -> Playing:
@@ -134,7 +135,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     def do(self, event: Event) -> None:
         self.events.append(event)
-        type(self).happen(self.playing, event)
+        type(self).on_event(self.playing, event)
 
     def teardown(self) -> None:
         if self.seen is not None:
@@ -142,10 +143,10 @@ class LifecycleMachine(RuleBasedStateMachine):
 
     @property
     def num_requests(self) -> int:
-        return len(self.playing.world.requests)
+        return len(self.playing.batch.requests)
 
     def ids(self, drawn: Sequence[int]) -> tuple[int, ...]:
-        """Token ids of what a rule drew."""
+        """Token ids for the integers that a rule drew."""
         return tuple(drawn)
 
     @classmethod
@@ -159,14 +160,14 @@ class LifecycleMachine(RuleBasedStateMachine):
         seen: Callable[[EventTrace], None] | None = None,
         **members: Any,  # Any: of the subclass that is searched
     ) -> Found | None:
-        """Try lives until one ends in an error, and shrink it; `None` if none did.
+        """Try event traces until one ends in an error, and shrink it; `None` if none does.
 
         Args:
-            examples: Lives, of about 20 events each.
-            seen: Told of every trace that was tried.
+            examples: Number of event traces, of about 20 events each.
+            seen: Called with every event trace that was tried.
 
         Randomness:
-            Lives follow from `seed` alone.
+            The event traces follow from `seed` alone.
         """
         ended: list[EventTrace] = []
 
@@ -193,7 +194,7 @@ class LifecycleMachine(RuleBasedStateMachine):
             try:
                 playing = Playing(trace.replace(events=events), cls.scanner, cls.reference)
                 for event in events:
-                    cls.happen(playing, event)
+                    cls.on_event(playing, event)
             except (Exception, SystemExit) as again:
                 if not isinstance(again, type(error)) or raised_by(again) is not raised_by(error):
                     return False
@@ -211,7 +212,7 @@ class LifecycleMachine(RuleBasedStateMachine):
 
 
 class AnyTraceMachine(LifecycleMachine):
-    """A rule for everything that can happen to any batch, but for `Add`, which depends on the contract."""
+    """A rule for every event of any batch, but for `Add`, which depends on the contract."""
 
     @rule(row=st.integers(0, MOST_REQUESTS - 1), held=st.booleans())
     @precondition(lambda self: self.num_requests > 0)
@@ -224,7 +225,7 @@ class AnyTraceMachine(LifecycleMachine):
         self.do(Preempt(row, held=held))
 
     @rule(same_list=st.booleans())
-    @precondition(lambda self: bool(self.playing.world.waiting))
+    @precondition(lambda self: bool(self.playing.batch.waiting))
     def resume(self, same_list: bool) -> None:
         self.do(Resume(same_list=same_list))
 
@@ -244,7 +245,7 @@ class AnyTraceMachine(LifecycleMachine):
         self.do(Cut(row, count))
 
     @rule()
-    @precondition(lambda self: any(kept.late for kept in self.playing.world.requests))
+    @precondition(lambda self: any(request.late_token_ids for request in self.playing.batch.requests))
     def repair(self) -> None:
         self.do(Repair())
 
@@ -263,7 +264,7 @@ class AnyTraceMachine(LifecycleMachine):
         accepted=st.lists(st.integers(0, MOST_DRAFTS), max_size=MOST_REQUESTS),
         late=st.booleans(),
     )
-    @precondition(lambda self: self.playing.world.batch().num_drafts > 0)
+    @precondition(lambda self: self.playing.batch.batch().num_drafts > 0)
     def verify(self, tokens: list[int], accepted: list[int], late: bool) -> None:
         self.do(Decode(tuple(tokens), tuple(accepted), late=late))
 
@@ -288,7 +289,7 @@ _PROMPTS = st.lists(_IDS, max_size=5).map(tuple)
 
 
 class PenaltiesMachine(AnyTraceMachine):
-    """Requests with penalties of their own, and without."""
+    """Requests with and without penalties, each with its own."""
 
     trace = PenaltiesTrace()
 
@@ -310,7 +311,7 @@ class PenaltiesMachine(AnyTraceMachine):
 
 
 class ThinkingMachine(AnyTraceMachine):
-    """Requests with budgets, 0 among them, prompts inside of a section, and markers of up to 3 tokens."""
+    """Requests with budgets (also 0), prompts that end inside a section, and markers of up to 3 tokens."""
 
     trace = ThinkingTrace()
 
@@ -332,7 +333,7 @@ class ThinkingMachine(AnyTraceMachine):
         self.do(Add(self.ids(prompt), self.ids(output), **fields))
 
     def ids(self, drawn: Sequence[int]) -> tuple[int, ...]:
-        """6 and 7 are drawn for whole markers, or these would be rare."""
+        """6 and 7 stand for whole markers, which would be rare otherwise."""
         trace = self.begun
         parts = (trace.start if i == 6 else trace.end if i == 7 else (i,) for i in drawn)
         return tuple(chain.from_iterable(parts))

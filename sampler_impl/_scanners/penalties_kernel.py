@@ -1,10 +1,10 @@
 """The arithmetic of penalties as one Triton kernel, for contiguous float32 logits.
 
-One program per row and tile reads its logits and its counts once, adds the drafts that the row sees, and writes: 12
-bytes per logit, where vLLM's CUDA path moves some 80 (two int64 count tensors, their masks, three passes). Rows without
-penalties return at once.
+One program per row and tile reads its logits and counts once, adds the drafts that the row sees, and writes: 12 bytes
+per logit. vLLM's CUDA path moves about 80 (two int64 count tensors, their masks, three passes). Programs of rows
+without penalties return immediately.
 
-Each operation is rounded by itself, as in vLLM: the division is `div_rn`, and products are not fused into subtractions
+Each operation is rounded separately, as in vLLM: the division is `div_rn`, and products are not fused into subtractions
 (`enable_fp_fusion=False`).
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .penalty_rows import Factors, PenaltyRows
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it take CPU tensors."""
+"""Whether TRITON_INTERPRET=1 was set when the kernel was defined; only then does it accept CPU tensors."""
 
 TILE = 4096 if INTERPRETED else 2048
-"""Vocabulary entries per program. Compiled: chosen on an H200; other widths have no record. Interpreted: each program
-is paid for, and its width costs next to nothing."""
+"""Vocabulary entries per program. Compiled: chosen on an H200; other widths are not recorded. Interpreted: every
+program has a cost, and its width adds almost nothing."""
 
 
 def penalise(
@@ -38,21 +38,24 @@ def penalise(
     rows: PenaltyRows,
     factors: Factors,
 ) -> None:
-    """One upload of what the rows are, one launch."""
+    """One upload of the row layout, one launch."""
     num_rows, vocab_size = logits.shape
     layout = np.stack([rows.slots, rows.request, rows.first_draft, rows.num_drafts])
     uploaded = torch.from_numpy(np.append(layout, rows.draft_token_ids)).to(logits.device, non_blocking=True)
     if num_rows == 0:
         return
+    presence, frequency, repetition = factors
     with np.errstate(all="ignore"):  # the interpreter computes with NumPy, which warns of NaN and inf in logits
         _penalise_kernel[(num_rows, triton.cdiv(vocab_size, TILE))](
-            logits,
-            token_state,
-            uploaded,
-            uploaded[4 * num_rows :],
-            *factors,
-            num_rows,
-            vocab_size,
+            logits_ptr=logits,
+            token_state_ptr=token_state,
+            layout_ptr=uploaded,
+            drafts_ptr=uploaded[4 * num_rows :],
+            presence_penalties_ptr=presence,
+            frequency_penalties_ptr=frequency,
+            repetition_penalties_ptr=repetition,
+            num_rows=num_rows,
+            vocab_size=vocab_size,
             TILE=TILE,
             num_warps=8,
             enable_fp_fusion=False,
@@ -72,6 +75,7 @@ def _penalise_kernel(
     vocab_size,
     TILE: tl.constexpr,
 ):
+    # Layout: which counts, factors and drafts belong to this row. Slot -1: a row without penalties.
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(layout_ptr + row)
     if slot < 0:
@@ -80,16 +84,20 @@ def _penalise_kernel(
     first_draft = tl.load(layout_ptr + 2 * num_rows + row)
     num_drafts = tl.load(layout_ptr + 3 * num_rows + row)
 
+    # Counts of the committed output, then of the drafts that this row sees. Bit 0 is the prompt's, hence 2 per token.
     token_ids = tl.program_id(1) * TILE + tl.arange(0, TILE)
     in_vocab = token_ids < vocab_size
     state = tl.load(token_state_ptr + slot * vocab_size + token_ids, mask=in_vocab, other=0)
     for i in range(first_draft, first_draft + num_drafts):
-        state += tl.where(token_ids == tl.load(drafts_ptr + i), 2, 0)  # an id that counts nothing is none here
+        state += tl.where(token_ids == tl.load(drafts_ptr + i), 2, 0)  # a placeholder (-1) matches no token
 
+    # Repetition: for tokens in prompt or output. A true division, as in vLLM's CUDA kernel.
     logits = tl.load(logits_ptr + row * vocab_size + token_ids, mask=in_vocab)
     repetition = tl.load(repetition_penalties_ptr + request)
     repeated = tl.where(logits > 0, tl.div_rn(logits, repetition), logits * repetition)
     logits = tl.where(state > 0, repeated, logits)
+
+    # Frequency, then presence: for tokens in the output. The order decides the rounding.
     output_counts = state >> 1
     logits = logits - tl.load(frequency_penalties_ptr + request) * output_counts.to(tl.float32)
     logits = logits - tl.load(presence_penalties_ptr + request) * (output_counts > 0).to(tl.float32)

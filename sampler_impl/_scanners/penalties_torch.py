@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .penalty_rows import Factors
 
 _BLOCK_ELEMENTS = {"cpu": 1 << 19, "cuda": 1 << 26}
-"""Logits per pass: on a CPU a block and its temporaries stay in the cache, on a GPU they stay below a gigabyte."""
+"""Logits per pass: on a CPU a block and its temporaries fit into the cache, on a GPU they stay below a gigabyte."""
 
 
 def penalise(
@@ -25,8 +25,8 @@ def penalise(
 ) -> None:
     """Block by block; a block without penalised rows is skipped.
 
-    A row without penalties in another block gets some slot: its factors are neutral, so that no bit changes whatever
-    is counted.
+    A row without penalties in a block that is not skipped uses slot 0: its factors are neutral, so no bit changes
+    whatever the counts are.
     """
     vocab_size, device = logits.shape[1], logits.device
     request = torch.from_numpy(rows.request).to(device, non_blocking=True)
@@ -52,7 +52,7 @@ def add(
 ) -> None:
     """Add `amount` once per index; an index may occur several times.
 
-    Callers make the flattened view and `one` beforehand: here both would cost a third of this function.
+    Callers make the flattened view and `one` beforehand: made here, both would be a third of the cost.
     """
     if len(index) > 0:
         on_device = torch.from_numpy(index).to(flat_state.device, non_blocking=True)
@@ -67,12 +67,14 @@ def _penalise_block(
     repetition: Tensor,  # [num_rows, 1] float32
 ) -> None:
     """The three penalties in vLLM's order, each rounded to the logits' dtype."""
+    # Repetition: vLLM's CUDA kernel divides, its torch code multiplies by the reciprocal; the last bit differs.
     seen, positive = seen_state > 0, logits > 0
     if logits.is_cuda and logits.is_contiguous():
         scaled = torch.where(positive, logits / repetition, logits * repetition)
         logits.copy_(torch.where(seen, scaled, logits))
     else:
         logits *= torch.where(seen, torch.where(positive, 1.0 / repetition, repetition), 1.0)
+    # Frequency, then presence: for tokens in the output only.
     output_counts = seen_state.bitwise_right_shift_(1)
     logits -= frequency * output_counts
     logits -= presence * (output_counts > 0)

@@ -1,6 +1,6 @@
-"""The host's half of penalties: what a step adds to the counts, and which drafts each row of logits sees.
+"""The host's part of penalties: what a step adds to the counts, and which drafts each row of logits sees.
 
-Imports NumPy and no torch, so that its instructions can be counted.
+Imports NumPy but not torch, so that its instructions can be counted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _flat_index(
 
 @dataclass(frozen=True, eq=False)
 class PenaltyRows:
-    """Which request each row of logits belongs to, and which draft tokens it sees beside the output.
+    """Which request each row of logits belongs to, and which draft tokens it sees after the output.
 
     Row `r` sees `draft_token_ids[first_draft[r] : first_draft[r] + num_drafts[r]]`. With 3 and 2 drafts d0 to d4:
 
@@ -76,7 +76,7 @@ class PenaltyRows:
     draft_token_ids: Ids  # [num_tokens] int64
 
     def seen_drafts(self, vocab_size: int) -> tuple[Ids, Ids]:  # [num_seen] int64, [num_seen] int64
-        """Row and id, once for every draft token that a row sees and that counts; rows ascend."""
+        """Row and id of every draft token that a row sees and that is counted; rows ascend."""
         row = np.repeat(np.arange(len(self.request)), self.num_drafts)
         nth = np.arange(len(row)) - np.repeat(self.num_drafts.cumsum() - self.num_drafts, self.num_drafts)
         token_id = self.draft_token_ids[np.repeat(self.first_draft, self.num_drafts) + nth]
@@ -89,7 +89,7 @@ def bonus_rows(
     draft_token_ids: Sequence[list[int]] | None,
     vocab_size: int,
 ) -> PenaltyRows:
-    """One row per request, which sees all its drafts."""
+    """One row per request, which sees all of its drafts."""
     lengths, drafts = _flatten("Penalties.apply", draft_token_ids or [[]] * len(slots), len(slots), vocab_size)
     return PenaltyRows(np.arange(len(slots)), slots, lengths.cumsum() - lengths, lengths, drafts)
 
@@ -137,7 +137,7 @@ def counting(
     function: str,
     name: str,
 ) -> NDArray[np.bool_]:  # [num_ids] bool
-    """Which ids count: placeholders and the pad id do not."""
+    """Which ids are counted: all but placeholders and the pad id."""
     wrong = ids[(ids < PLACEHOLDER_TOKEN_ID) | (ids > vocab_size)]
     if len(wrong) > 0:
         raise ValueError(

@@ -1,9 +1,12 @@
-"""Our penalties without a server: what is noticed, refused, read and kept. Needs no vLLM, and runs on a GPU as well."""
+"""Our penalties without a server: backends, what is noticed, refused and kept. Runs on a GPU as well.
+
+The checks of the suite compare them with a recount and with vLLM for any event trace (`test_lifecycle.py`).
+"""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.penalties import DividingPenaltiesOracle, PenalisedRow, PenaltiesOracle, PenaltyFactors
+from fairdraw.protocols._lifecycle import AddedRow, RequestParams
 from fairdraw.sampler_impl.penalties import BackendName, PaddedOutputs, Penalties
 
 if TYPE_CHECKING:
@@ -148,16 +152,6 @@ def test_placeholder_is_repaired_while_tokens_arrive(steps: list[tuple[list[int]
         assert_counts_as_recounted(ours, output)
 
 
-def test_request_that_is_added_again_starts_anew() -> None:
-    output, ours = [1, 1], Penalties(5)
-    for prompt in ([2], []):
-        add(ours, output, prompt)
-        ours.update([output])
-        output.clear()
-    ours.update([output])
-    assert_counts_as_recounted(ours, output)
-
-
 def test_other_list_in_a_row_is_refused() -> None:
     output, ours = [1], Penalties(5)
     add(ours, output)
@@ -215,27 +209,6 @@ def test_memory_is_four_bytes_per_token_id_of_penalised_requests() -> None:
     assert ours.nbytes == 0
 
 
-class WatchedList(list[int]):
-    """Counts the elements that are read."""
-
-    num_read = 0
-
-    def __getitem__(self, index: Any) -> Any:  # Any: an element or a slice
-        found = super().__getitem__(index)
-        self.num_read += len(found) if isinstance(index, slice) else 1
-        return found
-
-
-def test_step_reads_new_tokens_only() -> None:
-    output, ours = WatchedList(range(1000)), Penalties(1000)
-    add(ours, output)
-    ours.update([output])
-    before = output.num_read
-    output += [1, 2, 3]
-    ours.update([output])
-    assert output.num_read - before == 4  # three new tokens, and the last one that was read before
-
-
 def test_strided_logits_are_penalised_in_place() -> None:
     output, ours, wide = [2], Penalties(4), torch.ones(1, 8)
     add(ours, output)
@@ -258,6 +231,33 @@ def test_half_precision_is_rounded_after_each_penalty_as_upstream(
     logits = torch.linspace(-9, 9, 64, dtype=dtype).view(1, 64)
     theirs = upstream.apply_all_penalties(logits.clone(), torch.tensor([[5, 6]]), *columns(ours, 1), [output])
     assert torch.equal(ours.apply(logits, *columns(ours, 1)), theirs)
+
+
+def test_embedded_prompt_has_no_ids_where_upstream_penalises_an_earlier_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with quiet_imports():
+        upstream = pytest.importorskip("vllm.v1.sample.ops.penalties")
+        from vllm.v1.sample.sampler import Sampler
+
+        from fairdraw._adapters import penalties_vllm
+    monkeypatch.setattr(upstream, "is_pin_memory_available", lambda: False)
+    batch, ours, logits = penalties_vllm._input_batch(12, "cpu"), Penalties(12), torch.ones(1, 12)
+    earlier, embedded = (
+        penalties_vllm._request_state(name, AddedRow(0, RequestParams(repetition_penalty=1.5), [3, 4], []))
+        for name in ("earlier", "embedded")
+    )
+    batch.add_request(earlier)
+    batch.remove_request("earlier")
+    embedded.prompt_token_ids, embedded.prompt_embeds = None, torch.zeros(2, 1)
+    batch.add_request(embedded)
+    batch.refresh_metadata()
+    metadata = batch.sampling_metadata
+    assert metadata.prompt_token_ids.tolist() == [[3, 4]]
+    assert not torch.equal(Sampler.apply_penalties(logits.clone(), metadata, metadata.output_token_ids), logits)
+    add(ours, metadata.output_token_ids[0])
+    ours.update(metadata.output_token_ids)
+    assert torch.equal(ours.apply(logits.clone(), *columns(ours, 1)), logits)
 
 
 def bounds(num_prompt_tokens: int, num_tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -1,4 +1,4 @@
-"""The lifecycle machine: lives are data, rows are those of vLLM, reads are counted, our scanners pass."""
+"""The lifecycle machine: event traces are data, rows follow vLLM, reads are counted, our scanners pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
 from fairdraw.protocols._lifecycle import Markers, Move, RequestParams, ThinkingSession
 from fairdraw.strategies._lifecycle_events import EVENT_KINDS, event_from_json
-from fairdraw.strategies._lifecycle_world import CountedTokens, World
+from fairdraw.strategies._serving_batch import CountedTokens, ServingBatch
 from fairdraw.strategies.lifecycle import (
     Add,
     Cut,
@@ -42,7 +42,7 @@ OURS = (load("penalties/torch", "cpu"), load("penalties/padded"), load("thinking
 
 
 @pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
-def test_our_scanner_keeps_every_promise(scanner: Any) -> None:
+def test_our_scanner_passes_every_check(scanner: Any) -> None:
     checks = [check for check in (*PENALTIES, *THINKING) if check.contract == scanner.contract]
     for check in checks:
         if check.why_not(scanner) is None:
@@ -62,7 +62,7 @@ def test_our_scanner_equals_the_real_vllm(scanner: Any) -> None:
 
 
 def test_upstream_is_compared_where_it_forces() -> None:
-    """Without this, lives in which nothing is ever forced would pass."""
+    """Without this, event traces in which nothing is ever forced would pass."""
     forced = 0
 
     class Counting:
@@ -71,11 +71,11 @@ def test_upstream_is_compared_where_it_forces() -> None:
 
         def open_thinking(self, markers: Markers) -> ThinkingSession:
             session = load("thinking_budget/torch").open_thinking(markers)
-            ask = session.forced
+            inner = session.forced
 
             def counted(batch: Any) -> Any:
                 nonlocal forced
-                found = ask(batch)
+                found = inner(batch)
                 forced += sum(map(len, found.values()))
                 return found
 
@@ -87,19 +87,19 @@ def test_upstream_is_compared_where_it_forces() -> None:
     assert forced > 100, forced
 
 
-def test_vllm_does_not_support_what_it_does_not_promise() -> None:
+def test_unsupported_check_of_vllm_is_skipped() -> None:
     with pytest.raises(CapabilityUnsupported, match="searches the whole output"):
         next(c for c in THINKING if c.code == "THK103").run(upstream("thinking_budget"))
 
 
-def test_life_prints_as_code_that_builds_it() -> None:
+def test_trace_prints_as_code_that_builds_it() -> None:
     names = {**EVENT_KINDS, "PenaltiesTrace": PenaltiesTrace, "ThinkingTrace": ThinkingTrace}
     assert eval(repr(LIFE), dict(names)) == LIFE
     assert "held=False" not in repr(LIFE)
 
 
 @pytest.mark.parametrize("trace", [LIFE, ThinkingTrace((Add(budget=0),), end=(2, 3), watch="reading")])
-def test_life_survives_json(trace: EventTrace) -> None:
+def test_trace_survives_json(trace: EventTrace) -> None:
     assert EventTrace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
 
 
@@ -108,14 +108,14 @@ def test_unknown_event_is_refused() -> None:
         event_from_json({"event": "Explode"})
 
 
-def test_life_is_played_again_without_a_search() -> None:
+def test_trace_is_played_again_without_a_search() -> None:
     assert LIFE.play(right()) == 5
     wrong = next(mutant for mutant in MUTANTS if mutant.name == "does not take back a cut").make()
     with pytest.raises(CheckFailure, match="bonus row 0"):
         PenaltiesTrace((Add(output=(1, 2), frequency=0.5), Cut())).play(wrong)
 
 
-def test_failing_check_carries_a_life_that_fails_alone() -> None:
+def test_failing_check_carries_a_trace_that_fails_alone() -> None:
     check = next(check for check in PENALTIES if check.code == "PEN101")
     wrong = next(mutant for mutant in MUTANTS if mutant.name == "ignores a swap").make()
     with pytest.raises(CheckFailure) as caught:
@@ -128,31 +128,32 @@ def test_failing_check_carries_a_life_that_fails_alone() -> None:
 
 
 def test_last_requests_move_into_rows_that_nobody_took() -> None:
-    world = World(8)
+    batch = ServingBatch(8)
     for _ in range(4):
-        world.add(RequestParams(), (), ())
-    world.take_changes()
+        batch.add(RequestParams(), (), ())
+    batch.take_changes()
     for row in (0, 1):
-        world.remove(row)
-    world.add(RequestParams(), (), ())
-    changes = world.take_changes()
+        batch.remove(row)
+    batch.add(RequestParams(), (), ())
+    changes = batch.take_changes()
     assert [added.row for added in changes.added] == [0]
     assert [(source, target) for source, target, _ in changes.moved] == [(3, 1)]
     assert changes.removed == ()
-    Finish(2).happen(world)
-    Swap(0, 1).happen(world)
-    changes = world.take_changes()
+    Finish(2).apply(batch)
+    Swap(0, 1).apply(batch)
+    changes = batch.take_changes()
     assert changes.removed == (2,)
     assert [tuple(moved) for moved in changes.moved] == [(0, 1, Move.SWAP)]
+    assert not batch.take_changes()
 
 
 def test_late_ids_replace_placeholders_and_may_be_fewer() -> None:
-    world = World(8)
+    batch = ServingBatch(8)
     for event in (Add(), Draft(((3, 4),)), Decode((5,), (1,), late=True)):
-        event.happen(world)
-    output = world.requests[0].output
+        event.apply(batch)
+    output = batch.requests[0].output_token_ids
     assert output == [-1, -1, -1]
-    Repair().happen(world)
+    Repair().apply(batch)
     assert output == [3, 5]
 
 

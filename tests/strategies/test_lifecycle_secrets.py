@@ -1,4 +1,4 @@
-"""Checks about lists that are replaced behind the scanner's back fail because of that alone."""
+"""Checks about lists that are replaced without a report fail because of that alone."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def failure_of(code: str, scanner: object) -> CheckFailure | None:
 
 
 @pytest.mark.parametrize(("code", "mutant"), MUTANTS.values(), ids=MUTANTS)
-def test_only_what_is_not_noticed_fails(code: str, mutant: Mutant) -> None:
-    """A mutant that fails does not notice a list, whatever else is wrong with it: told of it, it errs no more."""
+def test_only_an_unnoticed_list_fails(code: str, mutant: Mutant) -> None:
+    """A mutant that fails does not notice a list, whatever else is wrong with it: with a report it passes."""
     scanner = mutant.make()
     error = failure_of(code, scanner)
     assert error is not None or code not in mutant.caught_by
@@ -50,7 +50,7 @@ def test_only_what_is_not_noticed_fails(code: str, mutant: Mutant) -> None:
 
 
 class Ignores:
-    """Changes nothing: wrong in every trace with a penalty."""
+    """Changes nothing: wrong in every event trace with a penalty."""
 
     name, device, capabilities, contract = "ignores", "cpu", Capabilities(), "penalties"
 
@@ -66,13 +66,13 @@ class Ignores:
         return logits
 
 
-def test_scanner_that_is_wrong_anyway_is_told_so_by_the_check_of_all_lives() -> None:
+def test_scanner_that_is_wrong_anyway_fails_the_check_of_all_traces() -> None:
     assert failure_of("PEN101", Ignores()) is not None
     assert failure_of("PEN104", Ignores()) is None
 
 
-def test_same_life_told_of_its_lists_is_right_for_a_right_scanner() -> None:
-    """Also where a told list meets other changes of the same step."""
+def test_trace_with_reported_lists_passes_for_a_correct_scanner() -> None:
+    """Also where a reported list meets other changes of the same step."""
     right, add = penalties.right(), Add(output=(3,), presence=0.5)
     for held in (False, True):
         replaced = Replace(0, (1, 1), told=True, held=held)
@@ -80,10 +80,9 @@ def test_same_life_told_of_its_lists_is_right_for_a_right_scanner() -> None:
             PenaltiesTrace(events=(add, add, replaced, *later)).play(right)
 
 
-def test_cause_is_a_secret_only_if_one_was_kept() -> None:
-    playing = Playing(PenaltiesTrace(), Ignores())
+def test_cause_is_an_unreported_list_only_if_there_is_one() -> None:
     for events, owes in (((Add(output=(3,), presence=0.5),), False), ((Add(), Replace(0, (1,))), True)):
         playing = Playing(PenaltiesTrace(), penalties.right())
         for event in events:
-            playing.happen(event)
-        assert playing.owes_to_secrets() == owes
+            playing.apply(event)
+        assert playing.fails_for_unreported_lists_only() == owes

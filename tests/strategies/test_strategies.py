@@ -263,7 +263,8 @@ class TestRowStrategies:
             fails()
         printed = "\n".join(caught.value.__notes__)
         pasted = printed.partition("row=")[2].rpartition("\n)")[0]
-        (row,) = eval(pasted, {**vars(fst), "array": np.array, "float32": np.float32})
+        names = {name: getattr(fst, name) for name in fst.__all__}
+        (row,) = eval(pasted, {**names, "array": np.array, "float32": np.float32})
         assert np.array_equal(row, rows[-1])
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 STEADY = settings(derandomize=True, database=None, deadline=None, max_examples=100)
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-NAMES = {**vars(fst), "SeededNoise": SeededNoise}
+NAMES = {**{name: getattr(fst, name) for name in fst.__all__}, "SeededNoise": SeededNoise}
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
 
 T = TypeVar("T")

@@ -45,7 +45,7 @@ class TestStrategies:
         batch = data.draw(fst.spec_decode_batches())
         noise = data.draw(fst.explicit_noises(batch))
         check_noise(batch, noise)
-        again = eval(repr(noise), {**vars(fst), "batch": batch})
+        again = eval(repr(noise), {**{name: getattr(fst, name) for name in fst.__all__}, "batch": batch})
         assert torch.equal(again.uniforms, noise.uniforms)
         assert torch.equal(again.exponentials, noise.exponentials)
 

@@ -280,7 +280,8 @@ class _PlanSession:
     always_copies: bool
 
     def process(self, batch: LogitsBatch) -> Tensor:  # [num_rows, vocab_size] float32
-        self.plan.sync_batch(batch.change)
+        update: Any = batch.change  # Any: its sequences behave like the lists that it asks for
+        self.plan.sync_batch(update)
         outputs = [request.output_token_ids for request in batch.requests]
         drafts = [request.draft_token_ids for request in batch.requests]
         processed = self.plan.apply(batch.logits, outputs, drafts)

@@ -28,7 +28,6 @@ from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
 from fairdraw.protocols._lifecycle import Markers
 from fairdraw.protocols._logits_plan import (
-    BatchChange,
     CustomLogitsProcessor,
     LogitsBatch,
     LogitsParams,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
 
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import Capabilities, Rounding
+    from fairdraw.protocols._lifecycle import RowChanges
 
 __all__ = ["VllmPlanner", "make"]
 
@@ -97,7 +97,7 @@ class _Session:
             metadata = _metadata(batch, self.setup, self.processors[speculative], self.holders[speculative])
             return _speculative_step(logits, batch, metadata) if speculative else _plain_step(logits, metadata)
 
-    def _sync(self, change: BatchChange | None, speculative: bool) -> None:
+    def _sync(self, change: RowChanges | None, speculative: bool) -> None:
         """As `InputBatch.refresh_metadata` does in every step."""
         interface = vllm_module("sample.logits_processor.interface")
         update = None

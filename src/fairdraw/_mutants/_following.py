@@ -1,39 +1,27 @@
 """Ways to follow a live batch wrongly; each becomes a mutant of both contracts.
 
-None of them checks whose list it reads: that alone would turn most of these faults into refusals.
+None of them compares the lists by identity: that alone would turn most of these faults into refusals.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairdraw._mutants._lifecycle_scanners import Copy, Follower
+from fairdraw._mutants._lifecycle_scanners import Copy, Follower, combined, mutant_follower
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.protocols._lifecycle import AddedRow, Move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, MovedRow
 
-__all__ = [
-    "AliasesRowsOnSwap",
-    "AppendsOnlyTheLastToken",
-    "CountsRejectedDrafts",
-    "DoesNotTakeBackACut",
-    "ForgetsTheRepair",
-    "IgnoresASwap",
-    "KeepsItsStateInANewSession",
-    "LeavesARowBehindOnCondense",
-    "PreemptionKeepsItsTokens",
-    "RescansFromTheStart",
-    "ResumeCountsTwice",
-    "Trusting",
-]
+__all__ = ["following_mutants"]
 
 
 class Trusting(Follower):
-    """Reads whatever list a request entered with, without a look at the row."""
+    """Reads the list that a request entered with, and never compares it with the row's."""
 
     def recognise(self, row: int, request: LiveRequest) -> None:
         pass
@@ -114,7 +102,7 @@ class KeepsItsStateInANewSession(Trusting):
 
 
 class ResumeCountsTwice(Trusting):
-    """What a request has said before it comes back is read when it enters, and again in its first step."""
+    """The output of a request that returns is read when it enters, and again in its first step."""
 
     def enter(self, added: AddedRow) -> Copy:
         return Copy(added, extra=[i for i in added.output_token_ids if i != PLACEHOLDER_TOKEN_ID])
@@ -133,3 +121,13 @@ class RescansFromTheStart(Trusting):
 
     def standing(self, copy: Copy) -> int:
         return 0
+
+
+_OTHER_CHECK = {RescansFromTheStart: "103", Trusting: "104"}
+
+
+def following_mutants(base: type[Follower], prefix: str) -> tuple[Mutant, ...]:
+    """Every way to follow wrongly, under the contract of `base`; codes of its checks begin with `prefix`."""
+    ways: list[type[Trusting]] = [Trusting, *Trusting.__subclasses__()]
+    own = [way for way in ways if way.__module__ == __name__]  # not those that `combined` has made
+    return tuple(mutant_follower(prefix + _OTHER_CHECK.get(way, "101"))(combined(way, base)) for way in own)

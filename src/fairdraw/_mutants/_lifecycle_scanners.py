@@ -1,4 +1,4 @@
-"""Naive scanners that keep a copy of every history, as small overridable steps; and how one becomes a mutant.
+"""Naive scanners that keep a copy of every history, in small overridable steps; and how one becomes a mutant.
 
 They follow the lists by reading what is new, and leave all arithmetic to the oracle, which recounts their copy.
 """
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Copy", "Follower", "PenaltiesFollower", "Scanner", "ThinkingFollower", "mutant_follower"]
+__all__ = [
+    "Copy",
+    "Follower",
+    "PenaltiesFollower",
+    "PenaltiesOf",
+    "Scanner",
+    "ThinkingFollower",
+    "ThinkingOf",
+    "combined",
+    "mutant_follower",
+]
 
 
 @dataclass(eq=False)
@@ -31,7 +41,7 @@ class Copy:
     """What a follower keeps of one request.
 
     Args:
-        ids: What was read and stands; never ends with a placeholder.
+        ids: What was read and is still valid; never ends with a placeholder.
         extra: Tokens that do not belong there; only mutants have any.
         edges: Lengths of `ids` at the end of each step.
     """
@@ -76,12 +86,16 @@ class Follower:
         """
         for row, request in enumerate(batch.requests):
             self.recognise(row, request)
-        for copy in self.rows.values():
+        for copy in filter(self.reads, self.rows.values()):
             self.advance(copy)
 
     def recognise(self, row: int, request: LiveRequest) -> None:
         if self.rows[row].entered.output_token_ids is not request.output_token_ids:
             raise ValueError(f"follow: output_token_ids[{row}] is another list, but it must be the one of the request.")
+
+    def reads(self, copy: Copy) -> bool:
+        """Whether new tokens of this request are read."""
+        return True
 
     def advance(self, copy: Copy) -> None:
         live = copy.entered.output_token_ids
@@ -92,7 +106,7 @@ class Follower:
         copy.edges = [*(edge for edge in copy.edges if edge < len(copy.ids)), len(copy.ids)]
 
     def standing(self, copy: Copy) -> int:
-        """How much of the copy was not taken back; placeholders at its end are read again."""
+        """How much of the copy is still valid; placeholders at its end are read again."""
         kept = min(len(copy.ids), len(copy.entered.output_token_ids))
         while kept and copy.ids[kept - 1] == PLACEHOLDER_TOKEN_ID:
             kept -= 1
@@ -102,38 +116,37 @@ class Follower:
         return list(live[len(copy.ids) :])
 
     def tokens(self, copy: Copy) -> list[int]:
-        """The output as it is believed to be."""
+        """The output as the follower knows it."""
         return [*copy.ids, *copy.extra, *self.placeholders(copy)]
 
     def placeholders(self, copy: Copy) -> list[int]:
         return [PLACEHOLDER_TOKEN_ID] * (len(copy.entered.output_token_ids) - len(copy.ids))
 
     def end_step(self, batch: LiveBatch) -> None:
-        """Only mutants have something to do here."""
+        """Called at the end of each step; only mutants use it."""
 
     def copies(self, batch: LiveBatch) -> list[tuple[Copy, LiveRequest]]:
         return [(self.rows[row], request) for row, request in enumerate(batch.requests) if row in self.rows]
 
 
 class PenaltiesFollower(Follower, PenaltiesOracle):
-    """A right scanner of the penalties contract."""
+    """A correct scanner of the penalties contract."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
         self.vocab_size = vocab_size
 
     def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
-        """What one request is penalised for."""
-        params = copy.entered.params
-        factors = PenaltyFactors(params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
+        """The tokens and factors that penalise one request."""
+        factors = PenaltyFactors(*copy.entered.params.factors)
         return PenalisedRow(copy.entered.prompt_token_ids, self.tokens(copy), factors)
 
-    def session(self) -> _PenaltiesOf:
-        return _PenaltiesOf(self)
+    def session(self) -> PenaltiesOf:
+        return PenaltiesOf(self)
 
 
-class _PenaltiesOf:
-    """A penalties follower behind the protocol, whose `penalise` takes another thing than the oracle's."""
+class PenaltiesOf:
+    """A penalties follower behind the protocol, whose `penalise` has other arguments than the oracle's."""
 
     def __init__(self, follower: PenaltiesFollower) -> None:
         self.follower, self.sync = follower, follower.sync
@@ -144,33 +157,33 @@ class _PenaltiesOf:
         rows = [follower.bonus_row(follower.seen(c, r), r.draft_token_ids) for c, r in follower.copies(batch)]
         if not batch.num_drafts:
             follower.end_step(batch)
-        return self._penalised(logits, rows)
+        return self.penalised(logits, rows)
 
     def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
         follower, rows = self.follower, list[PenalisedRow]()
         for copy, request in follower.copies(batch):
             rows += follower.draft_rows(follower.seen(copy, request), request.draft_token_ids)
         follower.end_step(batch)
-        return self._penalised(logits, rows)
+        return self.penalised(logits, rows)
 
-    def _penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
+    def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
         for target, row in zip(logits, rows, strict=False):
             target.copy_(torch.from_numpy(self.follower.penalise(target.numpy().copy(), row)))
         return logits
 
 
 class ThinkingFollower(Follower, ThinkingBudgetOracle):
-    """A right scanner of the thinking-budget contract."""
+    """A correct scanner of the thinking-budget contract."""
 
     def __init__(self, markers: Markers) -> None:
         Follower.__init__(self)
         ThinkingBudgetOracle.__init__(self, markers.start, markers.end)
 
-    def session(self) -> _ThinkingOf:
-        return _ThinkingOf(self)
+    def session(self) -> ThinkingOf:
+        return ThinkingOf(self)
 
     def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
-        """What one request is forced to say."""
+        """What is forced in one request."""
         budget = copy.entered.params.thinking_token_budget
         return self.forced(copy.entered.prompt_token_ids, self.tokens(copy), request.draft_token_ids, budget)
 
@@ -182,13 +195,13 @@ class ThinkingFollower(Follower, ThinkingBudgetOracle):
         return self.think_count(prompt, self.known(prompt, self.tokens(copy), budget))
 
 
-class _ThinkingOf:
+class ThinkingOf:
     """A thinking follower behind the protocol."""
 
     def __init__(self, follower: ThinkingFollower) -> None:
         self.follower, self.sync = follower, follower.sync
 
-    def forced(self, batch: LiveBatch) -> dict[int, list[tuple[int, int]]]:
+    def forced(self, batch: LiveBatch) -> Any:  # Any: any form of a mapping from rows to pairs
         follower = self.follower
         follower.follow(batch)
         requests = enumerate(batch.requests)
@@ -216,6 +229,11 @@ class Scanner:
         if name != ("open_penalties" if self.contract == "penalties" else "open_thinking"):
             raise AttributeError(name)
         return lambda setting: self.make(setting).session()
+
+
+def combined(way: type[Follower], base: type[Follower]) -> type[Follower]:
+    """A scanner of the contract of `base` that follows in the given `way`."""
+    return type(way.__name__, (way, base), {"__doc__": way.__doc__})
 
 
 def mutant_follower(*caught_by: str) -> Callable[[type[Follower]], Mutant]:

@@ -1,4 +1,4 @@
-"""Faults of the plan: copies, memory, decisions that were taken for another step or another batch."""
+"""Faults of the plan: copies, memory, decisions that were made for another step or another batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ if TYPE_CHECKING:
 
 @mutant_planner("PLAN101", "PLAN102")
 class CopiesWhenNothingIsToBeDone(LogitsPlanOracle):
-    """As vLLM: a clone at every step, for processors that do not run."""
+    """As in vLLM: a clone at every step, for processors that do not run."""
 
-    def untouched(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def untouched(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return logits.clone()
 
 
@@ -31,10 +28,7 @@ class CopiesWhenNothingIsToBeDone(LogitsPlanOracle):
 class CopiesTwice(LogitsPlanOracle):
     """Casts with a copy, then clones to be safe."""
 
-    def copied(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return super().copied(logits).clone()
 
 
@@ -42,10 +36,7 @@ class CopiesTwice(LogitsPlanOracle):
 class WritesIntoTheGivenLogits(LogitsPlanOracle):
     """`to(float32)` is no copy of float32 logits, so raw logits are processed when log-probabilities are computed."""
 
-    def copied(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return logits.to(torch.float32)
 
 
@@ -53,16 +44,13 @@ class WritesIntoTheGivenLogits(LogitsPlanOracle):
 class ReturnsAViewOfTheGivenLogits(LogitsPlanOracle):
     """Another tensor object, the same memory."""
 
-    def copied(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return logits[:] if logits.dtype == torch.float32 else super().copied(logits)
 
 
 @mutant_planner("PLAN105")
 class ProcessesTheRawLogitsAsWell(LogitsPlanOracle):
-    """Raw logits that are handed on for log-probabilities have the bias in them already."""
+    """The raw logits that are used for log-probabilities contain the bias already."""
 
     def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
         processed = super().process(batch, setup)
@@ -81,7 +69,7 @@ class KeepsTheDtypeOfTheModel(LogitsPlanOracle):
 
 @mutant_planner("PLAN104", "PLAN112")
 class AsksTheFirstRequestOnly(LogitsPlanOracle):
-    """If the first request needs nothing, nobody gets anything."""
+    """If the first request needs no processor, no request gets one."""
 
     def process(self, batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
         first = [row for row in self.rows(batch, setup) if row.request == 0]
@@ -147,7 +135,7 @@ class DecidesOnceWhetherThereIsWork(LogitsPlanOracle):
 
 @mutant_planner("PLAN132")
 class ForgetsMinimaThatWereReached(LogitsPlanOracle):
-    """As vLLM: an output that was long enough and lost its end may stop."""
+    """As in vLLM: an output that was long enough and lost its end may stop."""
 
     def __init__(self) -> None:
         self.reached: list[list[int]] = []

@@ -34,7 +34,7 @@ class AllowsWhatIsExcluded(LogitsPlanOracle):
 
 @mutant_planner("PLAN110", "PLAN160")
 class AddsTheBiasTwice(LogitsPlanOracle):
-    """Once as a processor, once by the code that was there before processors."""
+    """Once by a processor, once by code that is older than the processors."""
 
     def logit_bias(self, row: Row) -> Edit | None:
         add = super().logit_bias(row)
@@ -56,7 +56,7 @@ class DividesByTheTemperatureBeforePenalties(LogitsPlanOracle):
 
 @mutant_planner("PLAN111")
 class FiltersBeforeTheTemperature(LogitsPlanOracle):
-    """Top-p looks at odds that are not those drawn from."""
+    """Top-p looks at other probabilities than those that are drawn from."""
 
     order = _moved("top_k_top_p", before="temperature")
 
@@ -70,7 +70,7 @@ class FiltersByMinPAfterTopP(LogitsPlanOracle):
 
 @mutant_planner("PLAN111")
 class AddsTheBiasAfterPenalties(LogitsPlanOracle):
-    """A repetition penalty divides positive logits and multiplies others, so it matters which sign it sees."""
+    """A repetition penalty divides positive logits and multiplies others, so the sign that it sees matters."""
 
     order = _moved("penalties", before="logit_bias")
 
@@ -112,7 +112,7 @@ class FiltersGreedyRows(LogitsPlanOracle):
 
 @mutant_planner("PLAN150", "PLAN113")
 class DividesGreedyRowsByZero(LogitsPlanOracle):
-    """Positive logits become inf, which all tie."""
+    """All positive logits become inf, and tie."""
 
     def temperature(self, row: Row) -> Edit | None:
         def divide(logits: Logits) -> None:
@@ -183,7 +183,7 @@ class MinTokensCountAllDraftsInEveryRow(LogitsPlanOracle):
 
 @mutant_planner("PLAN141")
 class CallsCustomProcessorsPerRow(LogitsPlanOracle):
-    """A launch per row, and a processor that looks at its rows together sees one."""
+    """A launch per row, so a processor that compares its rows sees only one of them."""
 
     def customs(
         self, name: str, rows: Sequence[Row], setup: PlanSetup

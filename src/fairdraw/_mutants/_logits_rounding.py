@@ -1,4 +1,4 @@
-"""Faults that hide behind rounding and ties: each goes a little further than either explains."""
+"""Faults close to rounding and ties: each goes a little further than either explains."""
 
 from __future__ import annotations
 
@@ -55,21 +55,12 @@ class TopPStopsATokenEarly(LogitsPlanOracle):
 
     def top_k_top_p(self, row: Row) -> Edit | None:
         cut = super().top_k_top_p(row)
-        if cut is None or row.is_greedy or row.params.top_p == 1:
-            return cut
-
-        def early(logits: Logits) -> None:
-            cut(logits)
-            kept = np.flatnonzero(np.isfinite(logits))
-            if len(kept) > 1 and not np.isnan(logits).any():
-                logits[kept[logits[kept].argmin()]] = EXCLUDED
-
-        return early
+        return cut if cut is None or row.is_greedy or row.params.top_p == 1 else _dropping_one_more(cut)
 
 
 @mutant_planner("PLAN110")
 class ForcesWithTooSmallALogit(LogitsPlanOracle):
-    """The forced token is the most probable one, and not the only one."""
+    """The forced token is the most probable one, but not the only possible one."""
 
     def thinking_budget(self, row: Row) -> Edit | None:
         force = super().thinking_budget(row)
@@ -86,7 +77,7 @@ class ForcesWithTooSmallALogit(LogitsPlanOracle):
 
 @mutant_planner("PLAN110", "PLAN112")
 class ForcesAnotherToken(LogitsPlanOracle):
-    """The right row is forced, to the token beside the one that is due."""
+    """The token is forced in the correct row, but the next id instead of the expected one."""
 
     def thinking_budget(self, row: Row) -> Edit | None:
         force = super().thinking_budget(row)
@@ -107,13 +98,16 @@ class MinPDropsTheLastTokenKept(LogitsPlanOracle):
 
     def min_p(self, row: Row) -> Edit | None:
         cut = super().min_p(row)
-        if cut is None:
-            return None
+        return None if cut is None else _dropping_one_more(cut)
 
-        def higher(logits: Logits) -> None:
-            cut(logits)
-            kept = np.flatnonzero(np.isfinite(logits))
-            if len(kept) > 1 and logits[kept].min() < logits[kept].max():
-                logits[kept[logits[kept].argmin()]] = EXCLUDED
 
-        return higher
+def _dropping_one_more(cut: Edit) -> Edit:
+    """A filter that also excludes the least probable token that `cut` keeps."""
+
+    def drop(logits: Logits) -> None:
+        cut(logits)
+        kept = np.flatnonzero(np.isfinite(logits))
+        if len(kept) > 1 and not np.isnan(logits).any() and logits[kept].min() < logits[kept].max():
+            logits[kept[logits[kept].argmin()]] = EXCLUDED
+
+    return drop

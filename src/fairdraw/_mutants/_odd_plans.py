@@ -1,4 +1,4 @@
-"""Planners that are right and unlike the specification: other arithmetic, other ties, other ways to force a token.
+"""Planners that are correct and unlike the specification: other arithmetic, ties, or ways to force a token.
 
 The checks must pass every one of them. Each is what a real engine does, or could do, without being wrong.
 """
@@ -31,10 +31,7 @@ __all__ = ["ODD_BUT_RIGHT"]
 class _AllocatesThenCopies(LogitsPlanOracle):
     """A buffer of its own, filled by one `copy_`."""
 
-    def copied(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return torch.empty(logits.shape, dtype=torch.float32).copy_(logits)
 
 
@@ -61,7 +58,7 @@ class _AddsThePenaltiesUp(LogitsPlanOracle):
 
 
 class _AddsTheBiasInDouble(LogitsPlanOracle):
-    """And computes penalties and temperature there."""
+    """Penalties and temperature are computed in double, too."""
 
     arithmetic = odd_scanners._ComputesInDouble(0)
 
@@ -85,7 +82,7 @@ class _AddsTheBiasInDouble(LogitsPlanOracle):
 
 
 class _TouchesSeenTokensOnly(LogitsPlanOracle):
-    """A negative zero that nobody said stays one."""
+    """A negative zero of a token that was not seen stays one."""
 
     arithmetic = odd_scanners._TouchesSeenTokensOnly(0)
 
@@ -128,7 +125,7 @@ class _KeepsExactlyK(LogitsPlanOracle):
 
 
 class _KeepsAllThatTie(LogitsPlanOracle):
-    """Cuts at a logit, as kernels do that search for a threshold: whatever equals it stays."""
+    """Cuts at a logit, like kernels that search for a threshold: tokens that equal it stay."""
 
     def top_k_top_p(self, row: Row) -> Edit | None:
         params = row.params
@@ -171,7 +168,7 @@ class _ComparesLogitsForMinP(LogitsPlanOracle):
 
 
 class _FindsBadWordsInATrie(LogitsPlanOracle):
-    """All prefixes of bad words in one dict, asked about every suffix of the text."""
+    """All prefixes of bad words in one dict, looked up for every suffix of the text."""
 
     def bad_words(self, row: Row) -> Edit | None:
         ends: dict[tuple[int, ...], set[int]] = {}
@@ -214,7 +211,7 @@ class _KeepsBooks(LogitsPlanOracle):
 
 
 def _vectorised(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, vocab_size] float32
-    """Whole-batch torch operations, each of which makes a new tensor; nothing is ever copied or written in place."""
+    """Whole-batch torch operations, each of which makes a new tensor; there are no copies and no writes in place."""
     rows, logits = batch.rows(), batch.logits
     params = [batch.requests[row.request].params for row in rows]
     excluded = _excluded(batch, rows, setup.vocab_size)
@@ -223,7 +220,7 @@ def _vectorised(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, v
     if any(p.logit_bias for p in params):
         logits = logits.float() + _biases(params, setup.vocab_size)
     logits = _customised(logits, batch, rows, setup, invariant=False)
-    if any(_penalised(p) for p in params):
+    if any(p.penalised for p in params):
         logits = _with_penalties(logits.float(), batch, rows)
     forced = [_forced(batch.requests[row.request], row, batch, setup) for row in rows]
     if any(token is not None for token in forced):
@@ -268,11 +265,6 @@ def _customised(
         if wanted and processor.is_argmax_invariant() == invariant:
             logits = processor.apply(logits.float() + 0.0, wanted)
     return logits
-
-
-def _penalised(params: object) -> bool:
-    names = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-    return tuple(getattr(params, name) for name in names) != (0, 0, 1)
 
 
 def _with_penalties(
@@ -352,4 +344,4 @@ ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
     OraclePlanner("keeps books", _KeepsBooks),
     logits_planner(_vectorised, name="vectorised"),
 )
-"""Right planners of other making, with the capabilities that their making closes."""
+"""Correct planners of other making."""

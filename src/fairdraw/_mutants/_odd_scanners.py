@@ -1,4 +1,4 @@
-"""Scanners that are right and unlike the specification: other arithmetic, other bookkeeping, other forms of an answer.
+"""Scanners that are correct and unlike the specification: other arithmetic, bookkeeping, or forms of an answer.
 
 The checks must pass every one of them. Each is what a real engine does, or could do, without being wrong.
 """
@@ -7,167 +7,110 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fairdraw._mutants._lifecycle_scanners import Copy, Follower, PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw._mutants._lifecycle_scanners import (
+    Copy,
+    Follower,
+    PenaltiesFollower,
+    PenaltiesOf,
+    Scanner,
+    ThinkingFollower,
+    ThinkingOf,
+    combined,
+)
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability
 from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, Markers, Move, RowChanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw._mutants._lifecycle_scanners import _PenaltiesOf
-    from fairdraw._oracles.penalties import PenalisedRow
+    from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
 
 __all__ = ["ODD_BUT_RIGHT", "ODD_PENALTIES", "ODD_THINKING"]
 
 
-class _Arithmetic(PenaltiesFollower):
-    """The row's ingredients, for subclasses that combine them in another way."""
-
-    def penalise(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        counts = self.count(row.output_token_ids, len(logits))
-        seen = (self.count(row.prompt_token_ids, len(logits)) > 0) | (counts > 0)
-        return self.combined(logits, seen, counts, row)
-
-    def combined(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        seen: NDArray[np.bool_],  # [vocab_size] bool, in prompt or output
-        counts: NDArray[np.int64],  # [vocab_size] int64, in the output
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        raise NotImplementedError
-
-
-class _ComputesInDouble(_Arithmetic):
+class _ComputesInDouble(PenaltiesFollower):
     """One rounding at the end, from factors that were never rounded to float32."""
 
-    def combined(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        seen: NDArray[np.bool_],  # [vocab_size] bool
-        counts: NDArray[np.int64],  # [vocab_size] int64
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        wide, factors = logits.astype(np.float64), row.factors
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
+        counts, factors = self.count(row.output_token_ids, len(logits)), row.factors
+        seen = (self.count(row.prompt_token_ids, len(logits)) > 0) | (counts > 0)
+        wide = logits.astype(np.float64)
         wide = np.where(seen, np.where(wide > 0, wide / factors.repetition, wide * factors.repetition), wide)
         wide -= factors.frequency * counts + factors.presence * (counts > 0)
         return wide.astype(np.float32)
 
 
 class _DividesByTheRepetition(PenaltiesFollower):
-    """A quotient in place of a product with the reciprocal."""
+    """A quotient instead of a product with the reciprocal."""
 
-    def repeated(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        repetition: np.float32,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def repeated(self, logits: Logits, repetition: np.float32) -> Logits:
         return np.where(logits > 0, logits / repetition, logits * repetition)
 
 
-class _SubtractsTheSumOfPenalties(_Arithmetic):
+class _SubtractsTheSumOfPenalties(PenaltiesFollower):
     """Frequency and presence are added up before they are subtracted."""
 
-    def combined(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        seen: NDArray[np.bool_],  # [vocab_size] bool
-        counts: NDArray[np.int64],  # [vocab_size] int64
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+    def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
         frequency, presence = np.float32(row.factors.frequency), np.float32(row.factors.presence)
-        repeated -= frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32)
-        return repeated
+        return logits - (frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32))
 
 
-class _SubtractsPresenceFirst(_Arithmetic):
+class _SubtractsPresenceFirst(PenaltiesFollower):
     """The two penalties in the other order."""
 
-    def combined(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        seen: NDArray[np.bool_],  # [vocab_size] bool
-        counts: NDArray[np.int64],  # [vocab_size] int64
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
-        repeated -= np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
-        repeated -= np.float32(row.factors.frequency) * counts.astype(np.float32)
-        return repeated
+    def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
+        logits -= np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
+        logits -= np.float32(row.factors.frequency) * counts.astype(np.float32)
+        return logits
 
 
-class _AccumulatesPenalties(_Arithmetic):
-    """One float per token, to which the frequency penalty is added each time the token is said, as in SGLang."""
+class _AccumulatesPenalties(PenaltiesFollower):
+    """One float per token, to which the frequency penalty is added each time the token is emitted, as in SGLang."""
 
-    def combined(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        seen: NDArray[np.bool_],  # [vocab_size] bool
-        counts: NDArray[np.int64],  # [vocab_size] int64
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
         penalty = np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
         for token_id in row.output_token_ids:
             if token_id != PLACEHOLDER_TOKEN_ID:
                 penalty[token_id] += np.float32(row.factors.frequency)
-        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
-        repeated -= penalty
-        return repeated
+        return logits - penalty
 
 
 class _TouchesSeenTokensOnly(PenaltiesFollower):
     """A dict of counts: a token that was not seen is never read or written, so its zero keeps its sign."""
 
-    def penalise(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        said = Counter(i for i in row.output_token_ids if i != PLACEHOLDER_TOKEN_ID)
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
+        counts = Counter(i for i in row.output_token_ids if i != PLACEHOLDER_TOKEN_ID)
         repetition, penalised = np.float32(row.factors.repetition), logits.copy()
-        for token_id in {*said, *row.prompt_token_ids}:
+        for token_id in {*counts, *row.prompt_token_ids}:
             one = logits[token_id : token_id + 1]
             penalised[token_id] = self.repeated(one, repetition)[0] if repetition != 1 else one[0]
-        for token_id, count in said.items():
+        for token_id, count in counts.items():
             penalised[token_id] -= np.float32(row.factors.frequency) * np.float32(count)
             penalised[token_id] -= np.float32(row.factors.presence)
         return penalised
 
 
-class _AddsZeroToTheRest(_Arithmetic):
+class _AddsZeroToTheRest(PenaltiesFollower):
     """Adds a dense row of negated penalties, so that a negative zero elsewhere loses its sign."""
 
-    def combined(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        seen: NDArray[np.bool_],  # [vocab_size] bool
-        counts: NDArray[np.int64],  # [vocab_size] int64
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        repeated = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+    def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
         penalties = np.zeros(len(logits), np.float32)
         penalties[counts > 0] -= np.float32(row.factors.presence)
         penalties -= np.where(counts > 0, np.float32(row.factors.frequency) * counts.astype(np.float32), np.float32(0))
-        return repeated + penalties
+        return logits + penalties
 
 
 class _KeepsSortedTokens(PenaltiesFollower):
     """Counts by bisection in a sorted list."""
 
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
         known = sorted(i for i in token_ids if 0 <= i < vocab_size)
         return np.array([bisect_right(known, i) - bisect_left(known, i) for i in range(vocab_size)], np.int64)
 
@@ -175,65 +118,72 @@ class _KeepsSortedTokens(PenaltiesFollower):
 class _CountsInInt16OnTheHost(PenaltiesFollower):
     """Makes a small tensor of counts on the host for every row of every step."""
 
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
         counts = torch.zeros(vocab_size, dtype=torch.int16)
         known = torch.tensor([i for i in token_ids if 0 <= i < vocab_size], dtype=torch.int64)
         counts.scatter_add_(0, known, torch.ones(len(known), dtype=torch.int16))
         return counts.numpy().astype(np.int64)
 
 
-class _AnotherSession:
-    """A session in front of a follower's own; subclasses change one thing."""
-
-    def __init__(self, inner: _PenaltiesOf) -> None:
-        self.inner, self.follower = inner, inner.follower
-
-    def sync(self, changes: RowChanges) -> None:
-        self.inner.sync(changes)
-
-    def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-        return self.inner.penalise(logits, batch)
-
-    def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
-        return self.inner.penalise_drafts(logits, batch)
-
-
 class _ReturnsNewTensors(PenaltiesFollower):
-    """Leaves the given logits alone, and answers with a view of a larger buffer of its own."""
+    """Leaves the given logits unchanged, and answers with a view of a larger buffer of its own."""
 
-    class _Session(_AnotherSession):
-        def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
-            return _in_a_buffer(self.inner.penalise(logits.clone(), batch))
+    class _Session(PenaltiesOf):
+        def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
+            buffer = torch.full((len(logits) + 1, logits.shape[1] + 3), 7.0)
+            view = buffer[: len(logits), : logits.shape[1]]
+            return view.copy_(super().penalised(logits.clone(), rows))
 
-        def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
-            return _in_a_buffer(self.inner.penalise_drafts(logits.clone(), batch))
-
-    def session(self) -> _PenaltiesOf:
-        return self._Session(super().session())  # type: ignore[return-value]  # of the same form
-
-
-def _in_a_buffer(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-) -> Tensor:  # [num_rows, vocab_size] float32, not contiguous
-    buffer = torch.full((len(logits) + 1, logits.shape[1] + 3), 7.0)
-    view = buffer[: len(logits), : logits.shape[1]]
-    return view.copy_(logits)
+    def session(self) -> PenaltiesOf:
+        return self._Session(self)
 
 
 class _ReadsInBothCalls(PenaltiesFollower):
-    """Looks for repaired placeholders again before it penalises draft rows."""
+    """Reads repaired placeholders again before it penalises draft rows."""
 
-    class _Session(_AnotherSession):
+    class _Session(PenaltiesOf):
         def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
             self.follower.follow(batch)
-            return self.inner.penalise_drafts(logits, batch)
+            return super().penalise_drafts(logits, batch)
 
-    def session(self) -> _PenaltiesOf:
-        return self._Session(super().session())  # type: ignore[return-value]  # of the same form
+    def session(self) -> PenaltiesOf:
+        return self._Session(self)
+
+
+class _GoesThroughRowsBackwards(PenaltiesFollower):
+    """Reads the last row first."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        self.rows = dict(sorted(self.rows.items(), reverse=True))
+        super().follow(batch)
+
+
+class _ReadsPenalisedRowsOnly(PenaltiesFollower):
+    """Leaves requests without penalties unread."""
+
+    def reads(self, copy: Copy) -> bool:
+        return bool(copy.entered.params.penalised)
+
+
+class _ReadsBudgetedRowsOnly(ThinkingFollower):
+    """Leaves requests without a budget unread."""
+
+    def reads(self, copy: Copy) -> bool:
+        return copy.entered.params.thinking_token_budget is not None
+
+
+# Ways to follow that both contracts have.
+
+
+class _RecountsEverything(Follower):
+    """Reads everything anew in each step."""
+
+    def standing(self, copy: Copy) -> int:
+        return 0
 
 
 class _FollowsLate(Follower):
-    """Changes of rows wait in a queue until somebody asks for an answer."""
+    """Changes of rows are queued until an answer is needed."""
 
     def __init__(self, *setting: object) -> None:
         super().__init__(*setting)
@@ -249,34 +199,18 @@ class _FollowsLate(Follower):
 
 
 class _RebuildsAfterEveryChange(Follower):
-    """Forgets what it read whenever any row changes."""
+    """Discards what it read whenever any row changes."""
 
     def sync(self, changes: RowChanges) -> None:
         super().sync(changes)
         self.rows = {row: Copy(copy.entered) for row, copy in self.rows.items()}
 
 
-class _FollowsLatePenalties(_FollowsLate, PenaltiesFollower):
-    pass
-
-
-class _RebuildsPenalties(_RebuildsAfterEveryChange, PenaltiesFollower):
-    pass
-
-
-class _FollowsLateThinking(_FollowsLate, ThinkingFollower):
-    pass
-
-
-class _RebuildsThinking(_RebuildsAfterEveryChange, ThinkingFollower):
-    pass
-
-
 class _DenseCounts:
-    """Nothing of the specification: a matrix of counts with a row per request, which moves as the requests move.
+    """Shares no code with the specification: a matrix of counts with a row per request, moved as the requests move.
 
-    All rows are counted, penalised or not, and answered for in one vectorised pass in place. What may still change at
-    the end of an output is not counted but looked at anew.
+    All rows are counted, penalised or not, and penalised in one vectorised pass in place. Placeholders at the end of an
+    output are read again in each step.
     """
 
     def __init__(self, vocab_size: int) -> None:
@@ -348,7 +282,7 @@ class _DenseCounts:
 
 
 class _ScansFromTheEnd(ThinkingFollower):
-    """Looks for the last end marker first, and for the start that opened what is after it."""
+    """Searches the last end marker first, then the start marker that opened the section after it."""
 
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
         text = (*prompt, *output)
@@ -364,7 +298,7 @@ class _ScansFromTheEnd(ThinkingFollower):
 
 
 class _KeepsAStatePerToken(ThinkingFollower):
-    """One look at each token: the state after every token is kept, and a cut takes states off the end."""
+    """Reads each token once: the state after every token is kept, and a cut removes states from the end."""
 
     def __init__(self, markers: Markers) -> None:
         super().__init__(markers)
@@ -387,7 +321,7 @@ class _KeepsAStatePerToken(ThinkingFollower):
 
 
 class _ReadsWhenItMatters(ThinkingFollower):
-    """A text that is shorter than the budget cannot have spent it, so nobody reads it yet."""
+    """A text that is shorter than the budget cannot have spent it, so it is not read yet."""
 
     def follow(self, batch: LiveBatch) -> None:
         for row, request in enumerate(batch.requests):
@@ -406,28 +340,34 @@ class _ReadsWhenItMatters(ThinkingFollower):
 
 
 class _OddAnswers(ThinkingFollower):
-    """Answers about every row, the last one first, later positions first, in NumPy's numbers."""
+    """Answers for every row, the last one first, later positions first, in NumPy's numbers; shows no state."""
 
-    class _Session:
-        def __init__(self, follower: _OddAnswers) -> None:
-            self.inner = ThinkingFollower.session(follower)
-            self.sync = self.inner.sync
+    class _Session(ThinkingOf):
+        think_counts = None  # type: ignore[assignment]  # as if it were not there
 
-        def forced(self, batch: LiveBatch) -> dict[np.int64, tuple[tuple[np.int64, np.int32], ...]]:
-            found = self.inner.forced(batch)
+        def forced(self, batch: LiveBatch) -> Any:  # Any: another form of the same answers
+            found = super().forced(batch)
             return {
                 np.int64(row): tuple((np.int64(i), np.int32(token)) for i, token in reversed(found.get(row, [])))
                 for row in reversed(range(len(batch.requests)))
             }
 
-    def session(self) -> _OddAnswers._Session:  # type: ignore[override]  # another form of the same answers
+    def session(self) -> ThinkingOf:
         return self._Session(self)
 
 
 _RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "reads everything anew when rows change"})
 _HIDES = Capabilities({Capability.VISIBLE_STATE: "does not count what it need not"})
+_WAYS = (
+    ("recounts everything", _RecountsEverything, _RESCANS),
+    ("follows late", _FollowsLate, Capabilities()),
+    ("rebuilds after every change", _RebuildsAfterEveryChange, _RESCANS),
+)
 
 ODD_PENALTIES: tuple[Scanner, ...] = (
+    *(Scanner(name, combined(way, PenaltiesFollower), "penalties", capabilities=can) for name, way, can in _WAYS),
+    Scanner("goes through rows backwards", _GoesThroughRowsBackwards, "penalties"),
+    Scanner("reads penalised rows only", _ReadsPenalisedRowsOnly, "penalties"),
     Scanner("computes in double", _ComputesInDouble, "penalties"),
     Scanner("divides by the repetition", _DividesByTheRepetition, "penalties"),
     Scanner("subtracts the sum of penalties", _SubtractsTheSumOfPenalties, "penalties"),
@@ -439,19 +379,17 @@ ODD_PENALTIES: tuple[Scanner, ...] = (
     Scanner("counts in int16 on the host", _CountsInInt16OnTheHost, "penalties"),
     Scanner("returns new tensors", _ReturnsNewTensors, "penalties"),
     Scanner("reads in both calls", _ReadsInBothCalls, "penalties"),
-    Scanner("follows late", _FollowsLatePenalties, "penalties"),
-    Scanner("rebuilds after every change", _RebuildsPenalties, "penalties", capabilities=_RESCANS),
     Scanner("dense counts", _DenseCounts, "penalties"),
 )
 
 ODD_THINKING: tuple[Scanner, ...] = (
+    *(Scanner(name, combined(way, ThinkingFollower), "thinking_budget", capabilities=can) for name, way, can in _WAYS),
+    Scanner("reads rows with a budget only", _ReadsBudgetedRowsOnly, "thinking_budget"),
     Scanner("scans from the end", _ScansFromTheEnd, "thinking_budget"),
     Scanner("keeps a state per token", _KeepsAStatePerToken, "thinking_budget"),
     Scanner("reads when it matters", _ReadsWhenItMatters, "thinking_budget", capabilities=_HIDES),
     Scanner("odd answers", _OddAnswers, "thinking_budget"),
-    Scanner("follows late", _FollowsLateThinking, "thinking_budget"),
-    Scanner("rebuilds after every change", _RebuildsThinking, "thinking_budget", capabilities=_RESCANS),
 )
 
 ODD_BUT_RIGHT: tuple[Scanner, ...] = (*ODD_PENALTIES, *ODD_THINKING)
-"""Right scanners of other making, with the capabilities that their making closes."""
+"""Correct scanners of other making, with the capabilities that they do not support."""

@@ -1,4 +1,4 @@
-"""Wrong planners of the logits-plan contract, one fault each; and odd ones that are right."""
+"""Wrong planners of the logits-plan contract, one fault each; and odd ones that are correct."""
 
 from __future__ import annotations
 
@@ -30,32 +30,26 @@ MUTANTS: tuple[Mutant, ...] = tuple(
 
 
 def right() -> OraclePlanner:
-    """The specification as a planner: what every mutant would be without its fault."""
+    """The specification as a planner: every mutant without its fault."""
     return OraclePlanner("oracle", LogitsPlanOracle)
 
 
 class _AlwaysCopies(LogitsPlanOracle):
-    """Right about every value, and says that it copies."""
+    """Computes every value correctly, and declares that it copies."""
 
-    def untouched(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def untouched(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return self.copied(logits)
 
 
 class _WorksInPlace(LogitsPlanOracle):
-    """Writes into float32 logits, and says so."""
+    """Writes into float32 logits, and declares it."""
 
-    def copied(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-    ) -> Tensor:  # [num_rows, vocab_size] float32
+    def copied(self, logits: Tensor) -> Tensor:  # [num_rows, vocab_size] float32, both
         return logits.to(torch.float32).contiguous()
 
 
 class _GoesThroughRowsBackwards(LogitsPlanOracle):
-    """The last row first: no row waits for another."""
+    """The last row first: no row depends on another."""
 
     def edits(self, name: str, rows: Sequence[Row]) -> list[tuple[int, Edit]]:
         return super().edits(name, rows[::-1])
@@ -73,4 +67,4 @@ ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
     OraclePlanner("goes through rows backwards", _GoesThroughRowsBackwards),
     *_odd_plans.ODD_BUT_RIGHT,
 )
-"""Right planners of other making, with the capabilities that their making closes."""
+"""Correct planners of other making, with the capabilities that they do not support."""

@@ -1,4 +1,4 @@
-"""Wrong scanners of the penalties contract, one fault each; and odd ones that are right."""
+"""Wrong scanners of the penalties contract, one fault each; and odd ones that are correct."""
 
 from __future__ import annotations
 
@@ -7,46 +7,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from fairdraw._mutants import _following as following
+from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, mutant_follower
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_scanners import ODD_PENALTIES
+from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import PenalisedRow, penalised_intervals
-from fairdraw.protocols import Capabilities, Capability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
+    from fairdraw._oracles.penalties import Counts, Logits
+    from fairdraw.protocols._lifecycle import LiveRequest
 
 __all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 def right() -> Scanner:
-    """The specification behind a copy of every history: what each mutant would be without its fault."""
+    """The specification behind a copy of every history: every mutant without its fault."""
     return Scanner("oracle", PenaltiesFollower, "penalties")
-
-
-def _following_faults() -> tuple[Mutant, ...]:
-    """Every way to follow wrongly, with the oracle's own arithmetic behind it."""
-    reading = following.RescansFromTheStart
-    kinds = [getattr(following, name) for name in following.__all__]
-    return tuple(
-        mutant_follower("PEN103" if kind is reading else "PEN104" if kind is following.Trusting else "PEN101")(
-            type(kind.__name__, (kind, PenaltiesFollower), {"__doc__": kind.__doc__})
-        )
-        for kind in kinds
-    )
 
 
 @mutant_follower("PEN101")
 class CountsPlaceholders(PenaltiesFollower):
     """-1 is an index like any other, and hits the last token of the vocabulary."""
 
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
         counts = np.zeros(vocab_size, np.int64)
         np.add.at(counts, np.array(token_ids, np.int64), 1)
         return counts
@@ -72,9 +60,9 @@ class ForgetsThePrompt(PenaltiesFollower):
 
 @mutant_follower("PEN101")
 class FrequencyIgnoresMultiplicity(PenaltiesFollower):
-    """A token that was said twice is penalised once: a set where a count is needed."""
+    """A token that was emitted twice is penalised once: a set where a count is needed."""
 
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
         return np.minimum(super().count(token_ids, vocab_size), 1)
 
 
@@ -82,11 +70,7 @@ class FrequencyIgnoresMultiplicity(PenaltiesFollower):
 class RepeatsOnTheWrongSign(PenaltiesFollower):
     """Negative logits are divided, positive ones multiplied: repetition is rewarded."""
 
-    def repeated(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        repetition: np.float32,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def repeated(self, logits: Logits, repetition: np.float32) -> Logits:
         return np.where(logits < 0, logits * (np.float32(1) / repetition), logits * repetition)
 
 
@@ -100,7 +84,7 @@ class DraftRowsShareOnePrefix(PenaltiesFollower):
 
 @mutant_follower("PEN101")
 class DraftRowsSeeTheirOwnDraft(PenaltiesFollower):
-    """The token that a row is about to judge is penalised as if it had been said."""
+    """The token that a row verifies is penalised as if it had been emitted."""
 
     def draft_rows(self, row: PenalisedRow, drafts: Sequence[int]) -> list[PenalisedRow]:
         return [self.bonus_row(row, drafts[: position + 1]) for position in range(len(drafts))]
@@ -127,13 +111,9 @@ class TakesTheFactorsOfTheFirstRow(PenaltiesFollower):
 
 
 class _OffInOneToken(PenaltiesFollower):
-    """Right but for one token of a penalised row, which `moved` puts elsewhere."""
+    """Correct but for one token of a penalised row, which `moved` changes."""
 
-    def penalise(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
         penalised = super().penalise(logits, row)
         is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
         may_be = penalised_intervals(Intervals.exactly(logits), row)
@@ -162,7 +142,7 @@ class IsFourUlpsBeyondRounding(_OffInOneToken):
 
 @mutant_follower("PEN101")
 class MovesAnUnseenTokenByOneUlp(_OffInOneToken):
-    """A token that nobody said is not penalised, so nothing rounds it."""
+    """A token that was never emitted is not penalised, so nothing rounds it."""
 
     def concerned(self, is_seen: NDArray[np.bool_], may_be: Intervals) -> NDArray[np.bool_]:  # [vocab_size] bool
         return ~is_seen
@@ -173,7 +153,7 @@ class MovesAnUnseenTokenByOneUlp(_OffInOneToken):
 
 @mutant_follower("PEN101")
 class FlipsASign(_OffInOneToken):
-    """Of a zero it would not matter; of a number it does."""
+    """The sign of a zero does not matter; that of another number does."""
 
     def moved(self, logit: np.float32, highest: float) -> np.float32:
         return -logit
@@ -183,54 +163,14 @@ class FlipsASign(_OffInOneToken):
 class PenalisesInBfloat16(PenaltiesFollower):
     """Penalised logits are kept with 8 bits."""
 
-    def penalise(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
         penalised = super().penalise(logits, row)
         is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
         rounded = torch.from_numpy(penalised).to(torch.bfloat16).float().numpy()
         return np.where(is_seen, rounded, penalised)
 
 
-class _RecountsEverything(PenaltiesFollower):
-    """Reads everything anew in each step."""
-
-    def standing(self, copy: Copy) -> int:
-        return 0
-
-
-class _GoesThroughRowsBackwards(PenaltiesFollower):
-    """Reads the last row first."""
-
-    def follow(self, batch: LiveBatch) -> None:
-        for row, request in enumerate(batch.requests):
-            self.recognise(row, request)
-        for row in sorted(self.rows, reverse=True):
-            self.advance(self.rows[row])
-
-
-class _ReadsLate(PenaltiesFollower):
-    """Leaves requests without penalties unread."""
-
-    def follow(self, batch: LiveBatch) -> None:
-        for row, request in enumerate(batch.requests):
-            self.recognise(row, request)
-            if request.params.penalised:
-                self.advance(self.rows[row])
-
-
-_RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "recounts everything in every step"})
-
-ODD_BUT_RIGHT: tuple[Scanner, ...] = (
-    Scanner("recounts everything", _RecountsEverything, "penalties", capabilities=_RESCANS),
-    Scanner("goes through rows backwards", _GoesThroughRowsBackwards, "penalties"),
-    Scanner("reads penalised rows only", _ReadsLate, "penalties"),
-    *ODD_PENALTIES,
-)
-
 MUTANTS: tuple[Mutant, ...] = (
-    *_following_faults(),
+    *following_mutants(PenaltiesFollower, "PEN"),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),
 )

@@ -1,14 +1,13 @@
-"""Wrong scanners of the thinking-budget contract, one fault each; and odd ones that are right."""
+"""Wrong scanners of the thinking-budget contract, one fault each; and odd ones that are correct."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fairdraw._mutants import _following as following
+from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, Scanner, ThinkingFollower, mutant_follower
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_scanners import ODD_THINKING
-from fairdraw.protocols import Capabilities, Capability
+from fairdraw._mutants._odd_scanners import ODD_THINKING as ODD_BUT_RIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,25 +18,13 @@ __all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 def right() -> Scanner:
-    """The specification behind a copy of every history: what each mutant would be without its fault."""
+    """The specification behind a copy of every history: every mutant without its fault."""
     return Scanner("oracle", ThinkingFollower, "thinking_budget")
-
-
-def _following_faults() -> tuple[Mutant, ...]:
-    """Every way to follow wrongly, with the oracle's own decisions behind it."""
-    reading = following.RescansFromTheStart
-    kinds = [getattr(following, name) for name in following.__all__]
-    return tuple(
-        mutant_follower("THK103" if kind is reading else "THK104" if kind is following.Trusting else "THK101")(
-            type(kind.__name__, (kind, ThinkingFollower), {"__doc__": kind.__doc__})
-        )
-        for kind in kinds
-    )
 
 
 @mutant_follower("THK101", "THK102")
 class MissesAMarkerAcrossTheWindowEdge(ThinkingFollower):
-    """Markers are looked for among the new tokens alone; one that began in the last step is never seen."""
+    """Markers are searched among the new tokens alone; one that began in the last step is never found."""
 
     def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
         self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in (0, *copy.edges)}
@@ -91,7 +78,7 @@ class CutsALongEndMarker(ThinkingFollower):
 
 @mutant_follower("THK101")
 class BeginsTheEndMarkerAnew(ThinkingFollower):
-    """Nobody remembers how much of the end marker has been said: its first token is forced for ever."""
+    """How much of the end marker was emitted is not remembered: its first token is forced for ever."""
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
         return None if super().next_token(prompt, output, budget) is None else self.end[0]
@@ -115,7 +102,7 @@ class PlaceholdersTakeNoRoom(ThinkingFollower):
 
 @mutant_follower("THK101")
 class ForcesTheRowOfTheNeighbour(ThinkingFollower):
-    """Rows are numbered among those with a budget, and not in the batch."""
+    """Rows are numbered among those with a budget instead of in the batch."""
 
     def follow(self, batch: LiveBatch) -> None:
         super().follow(batch)
@@ -129,7 +116,7 @@ class ForcesTheRowOfTheNeighbour(ThinkingFollower):
 
 @mutant_follower("THK101")
 class ForcesOnlyTheFirstPosition(ThinkingFollower):
-    """Drafts are no tokens to it: a budget that is spent within them is overspent."""
+    """Drafts are not counted: a budget that is spent within them is overspent."""
 
     def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
         return [pair for pair in super().decide(copy, request) if pair[0] == 0]
@@ -148,7 +135,7 @@ class ForcesAfterARejectedDraft(ThinkingFollower):
 
 @mutant_follower("THK101", "THK102")
 class AnyStartRenewsTheBudget(ThinkingFollower):
-    """A model that says the start marker again, inside of a section, gets its budget anew."""
+    """A model that emits the start marker again inside a section gets its budget anew."""
 
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
         return super().think_count((*prompt, *output), ())
@@ -163,32 +150,7 @@ class ShowsOneThoughtTooMany(ThinkingFollower):
         return None if count is None else count + 1
 
 
-class _RecountsEverything(ThinkingFollower):
-    """Reads everything anew in each step."""
-
-    def standing(self, copy: Copy) -> int:
-        return 0
-
-
-class _ReadsBudgetedRowsOnly(ThinkingFollower):
-    """Leaves requests without a budget unread."""
-
-    def follow(self, batch: LiveBatch) -> None:
-        for row, request in enumerate(batch.requests):
-            self.recognise(row, request)
-            if request.params.thinking_token_budget is not None:
-                self.advance(self.rows[row])
-
-
-_RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "recounts everything in every step"})
-
-ODD_BUT_RIGHT: tuple[Scanner, ...] = (
-    Scanner("recounts everything", _RecountsEverything, "thinking_budget", capabilities=_RESCANS),
-    Scanner("reads rows with a budget only", _ReadsBudgetedRowsOnly, "thinking_budget"),
-    *ODD_THINKING,
-)
-
 MUTANTS: tuple[Mutant, ...] = (
-    *_following_faults(),
+    *following_mutants(ThinkingFollower, "THK"),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),
 )

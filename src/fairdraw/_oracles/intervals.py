@@ -1,8 +1,8 @@
-"""Intervals of float64 numbers that hold whatever float32 arithmetic, in any order, can make of a logit.
+"""Intervals of float64 numbers that contain every result of float32 arithmetic, in any order, on a logit.
 
-An interval starts as the exact logit. Each operation is applied to both ends in float64, whose own rounding is nothing
-here, and then widens the interval by what its float32 roundings can be wrong by: a count of roundings times
-`UNIT_ROUNDOFF` times the largest number that is rounded. What is not operated on stays exact.
+An interval starts as the exact logit. Each operation is applied to both ends in float64, whose own rounding is
+negligible here. It then widens the interval by the largest error of its float32 roundings: their number times
+`UNIT_ROUNDOFF` times the largest number that is rounded. Logits without an operation stay exact.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Intervals:
 
     @property
     def width(self) -> Float64s:  # [..., vocab_size] float64
-        """How far two right answers may be apart; 0 where an end is not finite."""
+        """How far two correct answers may be apart; 0 where an end is not finite."""
         finite = np.isfinite(self.low) & np.isfinite(self.high)
         return np.subtract(self.high, self.low, out=np.zeros_like(self.low), where=finite)
 

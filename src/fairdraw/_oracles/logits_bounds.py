@@ -1,4 +1,4 @@
-"""What a logits plan that promises no rounding may answer: intervals of logits, and tokens that may go either way.
+"""What a logits plan without a declared rounding may answer: intervals of logits, and tokens that may go either way.
 
 The steps are those of `LogitsPlanOracle`, on intervals in place of numbers. A filter then knows three kinds of tokens:
 those that it must keep, those that it must exclude, and *optional* ones, which rounding or a tie puts on either side of
@@ -34,7 +34,7 @@ _ROUNDINGS = 4
 _IMPOSSIBLE = 104.0
 """A token whose logit is this much lower than another's has a float32 probability of 0: exp(-104) < 2**-150."""
 _UNFORCEABLE = 1e8
-"""The logit of a forced token need not win against such numbers: 1e9 is vLLM's, divided by a temperature."""
+"""The logit of a forced token need not exceed such numbers: vLLM's is 1e9, divided by a temperature."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +44,10 @@ class RowBounds:
     Args:
         may_be: Where each logit may lie.
         optional: Tokens that may also be excluded. `[vocab_size] bool`
-        unruled: Tokens of a row without a distribution that passed a filter: nothing is asked. `[vocab_size] bool`
+        unruled: Tokens of a row without a distribution after a filter: nothing is required. `[vocab_size] bool`
         least: How many tokens are not excluded, at least.
         most: How many of tokens that tie at an edge are not excluded, at most, if some of them are; `None`: any number.
-        forced: The token that all others must be impossible beside.
+        forced: The only token that may be possible.
     """
 
     may_be: Intervals
@@ -61,7 +61,7 @@ class RowBounds:
     def given(
         logits: Float32s,  # [vocab_size] float32
     ) -> RowBounds:
-        """A row that no processor has seen."""
+        """A row before any processor."""
         nothing = np.zeros(len(logits), bool)
         return RowBounds(Intervals.exactly(logits), nothing, nothing)
 
@@ -69,7 +69,7 @@ class RowBounds:
         self,
         found: Float32s,  # [vocab_size] float32
     ) -> Bools:  # [vocab_size] bool
-        """Whether each logit is right."""
+        """Whether each logit is correct."""
         if self.forced is not None:
             return self._hold_forced(found, self.forced)
         is_excluded = np.isneginf(found)
@@ -81,11 +81,8 @@ class RowBounds:
             right &= ~self._torn(is_excluded)
         return right
 
-    def _torn(
-        self,
-        is_excluded: Bools,  # [vocab_size] bool
-    ) -> Bools:  # [vocab_size] bool
-        """Tokens that were kept though others that tie with them were not."""
+    def _torn(self, is_excluded: Bools) -> Bools:  # [vocab_size] bool, both
+        """Tokens that were kept although others that tie with them were not."""
         low, high = self.may_be.low, self.may_be.high
         ties = (low[:, None] == low[None, :]) & (high[:, None] == high[None, :])
         torn: Bools = (ties & (self.optional & is_excluded)[None, :]).any(axis=1) & ~is_excluded
@@ -96,7 +93,7 @@ class RowBounds:
         found: Float32s,  # [vocab_size] float32
         forced: int,
     ) -> Bools:  # [vocab_size] bool
-        """Every other token is impossible, if only by its probability."""
+        """Every other token is impossible, at least by its probability."""
         right: Bools = found <= found[forced] - np.float32(_IMPOSSIBLE)
         right |= np.isneginf(found) | (self.may_be.high >= _UNFORCEABLE) | (np.isnan(self.may_be.low) & np.isnan(found))
         right[forced] = bool(np.isfinite(found[forced]))
@@ -107,7 +104,7 @@ class RowBounds:
         found: Float32s,  # [vocab_size] float32
         other: Float32s,  # [vocab_size] float32
     ) -> Bools:  # [vocab_size] bool
-        """Whether two answers may both be right, where neither needs to be."""
+        """Whether two answers may both be correct, if neither is the specification."""
         if self.forced is not None:
             return (self.hold(found) & self.hold(other)) | alike(found, other)
         excluded = np.isneginf(found) | np.isneginf(other)
@@ -145,19 +142,17 @@ class RowBounds:
 
     def penalised(self, row: Row, text: list[int]) -> RowBounds:
         params = row.params
-        factors = PenaltyFactors(params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
-        return replace(
-            self, may_be=penalised_intervals(self.may_be, PenalisedRow(row.asked.prompt_token_ids, text, factors))
-        )
+        penalised = PenalisedRow(row.asked.prompt_token_ids, text, PenaltyFactors(*params.factors))
+        return replace(self, may_be=penalised_intervals(self.may_be, penalised))
 
     @property
     def is_invalid(self) -> bool:
-        """Softmax gives no distribution: a filter has nothing to go by."""
+        """Softmax gives no distribution, so filters are undefined."""
         high = self.may_be.high
         return bool(np.isnan(high).any() or np.isposinf(high).any() or np.isneginf(high).all())
 
     def without_rule(self) -> RowBounds:
-        """What a filter makes of a row without a distribution: anything, but for tokens that are excluded."""
+        """After a filter, a row without a distribution may be anything, except for excluded tokens."""
         return replace(self, unruled=self.unruled | ~np.isneginf(self.may_be.high))
 
     def filtered(self, kept: Bools, excluded: Bools, least: int, most: int | None = None) -> RowBounds:
@@ -219,9 +214,7 @@ class RowBounds:
         return greater.astype(np.float64)
 
 
-def _greatest_of_others(
-    high: Float64s,  # [vocab_size] float64
-) -> Float64s:  # [vocab_size] float64
+def _greatest_of_others(high: Float64s) -> Float64s:  # [vocab_size] float64, both
     """Per token, the greatest number of another."""
     greatest, second = np.sort(high)[::-1][:2] if len(high) > 1 else (high[0], -np.inf)
     return np.where(np.arange(len(high)) == high.argmax(), second, greatest)
@@ -275,7 +268,7 @@ class _Bounding:
         return before.without_rule() if before.is_invalid else before.over_min_p(row.params.min_p)
 
     def cut_by_top_k_and_top_p(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
-        """A row of a request without filters passes those of its batch, too, which then keep what has probability."""
+        """The batch's filters also apply to a request without filters, and keep every token with a probability."""
         uses_top_k = not row.is_greedy and 0 < row.params.top_k < row.vocab_size
         top_p = 1.0 if row.is_greedy else row.params.top_p
         if before.forced is not None:

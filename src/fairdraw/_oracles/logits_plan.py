@@ -1,10 +1,10 @@
 """The logits-plan contract, executable: what each row sees, what each processor does to it, and in which order.
 
-A processor looks at a row and answers with an *edit*, or with `None` if it has no work there. If nobody has work, the
-logits come back as they are. Otherwise they are copied once, in float32, and the edits follow in order.
+For each row a processor returns an *edit*, or `None` if it has no work there. If no processor has work, the same logits
+are returned. Otherwise they are copied once, in float32, and the edits follow in order.
 
-Numbers are NumPy float32. Only softmax, running sums and the order of ties are torch's: they hang on the order of
-addition and on the sort, and the contract is that of vLLM's torch code.
+Numbers are NumPy float32. Only softmax, running sums and the order of ties are torch's: they depend on the order of
+addition and on the sort, and the contract follows vLLM's torch code.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True)
 class Row:
-    """One row of logits and everything that may decide about it."""
+    """One row of logits and everything that its processing depends on."""
 
     index: int
     request: int
@@ -102,17 +102,11 @@ class LogitsPlanOracle:
                 numbers[:] = processor.apply(processed, seen).numpy()
         return processed
 
-    def untouched(
-        self,
-        logits: torch.Tensor,  # [num_rows, vocab_size] float32
-    ) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def untouched(self, logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size] float32, both
         """The very same tensor."""
         return logits
 
-    def copied(
-        self,
-        logits: torch.Tensor,  # [num_rows, vocab_size] float32
-    ) -> torch.Tensor:  # [num_rows, vocab_size] float32
+    def copied(self, logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size] float32, both
         """The one copy."""
         return logits.to("cpu", torch.float32, copy=True, memory_format=torch.contiguous_format)
 
@@ -146,7 +140,7 @@ class LogitsPlanOracle:
     # Who has work where.
 
     def edits(self, name: str, rows: Sequence[Row]) -> list[tuple[int, Edit]]:
-        """Row indices and edits of one processor; temperature and filters concern no batch that is all greedy."""
+        """Row indices and edits of one processor."""
         method: Callable[[Row], Edit | None] = getattr(self, name, lambda row: None)
         answers = [(row.index, method(row)) for row in rows]
         return [(index, edit) for index, edit in answers if edit is not None]
@@ -154,7 +148,7 @@ class LogitsPlanOracle:
     def customs(
         self, name: str, rows: Sequence[Row], setup: PlanSetup
     ) -> list[tuple[CustomLogitsProcessor, list[RowOfRequest]]]:
-        """Custom processors that run at this place, each with the rows that want it."""
+        """Custom processors that run at this place, each with the rows that use it."""
         from fairdraw.protocols._logits_plan import RowOfRequest
 
         place = {"custom": False, "custom_for_random": True}.get(name)
@@ -202,10 +196,10 @@ class LogitsPlanOracle:
 
     def penalties(self, row: Row) -> Edit | None:
         params = row.params
-        factors = PenaltyFactors(params.presence_penalty, params.frequency_penalty, params.repetition_penalty)
-        if factors == PenaltyFactors():
+        if not params.penalised:
             return None
-        penalised = PenalisedRow(row.asked.prompt_token_ids, self.text_for_penalties(row), factors)
+        text = self.text_for_penalties(row)
+        penalised = PenalisedRow(row.asked.prompt_token_ids, text, PenaltyFactors(*params.factors))
 
         def penalise(logits: Logits) -> None:
             logits[:] = self.arithmetic.penalise(logits, penalised)
@@ -250,8 +244,8 @@ class LogitsPlanOracle:
     def top_k_top_p(self, row: Row) -> Edit | None:
         """Top-k first; top-p then looks at what it left.
 
-        As soon as one request of the batch uses a filter, all rows pass it. That shows for top-p alone, which even at 1
-        excludes tokens whose probability is exactly 0.
+        As soon as one request of the batch uses a filter, it is applied to all rows. This matters for top-p only, which
+        even at 1 excludes tokens whose probability is exactly 0.
         """
         if not (row.batch_uses_top_k or row.batch_uses_top_p):
             return None
@@ -290,7 +284,7 @@ def keep_top_p(
     logits: Logits,  # [vocab_size] float32
     top_p: float,
 ) -> None:
-    """From the small end on, tokens are excluded while their sum is at most `1 - top_p`; the greatest is kept.
+    """Tokens are excluded, the least probable first, while their sum is at most `1 - top_p`; the greatest is kept.
 
     Which of several equal logits comes first is left to torch's sort, which is not stable.
     """
@@ -301,16 +295,14 @@ def keep_top_p(
     logits[ascending[tail]] = EXCLUDED
 
 
-def softmax(
-    logits: Logits,  # [vocab_size] float32
-) -> Logits:  # [vocab_size] float32
+def softmax(logits: Logits) -> Logits:  # [vocab_size] float32, both
     return torch.from_numpy(logits).softmax(0).numpy()
 
 
 def process(
     batch: LogitsBatch, setup: PlanSetup, rounding: Rounding = Rounding.FREE
 ) -> torch.Tensor:  # [num_rows, vocab_size] float32
-    """The specification, with the bits that `rounding` promises; those of vLLM's torch code if none are promised."""
+    """The specification with the bits that `rounding` declares; those of vLLM's torch code if none are declared."""
     oracle = LogitsPlanOracle()
     oracle.arithmetic = penalties_oracle(rounding)
     return oracle.process(batch, setup)

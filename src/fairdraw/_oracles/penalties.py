@@ -1,8 +1,8 @@
 """The penalties contract, executable: a recount from scratch, row by row.
 
-What is counted is the whole of prompt and output at every step, so there is no state that could be wrong. The
-arithmetic is float32 with one rounding per operation, in vLLM's order; that is what "bitwise" refers to. A scanner that
-promises no rounding is compared with intervals instead (`penalised_intervals`).
+The whole of prompt and output is counted at every step, so there is no state that could be wrong. The arithmetic is
+float32 with one rounding per operation, in vLLM's order; this is what "bitwise" refers to. A scanner that declares no
+rounding is compared with intervals instead (`penalised_intervals`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Logits = NDArray[np.float32]
+    """One row, `[vocab_size] float32`."""
+    Counts = NDArray[np.int64]
+    """`[vocab_size] int64`."""
+
 __all__ = [
     "DividingPenaltiesOracle",
     "PenalisedRow",
@@ -31,7 +36,7 @@ __all__ = [
 ]
 
 _ROUNDINGS = 6
-"""Of the longest way: the factor, its reciprocal, the product, two differences, and the sum of two penalties."""
+"""Most roundings of a logit: the factor, its reciprocal, the product, two differences, and the sum of two penalties."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class PenaltyFactors:
 
 @dataclass(frozen=True)
 class PenalisedRow:
-    """What one row of logits is penalised for."""
+    """The tokens and factors that penalise one row of logits."""
 
     prompt_token_ids: Sequence[int]
     output_token_ids: Sequence[int]
@@ -65,33 +70,28 @@ class PenaltiesOracle:
         """One row per draft token: it sees the output and the drafts before it."""
         return [self.bonus_row(row, drafts[:position]) for position in range(len(drafts))]
 
-    def count(self, token_ids: Sequence[int], vocab_size: int) -> NDArray[np.int64]:  # [vocab_size] int64
-        """How often each id occurs; a placeholder and the pad id `vocab_size` count nothing."""
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
+        """How often each id occurs; a placeholder and the pad id `vocab_size` are not counted."""
         counts = np.zeros(vocab_size, np.int64)
         for token_id in token_ids:
             if token_id not in (PLACEHOLDER_TOKEN_ID, vocab_size):
                 counts[token_id] += 1
         return counts
 
-    def penalise(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        row: PenalisedRow,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
-        """Repetition for what is in prompt or output, then frequency and presence for what is in the output."""
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
+        """Repetition for tokens in prompt or output, then frequency and presence for tokens in the output."""
         in_prompt = self.count(row.prompt_token_ids, len(logits)) > 0
-        output_counts = self.count(row.output_token_ids, len(logits))
-        in_output = output_counts > 0
-        penalised = np.where(in_prompt | in_output, self.repeated(logits, np.float32(row.factors.repetition)), logits)
-        penalised -= np.float32(row.factors.frequency) * output_counts.astype(np.float32)
-        penalised -= np.float32(row.factors.presence) * in_output.astype(np.float32)
-        return penalised
+        counts = self.count(row.output_token_ids, len(logits))
+        repeated = self.repeated(logits, np.float32(row.factors.repetition))
+        return self.subtracted(np.where(in_prompt | (counts > 0), repeated, logits), counts, row)
 
-    def repeated(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        repetition: np.float32,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
+        """Frequency times count, then presence; in place."""
+        logits -= np.float32(row.factors.frequency) * counts.astype(np.float32)
+        logits -= np.float32(row.factors.presence) * (counts > 0).astype(np.float32)
+        return logits
+
+    def repeated(self, logits: Logits, repetition: np.float32) -> Logits:
         """A positive logit is divided, any other multiplied.
 
         Division is multiplication by the rounded reciprocal, as in vLLM's torch code; its CUDA kernel divides, as
@@ -99,34 +99,21 @@ class PenaltiesOracle:
         """
         return np.where(logits > 0, logits * (np.float32(1) / repetition), logits * repetition)
 
-    def padded(self, rows: Sequence[Sequence[int]], vocab_size: int) -> NDArray[np.int64]:  # [num_rows, longest] int64
-        """The tensor that vLLM counts: output ids, padded with `vocab_size`, placeholders replaced by it."""
-        padded = np.full((len(rows), max(map(len, rows), default=0)), vocab_size, np.int64)
-        for target, token_ids in zip(padded, rows, strict=True):
-            for position, token_id in enumerate(token_ids):
-                target[position] = vocab_size if token_id == PLACEHOLDER_TOKEN_ID else token_id
-        return padded
-
 
 class DividingPenaltiesOracle(PenaltiesOracle):
     """The same specification, but a positive logit is divided by the repetition penalty, with one rounding.
 
-    A rounded reciprocal and a product round twice, and may end one bit away from the quotient. vLLM does the one in its
-    torch code and the other in its CUDA kernel, so "bitwise" has two meanings: this is the second,
-    `Rounding.VLLM_CUDA`.
+    A reciprocal and a product round twice, and may differ from the quotient in the last bit. vLLM's torch code
+    multiplies and its CUDA kernel divides, so "bitwise" has two meanings: this is the second, `Rounding.VLLM_CUDA`.
     """
 
-    def repeated(
-        self,
-        logits: NDArray[np.float32],  # [vocab_size] float32
-        repetition: np.float32,
-    ) -> NDArray[np.float32]:  # [vocab_size] float32
+    def repeated(self, logits: Logits, repetition: np.float32) -> Logits:
         """A positive logit is divided, any other multiplied."""
         return np.where(logits > 0, logits / repetition, logits * repetition)
 
 
 def penalties_oracle(rounding: Rounding) -> PenaltiesOracle:
-    """The specification whose bits are promised; that of vLLM's torch code if none are."""
+    """The specification with the declared bits; that of vLLM's torch code if none are declared."""
     return DividingPenaltiesOracle() if rounding is Rounding.VLLM_CUDA else PenaltiesOracle()
 
 
@@ -134,7 +121,7 @@ def penalised_intervals(
     logits: Intervals,  # [vocab_size]
     row: PenalisedRow,
 ) -> Intervals:  # [vocab_size]
-    """Where a penalised logit may lie if no rounding is promised.
+    """Where a penalised logit may lie if no rounding is declared.
 
     An engine may add the frequency penalty once per occurrence, so each occurrence adds a rounding.
     """

@@ -1,4 +1,4 @@
-"""The thinking-budget contract, executable: every answer is read off the whole text, token by token.
+"""The thinking-budget contract, executable: every answer follows from the whole text, token by token.
 
 Nothing is remembered between steps. A request's text is its prompt followed by its output; a step's drafts follow it.
 """
@@ -20,7 +20,7 @@ class ThinkingBudgetOracle:
 
     Args:
         start_token_ids: Opens a section.
-        end_token_ids: Closes it, and is what is forced.
+        end_token_ids: Closes it; these tokens are forced.
     """
 
     name = "oracle"
@@ -31,8 +31,8 @@ class ThinkingBudgetOracle:
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
         """Thinking tokens in the section that is open at the end of the text; `None` if none is.
 
-        A start marker inside of a section begins it anew if it stands in the prompt, where earlier turns may have been
-        cut off, and is a thinking token like others if it stands in the output.
+        A start marker inside a section begins it anew if it is part of the prompt, where earlier turns may have been
+        cut off. In the output it is a thinking token like others.
         """
         text = (*prompt, *output)
         count: int | None = None
@@ -52,10 +52,10 @@ class ThinkingBudgetOracle:
         return max(fitting, key=len, default=None)
 
     def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
-        """What the token after this text is forced to be; `None` if it is free.
+        """The forced token after this text; `None` if none is forced.
 
-        Once the budget is spent, the end marker is forced from its first token on. Tokens of it that already stand at
-        the end of the text are not repeated, if they came after the budget was spent.
+        Once the budget is spent, the end marker is forced from its first token on. If the text already ends with some
+        of its tokens, they are not repeated, provided that they came after the budget was spent.
         """
         count = self.think_count(prompt, output)
         if count is None or count < budget:
@@ -67,7 +67,7 @@ class ThinkingBudgetOracle:
         return self.end[0]
 
     def known(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> tuple[int, ...]:
-        """The output, in which each placeholder at the end is what was forced there, if anything was."""
+        """The output, in which each placeholder at the end is replaced by the token forced there, if any."""
         known = list(output)
         while known and known[-1] == PLACEHOLDER_TOKEN_ID:
             known.pop()
@@ -79,7 +79,7 @@ class ThinkingBudgetOracle:
     def forced(
         self, prompt: Sequence[int], output: Sequence[int], drafts: Sequence[int], budget: int | None
     ) -> list[tuple[int, int]]:
-        """Position and token of everything that is forced in one step, for drafts that are accepted one by one.
+        """Position and token of everything that is forced in one step, if drafts are accepted one by one.
 
         Positions after a draft that cannot be accepted are never reached, and nothing is forced there.
         """

@@ -1,7 +1,7 @@
 """The penalties and thinking-budget contracts: scanners that follow the requests of a live batch.
 
-A scanner opens a *session*, which lives as long as a server's batch. At every step the session is told which rows
-changed, then sees the batch: per row the request's own output list, which the server changes in place.
+A scanner opens a *session*, which exists as long as a server's batch. At every step the session is given the rows that
+changed, then the batch: per row the request's own output list, which the server changes in place.
 
     penalties        session = scanner.open_penalties(vocab_size)
                      session.sync(changes); session.penalise(logits, batch); session.penalise_drafts(logits, batch)
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,15 +35,16 @@ __all__ = [
     "RowChanges",
     "ThinkingScanner",
     "ThinkingSession",
+    "all_added",
 ]
 
 
 @dataclass(frozen=True)
 class RequestParams:
-    """What a request asks for, in the words of vLLM's `SamplingParams`; these defaults ask for nothing.
+    """Parameters of a request, under the names of vLLM's `SamplingParams`; these defaults change nothing.
 
     Args:
-        thinking_token_budget: Thinking tokens until the end is forced; `None` for as many as it likes.
+        thinking_token_budget: Thinking tokens until the end is forced; `None` for no limit.
     """
 
     presence_penalty: float = 0.0
@@ -52,8 +53,13 @@ class RequestParams:
     thinking_token_budget: int | None = None
 
     @property
+    def factors(self) -> tuple[float, float, float]:
+        """Presence, frequency and repetition penalty."""
+        return self.presence_penalty, self.frequency_penalty, self.repetition_penalty
+
+    @property
     def penalised(self) -> bool:
-        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0, 0, 1)
+        return self.factors != (0, 0, 1)
 
 
 @dataclass(eq=False)
@@ -61,25 +67,26 @@ class LiveRequest:
     """One request of the batch.
 
     Args:
-        req_id: Its name; it keeps it when it is preempted and comes back.
+        req_id: Its name; a request that is preempted and returns keeps it.
+        params: `RequestParams`; `LogitsParams` under the logits-plan contract.
         output_token_ids: The server's own sequence, the same object while the request is in the batch; -1 stands for a
-            token that is still on the device. It can be sliced, iterated and indexed; in a check that counts how much
-            is read it is no `list`.
+            token that is still on the device. It can be sliced, iterated and indexed. It is not a `list` in a check
+            that counts how much is read.
         draft_token_ids: Of this step; -1 for a draft that is not known yet.
     """
 
     req_id: str
-    params: RequestParams
+    params: Any
     prompt_token_ids: list[int]
     output_token_ids: Sequence[int]
     draft_token_ids: list[int] = field(default_factory=list)
 
 
 class Move(Enum):
-    """How a row moved."""
+    """How a row moved; members are named as those of vLLM's `MoveDirectionality`."""
 
     UNIDIRECTIONAL = 0
-    """Into a row whose request is gone, which `RowChanges.removed` need not name: that is how vLLM reports it."""
+    """Into a row whose request is gone. As in vLLM, `RowChanges.removed` need not name that row."""
     SWAP = 1
     """Both requests changed places."""
 
@@ -88,7 +95,7 @@ class AddedRow(NamedTuple):
     """A request that entered the batch, new or again; it takes the place of whatever was in its row."""
 
     row: int
-    params: RequestParams
+    params: Any  # Any: RequestParams; LogitsParams under the logits-plan contract
     prompt_token_ids: list[int]
     output_token_ids: Sequence[int]
 
@@ -105,13 +112,22 @@ class MovedRow(NamedTuple):
 class RowChanges:
     """What happened to the rows since the last step, to be followed in the order of the fields.
 
-    It has the fields of vLLM's `BatchUpdate`, so code that takes one takes the other.
+    It has the fields of vLLM's `BatchUpdate`, so code that takes one takes the other. It is false if no row changed.
     """
 
     batch_size: int
     removed: tuple[int, ...] = ()
     added: tuple[AddedRow, ...] = ()
     moved: tuple[MovedRow, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.removed or self.added or self.moved)
+
+
+def all_added(requests: Sequence[Any]) -> RowChanges:  # Any: a LiveRequest or LogitsRequest
+    """The changes of a session's first step: every request is added, in the order of the rows."""
+    rows = (AddedRow(i, r.params, r.prompt_token_ids, r.output_token_ids) for i, r in enumerate(requests))
+    return RowChanges(len(requests), added=tuple(rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +154,7 @@ class LiveBatch:
         """Presence, frequency and repetition penalties."""
         import torch
 
-        names = ("presence_penalty", "frequency_penalty", "repetition_penalty")
-        columns = [[getattr(r.params, name) for r in self.requests] for name in names]
+        columns = [[r.params.factors[i] for r in self.requests] for i in range(3)]
         presence, frequency, repetition = (torch.tensor(c, dtype=torch.float32, device=device) for c in columns)
         return presence, frequency, repetition
 
@@ -170,8 +185,8 @@ class PenaltiesSession(Protocol):
 class ThinkingSession(Protocol):
     """Thinking budgets of one live batch. It must not modify token lists.
 
-    A session with a method `think_counts()`, row to thinking tokens in the open section (`None` outside of one), for
-    each request with a budget, is compared in that, too (capability `visible-state`).
+    A session may have a method `think_counts()`: row to thinking tokens in the open section (`None` outside of one),
+    for each request with a budget. It is then checked, too (capability `visible-state`).
     """
 
     def sync(self, changes: RowChanges) -> None:
@@ -189,8 +204,8 @@ class PenaltiesScanner(Protocol):
     """A scanner under the penalties contract. Any object with these attributes is one; do not subclass.
 
     A logit of a token in prompt or output is divided by the repetition penalty if it is positive, and multiplied by it
-    if not; then the frequency penalty times the count in the output, and the presence penalty if that is not 0, are
-    subtracted. No rounding is promised, and other logits stay as they are. A scanner that promises bits has an
+    if not. Then the frequency penalty times the count in the output is subtracted, and the presence penalty if that
+    count is not 0. No rounding is required, and other logits stay as they are. A scanner that documents its bits has an
     attribute `rounding` (`Rounding`).
     """
 

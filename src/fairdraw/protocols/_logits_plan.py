@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._lifecycle import RequestParams, RowChanges
 from fairdraw.protocols._rounding import Rounding, rounding_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "BatchChange",
     "CustomLogitsProcessor",
     "FunctionLogitsPlanner",
     "LogitsBatch",
@@ -23,7 +22,6 @@ __all__ = [
     "LogitsPlanner",
     "LogitsRequest",
     "LogitsSession",
-    "MoveDirection",
     "PlanSetup",
     "ProcessFunction",
     "RowOfRequest",
@@ -32,33 +30,28 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class LogitsParams:
+class LogitsParams(RequestParams):
     """Sampling parameters of one request, under the names of vLLM's `SamplingParams`; these defaults change nothing.
 
     Args:
-        temperature: Below 1e-5 the request is greedy, and temperature and filters do not concern it.
+        temperature: Below 1e-5 the request is greedy, and temperature and filters do not apply to it.
         top_k: 0 and -1 keep all tokens.
         allowed_token_ids: All others are excluded. `None` allows all.
-        bad_words_token_ids: The last id of each is excluded where the ids before it end the output.
+        bad_words_token_ids: The last id of each is excluded where the output ends with the ids before it.
         min_tokens: Stop tokens are excluded until the output has as many.
         logit_bias: Token id to what is added to its logit.
-        thinking_token_budget: Thinking tokens until the end of the section is forced. `None`: no limit.
-        custom: Names of custom processors that the request wants.
+        custom: Names of custom processors that the request uses.
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     allowed_token_ids: list[int] | None = None
     bad_words_token_ids: list[list[int]] | None = None
     min_tokens: int = 0
     all_stop_token_ids: frozenset[int] = frozenset()
     logit_bias: Mapping[int, float] | None = None
-    thinking_token_budget: int | None = None
     custom: tuple[str, ...] = ()
 
 
@@ -77,25 +70,8 @@ class LogitsRequest:
     draft_token_ids: list[int] = field(default_factory=list)
 
 
-class MoveDirection(enum.Enum):
-    """Members are named as those of vLLM's `MoveDirectionality`."""
-
-    UNIDIRECTIONAL = 0
-    SWAP = 1
-
-
-@dataclass(frozen=True)
-class BatchChange:
-    """What happened to the rows since the last step, to be followed in the order of these fields, as vLLM's."""
-
-    removed: Sequence[int] = ()
-    added: Sequence[tuple[int, LogitsParams, list[int] | None, list[int]]] = ()
-    moved: Sequence[tuple[int, int, MoveDirection]] = ()
-    batch_size: int = 0
-
-
 class RowOfRequest(NamedTuple):
-    """One row of logits, as a custom processor is told of it."""
+    """One row of logits, as a custom processor is given it."""
 
     row: int
     request: int
@@ -104,7 +80,7 @@ class RowOfRequest(NamedTuple):
 
 
 class CustomLogitsProcessor(Protocol):
-    """A processor that the engine does not know. `apply` is called once per step, with all rows that want it."""
+    """A processor that the engine does not know. `apply` is called once per step, with all rows that use it."""
 
     @property
     def name(self) -> str: ...
@@ -119,7 +95,7 @@ class CustomLogitsProcessor(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class PlanSetup:
-    """What does not change while a batch lives.
+    """What stays the same for all steps of a batch.
 
     Args:
         start_token_ids, end_token_ids: Markers of a thinking section.
@@ -140,14 +116,15 @@ class LogitsBatch:
     bonus token. Each row sees the output and the drafts before it.
 
     Args:
-        logits: As the model gave them; never to be written.
-        change: What happened to the rows since the last step of the same session; everything is added in the first.
+        logits: As the model gave them; they must not be written.
+        change: What happened to the rows since the last step of the same session, `None` for nothing; in the first
+            step everything is added.
         origin: Code that builds this batch; printed instead of the numbers.
     """
 
     logits: Tensor  # [num_rows, vocab_size] float32 | bfloat16 | float16
     requests: tuple[LogitsRequest, ...]
-    change: BatchChange | None = None
+    change: RowChanges | None = None
     origin: str | None = None
 
     @property
@@ -196,9 +173,9 @@ class LogitsPlanner(Protocol):
     """An implementation under the logits-plan contract. Any object with these attributes is one; do not subclass.
 
     The order of the processors is vLLM's: allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking
-    budget, temperature, min-p, custom for random requests, top-k, top-p. No rounding is promised; of tokens that tie at
-    the edge of a filter any may stay; a forced token is one beside which all others have a probability of 0. A planner
-    that promises bits has an attribute `rounding` (`Rounding`).
+    budget, temperature, min-p, custom for random requests, top-k, top-p. No rounding is required. Of tokens that tie at
+    the edge of a filter any may stay. Beside a forced token all others must have a probability of 0. A planner that
+    documents its bits has an attribute `rounding` (`Rounding`).
     """
 
     @property
@@ -215,7 +192,7 @@ ProcessFunction = Callable[[LogitsBatch, PlanSetup], "Tensor"]
 
 @dataclass(frozen=True)
 class _FunctionSession:
-    """A session that remembers nothing."""
+    """A session without state."""
 
     function: ProcessFunction
     setup: PlanSetup
@@ -251,14 +228,14 @@ def logits_planner(
     slow: bool = False,
     rounding: Rounding | str = Rounding.FREE,
 ) -> FunctionLogitsPlanner:
-    """Wrap `function(batch, setup) -> processed_logits`, which keeps nothing between steps, for the suite.
+    """Wrap `function(batch, setup) -> processed_logits`, which keeps no state between steps, for the suite.
 
     Args:
         name: Shown in reports; the function's name if `None`.
         device: Where the logits are put before each call.
         unsupported: Capability to the reason why it is unsupported.
         slow: Draw fewer examples.
-        rounding: The bits that are promised, if any.
+        rounding: The documented bits, if any.
 
     Raises:
         ValueError: If `unsupported` names an unknown capability or gives no reason, or `rounding` is no known word.

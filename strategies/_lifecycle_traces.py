@@ -1,0 +1,152 @@
+"""Event traces as data, and how one is played."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fairdraw._core.failures import raised_by
+from fairdraw.protocols._lifecycle import Markers
+from fairdraw.strategies._lifecycle_checkers import (
+    Checker,
+    OpenSession,
+    PenaltiesChecker,
+    ReadingChecker,
+    ThinkingChecker,
+)
+from fairdraw.strategies._lifecycle_events import Add, Event, Replace, Resume, event_from_json
+from fairdraw.strategies._recipe import Recipe
+from fairdraw.strategies._serving_batch import ServingBatch
+
+__all__ = ["EventTrace", "PenaltiesTrace", "Playing", "ThinkingTrace"]
+
+Watch = Literal["answer", "state", "reading"]
+
+
+@dataclass(frozen=True, repr=False)
+class EventTrace(Recipe):
+    """An event trace: everything that happens to one batch, as a recipe.
+
+    Args:
+        watch: What is checked: the `answer`, the `state` that a session shows, or how many tokens it reads (`reading`).
+    """
+
+    events: tuple[Event, ...] = ()
+    vocab_size: int = field(default=8, kw_only=True)
+    watch: Watch = field(default="answer", kw_only=True)
+
+    def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: scanners of the trace's contract
+        raise NotImplementedError
+
+    def build(self) -> tuple[Event, ...]:
+        """The events; an event trace has nothing else to build."""
+        return self.events
+
+    def play(self, scanner: Any, reference: Any = None) -> int:  # Any: as `checker`
+        """Play it once and check after every event; returns the number of events.
+
+        Raises:
+            CheckFailure: At the first difference.
+        """
+        playing = Playing(self, scanner, reference)
+        for event in self.events:
+            playing.apply(event)
+        return len(self.events)
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"trace": type(self).__name__, **plain, "events": [event.to_json() for event in self.events]}
+
+    @staticmethod
+    def from_json(plain: dict[str, Any]) -> EventTrace:  # Any: JSON
+        """The event trace that `to_json` wrote.
+
+        Raises:
+            ValueError: If its kind, or that of an event, is unknown.
+        """
+        fields = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()}
+        name = str(fields.pop("trace", None))
+        kind: Any = {known.__name__: known for known in (PenaltiesTrace, ThinkingTrace)}.get(
+            name
+        )  # Any: its fields vary
+        if kind is None:
+            raise ValueError(
+                f"EventTrace.from_json: trace={name!r}, but it must be one of PenaltiesTrace, ThinkingTrace."
+            )
+        fields["events"] = tuple(map(event_from_json, plain["events"]))
+        trace: EventTrace = kind(**fields)
+        return trace
+
+
+@dataclass(frozen=True, repr=False)
+class PenaltiesTrace(EventTrace):
+    """An event trace of a batch whose logits are penalised."""
+
+    def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: PenaltiesScanner
+        if self.watch == "reading":
+            return ReadingChecker(OpenSession.of_penalties(scanner, self.vocab_size), self.vocab_size)
+        return PenaltiesChecker(scanner, self.vocab_size, reference)
+
+
+@dataclass(frozen=True, repr=False)
+class ThinkingTrace(EventTrace):
+    """An event trace of requests that think: sections open after `start` and close after `end`."""
+
+    start: tuple[int, ...] = (1,)
+    end: tuple[int, ...] = (2,)
+
+    def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: ThinkingScanner
+        markers = Markers(self.start, self.end)
+        if self.watch == "reading":
+            return ReadingChecker(OpenSession.of_thinking(scanner, markers))
+        return ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
+
+
+class Playing:
+    """An event trace that is being played: the batch, and the checker that runs after each event."""
+
+    def __init__(self, trace: EventTrace, scanner: Any, reference: Any = None) -> None:  # Any: as `EventTrace.checker`
+        self.batch = ServingBatch(trace.vocab_size, counted=trace.watch == "reading")
+        self.scanner = scanner
+        self.checker = trace.checker(scanner, reference)
+        self.refused = False
+        """The trace is over: the scanner has noticed a list that was replaced without a report."""
+        self._replaced = False
+        self._life, self._reference = trace, reference
+        self._past: list[Event] = []
+
+    def apply(self, event: Event) -> None:
+        """Apply `event` to the batch, and check."""
+        if self.refused:
+            return
+        self._past.append(event)
+        if self.batch.has_added and not isinstance(event, (Add, Resume)):
+            self._step()  # a server removes requests before it adds some
+        event.apply(self.batch)
+        self._replaced = self._replaced or (isinstance(event, Replace) and not event.told)
+        if not event.held:
+            self._step()
+
+    def fails_for_unreported_lists_only(self) -> bool:
+        """Whether the check that just failed passes if every list that was replaced is reported.
+
+        If no list was replaced, or the scanner fails all the same, the fault is another one than not to notice.
+        """
+        if not self._replaced:
+            return False
+        reported = tuple(dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in self._past)
+        try:
+            self._life.replace(events=reported).play(self.scanner, self._reference)
+        except Exception:  # any error has another cause than the missing report
+            return False
+        return True
+
+    def _step(self) -> None:
+        num_new, self.batch.num_new = self.batch.num_new, 0
+        try:
+            self.checker.check(self.batch.take_changes(), self.batch.batch(), num_new)
+        except ValueError as error:
+            if not self._replaced or raised_by(error) is not self.scanner:
+                raise
+            self.refused = True  # the scanner noticed; an engine would let its own code do the step
