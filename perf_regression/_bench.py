@@ -1,61 +1,42 @@
-"""One sampler against another: the exact counts of both, and the ratio of their times in paired rounds.
+"""`fairdraw bench`: one sampler against another, by exact counts and by the ratio of their times in paired rounds.
 
-Verification steps (the rejection contract) are compared at several vocabularies, on a CPU or a GPU; the other contracts
-in the worlds of `worlds`, on a CPU. A ratio that fails is measured again in fresh processes.
+Verification steps (the rejection contract) are compared at several vocabularies, on a CPU or a GPU. The other contracts
+are compared in the workloads of `worlds`, on a CPU. A ratio that fails is measured again in fresh processes.
 """
 
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import partial
 from itertools import chain
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.contracts import contract_name
-from fairdraw.perf_regression._cases import (
-    Sizes,
-    bytes_that_must_move,
-    count_step,
-    noise_for,
-    rejection_batch,
-    rejection_step,
-)
-from fairdraw.perf_regression._confirmation import Timed, confirmed
-from fairdraw.perf_regression._decision import Decision, Gate, Verdict, decide
-from fairdraw.perf_regression._findings import Finding, from_decision
-from fairdraw.perf_regression._named import NoVerdictError, load
-from fairdraw.perf_regression._rounds import Rounds, calibrate, cpu_clock
+from fairdraw.perf_regression._benching import decided, judge_roofline, measured
+from fairdraw.perf_regression._cases import Sizes, count_step, rejection_batch, rejection_step
+from fairdraw.perf_regression._confirmation import Timed
+from fairdraw.perf_regression._decision import Gate, Verdict
+from fairdraw.perf_regression._findings import Finding
+from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._timed import rejection_rounds
 from fairdraw.perf_regression._worlds import WORLDS, count_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from fairdraw.perf_regression._counts import Counts
-    from fairdraw.perf_regression._rounds import Clock
-    from fairdraw.perf_regression._validity import Watch
-    from fairdraw.protocols import AnySampler, RejectionSampler
+    from fairdraw.perf_regression._rounds import Rounds
+    from fairdraw.protocols import RejectionSampler
 
-__all__ = [
-    "CPU_SIZES",
-    "FAMILY_ALPHA",
-    "GPU_SIZES",
-    "Bench",
-    "Contender",
-    "bench",
-    "measured",
-    "rejection_rounds",
-    "roofline_of",
-]
+__all__ = ["CPU_SIZES", "FAMILY_ALPHA", "GPU_SIZES", "Bench", "Contender", "bench"]
 
 COUNTED = Sizes(2, 3, 5001)
 CPU_SIZES = tuple(Sizes(4, 3, vocab_size) for vocab_size in (8_000, 32_000, 128_256))
 GPU_SIZES = tuple(Sizes(64, 3, vocab_size) for vocab_size in (32_000, 128_256, 151_936, 202_048))
 FAMILY_ALPHA = 0.01
-SHORTEST_SAMPLE = {"cpu": 5e-4, "cuda": 2e-4}
 FLOORS = {"cpu": 20e-6, "cuda": 3e-6}
-NOT_METERED = "{} works with something else than torch and Triton, which is not metered"
 NUM_PROCESSES = 3
-"""Fresh ones that must all repeat a FAIL."""
+"""Fresh processes that must all repeat a FAIL."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +59,7 @@ def bench(
     ours: Contender,
     reference: Contender,
     limit: float,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
     *,
     roofline_min: float | None = None,
 ) -> Bench:
@@ -86,8 +67,8 @@ def bench(
 
     Args:
         limit: Most time of `ours`, as a part of the reference's; 1 for "not slower".
-        tell: Called with a line whenever something is known.
-        roofline_min: Least part of the copy bandwidth, on the bytes that must move; needs a GPU. `None`: not asked.
+        report: Called with a line for each finding as soon as it is known.
+        roofline_min: Least part of the copy bandwidth, on the bytes that must move; needs a GPU. `None`: no roofline.
 
     Error rates:
         All ratios together fail a sampler that keeps the limit everywhere with probability at most `FAMILY_ALPHA`.
@@ -96,7 +77,7 @@ def bench(
     found = Bench([], [])
     for finding in _everything(ours, reference, limit, roofline_min, found):
         found.findings.append(finding)
-        tell(f"{finding.verdict.value:12} {finding.case}: {finding.what}: {finding.reason}")
+        report(f"{finding.verdict.value:12} {finding.case}: {finding.what}: {finding.reason}")
     return found
 
 
@@ -121,49 +102,66 @@ def _in_worlds(ours: Contender, reference: Contender, limit: float) -> Iterator[
         return
     gate = Gate(limit, FLOORS["cpu"], FAMILY_ALPHA / len(worlds))
     for world in worlds:
-        case = f"{world} {WORLDS[world][1]}"
+        make, sizes = WORLDS[world]
+        case = f"{world} {sizes}"
         try:
-            yield from _world_counts(world, case, ours.sampler, reference.sampler)
-            names = {"ours": ours.spec, "reference": reference.spec}
-            timed = Timed("fairdraw.perf_regression._timed:world_pair", {"world": world, **names})
-            decision, _ = measured(timed.rounds(), gate)
+            counts = [count_world(one.sampler, make(sizes, "cpu")) for one in (ours, reference)]
         except NoVerdictError as error:
-            decision, timed = Decision(Verdict.NO_VERDICT, str(error)), None
-        if timed is not None:
-            decision = confirmed(decision, limit, timed.in_fresh_process, NUM_PROCESSES)
-        yield from_decision(case, decision, limit, f"time of {ours.sampler.name} / {reference.sampler.name}")
+            yield Finding(case, _ratio_of(ours, reference), Verdict.NO_VERDICT, limit=limit, reason=str(error))
+            continue
+        yield from _compared(case, (ours.sampler, reference.sampler), counts)
+        yield _ratio(case, ours, reference, gate, "world_pair", {"world": world})[0]
 
 
-def _world_counts(world: str, case: str, ours: AnySampler, reference: AnySampler) -> Iterator[Finding]:
-    make, sizes = WORLDS[world]
-    counts = [count_world(subject, make(sizes, "cpu")) for subject in (ours, reference)]
-    yield from _compared(case, (ours, reference), counts)
+def _ratio(
+    case: str,
+    ours: Contender,
+    reference: Contender,
+    gate: Gate,
+    factory: str,
+    arguments: dict[str, Any],  # Any: JSON
+    make: Callable[[], Rounds] | None = None,
+) -> tuple[Finding, Rounds | None]:
+    names = {"ours": ours.spec, "reference": reference.spec}
+    timed = Timed(f"fairdraw.perf_regression._timed:{factory}", {**arguments, **names})
+    what = _ratio_of(ours, reference)
+    return decided(
+        case, what, timed, gate.limit, lambda rounds: measured(rounds, gate), num_processes=NUM_PROCESSES, make=make
+    )
+
+
+def _ratio_of(ours: Contender, reference: Contender) -> str:
+    return f"time of {ours.sampler.name} / {reference.sampler.name}"
 
 
 def _counts(ours: RejectionSampler, reference: RejectionSampler) -> Iterator[Finding]:
-    """Logical bytes and copies, each at most the reference's. Bytes can be seen where kernels are interpreted only."""
+    """Logical bytes and copies, each at most the reference's. Bytes are metered only where kernels are interpreted."""
     if ours.device != "cpu":
         reason = "bytes are metered where kernels are interpreted: on a machine without a GPU"
         yield Finding("counts", "bytes", Verdict.NO_VERDICT, reason=reason)
         return
-    counts = [count_step(sampler, COUNTED) for sampler in (ours, reference)]
-    for sampler, counted in zip((ours, reference), counts, strict=True):
-        if not counted.bytes_read["target_logits"]:
-            yield Finding("counts", "bytes", Verdict.NO_VERDICT, reason=NOT_METERED.format(sampler.name))
-            return
-    yield from _compared(f"counts {_worded(COUNTED)}", (ours, reference), counts)
+    both = (ours, reference)
+    counts = [count_step(sampler, COUNTED) for sampler in both]
+    metered = [one.bytes_read["target_logits"] > 0 for one in counts]
+    yield from _compared(f"counts {COUNTED}" if all(metered) else "counts", both, counts, metered)
 
 
-def _compared(case: str, subjects: tuple[AnySampler, AnySampler], counts: list[Counts]) -> Iterator[Finding]:
-    for subject, counted in zip(subjects, counts, strict=True):
-        if counted.waits["numpy"]:
-            yield Finding(case, "bytes", Verdict.NO_VERDICT, reason=NOT_METERED.format(subject.name))
+def _compared(
+    case: str,
+    samplers: tuple[Any, Any],  # Any: of one contract
+    counts: list[Counts],
+    metered: Iterable[bool] = (True, True),
+) -> Iterator[Finding]:
+    for sampler, counted, is_metered in zip(samplers, counts, metered, strict=True):
+        if not is_metered or counted.waits["numpy"]:
+            reason = f"{sampler.name} works with something other than torch and Triton, which is not metered"
+            yield Finding(case, "bytes", Verdict.NO_VERDICT, reason=reason)
             return
     rows = [counted.as_row() for counted in counts]
     for what in ("bytes", "copies"):
         value, limit = rows[0][what], rows[1][what]
         verdict = Verdict.PASS if value <= limit else Verdict.FAIL
-        yield Finding(case, what, verdict, value, limit, f"{value}, {subjects[1].name} {limit}")
+        yield Finding(case, what, verdict, value, limit, f"{value}, {samplers[1].name} {limit}")
 
 
 def _device_counts(ours: RejectionSampler) -> Iterator[Finding]:
@@ -172,114 +170,32 @@ def _device_counts(ours: RejectionSampler) -> Iterator[Finding]:
         return
     from fairdraw.perf_regression._device import count_on_device
 
-    batch = rejection_batch(GPU_SIZES[0], ours.device)
-    found = count_on_device(rejection_step(ours, batch, noise_for(ours, batch)))
+    found = count_on_device(rejection_step(ours, rejection_batch(GPU_SIZES[0], ours.device)))
     for what, value in found.as_row().items():
         verdict = Verdict.PASS if value == 0 else Verdict.FAIL
         reason = found.why_not_capturable if what == "captures refused" else "counted on the device"
-        yield Finding(f"device {_worded(GPU_SIZES[0])}", what, verdict, value, 0, reason or "captured")
-
-
-def _roofline(ours: Contender, limit: float | None) -> Iterator[Finding]:
-    """Fraction of the copy bandwidth at every size; a warm cache has no verdict."""
-    if limit is None:
-        return
-    from fairdraw.perf_regression._device import event_clock, warm_clock
-    from fairdraw.perf_regression._roofline import SMALL_COPY, measure_roofline, why_warm
-
-    for sizes in GPU_SIZES:
-        case, what = f"step {_worded(sizes)}", "part of the copy bandwidth"
-        try:
-            problem = why_warm(event_clock, warm_clock, SMALL_COPY)
-            if problem:
-                raise NoVerdictError(problem)
-            arguments = {"ours": ours.spec, "sizes": list(astuple(sizes))}
-            timed = Timed("fairdraw.perf_regression._bench:roofline_of", arguments)
-            decision = measure_roofline(timed.rounds(), limit, FAMILY_ALPHA / len(GPU_SIZES))
-            decision = confirmed(decision, limit, timed.in_fresh_process, NUM_PROCESSES, at_least=True)
-            yield from_decision(case, decision, limit, what)
-        except NoVerdictError as error:
-            yield Finding(case, what, Verdict.NO_VERDICT, limit=limit, reason=str(error))
-
-
-def roofline_of(ours: str, sizes: list[int]) -> Rounds:
-    """A sampler by its name, and a copy of the bytes that it must move: what a fresh process measures."""
-    from fairdraw.perf_regression._roofline import roofline_rounds
-
-    sampler, at = load("fairdraw._adapters:load")(ours), Sizes(*sizes)
-    batch = rejection_batch(at, sampler.device)
-    step = rejection_step(sampler, batch, noise_for(sampler, batch))
-    return roofline_rounds(step, bytes_that_must_move(at, batch.target_logits.element_size()))
+        yield Finding(f"device {GPU_SIZES[0]}", what, verdict, value, 0, reason or "captured")
 
 
 def _times(ours: Contender, reference: Contender, limit: float, found: Bench) -> Iterator[Finding]:
+    """Time at every vocabulary."""
     device = ours.sampler.device
     sweep = CPU_SIZES if device == "cpu" else GPU_SIZES
     gate = Gate(limit, FLOORS[device], FAMILY_ALPHA / len(sweep))
     for sizes in sweep:
-        case = f"step {_worded(sizes)}"
-        try:
-            decision, times = measured(_pair(ours.sampler, reference.sampler, sizes), gate)
-        except NoVerdictError as error:
-            yield Finding(case, "time", Verdict.NO_VERDICT, limit=limit, reason=str(error))
-            continue
-        found.times.append((sizes, *times))
-        arguments = {"ours": ours.spec, "reference": reference.spec, "sizes": list(astuple(sizes))}
-        timed = Timed("fairdraw.perf_regression._bench:rejection_rounds", arguments)
-        decision = confirmed(decision, limit, timed.in_fresh_process, NUM_PROCESSES)
-        yield from_decision(case, decision, limit, f"time of {ours.sampler.name} / {reference.sampler.name}")
+        arguments, make = {"sizes": astuple(sizes)}, partial(rejection_rounds, ours.sampler, reference.sampler, sizes)
+        finding, rounds = _ratio(f"step {sizes}", ours, reference, gate, "rejection_pair", arguments, make)
+        if rounds is not None:
+            medians = rounds.medians()
+            found.times.append((sizes, medians["ours"], medians["reference"]))
+        yield finding
 
 
-def measured(rounds: Rounds, gate: Gate) -> tuple[Decision, tuple[float, float]]:
-    """Judge the first arm against the second: the decision, and median seconds of both."""
-    rounds.warm_up()
-    decision = Decision(Verdict.NO_VERDICT, "nothing was measured")
-    for look in gate.looks:
-        rounds.run(look - len(rounds.found))
-        decision = decide(rounds.pairs(*rounds.steps), gate, num_dropped=rounds.num_dropped)
-        if decision.verdict in (Verdict.PASS, Verdict.FAIL):
-            break
-    pairs = rounds.pairs(*rounds.steps) or [rounds.found[-1].pair(*rounds.steps)]
-    return decision, (median(ours for ours, _ in pairs), median(other for _, other in pairs))
-
-
-def rejection_rounds(ours: str, reference: str, sizes: list[int]) -> Rounds:
-    """Verification steps of two samplers by their names: what a fresh process measures."""
-    load_sampler = load("fairdraw._adapters:load")
-    return _pair(load_sampler(ours), load_sampler(reference), Sizes(*sizes))
-
-
-def _pair(ours: RejectionSampler, reference: RejectionSampler, sizes: Sizes) -> Rounds:
-    """Arms `ours` and `reference`.
-
-    Raises:
-        NoVerdictError: If a time here would mean nothing.
-    """
-    _require_comparable(ours, reference)
-    batch = rejection_batch(sizes, ours.device)
-    both = {"ours": ours, "reference": reference}
-    steps = {name: rejection_step(sampler, batch, noise_for(sampler, batch)) for name, sampler in both.items()}
-    clock, watches = _clock_of(ours.device)
-    inner = calibrate(steps, SHORTEST_SAMPLE[ours.device], clock)
-    return Rounds(steps, inner=inner, clock=clock, watches=watches)
-
-
-def _require_comparable(ours: RejectionSampler, reference: RejectionSampler) -> None:
-    if ours.device != reference.device:
-        raise NoVerdictError(f"{ours.name} is on {ours.device} and {reference.name} on {reference.device}")
-    for sampler in (ours, reference):
-        if sampler.capabilities.slow:
-            raise NoVerdictError(f"{sampler.name} runs in an interpreter, whose time says nothing: needs a GPU")
-
-
-def _clock_of(device: str) -> tuple[Clock, list[Watch]]:
-    if device == "cpu":
-        return cpu_clock, []
-    from fairdraw.perf_regression._device import event_clock
-    from fairdraw.perf_regression._validity import gpu_watches
-
-    return event_clock, gpu_watches()
-
-
-def _worded(sizes: Sizes) -> str:
-    return f"B={sizes.batch_size} K={sizes.max_spec_len} V={sizes.vocab_size}"
+def _roofline(ours: Contender, limit: float | None) -> Iterator[Finding]:
+    """Fraction of the copy bandwidth at every size; no verdict with a warm cache."""
+    if limit is None:
+        return
+    for sizes in GPU_SIZES:
+        arguments = {"ours": ours.spec, "sizes": astuple(sizes)}
+        timed = Timed("fairdraw.perf_regression._timed:rejection_roofline", arguments)
+        yield judge_roofline(f"step {sizes}", timed, limit, FAMILY_ALPHA / len(GPU_SIZES), NUM_PROCESSES)

@@ -1,167 +1,179 @@
-"""pytest-benchmark as the harness: it keeps the table and the JSON, the sign test decides.
+"""From something timed to a finding. `fairdraw bench` and the tests of this folder decide with the same functions.
 
-A FAIL is confirmed by fresh processes before it is told. Only what nothing disturbs is timed: under xdist, with
-`--benchmark-disable`, or against another release than the limits were made for, there is no verdict, and no verdict is
-never a pass.
+A limit is decided in four steps: measure rounds, apply the sign test, confirm a FAIL in fresh processes, and name the
+finding. Whatever cannot be measured has no verdict, and no verdict is never a pass.
+
+Under pytest, pytest-benchmark keeps its table and JSON. A time taken under xdist, with `--benchmark-disable` or against
+another release than the limits were made for would mean nothing, so there is no verdict then.
 """
 
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from fairdraw.perf_regression._confirmation import confirmed
 from fairdraw.perf_regression._decision import Decision, Verdict, decide
-from fairdraw.perf_regression._findings import Finding, InconclusiveWarning, from_decision
+from fairdraw.perf_regression._findings import from_decision
 from fairdraw.perf_regression._limits import LimitsError, read_limits
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.perf_regression._scaling import decide_exponent, decide_fixed_share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from fairdraw.perf_regression._confirmation import Timed
     from fairdraw.perf_regression._decision import Gate
+    from fairdraw.perf_regression._findings import Finding
     from fairdraw.perf_regression._limits import CaseLimits
     from fairdraw.perf_regression._rounds import Rounds
 
 __all__ = [
-    "STRICT_VARIABLE",
+    "decided",
     "judge_fixed_share",
     "judge_growth",
     "judge_ratio",
+    "judge_roofline",
     "judge_workspace",
-    "paired",
-    "settle",
+    "measured",
     "why_not_timed",
 ]
 
 NUM_ROUNDS = 80
-"""Of sizes, which are compared at one look."""
-
-STRICT_VARIABLE = "FAIRDRAW_PERF_STRICT"
-"""Set to 1 (or by `--perf-strict`) on main and for releases: then only PASS is green."""
+"""Of sizes, which are compared once."""
 
 
-def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-benchmark's fixture
-    """Why a time taken here and now would mean nothing; empty if it would."""
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        return "tests run in parallel (xdist): workers disturb each other. Run without -n"
-    if benchmark is None or benchmark.disabled:
-        return "benchmarks are disabled (--benchmark-disable)"
-    return limits.reference.problem() if limits.reference else ""
+def decided(
+    case: str,
+    what: str,
+    timed: Timed,
+    limit: float,
+    measure: Callable[[Rounds], Decision],
+    *,
+    num_processes: int,
+    make: Callable[[], Rounds] | None = None,
+    at_least: bool = False,
+) -> tuple[Finding, Rounds | None]:
+    """Decide here, and confirm a FAIL in `num_processes` fresh processes: the finding, and the rounds if there are any.
 
-
-def judge_ratio(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
-    """The ratio of a case's two arms against its limit; a FAIL is confirmed in fresh processes.
-
-    The verdict, its interval and its evidence go to `extra_info` of pytest-benchmark.
+    Args:
+        measure: Measures the rounds and compares them with the limit.
+        make: Makes the rounds in this process; `timed.rounds` if `None`.
+        at_least: The limit is a lower limit.
     """
-    limits = read_limits()
-    case = limits.cases[name]
-    return _judged_ratio(benchmark, case, limits.gate(case, "cpu"), timed, "time of ours / reference")
-
-
-def judge_workspace(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
-    """As `judge_ratio`, on a GPU: our step with a workspace, against the same without."""
-    limits = read_limits()
-    case = limits.cases[name]
-    gate = limits.gate(case, "gpu", "workspace_ratio_max")
-    return _judged_ratio(benchmark, case, gate, timed, "time with / without workspace")
-
-
-def _judged_ratio(benchmark: Any, case: CaseLimits, gate: Gate, timed: Timed, what: str) -> Finding:  # Any: as above
-    decision = Decision(Verdict.NO_VERDICT, why_not_timed(benchmark, case))
-    if decision.reason:
-        benchmark.pedantic(lambda: None)
-    else:
-        decision = _measured(benchmark, timed, gate)
-        decision = confirmed(decision, gate.limit, timed.in_fresh_process, read_limits().confirm_processes)
-    benchmark.extra_info["pair"] = {**asdict(decision), "verdict": decision.verdict.value, "limit": gate.limit}
-    return from_decision(case.name, decision, gate.limit, what)
-
-
-def judge_growth(name: str, axis: str, timed: Timed) -> Finding:
-    """Exponents of the rounds' sizes against the case's limit for this axis; a FAIL is confirmed in fresh processes."""
-    limits = read_limits()
-    limit, what = limits.cases[name].time_exponent_max[axis], f"time exponent in {axis}"
-    return _judged(name, what, timed, limit, lambda rounds: decide_exponent(rounds, limit, limits.alpha))
-
-
-def judge_fixed_share(name: str, timed: Timed) -> Finding:
-    """The part of the time that is the same for every vocabulary."""
-    limits = read_limits()
-    limit = limits.cases[name].fixed_share_max
-    if limit is None:
-        raise LimitsError(f"judge_fixed_share: case={name!r} has no fixed_share_max. Add it to the limits.")
-    return _judged(name, "fixed share", timed, limit, lambda rounds: decide_fixed_share(rounds, limit, limits.alpha))
-
-
-def _judged(name: str, what: str, timed: Timed, limit: float, decide: Callable[[Rounds], Decision]) -> Finding:
+    rounds = None
     try:
-        rounds = timed.rounds()
-        rounds.warm_up()
-        rounds.run(NUM_ROUNDS)
-        decision = confirmed(decide(rounds), limit, timed.in_fresh_process, read_limits().confirm_processes)
+        rounds = (make or timed.rounds)()
+        decision = measure(rounds)
+        decision = confirmed(decision, limit, timed.in_fresh_process, num_processes, at_least=at_least)
     except NoVerdictError as error:
         decision = Decision(Verdict.NO_VERDICT, str(error))
-    return from_decision(name, decision, limit, what)
+    return from_decision(case, decision, limit, what), rounds
 
 
-def _measured(benchmark: Any, timed: Timed, gate: Gate) -> Decision:  # Any: as above
-    try:
-        return paired(benchmark, timed.rounds(), gate)
-    except NoVerdictError as error:
-        return Decision(Verdict.NO_VERDICT, str(error))
+def measured(rounds: Rounds, gate: Gate, benchmark: Any = None) -> Decision:  # Any: pytest-benchmark's fixture
+    """Measure up to each checkpoint of the gate, and stop at the first that decides.
 
-
-def paired(benchmark: Any, rounds: Rounds, gate: Gate) -> Decision:  # Any: as above
-    """Measure the first arm and the second up to each look of the gate, and stop at the first that decides.
-
-    The first look is run by pytest-benchmark, so that its table and JSON show the rounds.
+    The rounds up to the first checkpoint are run by pytest-benchmark if it is given, so that its table and JSON show
+    them.
     """
     rounds.warm_up()
     decision = Decision(Verdict.NO_VERDICT, "nothing was measured")
     for look in gate.looks:
         more = look - len(rounds.found)
-        if rounds.found:
-            rounds.run(more)
-        else:
+        if benchmark is not None and not rounds.found:
             benchmark.pedantic(rounds.one, rounds=more, iterations=1, warmup_rounds=0)
+        else:
+            rounds.run(more)
         decision = decide(rounds.pairs(*rounds.steps), gate, num_dropped=rounds.num_dropped)
         if decision.verdict in (Verdict.PASS, Verdict.FAIL):
             break
     return decision
 
 
-def settle(findings: Iterable[Finding]) -> None:
-    """Make findings the outcome of a test: FAIL fails; what is not known is a skip, with its reason.
+def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-benchmark's fixture
+    """Why a time taken here and now would mean nothing; empty if it would mean something."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        return "tests run in parallel (xdist): workers disturb each other. Run without -n"
+    if benchmark.disabled:
+        return "benchmarks are disabled (--benchmark-disable)"
+    return limits.reference.problem() if limits.reference else ""
 
-    INCONCLUSIVE is a warning, too: a skip is easily overlooked, and this one says that a limit is near.
 
-    Raises:
-        AssertionError: If a limit is broken, or under `FAIRDRAW_PERF_STRICT=1` not known to be kept.
+def judge_ratio(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
+    """The ratio of a case's two arms against its limit.
+
+    The verdict, its interval and its evidence go to `extra_info` of pytest-benchmark.
     """
-    __tracebackhide__ = True
-    found = list(findings)
-    wanted = {Verdict.PASS} if os.environ.get(STRICT_VARIABLE) == "1" else set(Verdict) - {Verdict.FAIL}
-    broken = [finding for finding in found if finding.verdict not in wanted]
-    if broken:
-        raise AssertionError("\n".join(_told(finding) for finding in broken))
-    unknown = [finding for finding in found if finding.verdict is not Verdict.PASS]
-    for finding in unknown:
-        if finding.verdict is Verdict.INCONCLUSIVE:
-            warnings.warn(_told(finding), InconclusiveWarning, stacklevel=3)  # at the test, which called the fixture
-    if unknown or not found:
-        pytest.skip("; ".join(map(_told, unknown)) or "NO VERDICT: nothing was looked at")
+    limits = read_limits()
+    gate = limits.gate(limits.cases[name], "cpu")
+    return _judged_ratio(benchmark, limits.cases[name], gate, timed, "time of ours / reference")
 
 
-def _told(finding: Finding) -> str:
-    value = "" if finding.value is None else f"={finding.value:.6g}"
-    if finding.low is not None and finding.high is not None:
-        value += f" ({finding.low:.4g} to {finding.high:.4g})"
-    return f"{finding.verdict.value}: {finding.case}: {finding.what}{value}, limit {finding.limit}: {finding.reason}"
+def judge_workspace(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above
+    """As `judge_ratio`, on a GPU: our step with a workspace, against the same without."""
+    limits = read_limits()
+    gate = limits.gate(limits.cases[name], "gpu", "workspace_ratio_max")
+    return _judged_ratio(benchmark, limits.cases[name], gate, timed, "time with / without workspace")
+
+
+def _judged_ratio(benchmark: Any, case: CaseLimits, gate: Gate, timed: Timed, what: str) -> Finding:  # Any: as above
+    def measure(rounds: Rounds) -> Decision:
+        return measured(rounds, gate, benchmark)
+
+    def make() -> Rounds:
+        problem = why_not_timed(benchmark, case)
+        if problem:
+            benchmark.pedantic(lambda: None)  # a fixture that is not used is an error
+            raise NoVerdictError(problem)
+        return timed.rounds()
+
+    num_processes = read_limits().confirm_processes
+    finding, rounds = decided(case.name, what, timed, gate.limit, measure, num_processes=num_processes, make=make)
+    counts = {"num_rounds": len(rounds.found), "num_dropped": rounds.num_dropped} if rounds else {}
+    benchmark.extra_info["pair"] = {**asdict(finding), "verdict": finding.verdict.value, **counts}
+    return finding
+
+
+def judge_growth(name: str, axis: str, timed: Timed) -> Finding:
+    """Exponents of the rounds' sizes against the case's limit for this axis."""
+    limits = read_limits()
+    limit = limits.cases[name].time_exponent_max[axis]
+    return _judged_sizes(name, f"time exponent in {axis}", timed, limit, decide_exponent)
+
+
+def judge_fixed_share(name: str, timed: Timed) -> Finding:
+    """The part of the time that is the same for every vocabulary."""
+    limit = read_limits().cases[name].fixed_share_max
+    if limit is None:
+        raise LimitsError(f"judge_fixed_share: case={name!r} has no fixed_share_max. Add it to the limits.")
+    return _judged_sizes(name, "fixed share", timed, limit, decide_fixed_share)
+
+
+def _judged_sizes(
+    name: str, what: str, timed: Timed, limit: float, decide: Callable[[Rounds, float, float], Decision]
+) -> Finding:
+    limits = read_limits()
+
+    def measure(rounds: Rounds) -> Decision:
+        rounds.warm_up()
+        rounds.run(NUM_ROUNDS)
+        return decide(rounds, limit, limits.alpha)
+
+    return decided(name, what, timed, limit, measure, num_processes=limits.confirm_processes)[0]
+
+
+def judge_roofline(case: str, timed: Timed, limit: float, alpha: float, num_processes: int) -> Finding:
+    """The part of the copy bandwidth that a step reaches, with a cold L2."""
+    from fairdraw.perf_regression._device_time import decide_roofline, require_cold_clock
+
+    def make() -> Rounds:
+        require_cold_clock()
+        return timed.rounds()
+
+    def measure(rounds: Rounds) -> Decision:
+        return decide_roofline(rounds, limit, alpha)
+
+    what = "part of the copy bandwidth"
+    return decided(case, what, timed, limit, measure, num_processes=num_processes, make=make, at_least=True)[0]

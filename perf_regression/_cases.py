@@ -1,8 +1,8 @@
-"""What is measured: one verification step of speculative decoding, at its most expensive.
+"""The verification step that is measured: the most expensive one there is.
 
-Every draft token is one that the target forbids, so that each request recovers a token at its first position: what a
-call moves is then a function of the sizes alone, and the greatest there is. (Accepted drafts replace the recovered row
-by nothing, or by a bonus row.)
+The target forbids every draft token, so each request recovers a token at its first position. What a call moves is then
+a function of the sizes alone, and at its maximum. (With accepted drafts a request reads no recovered row, or a bonus
+row in its place.)
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._counts import Counts, counted
-from fairdraw.perf_regression._named import NoVerdictError, load
+from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.protocols import Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from functools import partial
 
     from torch import Tensor
 
@@ -29,10 +31,9 @@ __all__ = [
     "bytes_that_must_move",
     "count_step",
     "fast_path_steps",
-    "named_tensors",
-    "noise_for",
     "rejection_batch",
     "rejection_step",
+    "unwritten_batch",
 ]
 
 
@@ -47,11 +48,28 @@ class Sizes:
     def as_formula(self) -> dict[str, int]:
         return {"B": self.batch_size, "K": self.max_spec_len, "V": self.vocab_size}
 
+    def __str__(self) -> str:
+        return " ".join(f"{axis}={size}" for axis, size in self.as_formula().items())
 
-def rejection_batch(
-    sizes: Sizes, device: str = "cpu", *, dtype: torch.dtype = torch.float32, one_hot: bool = False
-) -> SpecDecodeBatch:
-    """A batch that rejects every draft token; the same for the same sizes."""
+
+def unwritten_batch(sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torch.float32) -> SpecDecodeBatch:
+    """A batch whose logits and draft probabilities are uninitialised: for steps whose kernels do not run."""
+    num_tokens = sizes.batch_size * sizes.max_spec_len
+    counts = torch.full((sizes.batch_size,), sizes.max_spec_len, dtype=torch.int32, device=device)
+    return SpecDecodeBatch(
+        draft_token_ids=torch.zeros(num_tokens, dtype=torch.int32, device=device),
+        num_draft_tokens=[sizes.max_spec_len] * sizes.batch_size,
+        cu_num_draft_tokens=counts.cumsum(0, dtype=torch.int32),
+        max_spec_len=sizes.max_spec_len,
+        draft_probs=torch.empty(num_tokens, sizes.vocab_size, device=device),
+        target_logits=torch.empty(num_tokens, sizes.vocab_size, dtype=dtype, device=device),
+        bonus_token_ids=torch.zeros(sizes.batch_size, 1, dtype=torch.int32, device=device),
+        temperature=torch.ones(sizes.batch_size, device=device),
+    )
+
+
+def rejection_batch(sizes: Sizes, device: str = "cpu", dtype: torch.dtype = torch.float32) -> SpecDecodeBatch:
+    """A batch in which every draft token is rejected; always the same for the same sizes."""
     generator = torch.Generator(device).manual_seed(derive_seed("bench batch", sizes))
     num_tokens = sizes.batch_size * sizes.max_spec_len
     shape = (num_tokens, sizes.vocab_size)
@@ -59,17 +77,8 @@ def rejection_batch(
     draft = torch.randn(shape, generator=generator, device=device).softmax(-1)
     drafted = torch.randint(sizes.vocab_size, (num_tokens,), generator=generator, device=device, dtype=torch.int32)
     logits[torch.arange(num_tokens, device=device), drafted.long()] = -torch.inf
-    counts = torch.full((sizes.batch_size,), sizes.max_spec_len, dtype=torch.int32, device=device)
-    return SpecDecodeBatch(
-        draft_token_ids=drafted,
-        num_draft_tokens=[sizes.max_spec_len] * sizes.batch_size,
-        cu_num_draft_tokens=counts.cumsum(0, dtype=torch.int32),
-        max_spec_len=sizes.max_spec_len,
-        draft_probs=None if one_hot else draft,
-        target_logits=logits,
-        bonus_token_ids=torch.zeros(sizes.batch_size, 1, dtype=torch.int32, device=device),
-        temperature=torch.ones(sizes.batch_size, device=device),
-    )
+    empty = unwritten_batch(sizes, device, dtype)
+    return empty.replace(draft_token_ids=drafted, draft_probs=draft, target_logits=logits)
 
 
 def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
@@ -78,8 +87,8 @@ def bytes_that_must_move(sizes: Sizes, logit_bytes: int) -> int:
     return rows * sizes.batch_size * sizes.vocab_size
 
 
-def noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:
-    """Given noise if the sampler takes it, so that only the step is measured; else a seed."""
+def _noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:
+    """Explicit noise if the sampler supports it, so that only the step is measured; else a seed."""
     if Capability.EXPLICIT_NOISE not in sampler.capabilities:
         return SeededNoise(derive_seed("bench noise"))
     generator = torch.Generator(batch.device).manual_seed(derive_seed("bench noise"))
@@ -88,12 +97,13 @@ def noise_for(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Noise:
     return ExplicitNoise(uniforms, exponentials.exponential_(generator=generator))
 
 
-def rejection_step(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Callable[[], Tensor]:
+def rejection_step(sampler: RejectionSampler, batch: SpecDecodeBatch) -> Callable[[], Tensor]:
     """One call, as a function without arguments.
 
     Raises:
         NoVerdictError: If the sampler does not recover a token for every request: a wrong kernel is fast.
     """
+    noise = _noise_for(sampler, batch)
     with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
         _require_recovered(sampler.name, sampler.verify(batch, noise).cpu())
     return lambda: sampler.verify(batch, noise)
@@ -107,34 +117,29 @@ def _require_recovered(
         raise NoVerdictError(f"{name} accepts draft tokens that the target forbids. Run: fairdraw check")
 
 
-def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, Callable[[], Tensor]]:
+def fast_path_steps(batch: SpecDecodeBatch) -> dict[bool, partial[Tensor]]:
     """Our counter kernels on one batch, with a workspace (`True`) and without, as functions without arguments.
 
     Raises:
         NoVerdictError: If a request recovers no token, if the workspace changes a token, or if it is not left empty:
             a wrong kernel is fast.
     """
-    make, name = load("fairdraw._adapters._rejection:captured_step"), "rejection/counter-triton"
-    steps = {workspace: make(batch, "triton", workspace=workspace) for workspace in (False, True)}
+    name = "rejection/counter-triton"
+    steps = {workspace: _internals.fast_path(batch, workspace=workspace) for workspace in (False, True)}
     outputs = {workspace: step() for workspace, step in steps.items()}
     _require_recovered(name, outputs[False])
     if not torch.equal(outputs[False], outputs[True]):
         raise NoVerdictError(f"{name} gives other tokens with a workspace than without. Run: fairdraw check {name}")
     if bool(steps[True].keywords["workspace"].any()):
-        raise NoVerdictError(f"{name} does not leave its workspace empty: the next step would count on from there")
+        raise NoVerdictError(f"{name} does not leave its workspace empty, so the next step would start from old counts")
     return steps
 
 
-def named_tensors(batch: SpecDecodeBatch, noise: Noise) -> dict[str, Tensor]:
-    """Whose traffic is told apart."""
+def count_step(sampler: RejectionSampler, sizes: Sizes, *, run_kernels: bool = True) -> Counts:
+    """Exact counts of one step, on the CPU; without `run_kernels` only its launches."""
+    batch = rejection_batch(sizes) if run_kernels else unwritten_batch(sizes)
+    noise = _noise_for(sampler, batch)
     explicit: dict[str, Any] = vars(noise) if isinstance(noise, ExplicitNoise) else {}  # Any: tensors
-    return {**batch.tensors(), **explicit}
-
-
-def count_step(sampler: RejectionSampler, sizes: Sizes, *, run_kernels: bool = True, one_hot: bool = False) -> Counts:
-    """Exact counts of one step, on the CPU."""
-    batch = rejection_batch(sizes, one_hot=one_hot)
-    noise = noise_for(sampler, batch)
-    with counted(named_tensors(batch, noise), run_kernels=run_kernels) as counts:
+    with counted({**batch.tensors(), **explicit}, run_kernels=run_kernels) as counts:
         sampler.verify(batch, noise)
     return counts

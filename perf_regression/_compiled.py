@@ -1,26 +1,33 @@
-"""Facts about compiled kernels on a machine without a GPU: the Triton wheel brings the whole compiler.
+"""Facts about compiled kernels on a machine without a GPU: the Triton wheel contains the whole compiler.
 
-The launches of a call are noted (`counts.counted`), and each is compiled for the given compute capability exactly as
-its launcher would: same types, same divisibility, same constants. Over a sweep of sizes the number of *different*
-compilations is the number of times that a server would stop to compile.
+`counts.counted` records the launches of a call. Each is compiled for the given compute capability exactly as its
+launcher would compile it: same types, same divisibility, same constants. Over a sweep of sizes, the number of
+*different* compilations is the number of times that a server would stop to compile.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
+import subprocess
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw.perf_regression._fresh import run_fresh
+from fairdraw.perf_regression._named import call_fresh
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from fairdraw.perf_regression._counts import Launch
 
-__all__ = ["CompiledKernel", "compile_launches"]
+__all__ = ["CompiledKernel", "compile_groups", "compile_launches"]
+
+Json = dict[str, Any]  # Any: JSON
 
 SM90 = 90
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
@@ -53,18 +60,29 @@ def compile_launches(
     Raises:
         NoVerdictError: If a kernel does not compile, or not in time, or the wheel's compiler is missing.
     """
-    request = json.dumps({"capability": capability, "launches": [_as_json(launch) for launch in launches]})
-    printed = run_fresh(
-        "fairdraw.perf_regression._compile_kernels",
+    return compile_groups({"": launches}, capability=capability, timeout=timeout)[""]
+
+
+def compile_groups(
+    groups: Mapping[str, Iterable[Launch]], *, capability: int = SM90, timeout: float = 300
+) -> dict[str, list[CompiledKernel]]:
+    """As `compile_launches`, for several groups of launches in one fresh process.
+
+    The process is a fresh one because a Triton that interprets (as on every machine without a GPU) cannot compile.
+    """
+    launches = {name: [_as_json(launch) for launch in group] for name, group in groups.items()}
+    printed = call_fresh(
+        f"{__name__}:_compile_all",
+        {"groups": launches, "capability": capability},
         purpose=f"compiling kernels for sm_{capability}",
         timeout=timeout,
-        stdin=request,
         not_inherited={"TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES"},
     )
-    return [CompiledKernel(**found) for found in json.loads(printed)]
+    found = json.loads(printed[-1])
+    return {name: [CompiledKernel(**kernel) for kernel in kernels] for name, kernels in found.items()}
 
 
-def _as_json(launch: Launch) -> dict[str, Any]:  # Any: JSON
+def _as_json(launch: Launch) -> Json:
     options = {name: value for name, value in launch.options.items() if name in OPTIONS}
     arguments = {name: _argument(value) for name, value in launch.arguments.items()}
     return {"module": launch.module, "kernel": launch.kernel, "arguments": arguments, "options": options}
@@ -75,3 +93,61 @@ def _argument(value: object) -> list[object]:
         aligned = value.data_ptr() % POINTER_ALIGNMENT == 0
         return ["tensor", str(value.dtype).removeprefix("torch."), aligned]
     return ["value", value]
+
+
+def _compile_all(groups: Mapping[str, list[Json]], capability: int) -> dict[str, list[Json]]:
+    """Runs in the fresh process: facts about each group's different specialisations."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    target = GPUTarget("cuda", capability, 32)
+    known: dict[str, Json] = {}
+    found: dict[str, dict[str, Json]] = {}
+    for name, launches in groups.items():
+        found[name] = {}
+        for launch in launches:
+            key, source, options = _specialised(launch, target)
+            if key not in known:
+                known[key] = {"kernel": launch["kernel"], "key": key, **_facts(triton.compile(source, target, options))}
+            found[name][key] = known[key]
+    return {name: list(kernels.values()) for name, kernels in found.items()}
+
+
+def _specialised(launch: Json, target: Any) -> tuple[str, Any, Json]:  # Any: Triton's
+    """What Triton's own launcher would compile for these arguments, and the key under which it would cache it."""
+    from triton.backends.nvidia.compiler import CUDABackend
+    from triton.compiler import ASTSource
+    from triton.runtime.jit import create_function_from_signature
+
+    backend = CUDABackend(target)
+    kernel = getattr(importlib.import_module(launch["module"]), launch["kernel"])
+    bind = create_function_from_signature(kernel.signature, kernel.params, backend)
+    arguments = {name: _value(given) for name, given in launch["arguments"].items()}
+    bound, specialization, options = bind(**arguments, **launch["options"])
+    parsed, signature, constants, attributes = kernel._pack_args(backend, options, bound, specialization, options)
+    key = json.dumps([launch["kernel"], launch["options"], list(map(str, specialization))])
+    return key, ASTSource(kernel, signature, constants, attributes), vars(parsed)
+
+
+def _value(given: list[Any]) -> Any:  # Any: JSON, a kernel's argument
+    """From `["tensor", "float32", true]` and `["value", 3]` back to arguments."""
+    if given[0] == "value":
+        return given[1]
+    memory = torch.empty(32, dtype=getattr(torch, given[1]))
+    return memory if given[2] else memory[1:]
+
+
+def _facts(compiled: Any) -> dict[str, int]:  # Any: Triton's
+    """Registers per thread, bytes of stack (where registers are spilled), and barriers in the PTX."""
+    import triton
+
+    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(compiled.asm["cubin"])
+        file.flush()
+        command = [str(cuobjdump), "--dump-resource-usage", file.name]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", shown)
+    assert found is not None, shown
+    barriers = len(re.findall(r"\bbar(?:rier)?\.sync\b", compiled.asm["ptx"]))
+    return {"registers": int(found[1]), "spills": int(found[2]), "barriers": barriers}

@@ -1,21 +1,20 @@
-"""A timing gate that fails is asked again, in fresh processes: it stays a FAIL only if every one of them repeats it.
+"""A timing that fails is repeated in fresh processes: it stays a FAIL only if every one of them repeats it.
 
-The rounds of one process share what that process is: where its memory lies, its hash seed, the CPU it began on. The
-sign test bounds what differs between rounds, and knows nothing of what differs between processes; a process that is
-unlucky as a whole fails every round. So a FAIL is a claim about one process until others have made it, too.
+The rounds of one process share properties of that process: where its memory lies, its hash seed, the CPU on which it
+started. The sign test bounds differences between rounds, not between processes, so a process that is slow as a whole
+fails in every round. A FAIL is therefore a claim about one process until others confirm it.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from fairdraw.perf_regression._decision import Decision, Verdict
-from fairdraw.perf_regression._fresh import run_fresh
-from fairdraw.perf_regression._named import NoVerdictError, load
+from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +30,7 @@ RATIO = "fairdraw.perf_regression._confirmation:median_ratio"
 
 @dataclass(frozen=True)
 class Timed:
-    """Rounds that any process can measure, because what makes them has a name.
+    """Rounds that any process can measure, because the function that makes them has a name.
 
     Args:
         factory: `package.module:function`; called with `arguments`, which are JSON, it returns `Rounds`.
@@ -43,24 +42,32 @@ class Timed:
     statistic: str = RATIO
 
     def rounds(self) -> Rounds:
-        """To be measured in this process."""
+        """Rounds to measure in this process."""
         rounds: Rounds = load(self.factory)(**self.arguments)
         return rounds
 
     def in_fresh_process(self) -> float:
-        """The statistic of rounds measured elsewhere.
+        """The statistic of rounds that a fresh process measures.
 
         Raises:
-            NoVerdictError: If the process fails, or has no answer after five minutes.
+            NoVerdictError: If the process fails, or does not answer within five minutes.
         """
-        printed = run_fresh(
-            "fairdraw.perf_regression._measured",
-            *(self.factory, json.dumps(dict(self.arguments)), self.statistic, str(NUM_ROUNDS)),
+        printed = call_fresh(
+            f"{__name__}:_measure",
+            {**asdict(self), "num_rounds": NUM_ROUNDS},
             purpose=self.factory,
             timeout=TIMEOUT_SECONDS,
             not_inherited={"PYTHONHASHSEED"},
         )
-        return float(json.loads(printed.splitlines()[-1]))
+        return float(json.loads(printed[-1]))
+
+
+def _measure(num_rounds: int, **timed: Any) -> float:  # Any: the fields of `Timed`
+    """Runs in the fresh process."""
+    rounds = Timed(**timed).rounds()
+    rounds.warm_up()
+    rounds.run(num_rounds)
+    return float(load(timed["statistic"])(rounds))
 
 
 def median_ratio(rounds: Rounds) -> float:
@@ -81,24 +88,24 @@ def confirmed(
     """`decision`, unless it is a FAIL that a fresh process does not repeat: INCONCLUSIVE then.
 
     Args:
-        again: The number that the limit is about, measured in a fresh process.
-        at_least: The limit is a least value.
+        again: Measures, in a fresh process, the number that the limit is about.
+        at_least: The limit is a lower limit.
 
     Error rates:
-        Only ever turns FAIL into INCONCLUSIVE, so no error rate grows but that of not failing: a sampler that is beyond
+        This only turns FAIL into INCONCLUSIVE, so the only error that grows is a missed failure: a sampler that exceeds
         its limit by less than processes differ (2 %, one standard deviation, on a machine with five times more to do
-        than it has cores: `samples_processes.json`) may be let off. One that cannot be measured again stays failed.
+        than it has cores: `samples_processes.json`) may be missed. A FAIL that cannot be measured again stays a FAIL.
     """
     if decision.verdict is not Verdict.FAIL:
         return decision
-    told: list[str] = []
+    values: list[str] = []
     for _ in range(num_processes):
         try:
             value = again()
         except NoVerdictError as error:
             return replace(decision, reason=f"{decision.reason}; not measured again: {error}")
-        told.append(f"{value:.4g}")
+        values.append(f"{value:.4g}")
         if value >= limit if at_least else value <= limit:
-            reason = f"{decision.reason}, but a fresh process keeps it: {', '.join(told)}"
+            reason = f"{decision.reason}, but a fresh process keeps it: {', '.join(values)}"
             return replace(decision, verdict=Verdict.INCONCLUSIVE, reason=reason)
-    return replace(decision, reason=f"{decision.reason}; {num_processes} fresh processes: {', '.join(told)}")
+    return replace(decision, reason=f"{decision.reason}; {num_processes} fresh processes: {', '.join(values)}")

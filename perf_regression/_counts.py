@@ -1,10 +1,10 @@
 """What one call reads, writes, launches, allocates and waits for: counted, not timed.
 
-Works without a GPU. Triton kernels run in Triton's interpreter, whose loads and stores are metered element by element;
-ATen operators are seen by a dispatch mode, each charged with the tensors that it takes and gives. The numbers are
-functions of the sizes alone, so that an extra pass over the logits is caught on any machine, in every test run.
+This works without a GPU. Triton kernels run in Triton's interpreter, whose loads and stores are metered element by
+element. A dispatch mode intercepts ATen operators and charges each with its arguments and results. The numbers depend
+on the sizes alone, so an extra pass over the logits is detected on any machine, in every test run.
 
-Bytes are *logical*: what a kernel asks for, whether or not a cache answers. Views are free.
+Bytes are *logical*: what a kernel requests, whether or not a cache has it. Views are free.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -27,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["OTHER", "Counts", "Launch", "counted"]
 
 OTHER = "other"
-"""Name of all memory that the caller gave no name: results and scratch."""
+"""Name of all memory that the caller did not name: results and scratch."""
 
 COPIES = {"aten::copy_", "aten::clone", "aten::_to_copy"}
 WAITS = {"item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero", "is_nonzero"}
-"""Tensor methods for which the host waits; on a CPU tensor they cost nothing, and are counted all the same."""
+"""Tensor methods for which the host waits for a device. On a CPU tensor they cost nothing and are counted as well."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch: whose, and with which arguments."""
+    """One kernel launch, with its arguments."""
 
     module: str
     kernel: str
@@ -46,7 +47,7 @@ class Launch:
 
 @dataclass
 class Counts:
-    """What happened between entering and leaving `counted`."""
+    """What happened within `counted`."""
 
     bytes_read: Counter[str] = field(default_factory=Counter)
     bytes_written: Counter[str] = field(default_factory=Counter)
@@ -54,7 +55,6 @@ class Counts:
     operators: Counter[str] = field(default_factory=Counter)
     waits: Counter[str] = field(default_factory=Counter)
     allocations: int = 0
-    bytes_allocated: int = 0
 
     @property
     def num_launches(self) -> int:
@@ -74,7 +74,7 @@ class Counts:
         return self.bytes_read.total() + self.bytes_written.total()
 
     def as_row(self) -> dict[str, int]:
-        """The totals, by the names that limits have."""
+        """The totals, under the names of the limits."""
         return {
             "bytes": self.bytes_moved,
             "launches": self.num_launches,
@@ -90,8 +90,8 @@ def counted(named: Mapping[str, Tensor] | None = None, *, run_kernels: bool = Tr
     """Count what happens inside.
 
     Args:
-        named: Tensors whose traffic is to be told apart; all other memory is `OTHER`.
-        run_kernels: `False` only notes the launches, for sizes at which an interpreter would take minutes.
+        named: Tensors whose traffic is counted separately; all other memory is `OTHER`.
+        run_kernels: `False` only records the launches, for sizes at which an interpreter would take minutes.
     """
     counts = Counts()
     names = _Names(named or {})
@@ -151,12 +151,10 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _allocate(self, taken: list[Tensor], given: list[Tensor]) -> None:
         known = {tensor.untyped_storage().data_ptr() for tensor in taken}
-        new = [tensor for tensor in given if tensor.untyped_storage().data_ptr() not in known]
-        self.counts.allocations += len(new)
-        self.counts.bytes_allocated += sum(_nbytes(tensor) for tensor in new)
+        self.counts.allocations += sum(tensor.untyped_storage().data_ptr() not in known for tensor in given)
 
     def _charge(self, func: Any, taken: list[Tensor], given: list[Tensor]) -> None:  # Any: torch's
-        """A result that is one of the arguments was written in place; a fill does not read it."""
+        """A result that is also an argument was written in place; a fill does not read it."""
         only_writes = func._schema.name in ("aten::fill_", "aten::zero_", "aten::copy_")
         for tensor in taken[1:] if only_writes else taken:
             self.counts.bytes_read[self.names.of(tensor.data_ptr())] += _nbytes(tensor)
@@ -165,7 +163,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _nbytes(tensor: Tensor) -> int:
-    """Of the elements that there are: an expanded dimension repeats the same ones."""
+    """Bytes of the elements in memory: an expanded dimension repeats the same ones."""
     count = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         count *= size if stride else min(size, 1)
@@ -174,17 +172,17 @@ def _nbytes(tensor: Tensor) -> int:
 
 @contextmanager
 def _launches(counts: Counts, run_kernels: bool) -> Iterator[None]:
-    """Note every launch of every Triton kernel, compiled or interpreted."""
+    """Record every launch of every Triton kernel, compiled or interpreted."""
     from triton.runtime.interpreter import InterpretedFunction
     from triton.runtime.jit import JITFunction
 
-    def noting(original: Callable[..., Any]) -> Callable[..., Any]:  # Any: Triton's
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:  # Any: Triton's
         def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:  # Any: Triton's
             arguments = dict(zip(self.arg_names, args, strict=False))
             arguments |= {name: options[name] for name in self.arg_names if name in options}
             rest = {name: value for name, value in options.items() if name not in arguments}
             counts.launches.append(Launch(self.fn.__module__, self.fn.__name__, arguments, rest))
-            # The interpreter moves arguments about with ATen operators of its own.
+            # The interpreter moves arguments with ATen operators of its own, which must not be counted.
             with _disable_current_modes():
                 return original(self, *args, grid=grid, warmup=warmup, **options) if run_kernels else None
 
@@ -192,65 +190,43 @@ def _launches(counts: Counts, run_kernels: bool) -> Iterator[None]:
 
     with ExitStack() as stack:
         for kind in (InterpretedFunction, JITFunction):
-            stack.enter_context(_replaced(kind, "run", noting(kind.run)))
+            stack.enter_context(mock.patch.object(kind, "run", recording(kind.run)))
         yield
 
 
 @contextmanager
 def _interpreter_meter(counts: Counts, names: _Names) -> Iterator[None]:
-    """Charge loads and stores of interpreted kernels, masked-out elements not among them."""
+    """Charge loads and stores of interpreted kernels; elements that are masked out are free."""
     from triton.runtime.interpreter import InterpreterBuilder
 
-    def metered(original: Any, mask_place: int | None, charges: list[Counter[str]]) -> Any:  # Any: Triton's
-        def access(self: Any, pointers: Any, *args: Any) -> Any:  # Any: Triton's
-            mask = None if mask_place is None else args[mask_place].data
-            addresses = pointers.data.ravel() if mask is None else pointers.data[mask]
-            size = _element_size(pointers)
+    def metered(
+        original: Any, pointers_at: int, mask_at: int | None, charges: list[Counter[str]]
+    ) -> Any:  # Any: Triton's
+        def access(self: Any, *args: Any) -> Any:  # Any: Triton's
+            pointers = args[pointers_at]
+            addresses = pointers.data.ravel() if mask_at is None else pointers.data[args[mask_at].data]
             if addresses.size:
                 name = names.of(int(addresses.flat[0]))
                 for charge in charges:
-                    charge[name] += addresses.size * size
-            return original(self, pointers, *args)
+                    charge[name] += addresses.size * _element_size(pointers)
+            return original(self, *args)
 
         return access
 
-    builder, reads, writes = InterpreterBuilder, counts.bytes_read, counts.bytes_written
-    # A plain load is a masked one in the interpreter, so these four are all.
-    plan = {
-        "create_masked_load": (0, [reads]),
-        "create_masked_store": (1, [writes]),
-        "create_atomic_cas": (None, [reads, writes]),
+    reads, writes = counts.bytes_read, counts.bytes_written
+    # A plain load is a masked one in the interpreter, so these four are all. Places of pointers and mask, and charges:
+    plan: dict[str, tuple[int, int | None, list[Counter[str]]]] = {
+        "create_masked_load": (0, 1, [reads]),
+        "create_masked_store": (0, 2, [writes]),
+        "create_atomic_cas": (0, None, [reads, writes]),
+        "create_atomic_rmw": (1, 3, [reads, writes]),
     }
     with ExitStack() as stack:
-        for name, (mask_place, charges) in plan.items():
-            stack.enter_context(_replaced(builder, name, metered(getattr(builder, name), mask_place, charges)))
-        stack.enter_context(_replaced(builder, "create_atomic_rmw", _metered_rmw(builder, reads, writes, names)))
+        for name, places in plan.items():
+            original = getattr(InterpreterBuilder, name)
+            stack.enter_context(mock.patch.object(InterpreterBuilder, name, metered(original, *places)))
         yield
-
-
-def _metered_rmw(builder: Any, reads: Counter[str], writes: Counter[str], names: _Names) -> Any:  # Any: Triton's
-    original = builder.create_atomic_rmw
-
-    def access(self: Any, operation: Any, pointers: Any, value: Any, mask: Any, *args: Any) -> Any:  # Any: Triton's
-        addresses = pointers.data[mask.data]
-        if addresses.size:
-            name, moved = names.of(int(addresses.flat[0])), addresses.size * _element_size(pointers)
-            reads[name] += moved
-            writes[name] += moved
-        return original(self, operation, pointers, value, mask, *args)
-
-    return access
 
 
 def _element_size(pointers: Any) -> int:  # Any: Triton's tensor of pointers
     return max(1, int(pointers.get_element_ty().primitive_bitwidth) // 8)
-
-
-@contextmanager
-def _replaced(owner: type, name: str, value: object) -> Iterator[None]:
-    original = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

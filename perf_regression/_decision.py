@@ -1,9 +1,9 @@
 """From paired rounds to a verdict, by the exact sign test.
 
-A round measures all arms next to each other, so that what a busy neighbour does to a machine falls on all of them. Its
-log ratio is positive or negative about the median by a fair coin, whatever the shape of the noise. The j-th smallest of
-`n` log ratios is therefore above the median with probability `P(Binomial(n, 1/2) < j)`, exactly, and so is the j-th
-largest below it. No resampling, no seed, no normal approximation.
+A round measures all arms next to each other, so that a busy machine slows all of them. Whatever the shape of the noise,
+the log ratio of a round is above or below the median with probability 1/2. The j-th smallest of `n` log ratios is
+therefore above the median with probability exactly `P(Binomial(n, 1/2) < j)`, and the j-th largest is below it with the
+same probability. There is no resampling, no seed and no normal approximation.
 
     alpha per look 8.3e-5     rounds   20   40   80
                               j         2    8   23
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from statistics import median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["Decision", "Gate", "Interval", "Verdict", "decide", "interval", "ran
 
 
 class Verdict(Enum):
-    """What is known at the end. Only PASS is evidence of a kept limit; only FAIL is evidence of a broken one."""
+    """The outcome of a comparison. Only PASS is evidence of a kept limit; only FAIL is evidence of a broken one."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -36,14 +37,14 @@ class Gate:
     """A limit on the ratio ours / reference.
 
     Args:
-        floor: Seconds beyond the limit that are too few to fail for.
-        alpha: One-sided error of this gate, over all its looks.
-        looks: Numbers of rounds at which it may stop.
-        drop_fraction_max: More dropped rounds than this, and nothing is decided.
+        floor: An excess of at most so many seconds is not a failure.
+        alpha: One-sided error of this gate, over all its checkpoints.
+        looks: Numbers of rounds at which it may stop: the checkpoints.
+        drop_fraction_max: With more dropped rounds than this there is no verdict.
 
     Error rates:
         A sampler whose median ratio keeps the limit fails with probability at most `alpha`, and one that breaks it
-        passes with probability at most `alpha`: each look spends `alpha / len(looks)` on either side. With
+        passes with probability at most `alpha`: each checkpoint spends `alpha / len(looks)` on either side. With
         `alpha = family_alpha / number of gates`, that holds for the whole run at once, at `family_alpha`.
     """
 
@@ -60,7 +61,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Interval:
-    """Median of the rounds' values, and bounds that hold at a one-sided alpha each."""
+    """Median of the rounds' values with a lower and an upper bound, each at a one-sided alpha."""
 
     middle: float
     low: float
@@ -100,14 +101,14 @@ def interval(values: Sequence[float], alpha: float) -> Interval | None:
     if j == 0:
         return None
     ordered = sorted(values)
-    return Interval(_median(ordered), ordered[j - 1], ordered[-j])
+    return Interval(median(ordered), ordered[j - 1], ordered[-j])
 
 
 def decide(pairs: Sequence[tuple[float, float]], gate: Gate, *, num_dropped: int = 0) -> Decision:
-    """Judge valid rounds, each `(ours, reference)` in seconds.
+    """Decide from valid rounds, each `(ours, reference)` in seconds.
 
-    FAIL needs two things: the whole interval beyond the limit, and an excess beyond `gate.floor` seconds, since a ratio
-    of two tiny times is of no concern to anybody.
+    FAIL needs two things: the whole interval beyond the limit, and an excess beyond `gate.floor` seconds, because a
+    ratio of two tiny times does not matter.
     """
     total, counts = len(pairs) + num_dropped, (len(pairs), num_dropped)
     if total and num_dropped > gate.drop_fraction_max * total:
@@ -117,7 +118,7 @@ def decide(pairs: Sequence[tuple[float, float]], gate: Gate, *, num_dropped: int
     ratio = _ratio_interval(pairs, gate.alpha_per_look)
     if ratio is None:
         return Decision(Verdict.NO_VERDICT, f"{len(pairs)} rounds are too few for this alpha", None, *counts)
-    verdict, reason = _judge(pairs, gate, ratio)
+    verdict, reason = _compared(pairs, gate, ratio)
     return Decision(verdict, reason, ratio, *counts)
 
 
@@ -126,18 +127,13 @@ def _ratio_interval(pairs: Sequence[tuple[float, float]], alpha: float) -> Inter
     return found and Interval(*(math.exp(value) for value in (found.middle, found.low, found.high)))
 
 
-def _judge(pairs: Sequence[tuple[float, float]], gate: Gate, ratio: Interval) -> tuple[Verdict, str]:
+def _compared(pairs: Sequence[tuple[float, float]], gate: Gate, ratio: Interval) -> tuple[Verdict, str]:
     if ratio.high <= gate.limit:
         return Verdict.PASS, f"at most {ratio.high:.4g}, limit {gate.limit:.4g}"
     if ratio.low <= gate.limit:
         return Verdict.INCONCLUSIVE, f"limit {gate.limit:.4g} lies within [{ratio.low:.4g}, {ratio.high:.4g}]"
-    excess = _median(sorted(ours - gate.limit * reference for ours, reference in pairs))
+    excess = median(ours - gate.limit * reference for ours, reference in pairs)
     if excess <= gate.floor:
         reason = f"beyond the limit by {excess * 1e6:.1f} us only, floor {gate.floor * 1e6:.1f} us"
         return Verdict.INCONCLUSIVE, reason
     return Verdict.FAIL, f"at least {ratio.low:.4g}, limit {gate.limit:.4g}"
-
-
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) & 1 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -1,6 +1,6 @@
-"""What a GPU is asked to do besides the work: waits, compilations, allocations, kernels of a graph; and its clock.
+"""What a call asks of a GPU besides its work: waits, compilations, driver allocations, nodes of its CUDA graph.
 
-All but the clock are counts, and have no error rate.
+All of these are counts and have no error rate. The GPU's clock is in `device_time`.
 """
 
 from __future__ import annotations
@@ -22,18 +22,12 @@ __all__ = [
     "DeviceCounts",
     "count_nodes",
     "count_on_device",
-    "event_clock",
     "graph_of",
     "replay_of",
     "require_gpu",
-    "warm_clock",
 ]
 
 WARM_UP = 3
-SPIN_CYCLES = 2_000_000
-"""About a millisecond: the queue fills meanwhile, so that launches are not part of the time."""
-FLUSH_BYTES = 256 << 20
-"""More than twice the largest L2 there is (H200: 60 MB)."""
 
 
 def require_gpu() -> None:
@@ -52,15 +46,13 @@ class DeviceCounts:
         syncs: Waits of the host that torch's sync debug mode sees.
         compilations: Kernels that Triton compiled.
         allocator_calls: Requests that the caching allocator passed on to the driver.
-        peak_bytes: Most memory above what was held before.
         is_capturable: Whether the call can be captured in a CUDA graph and replayed.
-        graph_nodes: Of that graph: kernels, fills and copies.
+        graph_nodes: Kernels, fills and copies in that graph.
     """
 
     syncs: int
     compilations: int
     allocator_calls: int
-    peak_bytes: int
     is_capturable: bool
     why_not_capturable: str = ""
     graph_nodes: int | None = None
@@ -75,7 +67,7 @@ class DeviceCounts:
 
 
 def count_on_device(step: Callable[[], object]) -> DeviceCounts:
-    """Everything that can be counted about one call.
+    """Count what one call does, after warm-up.
 
     Raises:
         NoVerdictError: Without a CUDA device.
@@ -84,13 +76,11 @@ def count_on_device(step: Callable[[], object]) -> DeviceCounts:
     for _ in range(WARM_UP):
         step()
     torch.cuda.synchronize()
-    held, segments = torch.cuda.memory_allocated(), _segments()
-    torch.cuda.reset_peak_memory_stats()
+    segments = _segments()
     with _compilations() as compiled, _waits() as waits:
         step()
     torch.cuda.synchronize()
-    peak, driver_calls = torch.cuda.max_memory_allocated() - held, _segments() - segments
-    return DeviceCounts(len(waits), len(compiled), driver_calls, peak, *_capturable(step))
+    return DeviceCounts(len(waits), len(compiled), _segments() - segments, *_capturable(step))
 
 
 def _capturable(step: Callable[[], object]) -> tuple[bool, str, int | None]:
@@ -102,7 +92,7 @@ def _capturable(step: Callable[[], object]) -> tuple[bool, str, int | None]:
 
 
 def count_nodes(raw_graph: int, driver: Any) -> int:  # Any: CUDA's driver as a library of ctypes
-    """Nodes of a captured graph, as the driver counts them; a graph inside of it is one.
+    """Nodes of a captured graph, as the driver counts them; a nested graph is one node.
 
     Raises:
         RuntimeError: If the driver refuses.
@@ -130,7 +120,7 @@ def _waits() -> Iterator[list[str]]:
             yield found
         finally:
             torch.cuda.set_sync_debug_mode(before)
-        # Switching the mode on is announced by a warning of its own, in other words.
+        # Switching the mode on gives a warning, too, with another text.
         found += [str(one.message) for one in caught if "called a synchronizing" in str(one.message)]
 
 
@@ -156,7 +146,7 @@ def graph_of(step: Callable[[], object], *, keep_graph: bool = False) -> torch.c
     """Capture one call.
 
     Args:
-        keep_graph: Also the graph that it was before it was made executable, to be looked at.
+        keep_graph: Also keep the graph from which the executable one is made, so that it can be inspected.
 
     Raises:
         RuntimeError: If it waits for the device or allocates in a way that cannot be captured.
@@ -175,49 +165,10 @@ def graph_of(step: Callable[[], object], *, keep_graph: bool = False) -> torch.c
 
 
 def replay_of(step: Callable[[], object]) -> Callable[[], None]:
-    """The step as a graph to be timed. A graph has addresses only, so what the step holds must live as long as it."""
+    """Replays the step as a graph. A graph holds only addresses, so the step and its tensors must live as long."""
     graph = graph_of(step)
 
     def replay(kept: object = step) -> None:
         graph.replay()
 
     return replay
-
-
-_flush_memory: list[torch.Tensor] = []
-
-
-def flush_l2() -> None:
-    """Overwrite the L2 with other data, on the current stream."""
-    if not _flush_memory:
-        _flush_memory.append(torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda"))
-    _flush_memory[0].zero_()
-
-
-def event_clock(step: Callable[[], object], inner: int) -> float:
-    """Seconds of device time per call, with a cold L2: events around each call, the flush outside of them.
-
-    Calls are queued behind a kernel that spins, so that the host's launch cost is hidden as it is in a server.
-    """
-    return _queued(step, inner, flush_l2)
-
-
-def warm_clock(step: Callable[[], object], inner: int) -> float:
-    """As `event_clock`, but the L2 keeps what the call before left there."""
-    return _queued(step, inner, lambda: None)
-
-
-def _queued(step: Callable[[], object], inner: int, before_each: Callable[[], None]) -> float:
-    events = [(_event(), _event()) for _ in range(inner)]
-    torch.cuda._sleep(SPIN_CYCLES)  # type: ignore[no-untyped-call]
-    for begin, end in events:
-        before_each()
-        begin.record()
-        step()
-        end.record()
-    torch.cuda.synchronize()
-    return sum(float(begin.elapsed_time(end)) for begin, end in events) * 1e-3 / inner
-
-
-def _event() -> Any:  # Any: torch leaves its event class untyped
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

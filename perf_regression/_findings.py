@@ -1,4 +1,4 @@
-"""Findings: one line per limit that was looked at, and what a run of them amounts to."""
+"""Findings: one line per limit that was measured, and the exit code of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BROKEN, GREEN, NOTHING_DECIDED = 1, 0, 3
 
 
 class InconclusiveWarning(UserWarning):
-    """What was measured neither keeps a limit nor breaks it: nothing fails, and a person should know."""
+    """A measurement neither keeps nor breaks a limit. Nothing fails, but a person should know."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,12 @@ class Finding:
     def cells(self) -> tuple[str, ...]:
         return self.case, self.what, _number(self.value), _number(self.limit), self.verdict.value, self.reason
 
+    def __str__(self) -> str:
+        value = "" if self.value is None else f"={self.value:.6g}"
+        if self.low is not None and self.high is not None:
+            value += f" ({self.low:.4g} to {self.high:.4g})"
+        return f"{self.verdict.value}: {self.case}: {self.what}{value}, limit {self.limit}: {self.reason}"
+
 
 def from_decision(case: str, decision: Decision, limit: float, what: str = "time of ours / reference") -> Finding:
     if decision.ratio is None:
@@ -47,7 +53,7 @@ def from_decision(case: str, decision: Decision, limit: float, what: str = "time
 
 
 def compare_counts(row: Mapping[str, float], limits: CaseLimits, **sizes: int) -> list[Finding]:
-    """Exact counts against every limit that the case has on them. There is no error rate: a count is a count."""
+    """Exact counts against every limit that the case has on them. Counts have no error rate."""
     found = []
     for what, value in row.items():
         limit = getattr(limits, f"{what}_max")
@@ -60,7 +66,7 @@ def compare_counts(row: Mapping[str, float], limits: CaseLimits, **sizes: int) -
 
 
 def table(findings: Sequence[Finding]) -> list[str]:
-    """Aligned lines, with a head."""
+    """Aligned lines, below a line with the names of the columns."""
     rows = [("case", "what", "value", "limit", "verdict", "reason"), *(finding.cells() for finding in findings)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,10 +1,10 @@
-"""Drift: what every run measured, one JSON line each, and where a number changed for good. A report, not a gate.
+"""Drift: a JSON line for everything that was timed, and where its level changed. A report, not a gate.
 
-    pytest perf_regression -m timing --perf-history perf.jsonl        every night
+    pytest perf_regression -m timing --perf-history perf.jsonl        every nightly run
     fairdraw bench mypkg:make --history perf.jsonl
     python -m fairdraw.perf_regression._history perf.jsonl             what changed, and since which commit
 
-A gate sees a step that crosses its limit. It does not see five steps of one per cent: those stand in the history.
+A gate detects a change that crosses its limit, but not five changes of one per cent. The history shows those.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEAST_CHANGE = 0.02
 
 
 def append_history(path: Path, findings: Iterable[Finding], commit: str = "") -> int:
-    """Add a line for each finding that has an interval; how many."""
+    """Add a line for each finding that has an interval; returns their number."""
     origin = provenance(commit)
     lines = [{**_line(finding), **origin} for finding in findings if finding.low is not None]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def _line(finding: Finding) -> Line:
 
 @dataclass(frozen=True)
 class Change:
-    """A number that was about `before` and is about `after` from `first` on, the first line of the new level."""
+    """A level that changed from `before` to `after`; `first` is the first line of the new level."""
 
     case: str
     what: str
@@ -65,14 +65,14 @@ class Change:
 
 
 def change_points(lines: Sequence[Line]) -> list[Change]:
-    """Where the level of a number changed; numbers of different machines are never compared.
+    """Where the level of a number changed. Numbers of different machines are never compared.
 
-    At every place of a series the last `WINDOW` runs before it are compared with the first `WINDOW` from it on, by the
-    exact Mann-Whitney test and by their medians. Of neighbouring places the one with the smallest p counts.
+    At every place of a series, the `WINDOW` runs before it are compared with the `WINDOW` runs from it on, by the exact
+    Mann-Whitney test and by their medians. Of neighbouring places the one with the smallest p counts.
 
     Error rates:
-        Each comparison errs with probability `P_VALUE` if runs are exchangeable; a history of many runs and cases makes
-        many comparisons, so a false report in a thousand is expected. Nobody fails for one.
+        Each comparison errs with probability `P_VALUE` if runs are exchangeable. A history of many runs and cases makes
+        many comparisons, so a false report in a thousand of them is expected. It fails nothing.
     """
     series: dict[tuple[str, str, str], list[Line]] = defaultdict(list)
     for line in lines:

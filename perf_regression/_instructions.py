@@ -1,27 +1,29 @@
-"""Instructions per step, counted by valgrind: one run decides, and no neighbour disturbs.
+"""Instructions per step, counted by valgrind: one run is enough, and a busy machine does not change the count.
 
-Two runs of one program differ in nothing but the steps, so their difference over the number of steps is the step.
+Two runs of one program differ only in the steps, so their difference divided by the number of steps is one step.
 Address space layout moves the count of a whole run by up to 5000 (measured; of 650 million): 50 per step of 100.
 """
 
 from __future__ import annotations
 
-import json
+import gc
 import math
 import re
 import shutil
-from typing import TYPE_CHECKING
+from statistics import linear_regression
+from typing import TYPE_CHECKING, Any
 
-from fairdraw.perf_regression._fresh import run_fresh
-from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["exponent", "instructions_per_step"]
 
-# Hash seeds and helper threads make counts differ between runs; NumPy and glibc choose their fastest code for the
-# processor that they find, which makes them differ between machines.
+WARM_UP = 3
+
+# Hash seeds and helper threads make counts differ between runs. NumPy and glibc choose code by processor, which makes
+# counts differ between machines.
 _SAME_EVERYWHERE = {
     "PYTHONHASHSEED": "0",
     "OMP_NUM_THREADS": "1",
@@ -35,33 +37,44 @@ def instructions_per_step(factory: str, *, repeats: int = 100, timeout: float = 
     """Mean instructions of one step.
 
     Args:
-        factory: `package.module:function`; called with `arguments` it returns what comes before a step, and the step.
+        factory: `package.module:function`; called with `arguments` it returns two functions, one that prepares a step
+            and the step itself.
 
     Raises:
         NoVerdictError: If valgrind is absent, or the program fails or does not end within `timeout` seconds.
     """
-    with_steps, without = (_count(factory, arguments, repeats, steps, timeout) for steps in ("1", "0"))
+    program = {"factory": factory, "arguments": arguments, "repeats": repeats}
+    with_steps, without = (_count({**program, "with_steps": steps}, timeout) for steps in (True, False))
     return (with_steps - without) / repeats
 
 
-def _count(factory: str, arguments: dict[str, int], repeats: int, with_steps: str, timeout: float) -> int:
+def _count(program: dict[str, Any], timeout: float) -> int:  # Any: JSON
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         raise NoVerdictError("valgrind is not installed: nothing counts instructions. Install the package valgrind.")
+    purpose = f"{program['factory']} under valgrind"
     settings = [f"{name}={value}" for name, value in _SAME_EVERYWHERE.items()]
-    # The log goes where the program prints nothing, so that what is on stderr is the program's own last word.
+    # The log goes to stdout, so that stderr has only the program's own last words.
     tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", "--log-fd=1"]
-    printed = run_fresh(
-        "fairdraw.perf_regression._counted",
-        *(factory, json.dumps(arguments), str(repeats), with_steps),
-        purpose=f"{factory} under valgrind",
-        timeout=timeout,
-        under=["env", *settings, *tool],
-    )
-    found = re.search(r"I\s+refs:\s+([\d,]+)", printed)
+    under = ["env", *settings, *tool]
+    printed = call_fresh(f"{__name__}:_repeat", program, purpose=purpose, timeout=timeout, under=under)
+    found = re.search(r"I\s+refs:\s+([\d,]+)", "\n".join(printed))
     if found is None:
-        raise NoVerdictError(f"{factory} under valgrind: no count of instructions was printed")
+        raise NoVerdictError(f"{purpose}: no count of instructions was printed")
     return int(found[1].replace(",", ""))
+
+
+def _repeat(factory: str, arguments: dict[str, int], repeats: int, with_steps: bool) -> None:
+    """Runs in the fresh process: warm up, then prepare `repeats` steps, and run each of them if `with_steps`."""
+    advance, step = load(factory)(**arguments)
+    gc.disable()
+    for _ in range(WARM_UP):
+        advance()
+        step()
+    for _ in range(repeats):
+        advance()
+        if with_steps:
+            step()
 
 
 def exponent(costs: Mapping[int, float]) -> float:
@@ -71,8 +84,4 @@ def exponent(costs: Mapping[int, float]) -> float:
         >>> round(exponent({1000: 5.0, 2000: 10.0, 4000: 20.0}), 6)
         1.0
     """
-    sizes = [math.log(size) for size in costs]
-    logs = [math.log(cost) for cost in costs.values()]
-    mean_size, mean_log = sum(sizes) / len(sizes), sum(logs) / len(logs)
-    covariance = sum((size - mean_size) * (log - mean_log) for size, log in zip(sizes, logs, strict=True))
-    return covariance / sum((size - mean_size) ** 2 for size in sizes)
+    return linear_regression(list(map(math.log, costs)), list(map(math.log, costs.values()))).slope

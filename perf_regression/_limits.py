@@ -1,13 +1,12 @@
-"""The limits file: dimensionless numbers, each with the value that was measured beside it.
+"""The limits file: dimensionless numbers, each beside the value that was measured when it was set.
 
-TOML, read strictly: a key that nobody knows is an error, since a limit with a typing mistake in its name would never
-be looked at. There are no absolute times in it: those belong to machines.
+It is TOML and read strictly: an unknown key is an error, because a limit with a misspelt name would never be applied.
+There are no absolute times in it, because those depend on the machine.
 """
 
 from __future__ import annotations
 
 import ast
-import operator
 import tomllib
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,7 +16,7 @@ from fairdraw.perf_regression._decision import Gate
 from fairdraw.perf_regression._named import release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 __all__ = ["LIMITS_FILE", "CaseLimits", "Limits", "LimitsError", "Reference", "evaluate", "read_limits"]
 
@@ -27,18 +26,18 @@ AXES = {"B", "K", "L", "V"}
 
 
 class LimitsError(ValueError):
-    """The limits file says something that cannot be used. Nothing has a verdict then."""
+    """The limits file cannot be used, so nothing has a verdict."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What a ratio was made against: `vllm==0.22.0`."""
+    """The release that a ratio compares with: `vllm==0.22.0`."""
 
     package: str
     version: str
 
     def problem(self) -> str:
-        """Why this machine cannot compare with it; empty if it can."""
+        """Why this machine cannot compare with the release; empty if it can."""
         found = release(self.package)
         if found == self.version:
             return ""
@@ -46,21 +45,12 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Golden:
-    """What was measured when the limit was set. Never used as a limit; it shows the slack."""
-
-    by: str
-    date: str
-    commit: str = ""
-    values: Mapping[str, float | Mapping[str, float]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class CaseLimits:
     """Limits of one case; `None` where there is none.
 
     Args:
-        reference: Whom `ratio_max` compares with.
+        reference: The release that `ratio_max` compares with.
+        golden: What was measured when the limits were set, by whom and when. It only shows the slack.
         ratio_max: Most time, as a part of the reference's.
         workspace_ratio_max: Most time with a workspace, as a part of our own time without: it needs no reference.
         roofline_min: Least part of the copy bandwidth, on the bytes that must be moved.
@@ -96,11 +86,11 @@ class CaseLimits:
     fixed_share_max: float | None = None
     instructions_exponent_max: Mapping[str, float] = field(default_factory=dict)
     time_exponent_max: Mapping[str, float] = field(default_factory=dict)
-    golden: Golden = Golden("", "")
+    golden: Mapping[str, Any] = field(default_factory=dict)  # Any: numbers, tables and words
 
     @property
     def num_timed(self) -> int:
-        """How many limits are judged by a clock."""
+        """How many limits are decided by a clock."""
         once = (self.ratio_max, self.workspace_ratio_max, self.roofline_min, self.fixed_share_max)
         return sum(limit is not None for limit in once) + len(self.time_exponent_max)
 
@@ -110,7 +100,7 @@ class Limits:
     """The file.
 
     Args:
-        confirm_processes: Fresh processes that must all repeat a FAIL before it is one.
+        confirm_processes: Fresh processes that must all repeat a FAIL.
     """
 
     family_alpha: float
@@ -151,18 +141,13 @@ def read_limits(path: Path = LIMITS_FILE) -> Limits:
     _require_keys(path.name, document, {"schema", "policy", "floor_us", "case"}, {"schema", "policy", "floor_us"})
     if document["schema"] != SCHEMA:
         raise LimitsError(f"{path.name}: schema={document['schema']}, but it must be {SCHEMA}. Convert the file.")
-    policy = document["policy"]
-    known = {"family_alpha", "looks", "drop_fraction_max", "confirm_processes"}
-    _require_keys(f"{path.name}, policy", policy, known, known)
-    _require_keys(f"{path.name}, floor_us", document["floor_us"], {"cpu", "gpu"}, {"cpu", "gpu"})
-    return Limits(
-        family_alpha=_number(policy, "family_alpha"),
-        looks=tuple(policy["looks"]),
-        drop_fraction_max=_number(policy, "drop_fraction_max"),
-        confirm_processes=int(_number(policy, "confirm_processes")),
-        floor_us={device: _number(document["floor_us"], device) for device in ("cpu", "gpu")},
-        cases={name: _case(name, values) for name, values in document.get("case", {}).items()},
-    )
+    policy, floor_us = document["policy"], document["floor_us"]
+    numbers = {"family_alpha", "drop_fraction_max", "confirm_processes"}
+    _require_keys(f"{path.name}, policy", policy, numbers | {"looks"}, numbers | {"looks"})
+    _require_keys(f"{path.name}, floor_us", floor_us, {"cpu", "gpu"}, {"cpu", "gpu"})
+    _require_numbers({**{name: policy[name] for name in numbers}, **floor_us})
+    cases = {name: _case(name, values) for name, values in document.get("case", {}).items()}
+    return Limits(**{**policy, "looks": tuple(policy["looks"])}, floor_us=floor_us, cases=cases)
 
 
 def _case(name: str, values: dict[str, Any]) -> CaseLimits:  # Any: TOML
@@ -171,26 +156,29 @@ def _case(name: str, values: dict[str, Any]) -> CaseLimits:  # Any: TOML
     limits = {key: value for key, value in values.items() if key not in ("golden", "reference")}
     if not limits:
         raise LimitsError(f"case {name!r} has no limit, but it must have one of {', '.join(sorted(known))}. Add one.")
-    for key in limits:
-        _check_limit(name, key, limits[key])
+    for key, value in limits.items():
+        _check_limit(f"case {name!r}, {key}", key, value)
+    golden = values["golden"]
+    if not {"by", "date"} <= golden.keys():
+        raise LimitsError(f"case {name!r}: golden={golden}, but it must say by whom and when. Add by and date.")
+    measured = {key.removesuffix("_max").removesuffix("_min") for key in known}
+    _require_keys(f"case {name!r}, golden", golden, measured | {"by", "date", "commit"}, set())
     reference = values.get("reference")
     if "ratio_max" in limits and reference is None:
         raise LimitsError(f"case {name!r}: ratio_max has no reference, but it must have one. Add 'vllm==VERSION'.")
-    return CaseLimits(name, _reference(name, reference), **limits, golden=_golden(name, values["golden"]))
+    return CaseLimits(name, _reference(name, reference), **limits, golden=golden)
 
 
-def _check_limit(case: str, key: str, value: object) -> None:
-    where = f"case {case!r}, {key}"
+def _check_limit(where: str, key: str, value: object) -> None:
     if key == "bytes_max":
         evaluate(str(value), B=1, K=1, V=1)
-    elif key.endswith("_exponent_max"):
-        if not isinstance(value, dict):
-            raise LimitsError(f"{where}={value!r}, but it must be a table. Name the axis, as in {{ L = 0.1 }}.")
+    elif not key.endswith("_exponent_max"):
+        _require_numbers({where: value})
+    elif isinstance(value, dict):
         _require_keys(where, value, AXES, set())
-        for axis in value:
-            _number(value, axis)
-    elif isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise LimitsError(f"case {case!r}: {key}={value!r}, but it must be a number. Correct the limits.")
+        _require_numbers(value)
+    else:
+        raise LimitsError(f"{where}={value!r}, but it must be a table. Name the axis, as in {{ L = 0.1 }}.")
 
 
 def _reference(case: str, text: str | None) -> Reference | None:
@@ -202,16 +190,6 @@ def _reference(case: str, text: str | None) -> Reference | None:
     return Reference(package, version)
 
 
-def _golden(case: str, values: dict[str, Any]) -> Golden:  # Any: TOML
-    words = {"by", "date", "commit"}
-    numbers = {key: value for key, value in values.items() if key not in words}
-    if not {"by", "date"} <= values.keys():
-        raise LimitsError(f"case {case!r}: golden={values}, but it must say by whom and when. Add by and date.")
-    known = {one.name.removesuffix("_max").removesuffix("_min") for one in fields(CaseLimits)}
-    _require_keys(f"case {case!r}, golden", numbers, known, set())
-    return Golden(str(values["by"]), str(values["date"]), str(values.get("commit", "")), numbers)
-
-
 def _require_keys(where: str, values: Mapping[str, object], known: set[str], needed: set[str]) -> None:
     unknown, missing = sorted(values.keys() - known), sorted(needed - values.keys())
     if unknown:
@@ -220,19 +198,13 @@ def _require_keys(where: str, values: Mapping[str, object], known: set[str], nee
         raise LimitsError(f"{where}: {missing[0]!r} is missing, but it must be there. Add it.")
 
 
-def _number(values: Mapping[str, Any], key: str) -> float:  # Any: TOML
-    value = values[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-        raise LimitsError(f"{key}={value!r}, but it must be a number, not negative. Correct the limits.")
-    return float(value)
+def _require_numbers(values: Mapping[str, object]) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise LimitsError(f"{name}={value!r}, but it must be a number, not negative. Correct the limits.")
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-}
+_ARITHMETIC = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Load)
 
 
 def evaluate(formula: str, **sizes: int) -> int:
@@ -245,20 +217,18 @@ def evaluate(formula: str, **sizes: int) -> int:
         >>> evaluate("2*B*V*4 + 64*B*K", B=2, K=3, V=100)
         1984
     """
-
-    def value(node: ast.expr) -> int:
-        match node:
-            case ast.Constant(value=int(number)):
-                return number
-            case ast.Name(id=name) if name in sizes:
-                return sizes[name]
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](value(left), value(right))
-        raise LimitsError(
-            f"formula {formula!r}: {ast.unparse(node)!r} is not + - * //, a number or {', '.join(sizes)}."
-        )
-
     try:
-        return value(ast.parse(formula, mode="eval").body)
+        tree = ast.parse(formula, mode="eval")
     except SyntaxError as error:
         raise LimitsError(f"formula {formula!r}: {error.msg}") from error
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=int()):
+                continue
+            case ast.Name(id=name) if name in sizes:
+                continue
+        if not isinstance(node, _ARITHMETIC):
+            known = ", ".join(sizes)
+            raise LimitsError(f"formula {formula!r}: {ast.unparse(node)!r} is not + - * //, a number or {known}.")
+    # Only names of sizes and integer arithmetic are left.
+    return int(eval(compile(tree, "limits", "eval"), {"__builtins__": {}}, sizes))

@@ -1,4 +1,4 @@
-"""Records: what was measured, on what, by whom; JSON written by programs and never by hand."""
+"""Records: what was measured, on which machine, at which commit. Programs write them as JSON, with one row per line."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["provenance", "write_record"]
+__all__ = ["commit", "processor", "provenance", "write_record"]
 
 PACKAGES = ("torch", "triton", "numpy", "vllm")
 
 
-def provenance(commit: str = "") -> dict[str, Any]:  # Any: JSON
-    """Machine, versions, day and commit.
+def provenance(of_tree: str = "") -> dict[str, Any]:  # Any: JSON
+    """Machine, versions, date and commit.
 
     Args:
-        commit: Of the tree that runs, where there is no git to ask.
+        of_tree: The commit of the tree that runs, where git cannot be run.
     """
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit or _commit(),
+        "commit": of_tree or commit(),
         "machine": {
             "platform": platform.platform(),
-            "processor": _processor(),
+            "processor": processor(),
             "cores": os.cpu_count(),
             "load_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
         },
@@ -36,8 +36,22 @@ def provenance(commit: str = "") -> dict[str, Any]:  # Any: JSON
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:  # Any: JSON
+    """Write a record, and the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    path.write_text(_laid_out(record, "\n") + "\n", encoding="utf-8")
+
+
+def _laid_out(value: Any, newline: str) -> str:  # Any: JSON
+    """One line per row of a list of rows; dictionaries that hold such lists have one line per key."""
+    inner = newline + " "
+    if isinstance(value, list) and any(isinstance(row, (dict, list)) for row in value):
+        return f"[{inner}{f',{inner}'.join(map(json.dumps, value))}{newline}]"
+    if isinstance(value, dict):
+        members = {key: _laid_out(member, inner) for key, member in value.items()}
+        if newline == "\n" or any("\n" in text for text in members.values()):
+            lines = [f"{json.dumps(key)}: {text}" for key, text in members.items()]
+            return f"{{{inner}{f',{inner}'.join(lines)}{newline}}}"
+    return json.dumps(value)
 
 
 def _version(package: str) -> str | None:
@@ -47,14 +61,20 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the CPU."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def _commit() -> str:
-    """`-dirty` if the tree was changed since; `unknown` outside of git."""
+def commit() -> str:
+    """The commit of the tree that runs, with `-dirty` if it was changed since; `unknown` outside of git.
+
+    The variable `FAIRDRAW_COMMIT` takes precedence, for machines without git.
+    """
+    if "FAIRDRAW_COMMIT" in os.environ:
+        return os.environ["FAIRDRAW_COMMIT"]
     command = ["git", "describe", "--always", "--abbrev=40", "--dirty"]
     try:
         folder = Path(__file__).resolve().parent

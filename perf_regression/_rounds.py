@@ -1,11 +1,12 @@
-"""Rounds of adjacent arms, in one process, on one clock.
+"""Rounds: every arm is measured once per round, next to the others, in one process and on one clock.
 
-Two arms run as ABBA, three as a cyclic Latin square, with a fresh random start for each block: drift cancels, and no
-arm is always the one after a heavy neighbour.
+Two arms run as ABBA, three as a cyclic Latin square, with a fresh random start for each block. Drift of the machine
+then cancels, and no arm always runs after the same other arm.
 
     block of 2     A B | B A            block of 3     B C A | C A B | A B C
 
-Garbage is collected between rounds only. What spoils a round stands in `validity`.
+A disturbed round is dropped as a whole, because dropping one arm would unbalance the order. Watches say what disturbed
+it: a watch is called when a round begins, and what it returns is called when the round ends and gives the reason.
 """
 
 from __future__ import annotations
@@ -13,35 +14,38 @@ from __future__ import annotations
 import gc
 import random
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.perf_regression._validity import watch_garbage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from fairdraw.perf_regression._validity import Watch
-
-    Clock = Callable[[Callable[[], object], int], float]
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
+    "Clock",
     "Round",
     "Rounds",
+    "Watch",
     "after_another_arm",
     "after_own_step",
     "calibrate",
     "cpu_clock",
     "involuntary_switches",
-    "no_garbage_collection",
     "orders",
     "thread_clock",
+    "watch_garbage",
 ]
 
+Clock = Callable[[Callable[[], object], int], float]
+"""Seconds per call of so many calls."""
+Watch = Callable[[], Callable[[], str]]
+
 SHORT_SAMPLE_SECONDS = 1e-3
-"""Below this one involuntary context switch is a large part of a sample; above it pairing takes care."""
+"""Below this, one involuntary context switch is a large part of a sample. Above it, pairing cancels the effect."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +54,11 @@ class Round:
 
     seconds: dict[str, float]
     problem: str = ""
-    """Why it does not count; empty if it does."""
-
-    def pair(self, ours: str, reference: str) -> tuple[float, float]:
-        return self.seconds[ours], self.seconds[reference]
+    """Why the round does not count; empty if it does."""
 
 
 def orders(names: Sequence[str], seed: int) -> Iterator[tuple[str, ...]]:
-    """Endless orders of arms: blocks of all rotations, each block with a start of its own."""
+    """Endless orders of arms: blocks of all rotations, each block with a random start."""
     rng = random.Random(seed)
     while True:
         start = rng.randrange(len(names))
@@ -75,10 +76,10 @@ def cpu_clock(step: Callable[[], object], inner: int) -> float:
 
 
 def thread_clock(step: Callable[[], object], inner: int) -> float:
-    """As `cpu_clock`, but seconds for which this thread had a core: what neighbours take away is not charged.
+    """As `cpu_clock`, but counts only the seconds for which this thread had a core.
 
     For code of one thread that waits for nothing. On a machine with six times more to do than it has cores, ten per
-    cent more work is seen with this clock, and mostly not with the other (`samples_busy.json`).
+    cent more work is detected with this clock, and mostly not with the other (`samples_busy.json`).
     """
     begin = time.thread_time()
     for _ in range(inner):
@@ -87,7 +88,7 @@ def thread_clock(step: Callable[[], object], inner: int) -> float:
 
 
 def after_own_step(advance: Callable[[], object], clock: Clock = cpu_clock) -> Clock:
-    """Times a step that finds the caches as the same arm's step before left them, as in a server that runs this code.
+    """Times a step that finds the caches as the same arm's previous step left them, as in a server.
 
     Args:
         advance: What happens between two steps, untimed.
@@ -103,7 +104,7 @@ def after_own_step(advance: Callable[[], object], clock: Clock = cpu_clock) -> C
 
 
 def after_another_arm(advance: Callable[[], object], clock: Clock = cpu_clock) -> Clock:
-    """Times a step that finds the caches as another arm left them: the worst there is, as upstream reads everything."""
+    """Times a step that finds the caches as another arm left them: the worst case, as upstream reads everything."""
 
     def timed(step: Callable[[], object], inner: int) -> float:
         advance()
@@ -113,9 +114,9 @@ def after_another_arm(advance: Callable[[], object], clock: Clock = cpu_clock) -
 
 
 def calibrate(steps: Mapping[str, Callable[[], object]], at_least: float, clock: Clock = cpu_clock) -> int:
-    """The inner count, shared by all arms, with which the fastest arm's sample lasts `at_least` seconds.
+    """The number of calls per sample, shared by all arms, with which the fastest arm's sample lasts `at_least` seconds.
 
-    Measured again before it is believed: the first calls of anything are slow.
+    It is measured twice before it is believed, because first calls are slow.
     """
     inner = 1
     while True:
@@ -125,15 +126,25 @@ def calibrate(steps: Mapping[str, Callable[[], object]], at_least: float, clock:
         inner = max(inner + 1, min(inner * 10, round(1.2 * inner * at_least / max(shortest, 1e-9))))
 
 
+def watch_garbage() -> Callable[[], str]:
+    """Python's garbage collections. `Rounds` switches them off, but a step may switch them on or run one."""
+    before = _collections()
+    return lambda: "garbage was collected" if _collections() > before else ""
+
+
+def _collections() -> int:
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+
 class Rounds:
     """Measures rounds and keeps them.
 
     Args:
-        steps: What each arm does; `advance` runs before each round, untimed, and is where a batch grows.
+        steps: What each arm does.
         inner: Calls per sample.
         clock: Seconds per call of `inner` calls.
-        drop_switched: Whether a context switch within a short sample spoils its round; not with `thread_clock`.
-        watches: What else spoils a round, beside garbage that is collected in it.
+        drop_switched: Whether a context switch within a short sample disturbs its round; not with `thread_clock`.
+        watches: What else disturbs a round, beside a garbage collection.
     """
 
     def __init__(
@@ -141,36 +152,34 @@ class Rounds:
         steps: Mapping[str, Callable[[], object]],
         *,
         inner: int = 1,
-        advance: Callable[[], object] | None = None,
         clock: Clock = cpu_clock,
         drop_switched: bool = True,
         watches: Sequence[Watch] = (),
     ) -> None:
         self.steps = dict(steps)
-        self._watches = (watch_garbage, *watches)
-        self._drop_switched = drop_switched
         self.inner = inner
         self.found: list[Round] = []
-        self._advance = advance or (lambda: None)
         self._clock = clock
+        self._drop_switched = drop_switched
+        self._watches = (watch_garbage, *watches)
         self._orders = orders(sorted(self.steps), derive_seed("order of arms", *sorted(self.steps)))
 
     def warm_up(self, num_rounds: int = 2) -> None:
-        """Rounds that nobody keeps."""
+        """Measure rounds and discard them. The garbage of setting up is collected before."""
+        gc.collect()
         before = len(self.found)
         self.run(num_rounds)
         del self.found[before:]
 
     def run(self, num_rounds: int) -> list[Round]:
-        """Measure so many rounds more; all rounds so far."""
-        with no_garbage_collection():
+        """Measure this many more rounds without garbage collection; returns all rounds so far."""
+        with _no_garbage_collection():
             for _ in range(num_rounds):
                 self.one()
         return self.found
 
     def one(self) -> Round:
         """Measure one round."""
-        self._advance()
         seconds: dict[str, float] = {}
         problem, endings = "", [watch() for watch in self._watches]
         for name in next(self._orders):
@@ -185,7 +194,12 @@ class Rounds:
 
     def pairs(self, ours: str, reference: str) -> list[tuple[float, float]]:
         """Seconds of two arms in all valid rounds."""
-        return [valid.pair(ours, reference) for valid in self.found if not valid.problem]
+        return [(valid.seconds[ours], valid.seconds[reference]) for valid in self.found if not valid.problem]
+
+    def medians(self) -> dict[str, float]:
+        """Seconds per call of each arm: the median of all valid rounds, or the last round if none is valid."""
+        valid = [found.seconds for found in self.found if not found.problem] or [self.found[-1].seconds]
+        return {name: median(seconds[name] for seconds in valid) for name in self.steps}
 
     @property
     def num_dropped(self) -> int:
@@ -193,7 +207,7 @@ class Rounds:
 
 
 def involuntary_switches() -> int:
-    """How often this thread was put aside so far; 0 where nobody counts."""
+    """How often the system has interrupted this thread so far; 0 where nothing counts it."""
     try:
         import resource
 
@@ -203,9 +217,7 @@ def involuntary_switches() -> int:
 
 
 @contextmanager
-def no_garbage_collection() -> Iterator[None]:
-    """Collect now, and not again before the end."""
-    gc.collect()
+def _no_garbage_collection() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fairdraw.perf_regression._internals import (
+    ThinkingBudget,
+    padded_outputs,
+    penalties,
+)
 from fairdraw.perf_regression._named import NoVerdictError, load, release
 from fairdraw.perf_regression._scanner_steps import (
     END_ID,
@@ -19,7 +24,7 @@ from fairdraw.perf_regression._scanner_steps import (
     START_ID,
     VOCAB_SIZE,
     Outputs,
-    laying_out_drafts,
+    lay_out_drafts,
 )
 from fairdraw.protocols._lifecycle import all_added
 
@@ -42,9 +47,6 @@ __all__ = [
 ]
 
 UPSTREAM = "0.22.0"
-PENALTIES = "fairdraw.sampler_impl.penalties:Penalties"
-PADDED_OUTPUTS = "fairdraw.sampler_impl.penalties:PaddedOutputs"
-THINKING = "fairdraw.sampler_impl.thinking_budget:ThinkingBudget"
 
 
 def require_upstream() -> None:
@@ -62,8 +64,8 @@ def require_upstream() -> None:
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
     load("fairdraw._adapters._runtime:prepare_triton")("cpu")
     with load("fairdraw._adapters._others:quiet_upstream")():
-        penalties = load("vllm.v1.sample.ops.penalties:apply_all_penalties")
-    penalties.__globals__["is_pin_memory_available"] = lambda: False
+        penalise = load("vllm.v1.sample.ops.penalties:apply_all_penalties")
+    penalise.__globals__["is_pin_memory_available"] = lambda: False
 
 
 def penalties_arms(outputs: Outputs) -> Mapping[str, Step]:
@@ -89,17 +91,17 @@ def penalties_arms(outputs: Outputs) -> Mapping[str, Step]:
 
 def our_penalties_step(outputs: Outputs) -> Step:
     """Read the new tokens; with drafts also lay out their rows."""
-    ours, lay_out, slots = _penalties(outputs), laying_out_drafts(), np.arange(len(outputs.lists))
+    ours, slots = _penalties(outputs), np.arange(len(outputs.lists))
 
     def with_drafts() -> None:
         ours.update(outputs.lists)
-        lay_out(slots, outputs.drafts)
+        lay_out_drafts(slots, outputs.drafts)
 
     return with_drafts if outputs.num_drafts else lambda: ours.update(outputs.lists)
 
 
 def _penalties(outputs: Outputs) -> Any:  # Any: loaded by name
-    ours = load(PENALTIES)(VOCAB_SIZE)
+    ours: Any = penalties(VOCAB_SIZE)
     ours.sync_batch(all_added(outputs.requests))
     ours.update(outputs.lists)
     return ours
@@ -124,7 +126,8 @@ def _combining() -> list[Any]:  # Any: loaded by name
 
 def _stage_one(outputs: Outputs) -> Callable[[], Tensor]:
     """Our builder reads the token buffer that the engine keeps anyway."""
-    builder, lists = load(PADDED_OUTPUTS)(), outputs.lists
+    builder: Any = padded_outputs()
+    lists = outputs.lists
     num_prompt = np.full(len(lists), len(PROMPT), np.int32)
 
     def build() -> Tensor:  # [num_rows, ...] int64
@@ -153,7 +156,7 @@ def thinking_arms(outputs: Outputs) -> Mapping[str, Step]:
 
 def our_thinking_step(outputs: Outputs) -> Step:
     """The whole of our `update_state`."""
-    ours = load(THINKING)([START_ID], [END_ID])
+    ours: Any = ThinkingBudget([START_ID], [END_ID])
     ours.sync_batch(all_added(outputs.requests))
 
     def update() -> None:

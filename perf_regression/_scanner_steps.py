@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.perf_regression._named import load
+from fairdraw.perf_regression._internals import (
+    History,
+    ThinkingBudget,
+    bonus_rows,
+    changed_counts,
+    draft_rows,
+)
 from fairdraw.protocols._lifecycle import RequestParams, all_added
 from fairdraw.strategies._serving_batch import ServingBatch
 
@@ -82,34 +88,27 @@ Program = tuple["Callable[[], object]", "Callable[[], object]"]
 
 def penalties_program(length: int, batch_size: int, num_drafts: int) -> Program:
     """Read the new tokens, index the counts, and lay out the draft rows: all that `Penalties` does before torch."""
-    changed_counts = load("fairdraw.sampler_impl._scanners.penalty_rows:changed_counts")
-    history, lay_out = load("fairdraw.sampler_impl._scanners.history:History"), laying_out_drafts()
     outputs = _grown(length, batch_size, num_drafts)
-    histories = [history(output) for output in outputs.lists]
+    histories = [History(output) for output in outputs.lists]
     slots = np.arange(batch_size)
 
     def step() -> None:
         list(changed_counts(histories, slots, VOCAB_SIZE))
         if num_drafts:
-            lay_out(slots, outputs.drafts)
+            lay_out_drafts(slots, outputs.drafts)
 
     return outputs.advance, step
 
 
-def laying_out_drafts() -> Callable[[Any, list[list[int]]], None]:  # Any: NumPy's int64 slots
+def lay_out_drafts(slots: Any, drafts: list[list[int]]) -> None:  # Any: NumPy's int64 slots
     """What `Penalties` does on the host for the bonus rows and draft rows of a step."""
-    kinds = [load(f"fairdraw.sampler_impl._scanners.penalty_rows:{name}") for name in ("bonus_rows", "draft_rows")]
-
-    def lay_out(slots: Any, drafts: list[list[int]]) -> None:  # Any: as above
-        for rows in kinds:
-            rows(slots, drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
-
-    return lay_out
+    for rows in (bonus_rows, draft_rows):
+        rows(slots, drafts, VOCAB_SIZE).seen_drafts(VOCAB_SIZE)
 
 
 def thinking_program(length: int, batch_size: int, num_drafts: int) -> Program:
     """The whole of `ThinkingBudget.update_state`."""
-    thinking = load("fairdraw.sampler_impl.thinking_budget:ThinkingBudget")([START_ID], [END_ID])
+    thinking: Any = ThinkingBudget([START_ID], [END_ID])
     outputs = _grown(length, batch_size, num_drafts)
     thinking.sync_batch(all_added(outputs.requests))
     return outputs.advance, lambda: thinking.update_state(outputs.lists, outputs.drafts)

@@ -2,7 +2,7 @@
 
     python -m fairdraw.perf_regression._scanners --out perf_regression/records/scanners_cpu.json
 
-Writes one JSON record; `python -m fairdraw.perf_regression._tables` makes the table in the docs from it. Takes about
+Writes one JSON record; `python -m fairdraw.perf_regression.tables` makes the table in the docs from it. Takes about
 ten minutes on two cores. Exit code 0 if every promise is kept, 1 if not, 3 if nothing could be measured.
 
 Times are what the one thread was charged, so that a busy neighbour flatters nobody: on the wall the slow side waits for

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairdraw.perf_regression._benching import judge_workspace
+from fairdraw.perf_regression._benching import judge_roofline, judge_workspace
 from fairdraw.perf_regression._cases import Sizes
-from fairdraw.perf_regression._confirmation import Timed, confirmed
+from fairdraw.perf_regression._confirmation import Timed
 from fairdraw.perf_regression._decision import Verdict
-from fairdraw.perf_regression._device import count_on_device, event_clock, require_gpu, warm_clock
-from fairdraw.perf_regression._findings import Finding, compare_counts, from_decision
+from fairdraw.perf_regression._device import count_on_device
+from fairdraw.perf_regression._findings import Finding, compare_counts
 from fairdraw.perf_regression._limits import read_limits
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._roofline import SMALL_COPY, measure_roofline, why_warm
-from fairdraw.perf_regression._timed import step_on_gpu
+from fairdraw.perf_regression._timed import steps_on_gpu
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +36,7 @@ CASES = {
 def test_step_neither_waits_nor_compiles_and_can_be_captured(name: str, verdicts: Note) -> None:
     sizes, workspace = CASES[name]
     try:
-        counts = count_on_device(step_on_gpu(sizes, workspace=workspace))
+        counts = count_on_device(steps_on_gpu(sizes)[workspace])
     except NoVerdictError as error:
         verdicts([Finding(name, "device counts", Verdict.NO_VERDICT, reason=str(error))])
         return
@@ -58,23 +57,8 @@ def test_workspace_costs_no_time(benchmark: Any, verdicts: Note) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_step_reaches_its_part_of_the_copy_bandwidth(name: str, verdicts: Note) -> None:
     """Graph replay, cold L2."""
-    limit = read_limits().cases[name].roofline_min
+    limits, (sizes, workspace) = read_limits(), CASES[name]
+    limit = limits.cases[name].roofline_min
     assert limit is not None
-    sizes, workspace = CASES[name]
-    verdicts([_judged(name, {**asdict(sizes), "workspace": workspace}, limit)])
-
-
-def _judged(name: str, arguments: dict[str, int], limit: float) -> Finding:
-    what = "part of the copy bandwidth"
-    timed = Timed("fairdraw.perf_regression._timed:device_roofline", arguments)
-    limits = read_limits()
-    try:
-        require_gpu()
-        problem = why_warm(event_clock, warm_clock, SMALL_COPY)
-        if problem:
-            raise NoVerdictError(problem)
-        decision = measure_roofline(timed.rounds(), limit, limits.alpha)
-    except NoVerdictError as error:
-        return Finding(name, what, Verdict.NO_VERDICT, limit=limit, reason=str(error))
-    decision = confirmed(decision, limit, timed.in_fresh_process, limits.confirm_processes, at_least=True)
-    return from_decision(name, decision, limit, what)
+    timed = Timed("fairdraw.perf_regression._timed:device_roofline", {**asdict(sizes), "workspace": workspace})
+    verdicts([judge_roofline(name, timed, limit, limits.alpha, limits.confirm_processes)])

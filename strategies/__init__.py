@@ -67,7 +67,7 @@ __all__ = [
     "vocab_sizes",
 ]
 
-_MODULES = ("_cases", "noise", "rejection", "rows", "sampling", "sizes")
+_MODULES = ("_cases", "noise", "rejection", "rows", "sampling", "_sizes")
 
 
 def __getattr__(name: str) -> object:

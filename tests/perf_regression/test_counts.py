@@ -1,18 +1,26 @@
-"""Exact counts, and the performance mutants that they catch."""
+"""Exact counts, and samplers with right tokens and needless cost, which the counts must detect."""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression._cases import Sizes, count_step
 from fairdraw.perf_regression._counts import OTHER, counted
 from fairdraw.perf_regression._decision import Verdict
-from fairdraw.perf_regression._faults import FAULTS, Fault
 from fairdraw.perf_regression._findings import compare_counts
 from fairdraw.perf_regression._limits import read_limits
-from fairdraw.perf_regression._named import load
+from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch, VerifyFunction, rejection_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
 
 prepare_triton("cpu")
 with quiet_imports():
@@ -23,24 +31,56 @@ SIZES = Sizes(4, 3, 1000)
 LIMITS = read_limits().cases["rejection.triton"]
 
 
-def broken_limits(fault: Fault | None) -> set[str]:
-    right = load("fairdraw._adapters:load")("rejection/triton", "cpu")
-    row = count_step(fault.make(right) if fault else right, SIZES).as_row()
-    found = compare_counts(row, LIMITS, **SIZES.as_formula())
-    return {finding.what for finding in found if finding.verdict is Verdict.FAIL}
+def verified(verify: VerifyFunction, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Tensor:
+    return verify(batch, noise)  # [batch_size, max_spec_len + 1] int32
 
 
-def test_right_sampler_breaks_no_limit() -> None:
-    assert broken_limits(None) == set()
+def after(cost: Callable[[SpecDecodeBatch], object]) -> Callable[..., Tensor]:
+    """Does something needless before each call."""
+
+    def slow(verify: VerifyFunction, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Tensor:
+        cost(batch)
+        return verify(batch, noise)
+
+    return slow
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_planted_performance_fault_is_caught(fault: Fault) -> None:
-    assert set(fault.caught_by) <= broken_limits(fault)
+def copying(verify: VerifyFunction, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Tensor:
+    return verify(batch.replace(target_logits=batch.target_logits.clone()), noise)
+
+
+def one_by_one(verify: VerifyFunction, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Tensor:
+    return torch.cat([verify(batch.select([i]), noise.select(batch, [i])) for i in range(batch.batch_size)])
+
+
+FAULTS: dict[str, tuple[set[str], Callable[..., Tensor]]] = {
+    "nothing": (set(), verified),
+    "copies the logits": ({"bytes", "copies", "allocations"}, copying),
+    "reads the logits twice": ({"bytes"}, after(lambda batch: batch.target_logits.amax())),
+    "launches once per request": ({"launches", "allocations"}, one_by_one),
+    "waits for the device": ({"syncs"}, after(lambda batch: batch.temperature.max().item())),
+    "allocates scratch of the size of the logits": (
+        {"allocations"},
+        after(lambda batch: torch.empty_like(batch.target_logits)),
+    ),
+}
+"""What is wrong, the limits that it must break, and the wrong sampler made of the right one."""
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_needless_cost_breaks_its_limits(fault: str) -> None:
+    wanted, wrong = FAULTS[fault]
+    sampler = rejection_sampler(
+        partial(wrong, _internals.load_sampler("rejection/triton", "cpu").verify), name=fault, device="cpu"
+    )
+    found = compare_counts(count_step(sampler, SIZES).as_row(), LIMITS, **SIZES.as_formula())
+    broken = {finding.what for finding in found if finding.verdict is Verdict.FAIL}
+    assert wanted <= broken
+    assert bool(wanted) == bool(broken)
 
 
 def test_counts_are_the_same_every_time() -> None:
-    sampler = load("fairdraw._adapters:load")("rejection/triton", "cpu")
+    sampler = _internals.load_sampler("rejection/triton", "cpu")
     assert count_step(sampler, SIZES).as_row() == count_step(sampler, SIZES).as_row()
 
 
@@ -68,7 +108,7 @@ def test_kernel_is_charged_for_unmasked_elements_by_name() -> None:
     assert torch.equal(y, torch.full((100,), 2.0))
 
 
-def test_kernel_that_is_only_noted_does_not_run() -> None:
+def test_kernel_that_is_only_recorded_does_not_run() -> None:
     y = torch.zeros(8)
     with counted(run_kernels=False) as counts:
         add_kernel[(1,)](torch.zeros(8), y, 8, BLOCK=8)
@@ -76,33 +116,29 @@ def test_kernel_that_is_only_noted_does_not_run() -> None:
     assert not y.any()
 
 
-def test_views_are_free_and_copies_are_not() -> None:
+@pytest.mark.parametrize(
+    ("operator", "read", "written", "copies", "allocations"),
+    [
+        (lambda x: x[2:4].t().expand(10, 2).unsqueeze(0), {}, {}, 0, 0),
+        (lambda x: x.clone(), {"x": 400}, {OTHER: 400}, 1, 1),
+        (lambda x: x.add_(1), {"x": 400}, {"x": 400}, 0, 0),
+        (lambda x: x.fill_(0), {}, {"x": 400}, 0, 0),
+        (lambda x: torch.empty(1000), {}, {}, 0, 1),
+    ],
+    ids=["views are free", "copy", "in place", "a fill reads nothing", "no value, no bytes"],
+)
+def test_operator_is_charged_by_name(
+    operator: Callable[[Tensor], Any],
+    read: dict[str, int],
+    written: dict[str, int],
+    copies: int,
+    allocations: int,
+) -> None:
     x = torch.zeros(10, 10)
     with counted({"x": x}) as counts:
-        x[2:4].t().expand(10, 2).unsqueeze(0)
-    assert counts.bytes_moved == 0
-    with counted({"x": x}) as counts:
-        x.clone()
-    assert (counts.copies, counts.allocations, counts.bytes_allocated) == (1, 1, 400)
-    assert counts.as_row()["operators"] == 1
-    assert dict(counts.bytes_read) == {"x": 400}
-    assert dict(counts.bytes_written) == {OTHER: 400}
-
-
-def test_result_in_place_is_no_allocation() -> None:
-    x = torch.zeros(10)
-    with counted({"x": x}) as counts:
-        x.add_(1)
-        x.fill_(0)
-    assert counts.allocations == 0
-    assert dict(counts.bytes_read) == {"x": 40}  # a fill reads nothing
-    assert dict(counts.bytes_written) == {"x": 80}
-
-
-def test_allocation_without_a_value_moves_nothing() -> None:
-    with counted() as counts:
-        torch.empty(1000)
-    assert (counts.bytes_moved, counts.allocations, counts.bytes_allocated) == (0, 1, 4000)
+        operator(x)
+    assert (dict(counts.bytes_read), dict(counts.bytes_written)) == (read, written)
+    assert (counts.copies, counts.allocations) == (copies, allocations)
 
 
 @pytest.mark.parametrize("wait", ["item", "tolist", "cpu", "numpy", "__bool__"])

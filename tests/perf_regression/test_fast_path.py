@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +16,12 @@ if not torch.cuda.is_available():
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from fairdraw.perf_regression import _device as device
+from fairdraw.perf_regression import _internals
 from fairdraw.perf_regression import _timed as timed
-from fairdraw.perf_regression._cases import Sizes, fast_path_steps, rejection_batch
+from fairdraw.perf_regression._cases import Sizes, fast_path_steps, rejection_batch, unwritten_batch
 from fairdraw.perf_regression._counts import counted
-from fairdraw.perf_regression._named import NoVerdictError, load
-from fairdraw.protocols import SeededNoise, SpecDecodeBatch
+from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.protocols import SeededNoise
 from fairdraw.sampler_impl import _counter_triton, rejection_counter
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ SHIPPED = rejection_counter.rejection_sample
 
 @pytest.fixture
 def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have batches of any size treated as those that more than fill a card."""
+    """Treat batches of any size like those that more than fill a GPU."""
     monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {3: 0})
 
 
@@ -47,7 +49,7 @@ def dirty(workspace: Tensor | None, **arguments: Any) -> Tensor:  # [batch_size,
 
 
 def other_token(workspace: Tensor | None, **arguments: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Draws before all has arrived that it draws from."""
+    """Draws before all of its input is complete."""
     output = SHIPPED(**arguments, workspace=workspace)
     if workspace is not None:
         output[-1, 0] ^= 1
@@ -62,7 +64,7 @@ def accepting(workspace: Tensor | None, **arguments: Any) -> Tensor:  # [batch_s
 
 @pytest.mark.usefixtures("large_batch")
 def test_step_is_the_same_with_and_without_a_workspace() -> None:
-    steps = fast_path_steps(rejection_batch(SMALL, DEVICE, dtype=torch.bfloat16))
+    steps = fast_path_steps(rejection_batch(SMALL, DEVICE, torch.bfloat16))
     assert torch.equal(steps[True](), steps[False]())
 
 
@@ -76,7 +78,7 @@ def test_step_is_the_same_with_and_without_a_workspace() -> None:
     ],
     ids=["counts are left", "another token", "nothing is recovered"],
 )
-def test_wrong_kernel_is_caught(fault: Callable[..., Tensor], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_kernel_is_not_timed(fault: Callable[..., Tensor], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong kernel is fast."""
     names = ("draft_token_ids", "cu_num_draft_tokens", "max_spec_len", "logits", "temperature", "seeds", "positions")
     monkeypatch.setattr(
@@ -88,17 +90,18 @@ def test_wrong_kernel_is_caught(fault: Callable[..., Tensor], message: str, monk
         fast_path_steps(rejection_batch(SMALL, DEVICE))
 
 
-def test_what_a_graph_has_addresses_of_lives_as_long_as_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Graph:
-        def replay(self) -> None: ...
-
-    monkeypatch.setattr(device, "graph_of", lambda step: Graph())
-    step = load("fairdraw._adapters._rejection:captured_step")(rejection_batch(SMALL, DEVICE), "triton", workspace=True)
+def test_tensors_whose_addresses_a_graph_has_live_as_long_as_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were freed once, and an H200 reported an illegal memory access."""
+    replays: list[bool] = []
+    monkeypatch.setattr(device, "graph_of", lambda step: SimpleNamespace(replay=lambda: replays.append(True)))
+    step = _internals.fast_path(rejection_batch(SMALL, DEVICE), workspace=True)
     held = [weakref.ref(one) for one in (*step.args, *step.keywords.values()) if isinstance(one, torch.Tensor)]
     workspace = weakref.ref(step.keywords["workspace"])
     replay = device.replay_of(step)
     del step
     gc.collect()
+    replay()
+    assert replays == [True]
     assert all(one() is not None for one in (workspace, *held))
     del replay
     gc.collect()
@@ -112,9 +115,7 @@ def test_checks_reach_the_workspace_on_a_gpu_only(monkeypatch: pytest.MonkeyPatc
         "rejection_sample",
         lambda *args, workspace, **rest: (given.append(workspace), SHIPPED(*args, workspace=workspace, **rest))[1],
     )
-    load("fairdraw._adapters:load")("rejection/counter-triton", DEVICE).verify(
-        rejection_batch(SMALL, DEVICE), SeededNoise(1)
-    )
+    _internals.load_sampler("rejection/counter-triton", DEVICE).verify(rejection_batch(SMALL, DEVICE), SeededNoise(1))
     assert [workspace is not None for workspace in given] == [DEVICE == "cuda"]
 
 
@@ -122,7 +123,7 @@ def test_ratio_has_the_workspace_above_the_line(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(timed, "require_gpu", lambda: None)
     monkeypatch.setattr(timed, "gpu_watches", list)
     monkeypatch.setattr(timed, "replay_of", lambda step: step)
-    monkeypatch.setattr(timed, "rejection_batch", lambda sizes, on, dtype: rejection_batch(sizes, DEVICE, dtype=dtype))
+    monkeypatch.setattr(timed, "rejection_batch", lambda sizes, on, dtype: rejection_batch(sizes, DEVICE, dtype))
     steps: Any = timed.workspace_pair(2, 1, 50).steps
     ours, reference = (step.keywords["workspace"] for step in steps.values())
     assert list(steps) == ["ours", "reference"]
@@ -130,27 +131,12 @@ def test_ratio_has_the_workspace_above_the_line(monkeypatch: pytest.MonkeyPatch)
     assert reference is None
 
 
-def unwritten_batch(sizes: Sizes) -> SpecDecodeBatch:
-    """Memory that nobody has asked for yet, as nothing is read."""
-    num_tokens = sizes.batch_size * sizes.max_spec_len
-    return SpecDecodeBatch(
-        draft_token_ids=torch.zeros(num_tokens, dtype=torch.int32, device=DEVICE),
-        num_draft_tokens=[sizes.max_spec_len] * sizes.batch_size,
-        cu_num_draft_tokens=torch.zeros(sizes.batch_size, dtype=torch.int32, device=DEVICE),
-        max_spec_len=sizes.max_spec_len,
-        draft_probs=torch.empty(num_tokens, sizes.vocab_size, device=DEVICE),
-        target_logits=torch.empty(num_tokens, sizes.vocab_size, dtype=torch.bfloat16, device=DEVICE),
-        bonus_token_ids=torch.zeros(sizes.batch_size, 1, dtype=torch.int32, device=DEVICE),
-        temperature=torch.ones(sizes.batch_size, device=DEVICE),
-    )
-
-
 def path_of(sizes: Sizes) -> list[tuple[str, bool]]:
-    """Which kernels a step with a workspace launches, and whether their programs take several tiles."""
-    step = load("fairdraw._adapters._rejection:captured_step")(unwritten_batch(sizes), "triton", workspace=True)
+    """The kernels that a step with a workspace launches, and whether their programs take several tiles."""
+    step = _internals.fast_path(unwritten_batch(sizes, DEVICE, torch.bfloat16), workspace=True)
     with counted(run_kernels=False) as counts:
         step()
-    return [(one.kernel, one.arguments.get("STRIP", 0) > 1) for one in counts.launches]
+    return [(one.kernel, _internals.takes_several_tiles(one.arguments)) for one in counts.launches]
 
 
 @pytest.mark.parametrize("axis", timed.DEVICE_SIZES)
@@ -158,9 +144,9 @@ def test_all_sizes_of_a_growth_case_take_one_path(axis: str) -> None:
     standard = {"B": 64, "K": 3, "V": 128_256}
     every = [path_of(Sizes(*{**standard, axis: size}.values())) for size in timed.DEVICE_SIZES[axis]]
     assert all(path == path_of(Sizes(*standard.values())) for path in every)
-    assert every[0] == [("measure_kernel", True), ("judge_kernel", False), ("draw_kernel", True)]
+    assert every[0] == list(zip(_internals.FAST_PATH, (True, False, True), strict=True))
 
 
 @pytest.mark.parametrize("sizes", [Sizes(64, 3, 32_000), Sizes(64, 1, 128_256)], ids=str)
-def test_size_that_takes_another_path_is_caught(sizes: Sizes) -> None:
-    assert path_of(sizes)[0] == ("measure_kernel", False)
+def test_size_that_takes_another_path_is_detected(sizes: Sizes) -> None:
+    assert not path_of(sizes)[0][1]

@@ -1,26 +1,34 @@
-"""A fresh process that fails, or does not end, is no verdict: real processes, of a planted module and of the gate."""
+"""Fresh processes: what they are given, how they fail, and how they confirm a FAIL."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fairdraw.perf_regression import _confirmation as confirmation
 from fairdraw.perf_regression._compiled import compile_launches
-from fairdraw.perf_regression._confirmation import Timed, confirmed
+from fairdraw.perf_regression._confirmation import Timed, confirmed, median_ratio
 from fairdraw.perf_regression._counts import Launch
-from fairdraw.perf_regression._decision import Decision, Verdict
-from fairdraw.perf_regression._fresh import run_fresh
-from fairdraw.perf_regression._instructions import instructions_per_step
-from fairdraw.perf_regression._named import NoVerdictError
+from fairdraw.perf_regression._decision import Decision, Gate, Verdict, decide
+from fairdraw.perf_regression._instructions import exponent, instructions_per_step
+from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
+from fairdraw.perf_regression._rounds import Rounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     Plant = Callable[[str], None]
+
+RECORDS = Path(__file__).parents[2] / "perf_regression" / "records"
+ROUNDS = json.loads((RECORDS / "samples_busy.json").read_text(encoding="utf-8"))["series"]
+PROCESSES = json.loads((RECORDS / "samples_processes.json").read_text(encoding="utf-8"))["ratios"]
+GATE = Gate(1.03, alpha=0.001)
+FAILED = Decision(Verdict.FAIL, "at least 1.09, limit 1.03")
 
 
 @pytest.fixture
@@ -34,16 +42,20 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
     return write
 
 
-def test_fresh_process_is_told_and_tells(plant: Plant) -> None:
-    plant("import sys, fairdraw; print(*sys.argv[1:], sys.stdin.read())")
-    assert run_fresh("planted", "one", "two", purpose="the step", timeout=60, stdin="three") == "one two three\n"
+@pytest.mark.parametrize("name", ["no.such.module:thing", "fairdraw:thing", "fairdraw"])
+def test_name_that_cannot_be_loaded_has_no_verdict(name: str) -> None:
+    with pytest.raises(NoVerdictError):
+        load(name)
 
 
-def test_fresh_process_inherits_all_but_what_is_named(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    plant("import os; print('SHAPE' in os.environ, os.environ['COLOUR'])")
+def test_fresh_process_gets_arguments_and_environment_and_answers(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant("import os\ndef f(x):\n    print('may print')\n    return [x, 'SHAPE' in os.environ, os.environ['COLOUR']]")
     monkeypatch.setenv("SHAPE", "round")
     monkeypatch.setenv("COLOUR", "red")
-    assert run_fresh("planted", purpose="the step", timeout=60, not_inherited={"SHAPE"}) == "False red\n"
+    printed = call_fresh("planted:f", {"x": {"y": 3}}, purpose="the step", timeout=60, not_inherited={"SHAPE"})
+    assert json.loads(printed[-1]) == [{"y": 3}, False, "red"]
 
 
 @pytest.mark.parametrize(
@@ -52,27 +64,93 @@ def test_fresh_process_inherits_all_but_what_is_named(plant: Plant, monkeypatch:
         ("raise ValueError('no such device')", "ValueError: no such device"),
         ("raise SystemExit(3)", "exit status 3, no message"),
     ],
-    ids=["with a message", "without a word"],
+    ids=["with a message", "without a message"],
 )
-def test_fresh_process_that_fails_is_caught(plant: Plant, ending: str, message: str) -> None:
+def test_fresh_process_that_fails_has_no_verdict(plant: Plant, ending: str, message: str) -> None:
     """Whatever it has printed before."""
-    plant(f"print('0.7')\n{ending}")
+    plant(f"def f():\n    print('0.7')\n    {ending}")
     with pytest.raises(NoVerdictError, match=rf"^the step failed in a fresh process: {message}$"):
-        run_fresh("planted", purpose="the step", timeout=60)
-
-
-def test_fresh_process_that_sleeps_past_its_time_is_caught(plant: Plant) -> None:
-    plant("import time\nprint('0.7', flush=True)\ntime.sleep(600)")
-    with pytest.raises(NoVerdictError, match=r"^the step failed in a fresh process: no end after 0\.2 s$"):
-        run_fresh("planted", purpose="the step", timeout=0.2)
+        call_fresh("planted:f", {}, purpose="the step", timeout=60)
 
 
 def test_failure_whose_confirmation_does_not_end_stays(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant("import time\ndef rounds():\n    time.sleep(600)")
     monkeypatch.setattr(confirmation, "TIMEOUT_SECONDS", 0.2)
-    decision = confirmed(Decision(Verdict.FAIL, "too slow"), 1.0, Timed("planted:rounds").in_fresh_process, 3)
+    decision = confirmed(FAILED, 1.0, Timed("planted:rounds").in_fresh_process, 3)
     assert decision.verdict is Verdict.FAIL
     assert decision.reason.endswith("not measured again: planted:rounds failed in a fresh process: no end after 0.2 s")
+
+
+ROUNDS_OF_TWICE_THE_WORK = """
+from fairdraw.perf_regression._rounds import Rounds
+import os
+def rounds(process):
+    assert os.getpid() != process
+    cost = {"ours": 2.0, "reference": 1.0}
+    print("what is measured may print")
+    return Rounds({name: (lambda name=name: name) for name in cost}, clock=lambda step, inner: cost[step()])
+"""
+
+
+def test_fresh_process_measures_by_name(plant: Plant) -> None:
+    """Time is made up, so that the answer is exact."""
+    plant(ROUNDS_OF_TWICE_THE_WORK)
+    assert Timed("planted:rounds", {"process": os.getpid()}).in_fresh_process() == pytest.approx(2.0)
+    with pytest.raises(NoVerdictError, match="failed in a fresh process: TypeError"):
+        Timed("planted:rounds", {"colour": "red"}).in_fresh_process()
+
+
+def failed_by_rounds(series: int) -> Decision:
+    """A recorded run of the gate on ten per cent more work."""
+    decision = decide([(ours, other) for ours, other in ROUNDS["slower thread"][series]["pairs"][:40]], GATE)
+    assert decision.verdict is Verdict.FAIL
+    return decision
+
+
+def recorded(kind: str, first: int) -> Callable[[], float]:
+    """Recorded fresh processes in turn, from `first` on, with all cores busy."""
+    coming = iter(PROCESSES[kind][first:] + PROCESSES[kind][:first])
+    return lambda: next(coming)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "reason"),
+    [
+        ("slower", Verdict.FAIL, "3 fresh processes: 1."),
+        ("aa", Verdict.INCONCLUSIVE, "but a fresh process keeps it"),
+    ],
+    ids=["ten per cent more work", "the same work in an unlucky first process"],
+)
+def test_failure_stays_only_if_fresh_processes_repeat_it(kind: str, verdict: Verdict, reason: str) -> None:
+    for first in range(20):
+        decision = confirmed(failed_by_rounds(first % 10), GATE.limit, recorded(kind, first), 3)
+        assert decision.verdict is verdict
+        assert reason in decision.reason
+
+
+def test_one_fresh_process_would_not_be_enough() -> None:
+    """Among twenty recorded processes that do the same work as the reference, one is beyond the limit as a whole."""
+    unlucky = max(range(20), key=lambda i: float(PROCESSES["aa"][i]))
+    assert confirmed(FAILED, GATE.limit, recorded("aa", unlucky), 1).verdict is Verdict.FAIL
+    assert confirmed(FAILED, GATE.limit, recorded("aa", unlucky), 3).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize("verdict", sorted(set(Verdict) - {Verdict.FAIL}, key=lambda one: one.value))
+def test_only_failures_are_measured_again(verdict: Verdict) -> None:
+    decision = Decision(verdict, "as measured")
+    assert confirmed(decision, 1.0, recorded("aa", 0), 3) is decision
+
+
+def test_lower_limit_is_confirmed_from_below() -> None:
+    assert confirmed(FAILED, 0.8, lambda: 0.7, 3, at_least=True).verdict is Verdict.FAIL
+    assert confirmed(FAILED, 0.8, lambda: 0.9, 3, at_least=True).verdict is Verdict.INCONCLUSIVE
+
+
+def test_disturbed_rounds_have_no_ratio() -> None:
+    rounds = Rounds({"ours": list, "reference": list}, clock=lambda step, inner: 1.0, watches=[lambda: lambda: "no"])
+    rounds.run(3)
+    with pytest.raises(NoVerdictError, match="all rounds were disturbed"):
+        median_ratio(rounds)
 
 
 @pytest.mark.parametrize(
@@ -80,33 +158,37 @@ def test_failure_whose_confirmation_does_not_end_stays(plant: Plant, monkeypatch
     [
         ("exec sleep 600", r"failed in a fresh process: no end after 0\.5 s"),
         ("exit 0", "no count of instructions was printed"),
+        (None, "valgrind is not installed"),
     ],
-    ids=["no end", "no count"],
+    ids=["no end", "no count", "no valgrind"],
 )
-def test_instructions_that_valgrind_does_not_tell_are_no_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, message: str
+def test_without_a_count_of_valgrind_there_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, message: str
 ) -> None:
-    valgrind = tmp_path / "valgrind"
-    valgrind.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
-    valgrind.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(NoVerdictError, match=rf"^planted:steps under valgrind:? {message}$"):
+    if program is None:
+        monkeypatch.setattr("shutil.which", lambda name: None)
+    else:
+        valgrind = tmp_path / "valgrind"
+        valgrind.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
+        valgrind.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(NoVerdictError, match=message):
         instructions_per_step("planted:steps", timeout=0.5)
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_instructions_are_those_of_the_steps_alone(plant: Plant) -> None:
-    """Of a thousand turns of a loop, of 1 to 1000 instructions each; starting Python takes many more."""
+    """A thousand iterations of a loop, of 1 to 1000 instructions each; starting Python takes many more."""
     plant("def steps(length):\n    return (lambda: None), (lambda: sum(range(length)))\n")
     assert 1_000 < instructions_per_step("planted:steps", repeats=10, length=1_000) < 1_000_000
 
 
-def test_compilation_without_an_end_is_no_verdict() -> None:
+def test_exponent_of_constant_cost_is_zero() -> None:
+    assert exponent({1000: 7.0, 2000: 7.0, 32000: 7.0}) == pytest.approx(0.0)
+
+
+def test_kernel_that_does_not_compile_or_not_in_time_has_no_verdict() -> None:
     with pytest.raises(NoVerdictError, match=r"^compiling kernels for sm_90 failed in a fresh process: no end after"):
         compile_launches([], timeout=0.01)
-
-
-def test_kernel_that_cannot_be_compiled_is_no_verdict() -> None:
-    launch = Launch("nowhere", "no_kernel", {}, {})
     with pytest.raises(NoVerdictError, match=r"ModuleNotFoundError: No module named 'nowhere'"):
-        compile_launches([launch])
+        compile_launches([Launch("nowhere", "no_kernel", {}, {})])

@@ -1,19 +1,31 @@
-"""Interleaved rounds: which arm comes when, what is dropped, and how one whole run ends."""
+"""Rounds: which arm runs when, what disturbs a round, and how growth over sizes is decided."""
 
 from __future__ import annotations
 
 import gc
+import random
+import subprocess
 from collections import Counter
-from itertools import islice, pairwise
+from itertools import count, islice, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
+from fairdraw.perf_regression import _device_time as device_time
 from fairdraw.perf_regression import _rounds as rounds_module
 from fairdraw.perf_regression._decision import Gate, Verdict, decide
+from fairdraw.perf_regression._device_time import GpuState, gpu_watches, read_gpu, watch_clock
 from fairdraw.perf_regression._named import NoVerdictError
-from fairdraw.perf_regression._rounds import Rounds, after_another_arm, after_own_step, calibrate, orders
-from fairdraw.perf_regression._samples import work
+from fairdraw.perf_regression._rounds import (
+    Rounds,
+    after_another_arm,
+    after_own_step,
+    calibrate,
+    orders,
+    thread_clock,
+    watch_garbage,
+)
 from fairdraw.perf_regression._scaling import affine, decide_exponent, decide_fixed_share, fixed_share, largest_exponent
 
 if TYPE_CHECKING:
@@ -32,9 +44,9 @@ class FakeClock:
             step()
         return (self.now - begin) / inner
 
-    def step(self, seconds: float) -> Callable[[], object]:
+    def step(self, seconds: Callable[[], float]) -> Callable[[], object]:
         def run() -> None:
-            self.now += seconds
+            self.now += seconds()
 
         return run
 
@@ -42,30 +54,25 @@ class FakeClock:
 def nothing() -> None: ...
 
 
-def test_two_arms_run_in_both_orders_within_each_block() -> None:
+def test_two_arms_run_as_abba() -> None:
     found = list(islice(orders(["A", "B"], seed=1), 40))
-    assert all(set(found[i : i + 2]) == {("A", "B"), ("B", "A")} for i in range(0, 40, 2))
+    blocks = list(pairwise(found))[::2]
+    assert {frozenset(block) for block in blocks} == {frozenset({("A", "B"), ("B", "A")})}
+    assert all(first[-1] == second[0] for first, second in blocks)
 
 
-def test_three_arms_form_latin_squares() -> None:
-    for block in zip(*[islice(orders(["A", "B", "C"], seed=2), 30)] * 3, strict=True):
+def test_three_arms_form_latin_squares_with_different_starts() -> None:
+    found = list(islice(orders(["A", "B", "C"], seed=3), 300))
+    for block in zip(*[iter(found)] * 3, strict=True):
         assert all(set(place) == {"A", "B", "C"} for place in zip(*block, strict=True))
-
-
-def test_blocks_start_at_different_arms() -> None:
-    starts = [order[0] for order in islice(orders(["A", "B", "C"], seed=3), 0, 300, 3)]
-    assert min(Counter(starts).values()) > 15
+    assert min(Counter(order[0] for order in found[::3]).values()) > 15
 
 
 def test_drift_falls_on_both_arms() -> None:
     """A machine that gets slower all the time makes no arm look slow."""
     clock = FakeClock()
-    cost = [1.0]
-
-    def step() -> None:
-        clock.now += cost[0]
-        cost[0] *= 1.01
-
+    later = count()
+    step = clock.step(lambda: 1.01 ** next(later))
     rounds = Rounds({"ours": step, "reference": step}, clock=clock)
     rounds.run(40)
     assert decide(rounds.pairs("ours", "reference"), Gate(1.0)).verdict is not Verdict.FAIL
@@ -73,15 +80,8 @@ def test_drift_falls_on_both_arms() -> None:
 
 def test_calibrated_sample_is_long_enough_for_the_fastest_arm() -> None:
     clock = FakeClock()
-    steps = {"fast": clock.step(1e-5), "slow": clock.step(1e-3)}
-    inner = calibrate(steps, 5e-4, clock)
-    assert 50 <= inner <= 100
-
-
-def test_batch_advances_once_before_each_round() -> None:
-    advanced: list[int] = []
-    Rounds({"A": nothing, "B": nothing}, advance=lambda: advanced.append(1)).run(7)
-    assert len(advanced) == 7
+    steps = {"fast": clock.step(lambda: 1e-5), "slow": clock.step(lambda: 1e-3)}
+    assert 50 <= calibrate(steps, 5e-4, clock) <= 100
 
 
 def test_step_after_its_own_step_is_run_twice_and_timed_once() -> None:
@@ -91,21 +91,16 @@ def test_step_after_its_own_step_is_run_twice_and_timed_once() -> None:
     assert calls == ["advance", "step", "advance", "step", "advance", "step"]
 
 
-def test_round_with_a_context_switch_in_a_short_sample_is_dropped_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seconds", "dropped"), [(1e-5, 1), (0.01, 0)], ids=["short sample", "long sample"])
+def test_context_switch_drops_a_round_only_if_the_sample_is_short(
+    seconds: float, dropped: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     switches = iter([0, 0, 0, 1, 1, 1, 1, 1])
     monkeypatch.setattr(rounds_module, "involuntary_switches", lambda: next(switches))
-    rounds = Rounds({"A": nothing, "B": nothing}, clock=lambda step, inner: 1e-5)
+    rounds = Rounds({"A": nothing, "B": nothing}, clock=lambda step, inner: seconds)
     rounds.run(2)
-    assert [bool(found.problem) for found in rounds.found] == [True, False]
-    assert len(rounds.pairs("A", "B")) == 1
-
-
-def test_long_sample_is_kept_in_spite_of_a_context_switch(monkeypatch: pytest.MonkeyPatch) -> None:
-    switches = iter(range(100))
-    monkeypatch.setattr(rounds_module, "involuntary_switches", lambda: next(switches))
-    rounds = Rounds({"A": nothing, "B": nothing}, clock=lambda step, inner: 0.01)
-    rounds.run(2)
-    assert rounds.num_dropped == 0
+    assert rounds.num_dropped == dropped
+    assert len(rounds.pairs("A", "B")) == 2 - dropped
 
 
 def test_garbage_is_not_collected_within_rounds() -> None:
@@ -115,83 +110,136 @@ def test_garbage_is_not_collected_within_rounds() -> None:
     assert gc.isenabled()
 
 
+def test_garbage_collection_within_a_round_disturbs_it() -> None:
+    quiet = watch_garbage()
+    assert quiet() == ""
+    rounds = Rounds({"ours": lambda: gc.collect(0), "reference": list}, clock=lambda step, inner: float(step() or 1))
+    assert [found.problem for found in rounds.run(2)] == ["garbage was collected"] * 2
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (GpuState(1980, 0), GpuState(1980, 0), ""),
+        (GpuState(1980, 0), GpuState(1935, 0), ""),
+        (GpuState(1980, 4), GpuState(1980, 4), ""),
+        (GpuState(1980, 0), GpuState(1905, 0), "SM clock moved from 1980 to 1905 MHz"),
+        (GpuState(1500, 0), GpuState(1980, 0), "SM clock moved from 1500 to 1980 MHz"),
+        (GpuState(1980, 0), GpuState(1980, 0x20), "GPU throttled: thermal, software"),
+        (GpuState(1980, 0x88), GpuState(1980, 0), "GPU throttled: hardware slowdown, power brake"),
+    ],
+    ids=["steady", "two per cent", "power cap, steady clock", "slower", "faster", "throttled", "throttled before"],
+)
+def test_clock_of_a_gpu_disturbs_a_round(before: GpuState, after: GpuState, problem: str) -> None:
+    states = iter([before, after])
+    assert watch_clock(lambda: next(states))()() == problem
+
+
+def test_gpu_whose_clock_moves_in_a_third_of_the_rounds_has_no_verdict() -> None:
+    """Whole rounds are dropped; the ratio of the others, a clear pass, is not reported."""
+    states = iter(
+        [GpuState(1980, 0), GpuState(1980, 0), GpuState(1980, 0), GpuState(1200, 0), *[GpuState(1, 0)] * 2] * 20
+    )
+    rounds = Rounds(
+        {"ours": list, "reference": tuple}, clock=lambda step, inner: 1.0, watches=[watch_clock(lambda: next(states))]
+    )
+    rounds.run(60)
+    assert len(rounds.pairs("ours", "reference")) == 40
+    decision = decide(rounds.pairs("ours", "reference"), Gate(1.1), num_dropped=rounds.num_dropped)
+    assert (decision.verdict, decision.reason) == (Verdict.NO_VERDICT, "20 of 60 rounds were disturbed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "num_watches"),
+    [("1980, 0x0000000000000004\n", 1), ("[N/A], [N/A]\n", 0), ("", 0)],
+    ids=["known", "not known", "nothing"],
+)
+def test_clock_is_watched_if_nvidia_smi_reports_it(
+    answer: str, num_watches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, answer, "")
+
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: type("", (), {"uuid": "1234-abcd"}))
+    monkeypatch.setattr(device_time.subprocess, "run", run)
+    assert len(gpu_watches()) == num_watches
+    assert "--id=GPU-1234-abcd" in commands[0]
+    if num_watches:
+        assert read_gpu() == GpuState(1980.0, 4)
+
+
 def test_live_gate_does_not_fail_the_same_work_and_fails_twice_the_work() -> None:
-    """Once, with a real clock, whatever the neighbours do: alpha 1e-6 for each."""
+    """With a real clock, in the time of this thread: alpha 1e-6 for each."""
+    values = np.linspace(0.0, 1.0, 100_000)
+    scratch = np.empty_like(values)
 
-    def verdict(passes: int) -> Verdict:
-        rounds = Rounds({"ours": work(passes), "reference": work(5)}, inner=2)
+    def work(passes: int) -> Callable[[], object]:
+        return lambda: [np.sqrt(values, out=scratch) for _ in range(passes)]
+
+    for passes, fails in ((1, False), (2, True)):
+        rounds = Rounds({"ours": work(passes), "reference": work(1)}, clock=thread_clock, drop_switched=False)
+        rounds.warm_up()
         rounds.run(40)
-        return decide(rounds.pairs("ours", "reference"), Gate(1.03, alpha=1e-6, looks=(40,))).verdict
-
-    assert verdict(5) is not Verdict.FAIL
-    assert verdict(10) is not Verdict.PASS
-
-
-@pytest.mark.parametrize(("power", "wanted"), [(0.0, Verdict.PASS), (1.0, Verdict.FAIL), (0.1, Verdict.INCONCLUSIVE)])
-def test_exponent_is_judged_by_its_interval(power: float, wanted: Verdict) -> None:
-    clock = FakeClock()
-    wobble = iter([1.0, 1.02, 0.98, 1.01] * 100)
-
-    def step(size: int) -> Callable[[], object]:
-        def run() -> None:
-            clock.now += size**power * next(wobble)
-
-        return run
-
-    rounds = Rounds({str(size): step(size) for size in (1000, 2000, 4000)}, clock=clock)
-    rounds.run(40)
-    assert decide_exponent(rounds, 0.1, alpha=1e-3).verdict is wanted
+        gate = Gate(1.5, alpha=1e-6, looks=(40,))
+        assert (decide(rounds.pairs("ours", "reference"), gate).verdict is Verdict.FAIL) == fails
 
 
 def sized(cost: Callable[[int], float], *sizes: int) -> Rounds:
-    """Forty rounds in which `size` takes `cost(size)` seconds."""
+    """Forty rounds in which `size` takes about `cost(size)` seconds."""
     clock = FakeClock()
-    rounds = Rounds({str(size): clock.step(cost(size)) for size in sizes}, clock=clock)
+    noise = random.Random(1)
+    steps = {str(size): clock.step(lambda size=size: cost(size) * noise.gauss(1, 0.01)) for size in sizes}
+    rounds = Rounds(steps, clock=clock)
     rounds.run(40)
     return rounds
 
 
-def test_cost_that_sets_in_at_the_last_doubling_is_caught() -> None:
-    """Over all sizes the exponent is 0.33 only."""
-    rounds = sized(lambda size: 2.0 if size == 8000 else 1.0, 1000, 2000, 4000, 8000)
-    decision = decide_exponent(rounds, 0.5, alpha=1e-3)
-    assert decision.verdict is Verdict.FAIL
-    assert largest_exponent(rounds) == pytest.approx(1.0)
-
-
-def test_exponent_of_too_few_rounds_has_no_verdict() -> None:
-    rounds = Rounds({"1000": nothing, "4000": nothing}, clock=lambda step, inner: 1.0)
-    rounds.run(3)
-    assert decide_exponent(rounds, 0.1, alpha=1e-3).verdict is Verdict.NO_VERDICT
-
-
-def test_exponent_of_disturbed_rounds_has_no_verdict() -> None:
-    rounds = Rounds({"1000": nothing, "4000": nothing}, clock=lambda step, inner: 1.0, watches=[lambda: lambda: "no"])
-    rounds.run(40)
-    assert "40 of 40" in decide_exponent(rounds, 0.1, alpha=1e-3).reason
-    with pytest.raises(NoVerdictError, match="disturbed"):
-        largest_exponent(rounds)
+@pytest.mark.parametrize(
+    ("cost", "limit", "verdict", "largest"),
+    [
+        (lambda size: 1.0, 0.1, Verdict.PASS, 0.0),
+        (float, 0.1, Verdict.FAIL, 1.0),
+        (lambda size: size**0.1, 0.1, Verdict.INCONCLUSIVE, 0.1),
+        (lambda size: 2.0 if size == 8000 else 1.0, 0.5, Verdict.FAIL, 1.0),
+    ],
+    ids=["flat", "linear", "at the limit", "a cost that sets in at the last doubling, of exponent 0.33 over all"],
+)
+def test_exponent_is_decided_by_its_interval(
+    cost: Callable[[int], float], limit: float, verdict: Verdict, largest: float
+) -> None:
+    rounds = sized(cost, 1000, 2000, 4000, 8000)
+    assert decide_exponent(rounds, limit, alpha=1e-3).verdict is verdict
+    assert largest_exponent(rounds) == pytest.approx(largest, abs=0.05)
 
 
 @pytest.mark.parametrize(
-    ("fixed", "wanted"),
-    [(10.0, Verdict.PASS), (90.0, Verdict.FAIL)],
-    ids=["launches cost little", "launches cost most"],
+    ("num_rounds", "problem", "reason"), [(3, "", "too few"), (40, "no", "40 of 40")], ids=["few", "disturbed"]
 )
-def test_fixed_share_is_judged_by_its_interval(fixed: float, wanted: Verdict) -> None:
+def test_exponent_of_few_or_disturbed_rounds_has_no_verdict(num_rounds: int, problem: str, reason: str) -> None:
+    watches = [lambda: lambda: problem]
+    rounds = Rounds({"1000": nothing, "4000": nothing}, clock=lambda step, inner: 1.0, watches=watches)
+    rounds.run(num_rounds)
+    decision = decide_exponent(rounds, 0.1, alpha=1e-3)
+    assert decision.verdict is Verdict.NO_VERDICT
+    assert reason in decision.reason
+    if problem:
+        with pytest.raises(NoVerdictError, match="disturbed"):
+            largest_exponent(rounds)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "wanted"), [(10.0, Verdict.PASS), (90.0, Verdict.FAIL)], ids=["launches are cheap", "launches dominate"]
+)
+def test_fixed_share_is_decided_by_its_interval(fixed: float, wanted: Verdict) -> None:
     """A power distribution would call the second one flat, and so good."""
     rounds = sized(lambda size: fixed + size / 1000, 8_000, 32_000, 50_257, 64_000, 100_000)
-    decision = decide_fixed_share(rounds, 0.2, alpha=1e-3)
-    assert decision.verdict is wanted
-    assert fixed_share(rounds) == pytest.approx(fixed / (fixed + 100))
+    assert decide_fixed_share(rounds, 0.2, alpha=1e-3).verdict is wanted
+    assert fixed_share(rounds) == pytest.approx(fixed / (fixed + 100), abs=0.05)
 
 
-def test_fixed_cost_and_slope_are_told_apart() -> None:
-    fixed, slope = affine({size: 12.5 + 0.25 * size for size in (8, 100, 1000, 4097)})
-    assert (round(fixed, 9), round(slope, 9)) == (12.5, 0.25)
-
-
-def test_orders_never_repeat_the_last_arm_first_with_two_arms_in_a_block() -> None:
-    """ABBA: the arm that ends a round begins the next one of its block."""
-    found = list(islice(orders(["A", "B"], seed=5), 20))
-    assert all(first[-1] == second[0] for first, second in list(pairwise(found))[::2])
+def test_fixed_cost_and_slope_are_separated() -> None:
+    assert affine({size: 12.5 + 0.25 * size for size in (8, 100, 1000, 4097)}) == pytest.approx((12.5, 0.25))

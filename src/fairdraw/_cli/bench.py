@@ -1,4 +1,4 @@
-"""The command `fairdraw bench`: what a sampler costs, next to another one."""
+"""The command `fairdraw bench`: what a sampler costs, compared with another one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Exit codes:
 
 @click.command("bench", epilog=_EXIT_CODES)
 @click.argument("spec")
-@click.option("--against", metavar="SPEC", help="Whom to compare with.  [default: the contract's vLLM]")
+@click.option("--against", metavar="SPEC", help="The sampler to compare with.  [default: vLLM's of the same contract]")
 @click.option(
     "--limit",
     type=click.FloatRange(0, min_open=True),
@@ -57,9 +57,9 @@ def bench_command(
     history: Path | None,
     plots: Path | None,
 ) -> None:
-    """Measure the sampler SPEC next to another one, in one process.
+    """Compare the cost of the sampler SPEC with another sampler's, in one process.
 
-    Exact counts first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
+    Exact counts come first (logical bytes, copies), then times in interleaved rounds, decided by the exact sign test.
     """
     if plots is not None:
         or_refuse(lambda: require_extra("--plots", "matplotlib"))

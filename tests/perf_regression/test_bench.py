@@ -1,0 +1,102 @@
+"""The command `fairdraw bench`, with a third party's samplers and with the contracts of this project."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+from fairdraw.perf_regression._cases import Sizes
+from fairdraw.perf_regression._worlds import WORLDS, WorldSizes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+SAMPLERS = """
+import time
+from fairdraw._oracles.rejection import verify
+import fairdraw
+
+def slow(batch, noise):
+    time.sleep(0.002)
+    return verify(batch, noise)
+
+def make(): return fairdraw.rejection_sampler(slow, name="slow")
+def make_right(): return fairdraw.rejection_sampler(verify, name="right")
+"""
+FASTER = ("bench_user:make_right", "--against", "bench_user:make")
+
+
+@pytest.fixture
+def user_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder with two samplers, and small sizes."""
+    (tmp_path / "bench_user.py").write_text(SAMPLERS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("fairdraw.perf_regression._bench.CPU_SIZES", (Sizes(1, 1, 50),))
+    monkeypatch.setattr("fairdraw.perf_regression._bench.NUM_PROCESSES", 1)
+    return tmp_path
+
+
+def bench(*words: str) -> Result:
+    return CliRunner().invoke(main, ["bench", *words])
+
+
+def read(path: Path) -> list[Any]:  # Any: JSON
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_slower_sampler_fails(user_folder: Path) -> None:
+    ran = bench("bench_user:make", "--against", "bench_user:make_right", "--json", "found.json")
+    assert ran.exit_code == 1, ran.output
+    assert "time of slow / right" in ran.output
+    assert "; 1 fresh processes: " in ran.output
+    found = json.loads((user_folder / "found.json").read_text(encoding="utf-8"))
+    assert found["findings"][-1]["verdict"] == "FAIL"
+    assert found["seconds_per_call"][0]["ours"] > 0.002
+
+
+def test_faster_sampler_passes_is_drawn_and_appended_to_a_history(user_folder: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for more in (("--plots", "pictures"), ()):
+        ran = bench(*FASTER, "--history", "perf.jsonl", *more)
+        assert ran.exit_code == 0, ran.output
+    assert (user_folder / "pictures" / "latency.svg").stat().st_size > 1000
+    lines = read(user_folder / "perf.jsonl")
+    assert [line["what"] for line in lines] == ["time of right / slow"] * 2
+    assert all(line["low"] <= line["value"] <= line["high"] < 1 for line in lines)
+
+
+@pytest.mark.parametrize("contract", ["thinking_budget", "logits_plan"])
+def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vllm")
+    small = {name: (make, WorldSizes(4, 1_000, 2_000)) for name, (make, _) in WORLDS.items() if "busy" not in name}
+    monkeypatch.setattr("fairdraw.perf_regression._bench.WORLDS", small)
+    for name, world in small.items():
+        monkeypatch.setitem(WORLDS, name, world)
+    ran = bench(contract)
+    assert ran.exit_code == 0, ran.output
+    assert ran.output.count("PASS") == 2 * len(["bytes", "copies", "time"])  # each as it is known, then in the table
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["sampling/counter", "--against", "thinking_budget"], 2, "contract='thinking_budget', but sampling/counter"),
+        (["no_such_sampler"], 2, "no_such_sampler"),
+        (["bench_user:none"], 2, "bench_user"),
+        (["triton", "--against", "bench_user:make_right", "--strict"], 3, "runs in an interpreter"),
+        ([*FASTER, "--roofline-min", "0.5", "--strict"], 3, "no GPU"),
+    ],
+    ids=["two contracts", "unknown name", "unknown attribute", "interpreter", "roofline without a GPU"],
+)
+@pytest.mark.usefixtures("user_folder")
+def test_what_cannot_be_compared_is_refused_or_has_no_verdict(words: list[str], code: int, message: str) -> None:
+    ran = bench(*words)
+    assert ran.exit_code == code, ran.output
+    assert message in ran.output
