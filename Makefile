@@ -34,7 +34,7 @@ lint: $(READY)
 
 # The manual as a site, in .cache/site. A warning is an error; the build needs no network.
 docs: $(READY)
-	$(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 matrix: $(READY)
 	$(BIN)/python tools/matrix.py

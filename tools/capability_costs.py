@@ -1,4 +1,4 @@
-"""What lacking one capability costs a sampler: docs/capability-costs.md, made from the checks themselves.
+"""Write docs/capability-costs.md: the checks that are skipped if a sampler does not support one capability.
 
 python tools/capability_costs.py            # write
 python tools/capability_costs.py --check    # exit 1 if the page is stale, as CI asks
@@ -18,30 +18,31 @@ from fairdraw.protocols import Capability
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "capability-costs.md"
 
 WHY = {
-    Capability.EXPLICIT_NOISE: "stratified noise is handed in; the same distributions are judged by counting",
-    Capability.REFERENCE_RACE: "stratified exponentials ask about the exponential race",
-    Capability.SEEDED_NOISE: "seeds of requests are judged; other checks hand in explicit noise",
-    Capability.REQUEST_SEEDS: "they draw requests with seeds of their own",
-    Capability.DENSE_DRAFTS: "they judge draft probabilities; one-hot drafts have checks of their own",
-    Capability.ONE_HOT_DRAFTS: "they judge one-hot drafts; dense drafts have checks of their own",
-    Capability.RAGGED: "it judges requests of different lengths side by side",
-    Capability.TOKEN_VERIFICATION: "other verifiers accept other drafts; what they emit is judged",
-    Capability.TOP_K: "it judges this filter",
-    Capability.TOP_P: "it judges this filter",
-    Capability.MIN_P: "it judges this filter",
+    Capability.EXPLICIT_NOISE: "stratified noise is explicit; other checks test the same distributions by counting",
+    Capability.REFERENCE_RACE: "stratified exponentials need the exponential race",
+    Capability.SEEDED_NOISE: "they test the seeds of requests; other checks use explicit noise",
+    Capability.REQUEST_SEEDS: "they use requests with per-request seeds",
+    Capability.DENSE_DRAFTS: "they test draft probabilities; other checks test one-hot drafts",
+    Capability.ONE_HOT_DRAFTS: "they test one-hot drafts; other checks test dense drafts",
+    Capability.RAGGED: "it tests requests of different lengths side by side",
+    Capability.TOKEN_VERIFICATION: "other verifiers accept other drafts; what they emit is still tested",
+    Capability.TOP_K: "it tests this filter",
+    Capability.TOP_P: "it tests this filter",
+    Capability.MIN_P: "it tests this filter",
     Capability.DRAFT_DISTRIBUTION: "they compare drafts with the distribution that came with them",
 }
-"""Why the checks of distributions that are skipped without a capability cannot do without it."""
+"""Why the distribution checks that are skipped without a capability need it."""
 
 HEAD = """# What a missing capability costs
 
-Made from the checks themselves by `tools/capability_costs.py`: what is skipped if a sampler does not support one capability and
-nothing else. A check needs what it judges. What its batches can go without is left out of them instead: filters of
-other requests, draft probabilities, greedy requests, different numbers of drafts, a large vocabulary (1024 tokens take
-the place of 32768). So no capability that a sampler may lack leaves its distributions unjudged.
+Made from the checks by `tools/capability_costs.py`: what is skipped if a sampler does not support one capability and
+supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of the
+batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a large
+vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing.
 
-A sampler that takes neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore: what it draws is
-judged, but cannot be drawn again. Capabilities that are not listed under a contract cost no check there.
+A sampler that supports neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore. Its
+distributions are tested, but a failure cannot be repeated exactly. Capabilities that are not listed under a contract
+cost no check there.
 """
 
 
@@ -52,7 +53,7 @@ def main() -> int:
     text = page()
     if options.check:
         is_stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text
-        print("stale. Run: python tools/capability_costs.py" if is_stale else "the page is true")
+        print("stale. Run: python tools/capability_costs.py" if is_stale else "the page is up to date")
         return int(is_stale)
     PAGE.write_text(text, encoding="utf-8")
     print(f"wrote docs/{PAGE.name}")
@@ -67,9 +68,7 @@ def page() -> str:
 def section(contract: str) -> str:
     """One contract: a row for every capability without which checks are skipped."""
     num_checks, distributions = len(all_checks(contract=contract)), distribution_checks(contract)
-    counted = (
-        f"{len(distributions)} of them judge distributions" if distributions else "none of them judges distributions"
-    )
+    counted = f"{len(distributions) or 'none'} of them test distributions"
     rows = [row(capability, contract) for capability in Capability if contract in glossary()[capability].skipped]
     return "\n".join(
         [
@@ -77,7 +76,7 @@ def section(contract: str) -> str:
             "",
             f"{num_checks} checks; {counted}.",
             "",
-            "| without | skipped | of distributions | distributions judged | why these need it |",
+            "| without | skipped | of distributions | distributions tested | why these need it |",
             "|---|---|---|---|---|",
             *rows,
             "",
@@ -86,7 +85,7 @@ def section(contract: str) -> str:
 
 
 def row(capability: Capability, contract: str) -> str:
-    """One capability: what it costs, and whether distributions are still judged."""
+    """One capability: what it costs, and whether distributions are still tested."""
     skipped, distributions = glossary()[capability].skipped[contract], distribution_checks(contract)
     lost = [code for code in skipped if code in distributions]
     left = len(distributions) - len(lost)
@@ -96,7 +95,7 @@ def row(capability: Capability, contract: str) -> str:
 
 
 def distribution_checks(contract: str) -> list[str]:
-    """Codes of the checks that judge distributions."""
+    """Codes of the distribution checks."""
     return [check.code for check in all_checks("statistical", contract)]
 
 

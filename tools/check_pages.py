@@ -1,80 +1,111 @@
-"""One page per check, made from its docstring: docs/checks/CODE.md, and docs/checks/index.md that lists them.
+"""Hook of mkdocs: a page per check and an index of them, made while the manual is built; none of them is committed.
 
-python tools/check_pages.py            # write
-python tools/check_pages.py --check    # exit 1 if a page is missing or stale, as CI asks
+A page says what `fairdraw explain CODE` says. The link to the repository comes from pyproject.toml.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
+import tomllib
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairdraw._run.loading import all_checks
-from fairdraw.protocols import Capability
+from mkdocs.structure.files import File
+
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._report.explanation import Explanation, explanation
+from fairdraw._run.failure_reports import raised_meanings
+from fairdraw._run.loading import all_questions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.nav import Navigation
 
-    from fairdraw._core.checks import AnyCheck
+    from fairdraw._core.checks import Question
 
-FOLDER = Path(__file__).resolve().parent.parent / "docs" / "checks"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Write a page per check.")
-    parser.add_argument("--check", action="store_true", help="write nothing; complain about stale pages")
-    options = parser.parse_args()
-    pages = wanted_pages(all_checks())
-    present = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    stale = sorted(name for name in pages | present if pages.get(name) != present.get(name))
-    if options.check:
-        remedy = f"stale: {', '.join(stale)}. Run: python tools/check_pages.py"
-        print(remedy if stale else f"{len(pages)} pages are true")
-        return bool(stale)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for name in stale:
-        if name in pages:
-            (FOLDER / name).write_text(pages[name], encoding="utf-8")
-        else:
-            (FOLDER / name).unlink()
-    print(f"{len(pages)} pages, {len(stale)} changed")
-    return 0
+PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
 
-def wanted_pages(checks: Iterable[AnyCheck]) -> dict[str, str]:
-    """File name to text."""
-    listed = list(checks)
-    return {"index.md": index_of(listed)} | {f"{check.code}.md": page_of(check) for check in listed}
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Link to the repository if the project names one."""
+    urls = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"].get("urls", {})
+    config.repo_url = urls.get("Repository", config.repo_url)
+    return config
 
 
-def index_of(checks: list[AnyCheck]) -> str:
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages."""
+    for name, text in pages().items():
+        files.append(File.generated(config, f"checks/{name}", content=text))
+    return files
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Link the pages of the checks with each other: previous and next, in the order of their codes."""
+    found = [files.get_file_from_path(f"checks/{name}") for name in pages()]
+    for before, after in pairwise(file.page for file in found if file is not None and file.page is not None):
+        before.next_page, after.previous_page = after, before
+    return nav
+
+
+def pages() -> dict[str, str]:
+    """File name to text, the index first."""
+    checks = all_questions()
+    made = {f"{check.code}.md": page_of(explanation(check)) for check in checks}
+    made |= {f"{contract.raised}.md": page_of_exceptions(contract.name) for contract in CONTRACTS.values()}
+    return {"index.md": index_of(checks), **dict(sorted(made.items()))}
+
+
+def index_of(checks: tuple[Question, ...]) -> str:
     """All checks, by contract and suite."""
-    lines = ["# Checks", "", "Made from the checks themselves by `tools/check_pages.py`."]
-    for place in sorted({(check.contract, check.suite) for check in checks}):
-        own = [check for check in checks if (check.contract, check.suite) == place]
-        lines += ["", f"## {place[0].replace('_', ' ')}: {place[1]} ({len(own)})", ""]
-        lines += [f"* [{check.code}]({check.code}.md) {check.title}" for check in own]
+    lines = [
+        "# Checks",
+        "",
+        "Each page says what is required, what a failure usually means, and shows a failing example: a mutant that the "
+        "check catches, with the smallest case. `fairdraw explain CODE` prints the same.",
+    ]
+    for (contract, suite), own in groupby(sorted(checks, key=_place), key=_place):
+        listed = list(own)
+        lines += ["", f"## {_capital(contract.replace('_', ' '))}: {suite} ({len(listed)})", ""]
+        lines += [f"* [{check.code}]({check.code}.md) {check.title}" for check in listed]
+    lines += ["", "## Exceptions", "", "Reported where a sampler raises instead of answering:", ""]
+    lines += [f"* [{c.raised}]({c.raised}.md) {c.name.replace('_', ' ')}" for c in CONTRACTS.values()]
     return "\n".join(lines) + "\n"
 
 
-def page_of(check: AnyCheck) -> str:
+def _place(check: Question) -> tuple[str, str]:
+    return check.contract, check.suite
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def page_of(about: Explanation) -> str:
     """What `fairdraw explain` says, as a page."""
-    needs = [f"`{need}`" if need in set(Capability) else need for need in check.needed]
-    return "\n".join(
-        [
-            f"# {check.code} {check.title}",
-            "",
-            check.meaning,
-            "",
-            f"* contract: {check.contract.replace('_', ' ')}; suite: {check.suite}",
-            f"* needs: {', '.join(needs) or 'nothing'}",
-            f"* alone: `fairdraw check SPEC -k {check.code}`",
-            "",
-        ]
-    )
+    lines = [f"# {about.title}", "", " · ".join(_fact(label, text) for label, text in about.facts.items())]
+    lines += ["{ .facts }", "", "## Required", "", about.required, ""]
+    if about.cause:
+        lines += ["## Usual cause", "", "\n\n".join(about.cause), ""]
+    lines += ["## A failing example", ""]
+    if about.failing is None:
+        return "\n".join([*lines, "No mutant: this check compares with something outside of fairdraw.", ""])
+    failing = about.failing
+    lines += [f"The mutant **{failing.mutant}** fails this check. {about.fault}", ""]
+    lines += ["```text", failing.effect, f"evidence: {failing.evidence}", "```", ""]
+    if failing.example:
+        lines += ["The smallest case that shows it:", "", "```python", failing.example, "```", ""]
+    return "\n".join(lines)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def page_of_exceptions(contract: str) -> str:
+    """What is reported under the contract's code of exceptions."""
+    lines = [f"# {CONTRACTS[contract].raised} exceptions of the {contract.replace('_', ' ')} contract", ""]
+    for title, meaning in raised_meanings(contract).items():
+        lines += [f"## {_capital(title)}", "", meaning, ""]
+    return "\n".join(lines)
+
+
+def _fact(label: str, text: str) -> str:
+    return f"{label}: `{text}`" if label == "run it alone" else f"{label}: {text}"

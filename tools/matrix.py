@@ -1,10 +1,10 @@
-"""Which promise fails in which vLLM release: run the suite on seven real releases, write the table.
+"""Which check fails in which vLLM release: run the suite on seven releases and write the table.
 
     python tools/matrix.py                      # docs/matrix.md and docs/records/matrix.json
     python tools/matrix.py 0.22.0 0.33.0        # some releases only
 
-Each release is installed into its own folder and tested by `fairdraw check rejection/vllm` in its own process.
-A release that cannot be installed, imported or judged keeps its column, which says why.
+Each release has a folder and a process of its own, in which `fairdraw check rejection/vllm` runs. A release that cannot
+be installed, imported or tested keeps its column, which says why.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from provenance import ROOT, rows_as_json
+
+from fairdraw._run.loading import all_checks
 
 RELEASES = {
     "0.11.2": "the first with today's class interface; takes probabilities, one tile over the whole vocabulary",
-    "0.16.0": "takes logits: greedy requests no longer see ties that the softmax made",
-    "0.18.1": "recovers tile by tile, multiplies by a reciprocal",
+    "0.16.0": "takes logits; ties that the softmax makes no longer change greedy tokens",
+    "0.18.1": "recovers tile by tile, and multiplies by a reciprocal",
     "0.22.0": "the reference of this project; the first whose engine passes real draft probabilities",
     "0.25.1": "never accepts a placeholder; ids are bounded (GHSA-8wr5-jm2h-8r4f, 0.24.0)",
     "0.28.0": "the last but one in which this sampler, and not model runner V2, is the default for most models",
@@ -37,7 +39,7 @@ RELEASES = {
 }
 """Release to the reason why it is in the table."""
 
-INSTALL_SECONDS, JUDGE_SECONDS = 600, 1800
+INSTALL_SECONDS, CHECK_SECONDS = 600, 1800
 
 FAILED = ("failed", "xfailed")
 WORDS = {
@@ -48,7 +50,7 @@ WORDS = {
     "error": "**raises**",
     "skipped": "-",
 }
-"""Status of a record to the word in the table. Whether a failure is known plays no part here."""
+"""Status of a record to the word in the table. Known failures are failures here."""
 
 Record = Mapping[str, Any]  # Any: JSON, as fairdraw check --json writes it
 
@@ -74,11 +76,11 @@ class Column:
         return sum(record["status"] in statuses for record in self.records)
 
 
-Judge = Callable[[str], Column]
+Tester = Callable[[str], Column]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Judge several vLLM releases and write the table.")
+    parser = argparse.ArgumentParser(description="Test several vLLM releases and write the table.")
     parser.add_argument("releases", nargs="*", default=list(RELEASES), help=f"default: {' '.join(RELEASES)}")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
@@ -86,23 +88,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "matrix.json")
     options = parser.parse_args(arguments)
 
-    def judge(release: str) -> Column:
-        return judge_release(release, options.cache.resolve() / release, options.profile)
+    def tester(release: str) -> Column:
+        return run_release(release, options.cache.resolve() / release, options.profile)
 
-    columns = judge_all(options.releases, judge)
+    columns = run_all(options.releases, tester)
     write(columns, options.profile, options.table, options.record)
     print(f"written: {options.table} and {options.record}")
     return 0 if any(column.records for column in columns) else 1
 
 
-def judge_all(releases: Sequence[str], judge: Judge) -> list[Column]:
-    """One column per release; no exception of one release reaches the next."""
+def run_all(releases: Sequence[str], tester: Tester) -> list[Column]:
+    """One column per release. An exception ends one release only."""
     columns = []
     for number, release in enumerate(releases, start=1):
         print(f"[{number}/{len(releases)}] vLLM {release}", flush=True)
         started = time.perf_counter()
         try:
-            column = judge(release)
+            column = tester(release)
         except Exception as error:
             column = Column(release, problem=f"{type(error).__name__}: {error}", seconds=time.perf_counter() - started)
         columns.append(column)
@@ -112,12 +114,12 @@ def judge_all(releases: Sequence[str], judge: Judge) -> list[Column]:
 
 def summary(column: Column) -> str:
     return (
-        f"{column.count('passed', 'xpassed')} kept, {column.count(*FAILED)} broken, "
+        f"{column.count('passed', 'xpassed')} passed, {column.count(*FAILED)} failed, "
         f"{column.count('error')} raised, {column.count('skipped')} skipped"
     )
 
 
-def judge_release(release: str, folder: Path, profile: str) -> Column:
+def run_release(release: str, folder: Path, profile: str) -> Column:
     """Install `release` into `folder` and run the suite on it."""
     started = time.perf_counter()
     problem, records = "", []
@@ -130,7 +132,7 @@ def judge_release(release: str, folder: Path, profile: str) -> Column:
 
 
 class NoVerdictError(Exception):
-    """A release could not be judged; one sentence says why."""
+    """A release could not be tested; one sentence says why."""
 
 
 def install(release: str, folder: Path) -> None:
@@ -140,22 +142,22 @@ def install(release: str, folder: Path) -> None:
 
 
 def check(release: str, folder: Path, profile: str) -> list[Record]:
-    """The records of `fairdraw check rejection/vllm`, once it is sure that vLLM is the one in `folder`."""
+    """The records of `fairdraw check rejection/vllm`, after making sure that vLLM is the one in `folder`."""
     path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     env = {**os.environ, "PYTHONPATH": path}
     finished = _run(
-        ["-c", "from fairdraw._adapters import load; print(load('rejection/vllm').name)"], JUDGE_SECONDS, env=env
+        ["-c", "from fairdraw._adapters import load; print(load('rejection/vllm').name)"], CHECK_SECONDS, env=env
     )
     if finished.stdout.strip() != f"vllm {release}":
         raise NoVerdictError(f"not importable: {_last_line(finished)}")
     with tempfile.TemporaryDirectory() as scratch:
-        # There, because crash files of defects that are known here would only lie in the way.
+        # In a scratch folder, since nobody needs the crash files of known defects.
         report = Path(scratch) / "report.json"
-        # The suite whose verdict is one example: the table says what fails, not how much.
+        # Properties only: one example decides each, so that the table needs no interval.
         command = ["-m", "fairdraw", "check", "rejection/vllm", "--only", "properties", "--profile", profile]
-        finished = _run([*command, "--json", str(report)], JUDGE_SECONDS, cwd=scratch, env=env)
+        finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=env)
         if finished.returncode not in (0, 1) or not report.exists():
-            raise NoVerdictError(f"not judged: {_last_line(finished)}")
+            raise NoVerdictError(f"not tested: {_last_line(finished)}")
         lines = [json.loads(line) for line in report.read_text().splitlines()]
         return [line for line in lines if line.pop("kind") == "check"]
 
@@ -207,49 +209,55 @@ def _commit() -> str:
 
 def as_json(columns: Sequence[Column], origin: Mapping[str, str]) -> str:
     releases = [{**asdict(column), "seconds": round(column.seconds, 1)} for column in columns]
-    return json.dumps({"origin": dict(origin), "releases": releases}, indent=1) + "\n"
+    return rows_as_json({"origin": dict(origin), "releases": releases})
 
 
 def as_markdown(columns: Sequence[Column], origin: Mapping[str, str]) -> str:
-    """The table: a row per check that some release does not keep, then totals."""
-    titles = {record["code"]: record["title"] for column in columns for record in column.records}
-    rows = [[f"{code} {titles[code]}", *cells] for code, cells in _cells(columns, sorted(titles)) if _is_telling(cells)]
+    """The table: a row per check that some release fails, then totals."""
+    titles = titles_of(record for column in columns for record in column.records)
+    rows = [[f"{code} {titles[code]}", *cells] for code, cells in _cells(columns, sorted(titles)) if _is_shown(cells)]
     totals = [
         [name, *(str(column.count(*statuses)) if column.records else "" for column in columns)]
         for name, statuses in (
-            ("kept", ("passed", "xpassed")),
-            ("broken", (*FAILED, "error")),
+            ("passed", ("passed", "xpassed")),
+            ("failed", (*FAILED, "error")),
             ("skipped", ("skipped",)),
         )
     ]
     lines = [
-        "# Which promise fails in which vLLM release",
+        "# Which check fails in which vLLM release",
         "",
         f"Written by `tools/matrix.py`: {', '.join(f'{name} {value}' for name, value in origin.items())}.",
         "",
-        f"{len(titles)} checks ran; a row stands for each that is not kept by every release. "
-        "`-`: the release does not support what the check needs.",
+        f"{len(titles)} checks ran. The table has a row for each check that some release fails. "
+        "`-`: skipped, since the release does not support what the check needs.",
         "",
         *_table(["check", *(column.release for column in columns)], rows + totals),
         "",
         *_problems(columns),
         "## Releases",
         "",
-        *(f"* {column.release}: {RELEASES.get(column.release, 'asked for')}." for column in columns),
+        *(f"* {column.release}: {RELEASES.get(column.release, 'chosen on the command line')}." for column in columns),
         "",
-        "## What was seen",
+        "## What each check found",
         "",
         *_effects(columns, titles),
     ]
     return "\n".join(lines) + "\n"
 
 
+def titles_of(records: Iterable[Record]) -> dict[str, str]:
+    """Code to the title of the check as it is today; a check that is gone keeps the recorded one."""
+    today = {check.code: check.title for check in all_checks()}
+    return {record["code"]: today.get(record["code"], record["title"]) for record in records}
+
+
 def _cells(columns: Sequence[Column], codes: Sequence[str]) -> list[tuple[str, list[str]]]:
     return [(code, [WORDS.get(column.status(code), "?") for column in columns]) for code in codes]
 
 
-def _is_telling(cells: Sequence[str]) -> bool:
-    """Some release broke it, or could not be asked although another could."""
+def _is_shown(cells: Sequence[str]) -> bool:
+    """Some release failed it, or skipped it although another ran it."""
     return any("**" in cell for cell in cells) or len({cell for cell in cells if cell != "?"}) > 1
 
 
@@ -265,17 +273,17 @@ def _problems(columns: Sequence[Column]) -> list[str]:
 
 
 def _effects(columns: Sequence[Column], titles: Mapping[str, str]) -> list[str]:
-    """The oldest release that breaks a promise, and how."""
+    """The oldest release that fails a check, and how."""
     lines = []
     for code in sorted(titles):
-        broken = [
+        failing = [
             (c.release, r) for c in columns for r in c.records if r["code"] == code and "**" in WORDS[r["status"]]
         ]
-        if broken:
-            release, record = broken[0]
+        if failing:
+            release, record = failing[0]
             effect = (record.get("failure_report") or {}).get("effect") or record["reason"]
             lines.append(f"* {code}, {release}: {' '.join(effect.split())}")
-    return lines or ["Nothing: every release kept every promise."]
+    return lines or ["Nothing: every release passed every check."]
 
 
 if __name__ == "__main__":

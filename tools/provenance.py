@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
+import json
 import platform
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from fairdraw.perf_regression._records import commit, processor
 
-__all__ = ["ROOT", "commit", "gpu", "machine"]
+__all__ = ["ROOT", "commit", "gpu", "machine", "rows_as_json"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -39,3 +41,16 @@ def gpu() -> dict[str, object]:
         "L2_MiB": properties.L2_cache_size >> 20,
         "cuda": torch.version.cuda,
     }
+
+
+def rows_as_json(plain: Any) -> str:  # Any: JSON
+    """JSON of a record: every object of a list has a line of its own, so that a diff shows which rows changed."""
+    return f"{_rows(plain)}\n"
+
+
+def _rows(plain: Any) -> str:  # Any: JSON
+    if isinstance(plain, list) and plain and all(isinstance(row, dict) for row in plain):
+        return "[\n" + ",\n".join(map(_rows, plain)) + "\n]"
+    if isinstance(plain, dict):
+        return "{" + ", ".join(f"{json.dumps(key)}: {_rows(value)}" for key, value in plain.items()) + "}"
+    return json.dumps(plain, ensure_ascii=False)

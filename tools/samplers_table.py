@@ -1,11 +1,11 @@
-"""Samplers that nobody here wrote, under the suite: what was asked of each, and what it answered.
+"""Third-party samplers under the suite: which checks ran on each, and what came of them.
 
     python tools/samplers_table.py                       # all: docs/samplers.md and docs/records/samplers.json
     python tools/samplers_table.py transformers mlx      # these rows anew, the others as recorded
 
-Each is judged by `fairdraw check NAME` in a process of its own, so that a sampler that is not installed, or that ends
-the process, keeps its row, which says why. Samplers in Triton's interpreter are asked a few distributions only: a draw
-costs them a hundred times as much.
+Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
+process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
+draw takes a hundred times as long.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matrix
+from provenance import ROOT, rows_as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 1200
 
-_FEW_DISTRIBUTIONS = ("DIST102", "DIST103", "DIST112")
-_ALL_DISTRIBUTIONS = ("DIST",)
+_FEW = ("DIST102", "DIST103", "DIST112")
+_ALL = ("DIST",)
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,24 @@ class Entry:
     Args:
         install: How a user gets it.
         page: Where its source is public.
-        asked: Texts that select the checks to be run.
+        selected: Texts that select the checks to be run.
     """
 
     install: str
     page: str
-    asked: Sequence[str] = ("REJ", *_ALL_DISTRIBUTIONS)
+    selected: Sequence[str] = ("REJ", *_ALL)
 
 
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
 
 SAMPLERS = {
-    "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
-    "rejection/vllm-v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW_DISTRIBUTIONS)),
+    "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
+    "rejection/vllm-v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
     "rejection/transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
     "rejection/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
-    "rejection/sglang": Entry(
-        "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_DISTRIBUTIONS)
-    ),
+    "rejection/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)),
     "rejection/sglang-block": Entry(
-        "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW_DISTRIBUTIONS)
+        "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
@@ -71,21 +69,21 @@ SAMPLERS = {
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
 }
 
-NOT_ASKED = """## Not in the table
+NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
-* vLLM's penalties, thinking budget and logits processing are no samplers. `fairdraw check` knows them as
-  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`: references for the checks of those contracts.
+* vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as
+  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`, the references of those contracts.
 """
 
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Judge samplers that nobody here wrote and write the table.")
+    parser = argparse.ArgumentParser(description="Test third-party samplers and write the table.")
     parser.add_argument("names", nargs="*", default=list(SAMPLERS), help="default: all")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--table", type=Path, default=ROOT / "docs" / "samplers.md")
@@ -97,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     rows = read(options.record)
     for number, name in enumerate(options.names, start=1):
         print(f"[{number}/{len(options.names)}] {name}", flush=True)
-        rows[name] = judge(name, options.profile)
+        rows[name] = row_of(name, options.profile)
         print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
         write(rows, options.table, options.record)
     return 0 if all(not rows[name]["problem"] for name in options.names) else 1
@@ -108,8 +106,8 @@ def read(record: Path) -> dict[str, Row]:
     return {str(row["name"]): row for row in json.loads(record.read_text())} if record.exists() else {}
 
 
-def judge(name: str, profile: str) -> Row:
-    """One row: counts of what became of the checks, and every one that is not kept."""
+def row_of(name: str, profile: str) -> Row:
+    """One row: how many checks passed, were skipped and so on, and every one that did not pass."""
     started = time.perf_counter()
     problem, report = "", {}
     try:
@@ -120,14 +118,14 @@ def judge(name: str, profile: str) -> Row:
     counts: dict[str, int] = {}
     for record in records:
         counts[record["status"]] = counts.get(record["status"], 0) + 1
-    told = [r for r in records if r["status"] not in ("passed", "skipped")]
+    failures = [r for r in records if r["status"] not in ("passed", "skipped")]
     return {
         "name": name,
         "sampler": report.get("header", {}).get("sampler", "").partition(" (")[2].removesuffix(")"),
         "contract": records[0]["contract"] if records else "",
-        "asked": list(SAMPLERS[name].asked),
+        "selected": list(SAMPLERS[name].selected),
         "counts": counts,
-        "told": [{key: r[key] for key in ("code", "title", "status", "reason")} | _effect(r) for r in told],
+        "failures": [{key: r[key] for key in ("code", "title", "status", "reason")} | _effect(r) for r in failures],
         "unsupported": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
         "problem": problem,
         "seconds": round(time.perf_counter() - started),
@@ -140,16 +138,16 @@ def _effect(record: Row) -> Row:
 
 
 class NoVerdictError(Exception):
-    """A sampler could not be judged; one sentence says why."""
+    """A sampler could not be tested; one sentence says why."""
 
 
 def check(name: str, profile: str) -> Row:
     """What `fairdraw check` writes about the sampler, with one processor thread."""
     path = os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    with tempfile.TemporaryDirectory() as scratch:  # there, because crash files would only lie in the way
+    with tempfile.TemporaryDirectory() as scratch:  # nobody needs the crash files of known defects
         report = Path(scratch) / "report.json"
         command = [sys.executable, "-m", "fairdraw", "check", name, "--profile", profile, "--json", str(report)]
-        command += [word for text in SAMPLERS[name].asked for word in ("-k", text)]
+        command += [word for text in SAMPLERS[name].selected for word in ("-k", text)]
         environment = {**os.environ, "PYTHONPATH": path}
         finished = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=scratch, env=environment
@@ -166,7 +164,7 @@ def check(name: str, profile: str) -> Row:
 def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
     """The table for people, the record for machines; rows in the order of `SAMPLERS`."""
     ordered = [rows[name] for name in SAMPLERS if name in rows]
-    for path, text in ((table, as_markdown(ordered)), (record, json.dumps(ordered, indent=1) + "\n")):
+    for path, text in ((table, as_markdown(ordered)), (record, rows_as_json(ordered))):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
@@ -176,10 +174,10 @@ def as_markdown(rows: Sequence[Row]) -> str:
     shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
     header = ["fairdraw check", "sampler", "contract", "run", *shown]
     lines = [
-        "# Samplers that nobody here wrote",
+        "# Third-party samplers",
         "",
-        "Written by `tools/samplers_table.py` from what `fairdraw check NAME` answered. `xfailed`: a known defect, "
-        "named below. `skipped`: the sampler's adapter does not support what the check needs, and says why below.",
+        "Written by `tools/samplers_table.py` from the results of `fairdraw check NAME`. `xfailed`: a known defect, "
+        "named below. `skipped`: the sampler does not support what the check needs; the reasons are below.",
         "",
         _summary(rows),
         "",
@@ -188,24 +186,24 @@ def as_markdown(rows: Sequence[Row]) -> str:
         *(_line(row, shown) for row in rows),
         "",
         *(line for row in rows for line in _section(row)),
-        NOT_ASKED,
+        NOT_TESTED,
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def _summary(rows: Sequence[Row]) -> str:
-    answered = [row["name"] for row in rows if not row["problem"]]
-    projects = {SAMPLERS[name].page for name in answered}
+    tested = [row["name"] for row in rows if not row["problem"]]
+    projects = {SAMPLERS[name].page for name in tested}
     return (
-        f"{len(answered)} samplers of {len(projects)} projects answered. `tests/adapters/test_adapters_others.py` asks them "
-        "again, on a CPU, in every run of the tests. Seconds are wall time on a machine that others used, too."
+        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run, on a CPU. Seconds "
+        "are wall time on a shared machine."
     )
 
 
 def _line(row: Row, shown: Sequence[str]) -> str:
     name, page = row["name"], SAMPLERS[row["name"]].page
     if row["problem"]:
-        return f"| `{name}` | no answer | | | " + " | ".join("" for _ in shown) + " |"
+        return f"| `{name}` | no result | | | " + " | ".join("" for _ in shown) + " |"
     run = sum(count for status, count in row["counts"].items() if status != "skipped")
     cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], str(run)]
     return "| " + " | ".join([*cells, *(str(row["counts"].get(status, 0)) for status in shown)]) + " |"
@@ -214,19 +212,21 @@ def _line(row: Row, shown: Sequence[str]) -> str:
 def _section(row: Row) -> list[str]:
     origin = ", ".join(f"{key} {value}" for key, value in row["origin"].items())
     lines = [f"## `{row['name']}`", "", f"`{SAMPLERS[row['name']].install}`; {origin}; {row['seconds']} s."]
-    if row["asked"][-1] != "DIST":
-        distributions = [text for text in row["asked"] if text.startswith("DIST")]
-        lines[-1] += f" Of the distributions only {', '.join(distributions)} were asked."
+    if row["selected"][-1] != "DIST":
+        few = [text for text in row["selected"] if text.startswith("DIST")]
+        lines[-1] += f" Of the distribution checks only {', '.join(few)} ran."
     if row["problem"]:
-        return [*lines, "", f"No answer: {row['problem']}", ""]
-    told = [f"* {t['status']} {t['code']} {t['title']}: {_linked(t['reason'] or t['effect'])}." for t in row["told"]]
-    unsupported = [f"* skipped: {reason}." for reason in row["unsupported"]]
-    return [*lines, "", *told, *unsupported, ""]
+        return [*lines, "", f"No result: {row['problem']}", ""]
+    titles = matrix.titles_of(row["failures"])
+    failed = [f"* {t['status']} {t['code']} {titles[t['code']]}: {_cause(t)}." for t in row["failures"]]
+    # "greedy is unsupported: why" in fewer words
+    skipped = [re.sub(r"^(\S+) is \w+: ", r"`\1`: ", reason) for reason in row["unsupported"]]
+    return [*lines, "", *failed, *(f"* skipped: {reason}." for reason in skipped), ""]
 
 
-def _linked(reason: str) -> str:
-    """Pages of ours as links from where the table lies."""
-    return re.sub(r"\(docs/(findings/[\w-]+)\.md\)", r"([page](\1.md))", reason)
+def _cause(record: Row) -> str:
+    """The known defect, with a link that is relative to the table; of an unknown one what was found."""
+    return re.sub(r"\(docs/(findings/[\w-]+)\.md\)", r"([page](\1.md))", record["reason"] or record["effect"])
 
 
 if __name__ == "__main__":

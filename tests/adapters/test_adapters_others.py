@@ -200,14 +200,14 @@ def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
 
 
 def row(name: str, **changes: Any) -> dict[str, Any]:  # Any: JSON
-    told = {"code": "REJ113", "title": "a title", "status": "xfailed", "reason": "why (docs/findings/page-of.md)"}
+    failure = {"code": "REJ113", "title": "a title", "status": "xfailed", "reason": "why (docs/findings/page-of.md)"}
     plain: dict[str, Any] = {
         "name": name,
         "sampler": f"{name} 1.0",
         "contract": "rejection",
-        "asked": ["REJ", "DIST102"],
+        "selected": ["REJ", "DIST102"],
     }
-    plain |= {"counts": {"passed": 2, "xfailed": 1, "skipped": 3}, "told": [{**told, "effect": ""}]}
+    plain |= {"counts": {"passed": 2, "xfailed": 1, "skipped": 3}, "failures": [{**failure, "effect": ""}]}
     return {
         **plain,
         "unsupported": ["greedy is unsupported"],
@@ -226,7 +226,7 @@ def test_table_is_the_one_of_its_record() -> None:
 
 def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
     mlx, vllm = "rejection/mlx", "rejection/vllm"
-    rows = {mlx: row(mlx), vllm: row(vllm, problem="not installed", counts={}, told=[], unsupported=[])}
+    rows = {mlx: row(mlx), vllm: row(vllm, problem="not installed", counts={}, failures=[], unsupported=[])}
 
     samplers_table.write(rows, tmp_path / "samplers.md", tmp_path / "samplers.json")
 
@@ -235,10 +235,10 @@ def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
         "| `rejection/mlx` | [rejection/mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |"
         in text
     )
-    assert "* xfailed REJ113 a title: why ([page](findings/page-of.md))." in text
-    assert "Of the distributions only DIST102 were asked." in text
-    assert "1 samplers of 1 projects answered." in text
-    assert text.index(f"`{vllm}` | no answer") < text.index(f"`{mlx}`")
+    assert "recovers a possible token: why ([page](findings/page-of.md))." in text
+    assert "Of the distribution checks only DIST102 ran." in text
+    assert "1 samplers of 1 projects were tested." in text
+    assert text.index(f"`{vllm}` | no result") < text.index(f"`{mlx}`")
     assert [one["name"] for one in json.loads((tmp_path / "samplers.json").read_text())] == [vllm, mlx]
     assert set(samplers_table.read(tmp_path / "samplers.json")) == {vllm, mlx}
 

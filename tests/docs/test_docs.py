@@ -1,4 +1,7 @@
-"""Prose is executed: every page's Python runs, every page of a check is true, and the site builds strictly."""
+"""The manual: its Python runs, its commands exist, a page per check is made, and the site is read in a real browser.
+
+Screenshots of the site are left in .cache/screenshots; they need Debian's chromium (`apt-get install chromium`).
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,26 @@ import sys
 import tomllib
 from pathlib import Path
 
+import check_pages
+import failing_examples
+import numpy as np
 import pytest
+from click.testing import CliRunner
+
+from fairdraw import strategies
+from fairdraw._cli.main import main
+from fairdraw._core.contracts import CONTRACTS, load_part
+from fairdraw._core.failures import CheckFailure
+from fairdraw._report.explanation import explanation
+from fairdraw._report.explanation import failing_examples as recorded
+from fairdraw._run.loading import all_checks, all_questions
+from fairdraw.strategies import lifecycle, logits_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
+SCREENSHOTS = ROOT / ".cache" / "screenshots"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium")
 
 
 def python_blocks(text: str) -> str:
@@ -33,29 +52,129 @@ def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda path: path.name)
 def test_commands_of_page_exist(page: Path) -> None:
-    from fairdraw._cli.main import main
-
     words = set(re.findall(r"^\$ fairdraw (\w+)", page.read_text(), flags=re.MULTILINE))
     assert words <= set(main.commands)
 
 
-def test_pages_of_checks_are_true() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "check_pages.py"), "--check"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
+# Pages of checks
 
 
-@pytest.mark.skipif(shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None, reason="pip install .[docs]")
-def test_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (site / "own-sampler" / "index.html").is_file()
+def test_every_code_has_a_page_that_says_what_the_command_says() -> None:
+    pages = check_pages.pages()
+    checks = all_questions()
+    assert set(pages) == {
+        "index.md",
+        *(f"{c.code}.md" for c in checks),
+        *(f"{c.raised}.md" for c in CONTRACTS.values()),
+    }
+    for check in checks:
+        page, about = pages[f"{check.code}.md"], explanation(check)
+        said = [about.title, about.required, *about.cause, *about.facts.values(), about.fault]
+        said += [] if about.failing is None else vars(about.failing).values()
+        assert [text for text in said if text not in page] == []
+    output = CliRunner().invoke(main, ["explain", checks[0].code]).output
+    assert output == "\n".join(explanation(checks[0]).lines()) + "\n"
+
+
+def test_every_check_with_a_mutant_has_a_failing_example() -> None:
+    wanted = {check.code for check in all_checks() if failing_examples.mutants_of(check)}
+    assert set(recorded()) == wanted, "run: python tools/failing_examples.py"
+    assert [check.code for check in all_checks() if check.code in wanted and not explanation(check).fault] == []
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_smallest_cases_fail_as_recorded(contract: str) -> None:
+    words = {**vars(strategies), **vars(lifecycle), **vars(logits_plan)}
+    reference = load_part(CONTRACTS[contract].right)()
+    for check in all_checks("properties", contract):
+        row = recorded().get(check.code)
+        if row is not None and row.mutant != "draws from the operating system":  # which differs from call to call
+            mutant = next(m for m in failing_examples.mutants_of(check) if m.name == row.mutant)
+            with pytest.raises(CheckFailure) as failure:
+                check.on_case(mutant.make(), eval(row.example, words), reference)
+            assert failure.value.effect == row.effect
+
+
+@pytest.mark.parametrize("code", ["DIST203", "DIST702"])
+def test_distribution_checks_fail_as_recorded(code: str) -> None:
+    check = next(check for check in all_checks() if check.code == code)
+    row, numbers = failing_examples.failing_example(check), re.compile(r"\d+")
+    assert row is not None
+    assert row["mutant"] == recorded()[code].mutant
+    assert numbers.sub("N", row["effect"]) == numbers.sub("N", recorded()[code].effect)
+
+
+# The site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as `make docs` builds it."""
+    if shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None:
+        pytest.skip("pip install .[docs]")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    return folder
+
+
+def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
     # What a browser fetches by itself; an <a href> is followed by people only.
     fetched = re.compile(r"<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=[\"']?(?:https?:)?//", flags=re.IGNORECASE)
     assert [page.name for page in site.rglob("*.html") if fetched.search(page.read_text())] == []
+
+
+def test_pages_of_checks_lead_to_the_next_and_the_previous(site: Path) -> None:
+    text = (site / "checks" / "REJ104" / "index.html").read_text()
+    assert re.search(r'href="\.\./REJ103/" class="md-footer__link md-footer__link--prev"', text)
+    assert re.search(r'href="\.\./REJ105/" class="md-footer__link md-footer__link--next"', text)
+
+
+def browse(page: Path, *options: str) -> str:
+    assert CHROMIUM is not None
+    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options, page.as_uri()]
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("name", ["index", "checks/DIST203/index"])
+def test_site_is_light_and_dark_as_the_reader_prefers(site: Path, name: str, dark: bool, width: int) -> None:
+    from matplotlib.image import imread
+
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    scheme = "dark" if dark else "light"
+    png = SCREENSHOTS / f"docs-{name.split('/')[-2] if '/' in name else 'home'}-{scheme}-{width}.png"
+    options = [f"--window-size={width},1600", f"--screenshot={png}", "--virtual-time-budget=4000"]
+    browse(site / f"{name}.html", *options, f"--blink-settings=preferredColorScheme={0 if dark else 1}")
+    picture = np.asarray(imread(png))[..., :3]  # [height, width, 3]
+    assert picture.shape[:2] == (1600, width)
+    ground = float(np.median(picture))
+    assert ground < 0.25 if dark else ground > 0.9
+    assert picture.std() > 0.05, "there is text"
+
+
+@needs_chromium
+@pytest.mark.parametrize("name", ["index", "checks/REJ622/index", "reading-a-failure/index"])
+def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) -> None:
+    """No block of code or output is wider than its frame, and no page wider than the screen."""
+    measure = (
+        "<script>addEventListener('load', () => setTimeout(() => { document.title = [document.documentElement, "
+        "...document.querySelectorAll('pre > code')].filter(e => e.scrollWidth > e.clientWidth + 1).length + ' of ' + "
+        "document.querySelectorAll('pre > code').length }, 500))</script></body>"
+    )
+    page = site / name.replace("index", "narrow.html")
+    page.write_text((site / f"{name}.html").read_text().replace("</body>", measure))
+    found = re.search(
+        r"<title>(\d+) of (\d+)</title>",
+        browse(page, "--window-size=500,900", "--dump-dom", "--virtual-time-budget=4000"),
+    )
+    assert found is not None
+    assert (int(found[1]), int(found[2]) > 0) == (0, True)
 
 
 def test_make_test_builds_the_site_into_an_ignored_folder() -> None:

@@ -69,7 +69,7 @@ def page(name: str) -> str:
         ("what-a-pass-means", f"at most {rate(FIXED_RATE)} per contract and run"),
         ("what-a-pass-means", f"release's seed, {rate(FRESH_RATE)} with any other"),
         ("what-a-pass-means", f"at most {rate(distribution_check.FALSE_PASS_RATE)} per table"),
-        ("what-a-pass-means", f"{RUNS:,} runs of a right sampler"),
+        ("what-a-pass-means", f"{RUNS:,} runs of a correct sampler"),
         ("ci", f"tries {NIGHTLY.examples // CI.examples} times the examples of `ci`"),
         (
             "ci",

@@ -17,7 +17,7 @@ def record(code: str, status: str, effect: str = "") -> dict[str, Any]:  # Any: 
     failure_report = {"effect": effect} if effect else None
     return {
         "code": code,
-        "title": f"promise {code}",
+        "title": f"title of {code}",
         "status": status,
         "reason": "because",
         "failure_report": failure_report,
@@ -39,29 +39,29 @@ def stubbed(release: str) -> Any:  # Any: a column of the module loaded above
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    columns = matrix.judge_all(["0.11.2", "0.22.0", "0.28.0", "0.33.0"], stubbed)
+    columns = matrix.run_all(["0.11.2", "0.22.0", "0.28.0", "0.33.0"], stubbed)
     matrix.write(columns, "ci", tmp_path / "matrix.md", tmp_path / "records" / "matrix.json")
     return (tmp_path / "matrix.md").read_text()
 
 
-def test_matrix_has_a_row_for_each_check_that_is_not_kept_everywhere(table: str) -> None:
+def test_matrix_has_a_row_for_each_check_that_some_release_fails(table: str) -> None:
     assert "| check | 0.11.2 | 0.22.0 | 0.28.0 | 0.33.0 |" in table
-    assert "| REJ101 promise REJ101 | **fails** | **fails** | ? | ok |" in table
-    assert "| REJ103 promise REJ103 | - | ok | ? | **raises** |" in table
+    assert "| REJ101 token ids lie in the vocabulary | **fails** | **fails** | ? | ok |" in table
+    assert "| REJ103 every request emits a token | - | ok | ? | **raises** |" in table
     assert "REJ102" not in table
 
 
-def test_matrix_counts_kept_and_broken_promises(table: str) -> None:
-    assert "| kept | 1 | 2 |  | 2 |" in table
-    assert "| broken | 1 | 1 |  | 1 |" in table
+def test_matrix_counts_passed_and_failed_checks(table: str) -> None:
+    assert "| passed | 1 | 2 |  | 2 |" in table
+    assert "| failed | 1 | 1 |  | 1 |" in table
     assert "| skipped | 1 | 0 |  | 0 |" in table
 
 
-def test_matrix_says_why_a_release_was_not_judged(table: str) -> None:
+def test_matrix_says_why_a_release_was_not_tested(table: str) -> None:
     assert "* 0.28.0: OSError: no space left" in table
 
 
-def test_matrix_shows_how_the_oldest_release_breaks_a_promise(table: str) -> None:
+def test_matrix_shows_how_the_oldest_release_fails(table: str) -> None:
     assert "* REJ101, 0.11.2: emitted -1" in table
 
 
@@ -81,7 +81,7 @@ def test_matrix_names_seven_releases_with_their_reasons() -> None:
 
 
 def test_release_that_cannot_be_installed_has_no_verdict(tmp_path: Path) -> None:
-    column = matrix.judge_release("0.9.2", tmp_path, "smoke")
+    column = matrix.run_release("0.9.2", tmp_path, "smoke")
 
     assert column.problem.startswith("not installed: install: release='0.9.2', but it must be at least 0.11.2.")
     assert not column.records

@@ -14,6 +14,7 @@ from fairdraw._cli.init import write_skeleton
 from fairdraw._cli.parts import EXIT_CODES, find_question, or_refuse, wants_colour
 from fairdraw._cli.replay import replay_command
 from fairdraw._core.contracts import CONTRACTS
+from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.failure_reports import raised_meanings
@@ -84,14 +85,7 @@ def explain(code: str) -> None:
         click.echo("\n\n".join(f"{code.upper()} {title}\n{meaning}" for title, meaning in meanings.items()))
         click.echo(f"\ncontract: {contract.name}")
         return
-    found = find_question(code)
-    click.echo(f"{found.id}\n")
-    click.echo(f"{found.meaning}\n")
-    click.echo(f"suite: {found.suite}\ncontract: {found.contract}")
-    click.echo(f"needs: {', '.join(found.needed) or 'nothing'}")
-    common = {("--profile", "ci"), ("--seed", "0")}
-    own = (f"{option} {value}" for option, value in found.again("ci", 0).items() if (option, value) not in common)
-    click.echo(f"alone: fairdraw check SPEC {' '.join(own)}")
+    click.echo("\n".join(explanation(find_question(code)).lines()))
 
 
 def _by_place(checks: Iterable[AnyCheck]) -> dict[str, list[AnyCheck]]:

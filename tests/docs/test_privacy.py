@@ -1,0 +1,54 @@
+"""One rule of privacy: a module whose path has no leading underscore is public and listed in docs/api.md; no other is.
+
+python tests/docs/test_privacy.py          # what is not as the rule says
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").exists())
+PACKAGE = ROOT / "src" / "fairdraw"
+LISTED = set(re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), flags=re.MULTILINE))
+"""What docs/api.md explains; `fairdraw` itself is its first section."""
+
+
+def modules(folder: Path = PACKAGE, name: str = "fairdraw") -> set[str]:
+    """Every module of the package, by its dotted path; the links to the root folders are followed.
+
+    Tests that stand beside the code and programs (`__main__`) are imported by nobody.
+    """
+    found = {name}
+    for path in folder.iterdir():
+        if (path / "__init__.py").exists():
+            found |= modules(path, f"{name}.{path.name}")
+        elif path.suffix == ".py" and not path.stem.startswith(("__", "test_", "conftest")):
+            found.add(f"{name}.{path.stem}")
+    return found
+
+
+def is_public(module: str) -> bool:
+    return not any(part.startswith("_") for part in module.split("."))
+
+
+def unlisted() -> set[str]:
+    return {module for module in modules() if is_public(module)} - LISTED - {"fairdraw"}
+
+
+def hidden() -> set[str]:
+    return {module for module in LISTED if module not in modules() or not is_public(module)}
+
+
+def test_every_public_module_is_listed() -> None:
+    assert not unlisted(), "list them in docs/api.md, or give them an underscore: " + ", ".join(sorted(unlisted()))
+
+
+def test_every_listed_module_is_public_and_exists() -> None:
+    assert not hidden(), "not a module, or behind an underscore: " + ", ".join(sorted(hidden()))
+
+
+if __name__ == "__main__":
+    print("\n".join([f"not listed: {one}" for one in sorted(unlisted())] + [f"hidden: {one}" for one in hidden()]))
+    sys.exit(bool(unlisted() | hidden()))
