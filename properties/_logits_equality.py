@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
     from fairdraw.strategies.logits_plan import LogitsCase
 
-_HIFAILURE_REPORT = ("bad-words", "min-tokens", "penalties", "thinking")
+_HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
 _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
 _INVALID = {"empty": Capability.EMPTY_ROWS, "nan": Capability.NAN_LOGITS}
@@ -91,7 +91,7 @@ def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: L
     _equal_to_the_oracle(planner, case)
 
 
-def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HIFAILURE_REPORT) -> st.SearchStrategy[LogitsCase]:
+def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HISTORY) -> st.SearchStrategy[LogitsCase]:
     return logits_cases(can, min_drafts=1, min_kinds=1, max_kinds=2, kinds=kinds, idle=False)
 
 

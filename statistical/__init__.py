@@ -1,58 +1,16 @@
 """Is a sampler fair, how sure are we, and how much could it be off?
 
-From an exact distribution to a verdict, in the order in which the modules build on each other:
+From the exact distribution to a verdict, in the order in which the modules build on each other:
 
-* `distributions`, `filters`: what the tokens *should* follow, by enumeration in float64 from the logits that the
-  sampler got.
-* `tables`, `pooling`: observations become counts; rare cells are pooled by expected probability, before sampling.
-* `design`: how many samples make a given distance visible, or the plain statement that the budget cannot.
-* `evidence`, `decision`, `watching`: an e-process decides, look after look; a chi-square p-value is shown beside it.
-* `ledger`: evidence that adds up over nights.
-* `pit`: pools rows that have nothing in common, such as every token of a production vocabulary.
-* `configurations`, `outcomes`, `rejection`, `experiment`: the statistics S1 to S8 on small distributions chosen for
-  them.
-* `production`: S9, the same promises at production vocabularies.
+* `tables`: what is counted, and the null distribution of the counts.
+* `pooling`, `design`: which cells are counted together, and which distance a budget of draws can show.
+* `evidence`, `decision`: an e-process decides, checkpoint after checkpoint; all else is computed once at the end.
+* `distributions`, `outcomes`, `rejection`: the statistics S1 to S8 of the rejection contract, by enumeration.
+* `pit`, `production`: S9, the same at production vocabularies, one token at a time.
+* `decode` and its neighbours: text that language models write through the sampler.
+* `workloads`, `_sampling_subjects`: what a check draws from, prepared for a budget.
+* `distribution_check`, `stratified_check`: the two kinds of checks. `suite` and `sampling` list them.
+* `ledger`, `keeping`, `pictures`, `sharding`: nightly runs, pictures, and runs of a billion draws.
 
-A right sampler passes, a short budget is *inconclusive*, and a wrong distribution is said to be wrong by how much:
-
-    >>> from fairdraw.statistical import DISAGREEING, Experiment
-    >>> experiment = Experiment(DISAGREEING)
-    >>> plans = experiment.plan(discrepancy=0.1, false_fail_rate=1e-6, max_num_draws=100_000)
-    >>> max(plan.num_draws for plan in plans.values())
-    8083
-
-Importing this package imports NumPy and SciPy, not torch.
+Every verdict takes the same path: a workload counts tokens, `decision.decide` adds the counts up and decides.
 """
-
-from __future__ import annotations
-
-from fairdraw.statistical._configurations import AGREEING, CONFIGURATIONS, DISAGREEING, ONE_HOT, RAGGED, Configuration
-from fairdraw.statistical._decision import Decision, SequentialCheck, TableEvidence, Verdict, split_false_fail_rate
-from fairdraw.statistical._design import NoPower, SamplePlan, finest_plan, plan_samples
-from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._ledger import Ledger
-from fairdraw.statistical._outcomes import Verification
-from fairdraw.statistical._production import DistributionPool, ProductionExperiment
-
-__all__ = [
-    "AGREEING",
-    "CONFIGURATIONS",
-    "DISAGREEING",
-    "ONE_HOT",
-    "RAGGED",
-    "Configuration",
-    "Decision",
-    "DistributionPool",
-    "Experiment",
-    "Ledger",
-    "NoPower",
-    "ProductionExperiment",
-    "SamplePlan",
-    "SequentialCheck",
-    "TableEvidence",
-    "Verdict",
-    "Verification",
-    "finest_plan",
-    "plan_samples",
-    "split_false_fail_rate",
-]

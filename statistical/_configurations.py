@@ -1,15 +1,14 @@
-"""Fixed experiments: small distributions under which every event that a statistic looks at has enough mass.
+"""Fixed experiments: small distributions under which every event that a statistic looks at has enough probability.
 
 Random distributions are good at finding crashes and bad at finding unfairness: most of them hardly ever reject, or
 hardly ever reach the bonus token. These are chosen. Their rows are peaked, target and draft disagree (40 to 56 %
-rejections per step), and each has tokens without target probability and tokens that the drafter cannot draw. `AGREEING`
-has equal distributions, so that every row ends in a bonus token; `RAGGED` mixes requests of different length whose
-distributions differ, so that reading a neighbour's row cannot go unnoticed.
+rejections per step), and each has tokens without target probability and tokens that the drafter cannot draw.
+`AGREEING` has equal target and draft, so that every row ends in a bonus token. `RAGGED` mixes requests of different
+length whose distributions differ, so that reading a neighbour's row cannot go unnoticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import SpecDecodeBatch
-from fairdraw.statistical._distributions import softmax_probs
+from fairdraw.statistical import _distributions as distributions
 from fairdraw.statistical._validation import check_probs, refuse
 
 if TYPE_CHECKING:
@@ -31,27 +30,19 @@ __all__ = [
     "ONE_HOT",
     "RAGGED",
     "Configuration",
-    "Drafter",
     "RequestDistributions",
-    "draw_drafts",
-    "draw_one_distribution",
-    "draw_tokens",
+    "draw_one",
 ]
-
-Drafter = Callable[["NDArray[np.float64]", int], "NDArray[np.int32]"]
-"""From draft distributions `[num_tokens, vocab_size]` and a seed to a draft token per row: the harness's, or the user's
-own.
-"""
 
 
 @dataclass(frozen=True, eq=False)
 class RequestDistributions:
-    """The distributions of one request.
+    """The target and draft distributions of one request.
 
     Args:
         target_logits: One row per draft token, and one for the bonus token; the sampler gets the former as they are.
         draft_probs: What each draft token is drawn from.
-        one_hot: The sampler is not told `draft_probs`.
+        one_hot: The sampler does not get `draft_probs`.
     """
 
     target_logits: NDArray[np.float32]  # [num_draft + 1, vocab_size] float32
@@ -68,19 +59,32 @@ class RequestDistributions:
 
     def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
         """The target distributions that the stored logits stand for."""
-        return softmax_probs(self.target_logits)
+        return distributions.softmax_probs(self.target_logits)
 
     def exact_draft_probs(self) -> NDArray[np.float64]:  # [num_draft, vocab_size] float64
         """The draft distributions that the stored probabilities stand for."""
         return check_probs("exact_draft_probs", "draft_probs", self.draft_probs)
 
+    def acceptance(self, position: int) -> NDArray[np.float64]:  # [vocab_size] float64
+        """The acceptance probability of each draft token, given what the sampler gets."""
+        target = self.exact_target_probs()[position]
+        return target if self.one_hot else distributions.acceptance_probs(target, self.exact_draft_probs()[position])
+
+    def residual(self, position: int, draft_token_id: int) -> NDArray[np.float64]:  # [vocab_size] float64
+        """The distribution of the token recovered after this draft token; zeros if it is never rejected."""
+        draft = np.eye(self.vocab_size)[draft_token_id] if self.one_hot else self.exact_draft_probs()[position]
+        return distributions.residual_probs(self.exact_target_probs()[position], draft)
+
+    def recoverable(self, position: int) -> NDArray[np.bool_]:  # [vocab_size] bool
+        """Tokens that a correct float32 sampler may recover."""
+        target = self.exact_target_probs()[position]
+        return target > 0 if self.one_hot else distributions.recoverable(target, self.exact_draft_probs()[position])
+
 
 def request_distributions(
     target_probs: ArrayLike, draft_probs: ArrayLike, *, one_hot: bool = False, roll: int = 0
 ) -> RequestDistributions:
-    """Distributions from probabilities, stored in float32 as a model would; `roll` relabels the vocabulary
-    cyclically.
-    """
+    """Distributions from probabilities, stored in float32 as by a model; `roll` shifts the vocabulary cyclically."""
     with np.errstate(divide="ignore"):
         logits = np.log(np.roll(np.asarray(target_probs, dtype=np.float64), roll, axis=1))
     drafts = np.roll(np.asarray(draft_probs, dtype=np.float64), roll, axis=1)
@@ -108,59 +112,37 @@ class Configuration:
         return self.name.upper().replace("-", "_")
 
     def without_draft_probs(self) -> Configuration:
-        """The same distributions, but the sampler is not told those of the drafts: for samplers of one-hot drafts
-        alone.
-        """
-        told = tuple(replace(request, one_hot=True) for request in self.requests)
-        return replace(self, name=f"{self.name}, one-hot", requests=told)
+        """The same distributions, but the sampler gets no draft probabilities: for samplers of one-hot drafts alone."""
+        one_hot = tuple(replace(request, one_hot=True) for request in self.requests)
+        return replace(self, name=f"{self.name}, one-hot", requests=one_hot)
 
-    def batch(
-        self, batch_size: int, seed: int, *, drafter: Drafter | None = None, device: str = "cpu"
-    ) -> SpecDecodeBatch:
+    def batch(self, batch_size: int, seed: int, device: str = "cpu") -> SpecDecodeBatch:
         """A batch with fresh draft tokens and bonus tokens.
-
-        Args:
-            drafter: Draws the draft tokens; `draw_drafts` if `None`.
 
         Raises:
             ValueError: If `batch_size` is not a multiple of the cycle.
 
         Randomness:
-            Drafts from `drafter(distributions, seed)`; bonus tokens from a stream of their own, hashed from `seed`.
+            Drafts and bonus tokens from two NumPy streams, hashed from `seed`, that no sampler uses.
         """
+        import torch
+
         num_cycles, rest = divmod(batch_size, len(self.requests))
         if num_cycles == 0 or rest:
             cycle = len(self.requests)
             raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
-        bonus_distributions = np.stack([request.exact_target_probs()[-1] for request in self.requests])
-        return self._with_tokens(
-            _template(self, batch_size, device),
-            self._drafts(num_cycles, seed, drafter),
-            _draw_cycles(bonus_distributions, num_cycles, derive_seed("bonus", seed)),
-            f"{self}.batch({batch_size}, seed={seed})",
+        drafts = _draw_cycles(
+            np.concatenate([request.exact_draft_probs() for request in self.requests]), num_cycles, seed
         )
-
-    def _drafts(self, num_cycles: int, seed: int, drafter: Drafter | None) -> NDArray[np.int32]:  # [num_tokens] int32
-        distributions = np.concatenate([request.exact_draft_probs() for request in self.requests])
-        if drafter is None:
-            return _draw_cycles(distributions, num_cycles, seed)
-        return drafter(np.tile(distributions, (num_cycles, 1)), seed)
-
-    @staticmethod
-    def _with_tokens(
-        template: SpecDecodeBatch,
-        draft_token_ids: NDArray[np.int32],  # [num_tokens] int32
-        bonus_token_ids: NDArray[np.int32],  # [batch_size] int32
-        origin: str,
-    ) -> SpecDecodeBatch:
-        """A copy of the template, which a sampler may spoil, with the tokens of one call."""
-        import torch
-
+        bonus_probs = np.stack([request.exact_target_probs()[-1] for request in self.requests])
+        bonus = _draw_cycles(bonus_probs, num_cycles, derive_seed("bonus", seed))
+        template = _template(self, batch_size, device)
+        # A copy, because a sampler may overwrite its inputs.
         return template.clone().replace(
-            draft_token_ids=torch.from_numpy(draft_token_ids).to(template.device),
-            bonus_token_ids=torch.from_numpy(bonus_token_ids[:, None]).to(template.device),
+            draft_token_ids=torch.from_numpy(drafts).to(device),
+            bonus_token_ids=torch.from_numpy(bonus[:, None]).to(device),
             num_draft_tokens=list(template.num_draft_tokens),
-            origin=origin,
+            origin=f"{self}.batch({batch_size}, seed={seed})",
         )
 
 
@@ -186,46 +168,28 @@ def _template(configuration: Configuration, batch_size: int, device: str) -> Spe
 
 
 def _draw_cycles(
-    distributions: NDArray[np.float64],  # [num_rows, vocab_size] float64
+    probs: NDArray[np.float64],  # [num_rows, vocab_size] float64
     num_cycles: int,
     seed: int,
 ) -> NDArray[np.int32]:  # [num_cycles * num_rows] int32
-    """`draw_drafts` of the distributions, repeated `num_cycles` times."""
-    uniforms = np.random.default_rng(derive_seed("draft", seed)).random((num_cycles, len(distributions)))
-    drawn = [
-        draw_one_distribution(distribution, column)
-        for distribution, column in zip(distributions, uniforms.T, strict=True)
-    ]
+    """One token per row, for rows that are repeated `num_cycles` times."""
+    uniforms = np.random.default_rng(derive_seed("draft", seed)).random((num_cycles, len(probs)))
+    drawn = [draw_one(row, column) for row, column in zip(probs, uniforms.T, strict=True)]
     return np.stack(drawn, axis=1).ravel() if drawn else np.empty(0, dtype=np.int32)
 
 
-def draw_one_distribution(
+def draw_one(
     probs: NDArray[np.float64],  # [vocab_size] float64
     uniforms: NDArray[np.float64],  # [...] float64, in [0, 1)
 ) -> NDArray[np.int32]:  # [...] int32
-    """A token of the same distribution for each uniform; the same tokens as `draw_tokens`, without a row for each."""
+    """A token of one distribution for each uniform, by inverse CDF; a token of probability 0 is never drawn."""
     cumulative = np.cumsum(probs)
     cumulative /= cumulative[-1]
-    # Distributions are short: counting the steps that a uniform has passed is faster than a search.
+    # Vocabularies are small: counting the steps below a uniform is faster than a search.
     drawn = np.zeros(uniforms.shape, dtype=np.int32)
     for step in cumulative[:-1]:
         drawn += uniforms >= step
     return drawn
-
-
-def draw_tokens(
-    probs: NDArray[np.float64],  # [num_rows, vocab_size] float64
-    uniforms: NDArray[np.float64],  # [num_rows] float64, in [0, 1)
-) -> NDArray[np.int32]:  # [num_rows] int32
-    """One token per row by inverse CDF; a token of probability 0 is never drawn."""
-    cumulative = np.cumsum(probs, axis=1)
-    cumulative /= cumulative[:, -1:]
-    return np.asarray((uniforms[:, None] >= cumulative).sum(axis=1), dtype=np.int32)
-
-
-def draw_drafts(probs: NDArray[np.float64], seed: int) -> NDArray[np.int32]:  # [num_tokens] int32
-    """The harness's drafter: one draft token per row of `probs`, from a NumPy stream that no sampler uses."""
-    return draw_tokens(probs, np.random.default_rng(derive_seed("draft", seed)).random(len(probs)))
 
 
 _TARGET = [[0.40, 0.25, 0.15, 0.10, 0.10, 0.0], [0.05, 0.30, 0.30, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.3, 0.3, 0.0]]

@@ -1,16 +1,19 @@
 """Count tables: observations become integer codes, codes become counts, counts add up.
 
-A table of `num_cells` cells is an int64 array with **one entry more**: the last counts observations that are no cell at
-all (an id outside the vocabulary, a token after a placeholder). Because tables are sums, they shard: over calls, over
-pytest-xdist workers, over GPUs with one all-reduce; `merge_counts` is `+` with a check.
+A table of `num_cells` cells is an int64 array with **one more entry**: the last one counts observations that are no
+cell at all (an id outside the vocabulary, a token after a placeholder). Tables are sums, so they can be counted in
+parts: call by call, or on several GPUs with one all-reduce.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
@@ -18,12 +21,62 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["NO_CELL", "count_codes", "joint_codes", "merge_counts"]
+__all__ = ["NO_CELL", "Counts", "Label", "Table", "count_codes", "digit_label", "joint_codes", "sum_counts"]
 
 NO_CELL = -1
 """The code of an observation that is no cell of its table."""
 
 _MAX_CELLS = 2**26
+
+Counts = Mapping[str, "NDArray[np.int64]"]
+"""Count tables by name, each `[num_cells + 1] int64`."""
+
+Label = Callable[[int], str]
+"""From the number of a cell to its name in a report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What is counted, and the distribution of the counts if the sampler is correct.
+
+    Args:
+        possible: Cells that a correct sampler may reach; `None` for those of positive probability. A single observation
+            of any other cell is a failure.
+        label: Name of a cell.
+        num_draws: Draws per checkpoint.
+        observed_per_draw: Probability, at least, that a draw is an observation of this table.
+        event_prob: The same without counting a pair as two draws. It turns a distance between conditional
+            distributions into one between distributions of whole rows.
+        is_optional: Other tables see the same faults. Without power it is left out.
+        outside: What the last entry of the counts stands for, in words.
+    """
+
+    probs: NDArray[np.float64]  # [num_cells] float64
+    possible: NDArray[np.bool_] | None = None  # [num_cells] bool
+    label: Label = str
+    num_draws: int = 1
+    observed_per_draw: float = 1.0
+    event_prob: float = 1.0
+    is_optional: bool = False
+    outside: str = "what is no cell of this table"
+
+
+def digit_label(sizes: tuple[int, ...], words: tuple[str, ...] = (), placeholder: int | None = None) -> Label:
+    """Names cells by their digits: `(rejected 2, recovered 4)`.
+
+    Args:
+        sizes: Of the digits that make a cell.
+        words: What each digit is; none for rows of tokens.
+        placeholder: The digit that stands for "no token", shown as -1.
+    """
+
+    def label(cell: int) -> str:
+        found = (int(digit) for digit in np.unravel_index(cell, sizes))
+        digits = [str(PLACEHOLDER_TOKEN_ID if digit == placeholder else digit) for digit in found]
+        named = map(" ".join, zip(words, digits, strict=True)) if words else digits
+        return f"({', '.join(named)})"
+
+    return label
 
 
 def count_codes(
@@ -34,30 +87,34 @@ def count_codes(
     """How often each code occurs; codes outside `[0, num_cells)` are counted in the last entry.
 
     Args:
-        weights: How often each sample stands for one; once if `None`.
+        weights: How often each sample is counted; once if `None`.
 
     Raises:
-        ValueError: If there is no cell, or more cells than memory is for.
+        ValueError: If there is no cell, or there are too many for memory.
     """
     if not 0 < num_cells <= _MAX_CELLS:
         raise refuse("count_codes", f"num_cells={num_cells}", f"it must lie in [1, {_MAX_CELLS}]", "Use fewer tokens.")
     outside = (codes < 0) | (codes >= num_cells)
     cells = np.where(outside, num_cells, codes).ravel()
-    # Weighted counts come as float64, which is exact below 2**53.
+    # Weighted counts are returned as float64, which is exact below 2**53.
     return np.asarray(np.bincount(cells, weights, minlength=num_cells + 1)).astype(np.int64)
 
 
-def merge_counts(tables: Iterable[NDArray[np.int64]]) -> NDArray[np.int64]:  # [num_cells + 1] int64
-    """The table of all observations, from the tables of their parts.
+def sum_counts(parts: Iterable[Counts]) -> dict[str, NDArray[np.int64]]:
+    """The tables of all observations, from the tables of their parts; all parts have the same tables.
 
     Raises:
-        ValueError: If there is no table, or the tables have different cells.
+        ValueError: If two parts of a table have different cells.
     """
-    parts = list(tables)
-    widths = sorted({part.shape for part in parts})
-    if len(widths) != 1:
-        raise refuse("merge_counts", f"shapes={widths}", "all tables must have the same cells", "Merge like with like.")
-    return np.asarray(np.sum(parts, axis=0, dtype=np.int64))
+    totals: dict[str, NDArray[np.int64]] = {}
+    for part in parts:
+        for name, counts in part.items():
+            known = totals.get(name, np.zeros_like(counts))
+            if known.shape != counts.shape:
+                widths = sorted({known.shape, counts.shape})
+                raise refuse("sum_counts", f"shapes={widths}", "a table must keep its cells", "Merge like with like.")
+            totals[name] = known + counts
+    return totals
 
 
 def joint_codes(

@@ -1,18 +1,17 @@
 """From counts to a verdict: fail early if the evidence is strong, pass only when the plan is fulfilled.
 
-Three outcomes, and the third is the point: a check whose budget ended first, whose event seldom occurred, or whose
-plan had no power is *inconclusive*. It is never green.
+There are three verdicts. A check whose budget ended first, whose event seldom occurred, or whose plan had no power is
+*inconclusive*, and that is never green.
 
 Error rates:
     One false-fail rate serves a whole run. It is divided over the shipped checks of a contract
-    (`DistributionCheck.share`), so each worker can decide alone; by Ville's inequality and the union bound, honest code
-    then fails *any* of them with probability at most the total, whatever the dependence between checks and however
-    often each one looks.
+    (`DistributionCheck.share`), so that each check decides alone. By Ville's inequality and the union bound, a correct
+    sampler then fails *any* of them with probability at most the total, whatever the dependence between checks and
+    however many checkpoints each has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -20,32 +19,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.stats import chisquare
 
-from fairdraw.statistical._count_tables import merge_counts
-from fairdraw.statistical._design import NoPower, SamplePlan
+from fairdraw.statistical._count_tables import Counts, Label, Table, sum_counts
+from fairdraw.statistical._design import NoPower, Plans, SamplePlan
 from fairdraw.statistical._evidence import log_e_value, mean_log_e_value
 from fairdraw.statistical._validation import check_rate, refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from numpy.typing import NDArray
 
     from fairdraw.statistical._pooling import Pooling
 
-__all__ = [
-    "Decision",
-    "SequentialCheck",
-    "TableEvidence",
-    "Verdict",
-    "adjusted_log_e_values",
-    "split_false_fail_rate",
-    "tv_distance_interval",
-    "weigh",
-]
-
-Label = Callable[[int], str]
+__all__ = ["Decision", "TableEvidence", "Verdict", "decide", "tv_distance_interval", "weigh"]
 
 
 class Verdict(StrEnum):
-    """What a check says in the end."""
+    """The outcome of a check."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -58,10 +48,10 @@ class TableEvidence:
 
     Args:
         num_impossible: Observations in cells of probability 0; one is a failure.
-        p_value: Of the chi-square test. It is shown, and is only uniform if there was one look.
+        p_value: Of the chi-square test, shown only. It is uniform only if there was one checkpoint.
         tv_distance: Estimated total-variation distance over the pooled cells; biased upwards by noise.
         tv_interval: 95 % interval for the true distance over the pooled cells. It holds without asymptotics and is
-            wide; it may hold 0 where the e-value, which looks at every cell, is beyond doubt.
+            wide. It may contain 0 although the e-value, which looks at every cell, is beyond doubt.
         worst_cell: Cell with the largest standardised deviation, with observed and expected counts.
         impossible: The impossible observations by name, the most frequent first; empty if there are none.
     """
@@ -80,7 +70,7 @@ class TableEvidence:
 
     @property
     def distance(self) -> str:
-        """The distance and its interval, whose lower end is only told if it says something."""
+        """The distance and its interval; the lower end is shown only if it is above 0."""
         low, high = self.tv_interval
         between = f"{low:.4f} to {high:.4f}" if low > 0 else f"at most {high:.4f}"
         return f"TV {self.tv_distance:.4f} (95 %: {between}) over {self.num_cells} cells, {self.num_samples} samples"
@@ -95,136 +85,133 @@ class TableEvidence:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict with its evidence; `log_e_value` is that of all tables together, at its largest look."""
+    """A verdict with its evidence.
+
+    Args:
+        log_e_value: Of all tables together, at the checkpoint where it was largest.
+        counts: Of the tables with power, over all checkpoints that were reached.
+        num_checkpoints: How many were reached.
+    """
 
     verdict: Verdict
     reason: str
     log_e_value: float
     log_threshold: float
     evidence: tuple[TableEvidence, ...]
+    counts: Counts
+    num_checkpoints: int
 
 
-class SequentialCheck:
-    """Tables of the same samples, watched together: look after every batch, stop when the verdict is known.
+def decide(
+    tables: Mapping[str, Table], plans: Plans, checkpoints: Iterable[Counts], false_fail_rate: float
+) -> Decision:
+    """Add up counts until the verdict is known or the samples end.
 
-    The tables' e-values are averaged into one, so that the check has one false-fail rate however many tables it has.
+    The tables' e-values are averaged into one, so that a check has one false-fail rate however many tables it has. Each
+    checkpoint computes that e-value and nothing else; distances, intervals and p-values are computed once, at the end.
 
     Args:
+        tables: At least those of `plans`.
         plans: Per table; a `NoPower` makes the check inconclusive at best.
-        labels: Per table, the name of a cell; cell numbers if absent.
+        checkpoints: The counts of fresh samples, checkpoint after checkpoint, drawn as they are needed. Whether there
+            are more must not depend on what was counted (a time budget may end them).
 
     Error rates:
-        Honest code (within each plan's tolerance) fails with probability at most `false_fail_rate`. For a table's plan
-        to keep its false-pass rate, plan with `false_fail_rate / len(plans)`.
+        A correct sampler fails with probability at most `false_fail_rate`. For a table's plan to keep its false-pass
+        rate, plan with `false_fail_rate / len(plans)`.
+
+    Raises:
+        ValueError: If there is no plan, a planned table was not counted, or it has other cells than its plan.
     """
-
-    def __init__(
-        self,
-        plans: Mapping[str, SamplePlan | NoPower],
-        false_fail_rate: float,
-        labels: Mapping[str, Label] | None = None,
-    ) -> None:
-        check_rate("SequentialCheck", "false_fail_rate", false_fail_rate)
-        if not plans:
-            raise refuse("SequentialCheck", "plans={}", "it must have a table", "Nothing measured is not a pass.")
-        self._plans = {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan)}
-        self._powerless = {name: plan for name, plan in plans.items() if isinstance(plan, NoPower)}
-        self._labels = labels or {}
-        self._counts = {name: np.zeros_like(plan.pooling.pool_of) for name, plan in self._plans.items()}
-        self._log_threshold = -float(np.log(false_fail_rate))
-        self._max_log_e_value = 0.0
-
-    @property
-    def planned(self) -> tuple[str, ...]:
-        """The tables that are watched: all but those without power."""
-        return tuple(self._plans)
-
-    def look(self, counts: Mapping[str, NDArray[np.int64]]) -> Verdict | None:
-        """Add the count tables of new samples, one for each of `planned`; the verdict if it is known, else `None`.
-
-        Raises:
-            ValueError: If a table is missing, unknown, or has other cells than its plan.
-        """
-        if counts.keys() != self._counts.keys():
-            raise refuse("look", f"tables={sorted(counts)}", f"they must be {sorted(self._counts)}", "Count all.")
-        if not counts:
-            return Verdict.INCONCLUSIVE
-        for name, table in counts.items():
-            self._counts[name] = merge_counts([self._counts[name], table])
-        evidence = self.evidence()
-        mean = float(mean_log_e_value(np.array([table.log_e_value for table in evidence])))
-        self._max_log_e_value = max(self._max_log_e_value, mean)
-        if self._max_log_e_value >= self._log_threshold or any(table.num_impossible for table in evidence):
-            return Verdict.FAIL
-        if self._unfinished():
-            return None
-        return Verdict.INCONCLUSIVE if self._powerless else Verdict.PASS
-
-    def evidence(self) -> tuple[TableEvidence, ...]:
-        """What each table shows so far."""
-        return tuple(
-            weigh(name, self._counts[name], plan, self._labels.get(name, str)) for name, plan in self._plans.items()
-        )
-
-    def decide(self) -> Decision:
-        """The verdict as things stand: the plan fulfilled, the budget spent, or a clear failure."""
-        evidence = self.evidence()
-        impossible = [table.name for table in evidence if table.num_impossible]
-        if impossible:
-            verdict, reason = Verdict.FAIL, f"impossible observations in {', '.join(impossible)}"
-        elif self._max_log_e_value >= self._log_threshold:
-            verdict, reason = Verdict.FAIL, "the evidence reached its threshold"
-        elif self._powerless:
-            name, plan = next(iter(self._powerless.items()))
-            verdict, reason = Verdict.INCONCLUSIVE, f"{name} has no power: {plan.reason}"
-        elif self._unfinished():
-            verdict, reason = Verdict.INCONCLUSIVE, f"too few samples: {', '.join(self._unfinished())}"
-        else:
-            verdict, reason = Verdict.PASS, "all planned samples were seen"
-        return Decision(verdict, reason, self._max_log_e_value, self._log_threshold, evidence)
-
-    def _unfinished(self) -> list[str]:
-        """Tables with fewer observations than planned, as `name seen/planned`."""
-        seen = {name: int(counts.sum()) for name, counts in self._counts.items()}
-        return [
-            f"{name} {seen[name]}/{plan.num_samples}"
-            for name, plan in self._plans.items()
-            if seen[name] < plan.num_samples
-        ]
+    check_rate("decide", "false_fail_rate", false_fail_rate)
+    if not plans:
+        raise refuse("decide", "plans={}", "there must be a table", "Nothing measured is not a pass.")
+    planned = {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan)}
+    counts: Counts = {name: np.zeros_like(plan.pooling.pool_of) for name, plan in planned.items()}
+    log_threshold, largest, num_checkpoints = -float(np.log(false_fail_rate)), 0.0, 0
+    for new in checkpoints if planned else ():
+        missing = sorted(planned.keys() - new.keys())
+        if missing:
+            raise refuse("decide", f"no counts of {missing}", "every planned table must be counted", "Count all.")
+        counts = sum_counts([counts, {name: new[name] for name in planned}])
+        num_checkpoints += 1
+        largest = max(largest, _mean_log_e_value(planned, counts))
+        has_failed = largest >= log_threshold or _impossible_tables(planned, counts)
+        if has_failed or not _unfinished(planned, counts):
+            break
+    verdict, reason = _verdict(plans, counts, largest >= log_threshold)
+    evidence = tuple(weigh(name, counts[name], plan, tables[name]) for name, plan in planned.items())
+    return Decision(verdict, reason, largest, log_threshold, evidence, counts, num_checkpoints)
 
 
-def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, label: Label = str) -> TableEvidence:
+def _verdict(plans: Plans, counts: Counts, is_beyond_doubt: bool) -> tuple[Verdict, str]:
+    """The verdict on all counts, and its reason."""
+    planned = {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan)}
+    if impossible := _impossible_tables(planned, counts):
+        return Verdict.FAIL, f"impossible observations in {', '.join(impossible)}"
+    if is_beyond_doubt:
+        return Verdict.FAIL, "the evidence reached its threshold"
+    for name, plan in plans.items():
+        if isinstance(plan, NoPower):
+            return Verdict.INCONCLUSIVE, f"{name} has no power: {plan.reason}"
+    if unfinished := _unfinished(planned, counts):
+        return Verdict.INCONCLUSIVE, f"too few samples: {', '.join(unfinished)}"
+    return Verdict.PASS, "all planned samples were seen"
+
+
+def _mean_log_e_value(planned: Mapping[str, SamplePlan], counts: Counts) -> float:
+    values = [
+        log_e_value(plan.pooling.pool(counts[name])[0], plan.pooling.probs, plan.num_samples)
+        for name, plan in planned.items()
+    ]
+    return float(mean_log_e_value(np.array(values)))
+
+
+def _impossible_tables(planned: Mapping[str, SamplePlan], counts: Counts) -> list[str]:
+    return [name for name, plan in planned.items() if plan.pooling.pool(counts[name])[1]]
+
+
+def _unfinished(planned: Mapping[str, SamplePlan], counts: Counts) -> list[str]:
+    """Tables with fewer observations than planned, as `name seen/planned`."""
+    seen = {name: int(counts[name].sum()) for name in planned}
+    return [
+        f"{name} {seen[name]}/{plan.num_samples}" for name, plan in planned.items() if seen[name] < plan.num_samples
+    ]
+
+
+def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, table: Table) -> TableEvidence:
     """Evidence and effect size of one count table.
 
     Args:
         counts: All cells, and the last entry for observations that are no cell.
-        label: Name of a cell of the unpooled table.
 
     Raises:
         ValueError: If the table has other cells than the plan.
     """
+    probs = plan.pooling.probs
     pooled, num_impossible = plan.pooling.pool(counts)
-    expected = plan.pooling.probs * pooled.sum()
-    probs, num_samples = plan.pooling.probs, int(pooled.sum())
-    impossible = _impossible(counts, plan.pooling, label)
+    num_samples = int(pooled.sum())
+    impossible = _impossible(counts, plan.pooling, table)
     if num_samples == 0:
-        chance = (0.0, 0.0, 1.0, 0.0, (0.0, 1.0))
-        return TableEvidence(name, num_impossible, probs.size, num_impossible, *chance, "none", impossible)
+        unknown = (0.0, 0.0, 1.0, 0.0, (0.0, 1.0))
+        return TableEvidence(name, num_impossible, probs.size, num_impossible, *unknown, "none", impossible)
+    expected = probs * num_samples
     # SciPy refuses sums that differ by more than rounding; both are made from the same total.
     chi_square, p_value = chisquare(pooled, expected * (num_samples / expected.sum()))
     worst = int(np.argmax(np.abs(pooled - expected) / np.sqrt(expected)))
+    worst_name = _pool_label(plan.pooling, worst, table.label)
     tv_distance, low, high = tv_distance_interval(pooled, probs)
     return TableEvidence(
         name=name,
         num_samples=num_samples + num_impossible,
         num_cells=probs.size,
         num_impossible=num_impossible,
-        log_e_value=float(log_e_value(pooled, probs, plan.num_samples, plan.tolerance)),
+        log_e_value=float(log_e_value(pooled, probs, plan.num_samples)),
         chi_square=float(chi_square),
         p_value=float(p_value),
         tv_distance=tv_distance,
         tv_interval=(low, high),
-        worst_cell=f"{_pool_label(plan.pooling, worst, label)}: {pooled[worst]} seen, {expected[worst]:.1f} expected",
+        worst_cell=f"{worst_name}: {pooled[worst]} seen, {expected[worst]:.1f} expected",
         impossible=impossible,
     )
 
@@ -233,95 +220,51 @@ _MOST_NAMED = 3
 """Impossible cells that are named one by one."""
 
 
-def _impossible(counts: NDArray[np.int64], pooling: Pooling, label: Label) -> str:  # [num_cells + 1] int64
-    """What was observed that cannot be, and how often; empty if nothing was."""
+def _impossible(counts: NDArray[np.int64], pooling: Pooling, table: Table) -> str:  # [num_cells + 1] int64
+    """The impossible observations and how often each was made; empty if there were none."""
     cells = np.flatnonzero((pooling.pool_of[:-1] == pooling.num_pools) & (counts[:-1] > 0))
     most = cells[np.argsort(-counts[cells], kind="stable")]
-    told = [f"{label(int(c))} was seen {_times(int(counts[c]))}, its probability is 0" for c in most[:_MOST_NAMED]]
+    named = most[:_MOST_NAMED].tolist()
+    parts = [f"{table.label(cell)} was seen {_times(counts[cell])}, its probability is 0" for cell in named]
     if most.size > _MOST_NAMED:
         rest = most[_MOST_NAMED:]
-        told.append(f"{rest.size} more cells of probability 0 were seen {_times(counts[rest].sum())}")
+        parts.append(f"{rest.size} more cells of probability 0 were seen {_times(counts[rest].sum())}")
     if counts[-1] > 0:
-        # A table that knows more about it says so (`PitCells`); its label is one of its methods.
-        what = getattr(getattr(label, "__self__", None), "OUTSIDE", "what is no cell of this table")
-        told.append(f"{what} was seen {_times(counts[-1])}")
-    return "; ".join(told)
+        parts.append(f"{table.outside} was seen {_times(counts[-1])}")
+    return "; ".join(parts)
 
 
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+def _pool_label(pooling: Pooling, pool: int, label: Label) -> str:
+    cells = pooling.members(pool)
+    names = ", ".join(label(int(cell)) for cell in cells[:4])
+    return f"cell {names}" if cells.size == 1 else f"{cells.size} pooled cells ({names}{', ...' * (cells.size > 4)})"
+
+
 def tv_distance_interval(
     counts: NDArray[np.int64],  # [num_pools] int64
     probs: NDArray[np.float64],  # [num_pools] float64
-    coverage: float = 0.95,
 ) -> tuple[float, float, float]:
     """Total-variation distance between the sampled distribution and `probs`: estimate, lower and upper bound.
 
-    The estimate moves by at most `1 / n` per sample, so it is near its mean (McDiarmid); its mean exceeds the true
+    The estimate moves by at most `1 / n` per sample, so it is near its mean (McDiarmid). Its mean exceeds the true
     distance by at most `sqrt((num_pools - 1) / n) / 2` and never falls short of it (Jensen). The interval holds for
     every sample size, without asymptotics, and is wide for many cells.
 
     Error rates:
-        Covers the true distance with probability at least `coverage` if the number of samples was fixed beforehand;
-        after an early stop it errs towards too large a distance. It is shown; it does not decide.
+        Covers the true distance with probability at least 0.95 if the number of samples was fixed beforehand; after an
+        early stop it errs towards too large a distance. It is shown; it does not decide.
 
     Raises:
-        ValueError: If there are no samples or `coverage` lies outside (0, 1).
+        ValueError: If there are no samples.
     """
-    check_rate("tv_distance_interval", "coverage", coverage)
     num_samples = int(counts.sum())
     if num_samples == 0:
         raise refuse("tv_distance_interval", "counts.sum()=0", "there must be samples", "Draw some.")
     estimate = 0.5 * float(np.abs(counts / num_samples - probs).sum())
-    radius = float(np.sqrt(np.log(2 / (1 - coverage)) / (2 * num_samples)))
+    radius = float(np.sqrt(np.log(2 / 0.05) / (2 * num_samples)))
     bias = 0.5 * float(np.sqrt((probs.size - 1) / num_samples))
     return estimate, max(0.0, estimate - bias - radius), min(1.0, estimate + radius)
-
-
-def split_false_fail_rate(total: float, weights: Mapping[str, float]) -> dict[str, float]:
-    """Each check's share of the run's false-fail rate, in proportion to its weight.
-
-    Raises:
-        ValueError: If there are no checks, a weight is not positive, or `total` lies outside (0, 1).
-    """
-    check_rate("split_false_fail_rate", "total", total)
-    if not weights or min(weights.values()) <= 0:
-        raise refuse("split_false_fail_rate", f"weights={dict(weights)}", "they must be positive", "Use 1 for each.")
-    whole = sum(weights.values())
-    return {name: total * weight / whole for name, weight in weights.items()}
-
-
-def adjusted_log_e_values(log_e_values: Mapping[str, float], weights: Mapping[str, float]) -> dict[str, float]:
-    """E-values adjusted for listing several failures of one run, a Holm procedure for e-values; no report uses it.
-
-    A check's adjusted e-value is the least weighted mean over all sets of checks that contain it (closed testing). That
-    set takes the smallest e-values first.
-
-    Error rates:
-        With probability at least `1 - false_fail_rate` no honest check has an adjusted e-value of
-        `1 / false_fail_rate` or more. Never weaker than splitting the rate in proportion to the weights.
-
-    Raises:
-        ValueError: If checks and weights have different names, or a weight is not positive.
-
-    Reference:
-        Vovk, Wang (2021), arXiv:1912.06116, algorithm 1.
-    """
-    if log_e_values.keys() != weights.keys() or (weights and min(weights.values()) <= 0):
-        raise refuse("adjusted_log_e_values", f"weights={dict(weights)}", "one positive weight per check", "Use 1.")
-    ascending = sorted(log_e_values, key=log_e_values.__getitem__)
-    logs = np.array([log_e_values[name] for name in ascending])
-    shares = np.array([weights[name] for name in ascending])
-    adjusted = {}
-    for rank, name in enumerate(ascending):
-        sets = [[*range(size), rank] for size in range(rank + 1)]
-        adjusted[name] = min(float(mean_log_e_value(logs[ids], shares[ids])) for ids in sets)
-    return adjusted
-
-
-def _pool_label(pooling: Pooling, pool: int, label: Label) -> str:
-    cells, size = pooling.members(pool)
-    names = ", ".join(label(cell) for cell in cells)
-    return f"cell {names}" if size == 1 else f"{size} pooled cells ({names}{', ...' if size > len(cells) else ''})"

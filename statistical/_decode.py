@@ -1,11 +1,11 @@
 """A real decoding loop through the sampler under test: language models draft, the sampler verifies, requests grow.
 
-Everything between two calls of the sampler is done here, plainly: the draft model is asked token by token, the target
-model at every drafted place and at one beyond, logits are penalised and divided by the request's temperature, a bonus
-token is drawn, and what the sampler emits is appended to the request. Requests are verified side by side and finish at
-different times, as in an engine.
+Everything between two calls of the sampler is done here: the draft model is run token by token, the target model at
+every drafted place and at one beyond, logits are penalised and divided by the request's temperature, a bonus token is
+drawn, and what the sampler emits is appended to the request. Requests are verified side by side and finish at different
+times, as in an engine.
 
-What comes out must be what the target model alone would have written; `decode_distributions` says so in numbers.
+The text must have the distribution that the target model alone would give it; `decode_distributions` computes it.
 
 Randomness:
     Everything follows from one seed by hashing: drafts and bonus tokens from one generator of the device (NumPy's on a
@@ -20,23 +20,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw._core.harness import emit
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import (
-    GREEDY_TEMPERATURE,
-    PLACEHOLDER_TOKEN_ID,
-    Capabilities,
-    Capability,
-    ExplicitNoise,
-    Noise,
-    RejectionSampler,
-    SeededNoise,
-    SpecDecodeBatch,
-)
+from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, Capability, RejectionSampler, SpecDecodeBatch
 from fairdraw.statistical._decode_models import DeviceStream, ModelsOnDevice, first_argmax, models_on
 from fairdraw.statistical._distributions import ROUNDING
 from fairdraw.statistical._language_models import NGramModel, Vocabulary, read_text
+from fairdraw.statistical._noise import draw_rows
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
@@ -45,21 +34,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["DecodeSetup", "Decoding", "decode", "make_noise"]
+__all__ = ["DecodeSetup", "Decoding", "decode"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DecodeSetup:
     """What is decoded, by which models, under which parameters.
 
-    Prompts and temperatures are dealt out in turn: request `i` has prompt `i % len(prompts)` and temperature
+    Prompts and temperatures are assigned in turn: request `i` has prompt `i % len(prompts)` and temperature
     `temperatures[i % len(temperatures)]`, so neighbours in a batch differ in both.
 
     Args:
         num_tokens: Tokens decoded per request, after its prompt.
         max_spec_len: Draft tokens per request and round.
-        dense_drafts: Drafts are drawn from the draft model's distribution, which the sampler is told. Otherwise they
-            are its most probable tokens, and one-hot.
+        dense_drafts: Drafts are drawn from the draft model's distribution, which the sampler gets. Otherwise they are
+            the model's most probable tokens, and one-hot.
         ragged: Each request and round has 0 to `max_spec_len` drafts at random, as if memory had run out.
         temperatures: 0 makes greedy requests.
         presence_penalty: Subtracted from the logit of a token that the request has decoded already.
@@ -121,16 +110,6 @@ class DecodeSetup:
     def has_penalties(self) -> bool:
         return self.presence_penalty != 0 or self.frequency_penalty != 0
 
-    def needs(self) -> tuple[Capability, ...]:
-        """What a sampler must take to be asked."""
-        wanted = {
-            Capability.DENSE_DRAFTS: self.dense_drafts,
-            Capability.ONE_HOT_DRAFTS: not self.dense_drafts,
-            Capability.RAGGED: self.ragged,
-            Capability.GREEDY: GREEDY_TEMPERATURE in self.temperatures,
-        }
-        return tuple(capability for capability, is_wanted in wanted.items() if is_wanted)
-
     def within(self, supported: Collection[Capability]) -> DecodeSetup:
         """The nearest setup that needs nothing but what is `supported`.
 
@@ -145,40 +124,17 @@ class DecodeSetup:
             temperatures=random or (1.0,),
         )
 
-    def target_logits(
-        self,
-        prefixes: NDArray[np.int64],  # [num_prefixes, width] int64, -1 after the last token
-        requests: NDArray[np.int64],  # [num_prefixes] int64
-    ) -> NDArray[np.float32]:  # [num_prefixes, vocab_size] float32
-        """As `ModelsOnDevice.target_logits`, for arrays."""
-        given = torch.from_numpy(np.ascontiguousarray(prefixes)), torch.from_numpy(requests)
-        return models_on(self, "cpu").target_logits(*given).numpy()
-
-    def target_probs(
-        self,
-        logits: NDArray[np.float32],  # [num_prefixes, vocab_size] float32
-        requests: NDArray[np.int64],  # [num_prefixes] int64
-    ) -> NDArray[np.float64]:  # [num_prefixes, vocab_size] float64
-        """As `ModelsOnDevice.target_probs`, for arrays."""
-        return models_on(self, "cpu").target_probs(torch.from_numpy(logits), torch.from_numpy(requests)).numpy()
-
-    def temperature(
-        self,
-        requests: NDArray[np.int64],  # [num_prefixes] int64
-    ) -> NDArray[np.float32]:  # [num_prefixes] float32
-        return np.asarray(self.temperatures, dtype=np.float32)[requests % len(self.temperatures)]
-
 
 @dataclass(frozen=True, eq=False)
 class Decoding:
-    """What the requests became, and how their drafts fared.
+    """The decoded requests, and how many of their drafts were accepted.
 
     Args:
-        tokens: Prompt and decoded tokens; -1 from the place where the sampler's answer was malformed.
-        acceptance_distributions: Per request and round with drafts: the distribution of the number of accepted ones,
+        tokens: Prompt and decoded tokens; -1 from the place where the sampler's output was malformed.
+        acceptance_distributions: Per request and round with drafts: the distribution of the number of accepted drafts,
             given the drafts.
-        num_accepted: The number that were; -1 if the answer was malformed.
-        models: That decoded.
+        num_accepted: How many were accepted; -1 if the output was malformed.
+        models: The models that decoded.
     """
 
     seed: int
@@ -190,7 +146,7 @@ class Decoding:
 
 @dataclass(frozen=True, eq=False)
 class _Drafts:
-    """One round, before the sampler is asked. Places beyond a request's own drafts are filled but not shown to it."""
+    """The drafts of one round. Places beyond a request's own drafts are filled, but the sampler does not get them."""
 
     requests: Tensor  # [batch_size] int64
     num_draft_tokens: Tensor  # [batch_size] int64
@@ -201,20 +157,12 @@ class _Drafts:
     temperature: Tensor  # [batch_size] float32
 
 
-def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capability | None = None) -> Decoding:
+def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int) -> Decoding:
     """Decode all requests speculatively, round by round, until each has its tokens.
 
-    A request whose answer is malformed (no token, an id outside the vocabulary, a token after a placeholder) ends
+    A request whose output is malformed (no token, an id outside the vocabulary, a token after a placeholder) ends
     there; its missing tokens count as impossible ones.
-
-    Args:
-        noise: `SEEDED_NOISE` or `EXPLICIT_NOISE`; by default the sampler's own random numbers if it takes seeds, since
-            they are what it runs on.
-
-    Raises:
-        CapabilityUnsupported: If the sampler does not support what the setup needs.
     """
-    kind = _noise_kind(sampler.capabilities, setup, noise)
     models, stream = models_on(setup, sampler.device), DeviceStream(derive_seed("decode", seed), sampler.device)
     tokens, lengths = _start(setup, sampler.device)
     distributions = [torch.empty((0, setup.max_spec_len + 1), dtype=torch.float64, device=sampler.device)]
@@ -226,7 +174,7 @@ def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capa
             break
         drafts = _draft(models, tokens[requests], requests, stream)
         batch = _batch(setup, drafts, stream)
-        output = emit(sampler, batch, make_noise(kind, batch, derive_seed("noise", seed, number))).tokens
+        output = draw_rows(sampler, batch, derive_seed("noise", seed, number))
         emitted = torch.from_numpy(output).to(sampler.device)
         num_emitted = _num_emitted(emitted, setup.vocab_size)
         _append(tokens, lengths, requests, emitted, num_emitted)
@@ -240,15 +188,6 @@ def decode(sampler: RejectionSampler, setup: DecodeSetup, seed: int, noise: Capa
         torch.cat(accepted).cpu().numpy(),
         models,
     )
-
-
-def _noise_kind(capabilities: Capabilities, setup: DecodeSetup, noise: Capability | None) -> Capability:
-    reason = capabilities.why_unsupported((*setup.needs(), *([] if noise is None else [noise])))
-    if reason is not None:
-        raise CapabilityUnsupported(reason)
-    # A sampler that takes neither kind draws by itself, whatever it is given.
-    takes_numbers_alone = Capability.SEEDED_NOISE not in capabilities and Capability.EXPLICIT_NOISE in capabilities
-    return noise or (Capability.EXPLICIT_NOISE if takes_numbers_alone else Capability.SEEDED_NOISE)
 
 
 def _start(setup: DecodeSetup, device: str) -> tuple[Tensor, Tensor]:
@@ -266,7 +205,7 @@ def _draft(
     requests: Tensor,  # [batch_size] int64
     stream: DeviceStream,
 ) -> _Drafts:
-    """Ask the draft model for one token after another, and the target model at every place on the way."""
+    """Run the draft model token by token, and the target model at every place on the way."""
     setup, batch_size, lengths = models.setup, len(requests), (prefixes >= 0).sum(dim=1)
     token_ids, draft_probs, target_logits = [], [], []
     for place in range(setup.max_spec_len + 1):
@@ -281,14 +220,14 @@ def _draft(
     else:
         counts = torch.full_like(requests, setup.max_spec_len)
     target_probs = [models.target_probs(logits, requests) for logits in target_logits]
-    drawn, told, logits, probs = (
+    drawn, draft, logits, target = (
         torch.stack(parts, dim=1) for parts in (token_ids, draft_probs, target_logits, target_probs)
     )
-    return _Drafts(requests, counts, drawn, told, logits, probs, models.temperature(requests))
+    return _Drafts(requests, counts, drawn, draft, logits, target, models.temperature(requests))
 
 
 def _batch(setup: DecodeSetup, drafts: _Drafts, stream: DeviceStream) -> SpecDecodeBatch:
-    """The round as the sampler is given it; the bonus token is drawn from the target at the place after the drafts."""
+    """The round as the sampler gets it; the bonus token is drawn from the target at the place after the drafts."""
     counts, batch_size = drafts.num_draft_tokens, len(drafts.requests)
     drafted = torch.arange(setup.max_spec_len, device=counts.device) < counts[:, None]
     bonus = stream.draw(drafts.target_probs[torch.arange(batch_size, device=counts.device), counts])
@@ -302,19 +241,6 @@ def _batch(setup: DecodeSetup, drafts: _Drafts, stream: DeviceStream) -> SpecDec
         bonus_token_ids=bonus.int()[:, None],
         temperature=drafts.temperature.clone(),
         origin=f"<round of {batch_size} requests by statistical.decode>",
-    )
-
-
-def make_noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
-    """Noise of the kind `SEEDED_NOISE` or `EXPLICIT_NOISE`, fresh for every seed."""
-    if kind is Capability.SEEDED_NOISE:
-        return SeededNoise(seed)
-    rng = np.random.default_rng(seed)
-    exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
-    return ExplicitNoise(
-        torch.from_numpy(rng.random(batch.num_tokens)).to(batch.device),
-        # The contract wants positive exponentials; NumPy gives a 0 about once in 2**23 draws (27 in 2**28).
-        torch.from_numpy(np.maximum(exponentials, np.finfo(np.float32).tiny)).to(batch.device),
     )
 
 
@@ -336,7 +262,7 @@ def _append(
     output: Tensor,  # [batch_size, max_spec_len + 1] int32
     num_emitted: Tensor,  # [batch_size] int64
 ) -> None:
-    """Add what was emitted to each request; length 0 marks a request that ended with a malformed answer."""
+    """Add what was emitted to each request; length 0 marks a request that ended with a malformed output."""
     for place in range(output.shape[1]):
         growing = num_emitted > place
         tokens[requests[growing], lengths[requests[growing]] + place] = output[growing, place].long()
@@ -348,9 +274,9 @@ def _acceptance_distribution(setup: DecodeSetup, drafts: _Drafts) -> Tensor:  # 
     chosen = drafts.token_ids[..., None]
     acceptance = drafts.target_probs[:, :-1].gather(2, chosen)[..., 0]
     if setup.dense_drafts:
-        told = drafts.draft_probs.gather(2, chosen)[..., 0]
+        draft = drafts.draft_probs.gather(2, chosen)[..., 0]
         is_random = drafts.temperature[:, None] != GREEDY_TEMPERATURE
-        acceptance = torch.where(is_random, _at_most_certain(acceptance / told), acceptance)
+        acceptance = torch.where(is_random, _at_most_certain(acceptance / draft), acceptance)
     places = torch.arange(setup.max_spec_len, device=chosen.device)
     acceptance = torch.where(places < drafts.num_draft_tokens[:, None], acceptance, 0.0)
     reached = torch.cat([torch.ones_like(acceptance[:, :1]), acceptance.cumprod(dim=1)], dim=1)

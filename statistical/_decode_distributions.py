@@ -1,25 +1,23 @@
 """What decoded requests must follow: the target model's own distributions, recomputed from the finished requests.
 
-Nothing of the decoding loop is trusted here but its tokens. Each statistic has distributions that are known before the
-first token is drawn, and counts what a decoding brought; `decision` does the rest.
+Nothing of the decoding loop is trusted here but its tokens. The null of each statistic is known before the first token
+is drawn.
 
 * `NextTokens`: each token given its whole prefix, pooled by randomised PIT. Sees an error of any step, whatever the
   vocabulary, temperatures and penalties; blind to requests that share noise.
-* `FrequentContexts`: the next token after each frequent context. Sees the same and says after which text.
+* `FrequentContexts`: the next token after each frequent context. Sees the same, and reports after which text.
 * `FirstTokens`: the first tokens as one sequence, all sequences enumerated, for small vocabularies. Sees joint errors:
   across positions and rounds, and through noise that all requests share.
 * `Neighbours`: the first tokens of two neighbouring requests, jointly. Sees noise that two requests share.
-* `AcceptedDrafts`: the number of accepted drafts given the drafts. Sees a silent slow-down, and a draft distribution
-  that is not looked at; blind to what is emitted instead.
+* `AcceptedDrafts`: the number of accepted drafts given the drafts. Sees a silent slow-down, and ignored draft
+  probabilities; blind to what is emitted instead.
 
-All but the last hold for every lossless verifier. `AcceptedDrafts` is the distribution of token verification alone;
-leave it out for samplers that verify otherwise (blocks, exact match).
+All but the last hold for every lossless verifier. `AcceptedDrafts` holds for token verification alone, and the checks
+that judge it are skipped for samplers that verify otherwise (blocks, exact match).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -27,55 +25,37 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import GREEDY_TEMPERATURE
-from fairdraw.statistical._count_tables import count_codes, joint_codes
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes
+from fairdraw.statistical._decode_models import models_on
+from fairdraw.statistical._distributions import softmax_probs
 from fairdraw.statistical._pit import Order, PitCells, pit_of_tensors, randomised_pit
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from fairdraw.statistical._decode import DecodeSetup, Decoding
 
 __all__ = [
     "AcceptedDrafts",
-    "DecodeDistribution",
     "DecodeStatistic",
     "FirstTokens",
     "FrequentContexts",
     "Neighbours",
     "NextTokens",
-    "mean_num_accepted",
 ]
 
 _MIN_EXPECTED = 40
 """Observations per cell and decoding: some more than `pooling.MIN_EXPECTED`, because numbers of observations vary."""
 
-Counts = Mapping[str, "NDArray[np.int64]"]
-
-
-@dataclass(frozen=True)
-class DecodeDistribution:
-    """The distribution of one count table, and how many observations of it to expect.
-
-    Args:
-        num_draws: Per decoding.
-        event_prob: Probability, at least, that a draw is an observation of this table.
-        label: The name of a cell.
-        is_optional: The table tells where a fault is, and others see that there is one: without power it is left out.
-    """
-
-    probs: NDArray[np.float64]  # [num_cells] float64
-    num_draws: int
-    event_prob: float = 1.0
-    label: Callable[[int], str] = str
-    is_optional: bool = False
-
 
 class DecodeStatistic(Protocol):
-    """One or more count tables of a decoding, with their distributions."""
+    """One or more tables of a decoding, with the draws of one decoding."""
 
     @property
-    def distributions(self) -> Mapping[str, DecodeDistribution]: ...
+    def tables(self) -> Mapping[str, Table]: ...
 
     def count(self, decoding: Decoding) -> Counts: ...
 
@@ -83,15 +63,14 @@ class DecodeStatistic(Protocol):
 class NextTokens:
     """Every decoded token given all tokens before it, transformed to the unit interval by rank and by id.
 
-    The places counted are fixed (all of them), and the distribution of each follows from its prefix; so the transforms
-    are independent and uniform whatever temperatures, penalties and prompts are.
+    All places are counted, and the distribution of each follows from its prefix. So the transforms are independent and
+    uniform whatever temperatures, penalties and prompts are.
     """
 
     def __init__(self, setup: DecodeSetup) -> None:
         num_draws = setup.num_requests * setup.num_tokens
         self._setup, self._cells = setup, PitCells(_num_cells(num_draws, at_most=32))
-        distribution = DecodeDistribution(self._cells.probs, num_draws, label=self._cells.label)
-        self.distributions = {_next_token(order): distribution for order in Order}
+        self.tables = {_next_token(order): self._cells.table(num_draws) for order in Order}
 
     def count(self, decoding: Decoding) -> Counts:
         """Count tables, by table name.
@@ -103,12 +82,9 @@ class NextTokens:
         models = decoding.models
         tokens = torch.from_numpy(decoding.tokens).to(models.device)
         requests = torch.arange(setup.num_requests, device=models.device)
-        counts = {
-            name: np.zeros(distribution.probs.size + 1, dtype=np.int64)
-            for name, distribution in self.distributions.items()
-        }
+        counts = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in self.tables.items()}
         for end in range(setup.prompt_size, tokens.shape[1]):
-            # After a malformed answer prefix and token are -1; any prefix does, the token is impossible after each.
+            # After a malformed output prefix and token are -1. Any prefix does: -1 is impossible after each.
             probs = models.target_probs(models.target_logits(tokens[:, :end].clamp(min=0), requests), requests)
             uniforms = torch.from_numpy(rng.random(setup.num_requests)).to(models.device)
             for order in Order:
@@ -120,20 +96,20 @@ class NextTokens:
 class FrequentContexts:
     """The next token after each of the contexts that plain decoding visits most, one table for each.
 
-    Contexts are chosen by the exact distribution of visits, never by the sample.
+    Contexts are chosen by the exact distribution of visits, never by the sample. Greedy requests are left out.
 
     Args:
-        num_contexts: Per temperature (greedy requests have no distribution and are left out).
+        num_contexts: Per temperature.
 
     Raises:
-        ValueError: If there are penalties: the context is then not the whole failure_report.
+        ValueError: If there are penalties: the next token then depends on more than the context.
     """
 
     def __init__(self, setup: DecodeSetup, num_contexts: int = 6) -> None:
         if setup.has_penalties:
             raise refuse("FrequentContexts", "the setup has penalties", "it must not", "Use NextTokens.")
         self._setup = setup
-        self.distributions: dict[str, DecodeDistribution] = {}
+        self.tables: dict[str, Table] = {}
         self._contexts: dict[str, tuple[int, int]] = {}
         for group, temperature in _random_groups(setup):
             own = np.arange(group, setup.num_requests, len(setup.temperatures))
@@ -142,9 +118,7 @@ class FrequentContexts:
             for context in np.argsort(-visits, kind="stable")[:num_contexts].tolist():
                 text = _quoted(setup, setup.target.context_tokens(context))
                 name = f"token after {text} at temperature {temperature:g}"
-                self.distributions[name] = _context_distribution(
-                    setup, group, context, own.size, float(visits[context])
-                )
+                self.tables[name] = self._table(temperature, context, own.size, float(visits[context]))
                 self._contexts[name] = (group, context)
 
     def count(self, decoding: Decoding) -> Counts:
@@ -159,14 +133,26 @@ class FrequentContexts:
             for name, (group, context) in self._contexts.items()
         }
 
+    def _table(self, temperature: float, context: int, num_requests: int, visits: float) -> Table:
+        setup, num_draws = self._setup, num_requests * self._setup.num_tokens
+        # Visits of one request depend on each other, so their number varies somewhat more than a binomial one.
+        visited = 0.95 * visits / num_draws
+        return Table(
+            softmax_probs(setup.target.logits[context] / np.float32(temperature)),
+            label=lambda token: _quoted(setup, np.array([token])),
+            num_draws=num_draws,
+            observed_per_draw=visited,
+            event_prob=visited,
+            is_optional=True,
+        )
+
 
 class FirstTokens:
-    """The first tokens of each request as one sequence, against the exact distribution of all; one table per
-    temperature.
+    """The first tokens of each request as one sequence, all sequences enumerated; one table per temperature.
 
     Args:
-        num_tokens: `vocab_size ** num_tokens` sequences are enumerated. More than `max_spec_len` reach over the border
-            of a round.
+        num_tokens: `vocab_size ** num_tokens` sequences are enumerated. More than `max_spec_len` reach into the next
+            round.
 
     Raises:
         ValueError: If requests have different prompts, or fewer tokens are decoded.
@@ -179,7 +165,7 @@ class FirstTokens:
             raise refuse("FirstTokens", f"num_tokens={num_tokens}", rule, "Decode more tokens.")
         self._setup, self._num_tokens = setup, num_tokens
         self._groups = {f"first tokens at temperature {temperature:g}": g for g, temperature in _random_groups(setup)}
-        self.distributions = {name: self._distribution(group) for name, group in self._groups.items()}
+        self.tables = {name: self._table(group) for name, group in self._groups.items()}
 
     def count(self, decoding: Decoding) -> Counts:
         """Count tables, by table name."""
@@ -189,7 +175,7 @@ class FirstTokens:
         step = len(setup.temperatures)
         return {name: count_codes(codes[group::step], setup.vocab_size**size) for name, group in self._groups.items()}
 
-    def _distribution(self, group: int) -> DecodeDistribution:
+    def _table(self, group: int) -> Table:
         setup = self._setup
         prefixes, probs = setup.prompts, np.ones((1, 1))
         for _ in range(self._num_tokens):
@@ -198,7 +184,7 @@ class FirstTokens:
             prefixes = np.column_stack([np.repeat(prefixes, setup.vocab_size, axis=0), next_tokens])
         texts = prefixes[:, setup.prompt_size :]
         num_draws = len(range(group, setup.num_requests, len(setup.temperatures)))
-        return DecodeDistribution(probs.ravel(), num_draws, label=lambda cell: _quoted(setup, texts[cell]))
+        return Table(probs.ravel(), label=lambda cell: _quoted(setup, texts[cell]), num_draws=num_draws)
 
 
 class Neighbours:
@@ -213,12 +199,12 @@ class Neighbours:
         self._setup = setup
         self._period = int(np.lcm(2, len(setup.temperatures)))
         self._firsts: dict[str, int] = {}
-        self.distributions: dict[str, DecodeDistribution] = {}
+        self.tables: dict[str, Table] = {}
         for first in range(0, self._period, 2):
-            pair = setup.temperature(np.array([first, first + 1]))
-            if (pair != GREEDY_TEMPERATURE).all():
+            pair = [setup.temperatures[i % len(setup.temperatures)] for i in (first, first + 1)]
+            if GREEDY_TEMPERATURE not in pair:
                 name = f"first tokens of neighbours at temperatures {pair[0]:g} and {pair[1]:g}"
-                self._firsts[name], self.distributions[name] = first, self._distribution(first)
+                self._firsts[name], self.tables[name] = first, self._table(first)
 
     def count(self, decoding: Decoding) -> Counts:
         """Count tables, by table name."""
@@ -229,21 +215,20 @@ class Neighbours:
             name: count_codes(codes[first // 2 :: self._period // 2], size**2) for name, first in self._firsts.items()
         }
 
-    def _distribution(self, first: int) -> DecodeDistribution:
+    def _table(self, first: int) -> Table:
         setup = self._setup
         left, right = (_next_probs(setup, setup.prompts, request)[0] for request in (first, first + 1))
         num_draws = len(range(first, setup.num_requests - 1, self._period))
         tokens = np.indices((setup.vocab_size,) * 2).reshape(2, -1).T
-        return DecodeDistribution(
-            np.outer(left, right).ravel(), num_draws, label=lambda cell: _quoted(setup, tokens[cell])
-        )
+        probs = np.outer(left, right).ravel()
+        return Table(probs, label=lambda cell: _quoted(setup, tokens[cell]), num_draws=num_draws)
 
 
 class AcceptedDrafts:
     """How many drafts are accepted in each round, given the drafts, transformed to the unit interval and pooled.
 
     Given its drafts, a request accepts `a` of them with a probability that depends on `min(1, target / draft)` alone.
-    Rounds without drafts say nothing and are not counted.
+    Rounds without drafts are not counted.
     """
 
     _NAME = "accepted drafts"
@@ -253,8 +238,7 @@ class AcceptedDrafts:
         num_rounds = setup.num_requests * -(-setup.num_tokens // (setup.max_spec_len + 1))
         drafted = setup.max_spec_len / (setup.max_spec_len + 1) if setup.ragged else 1.0
         self._cells = PitCells(_num_cells(int(num_rounds * drafted), at_most=16), num_halvings=0)
-        distribution = DecodeDistribution(self._cells.probs, num_rounds, drafted, self._cells.label)
-        self.distributions = {self._NAME: distribution}
+        self.tables = {self._NAME: self._cells.table(num_rounds, drafted)}
 
     def count(self, decoding: Decoding) -> Counts:
         """The count table, by table name.
@@ -265,21 +249,6 @@ class AcceptedDrafts:
         uniforms = np.random.default_rng(derive_seed(self._NAME, decoding.seed)).random(decoding.num_accepted.size)
         transform = randomised_pit(decoding.acceptance_distributions, decoding.num_accepted, uniforms, Order.ID)
         return {self._NAME: self._cells.count(transform)}
-
-
-def mean_num_accepted(decoding: Decoding) -> tuple[float, float, float]:
-    """Mean number of accepted drafts per round: observed, expected given the drafts, and its standard error.
-
-    Raises:
-        ValueError: If there were no drafts.
-    """
-    num_rounds = decoding.num_accepted.size
-    if num_rounds == 0:
-        raise refuse("mean_num_accepted", "no round had drafts", "there must be some", "Draft something.")
-    lengths = np.arange(decoding.acceptance_distributions.shape[1])
-    means = decoding.acceptance_distributions @ lengths
-    variances = decoding.acceptance_distributions @ lengths**2 - means**2
-    return float(decoding.num_accepted.mean()), float(means.mean()), float(np.sqrt(variances.sum()) / num_rounds)
 
 
 def _num_cells(num_draws: int, at_most: int) -> int:
@@ -306,9 +275,10 @@ def _next_probs(
     prefixes: NDArray[np.int64],  # [num_prefixes, width] int64
     request: int,
 ) -> NDArray[np.float64]:  # [num_prefixes, vocab_size] float64
-    """The distribution of the next token after each prefix, at the temperature of one request."""
-    requests = np.full(len(prefixes), request)
-    return setup.target_probs(setup.target_logits(prefixes, requests), requests)
+    """The distribution of the next token after each prefix, for one request."""
+    models, requests = models_on(setup, "cpu"), torch.full((len(prefixes),), request)
+    logits = models.target_logits(torch.from_numpy(np.ascontiguousarray(prefixes)), requests)
+    return models.target_probs(logits, requests).numpy()
 
 
 def _quoted(
@@ -316,19 +286,3 @@ def _quoted(
     token_ids: NDArray[np.int64],  # [num_tokens] int64
 ) -> str:
     return f'"{setup.vocabulary.decode(token_ids)}"'
-
-
-def _context_distribution(
-    setup: DecodeSetup, group: int, context: int, num_requests: int, visits: float
-) -> DecodeDistribution:
-    requests = np.array([group])
-    logits = setup.target.logits[[context]] / setup.temperature(requests)[:, None]
-    num_draws = num_requests * setup.num_tokens
-    return DecodeDistribution(
-        setup.target_probs(logits, requests)[0],
-        num_draws,
-        # Visits of one request depend on each other, so their number varies somewhat more than a binomial one.
-        event_prob=0.95 * visits / num_draws,
-        label=lambda token: _quoted(setup, np.array([token])),
-        is_optional=True,
-    )

@@ -1,7 +1,7 @@
-"""The models of a decoding setup as tensors, where the sampler is: from prefixes to logits and distributions.
+"""The models of a decoding setup as tensors on the sampler's device: from prefixes to logits and probabilities.
 
-A GPU verifies a million drafts while a CPU looks up a thousand contexts, so models and draws live on the sampler's own
-device; on a CPU they give what NumPy would.
+A GPU verifies a million drafts while a CPU looks up a thousand contexts, so models and draws are on the sampler's own
+device; on a CPU they give the same as NumPy.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class ModelsOnDevice:
         logits: Tensor,  # [batch_size, vocab_size] float32
         requests: Tensor,  # [batch_size] int64
     ) -> Tensor:  # [batch_size, vocab_size] float64
-        """The distribution that processed logits stand for: their softmax, or all mass on the argmax of a greedy
-        request.
+        """The distribution that processed logits stand for: their softmax, or the argmax alone for a greedy request.
 
         Raises:
             ValueError: If a logit is not finite: the models have no impossible tokens.
@@ -93,9 +92,7 @@ class ModelsOnDevice:
         prefixes: Tensor,  # [batch_size, width] int64, -1 after the last token
         requests: Tensor,  # [batch_size] int64
     ) -> Tensor:  # [batch_size, vocab_size] float32
-        """The distribution of the next draft token: the draft model at the request's temperature; it knows no
-        penalties.
-        """
+        """The distribution of the next draft token: the draft model at the request's temperature, without penalties."""
         logits = self._draft[self.setup.draft.contexts_of(prefixes)] / self._divisor(requests)
         return logits.double().softmax(dim=1).float()
 
@@ -138,7 +135,7 @@ class DeviceStream:
 def first_argmax(
     rows: Tensor,  # [batch_size, vocab_size] float
 ) -> Tensor:  # [batch_size] int64
-    """The first of the largest: `Tensor.argmax` promises no order among equals."""
+    """The first of the largest: `Tensor.argmax` guarantees no order among equals."""
     places = torch.arange(rows.shape[1], device=rows.device)
     return torch.where(rows == rows.amax(dim=1, keepdim=True), places, rows.shape[1]).amin(dim=1)
 

@@ -1,12 +1,12 @@
 """A draft and a target language model that are small but real: n-gram models of a text that is shipped beside them.
 
 They are what a decoding loop needs and nothing more: from prefixes to logits, for thousands of requests at once, the
-same numbers on every machine. The target looks back three characters and writes half-English; the draft looks back one,
-is quick and often mistaken, so that drafts are accepted, refused and recovered in earnest. Cut to eight symbols the
+same numbers on every machine. The target looks back three characters and writes half-English; the draft looks back one
+and is often wrong, so that drafts are accepted, rejected and recovered often enough. Cut to eight symbols the
 same text gives a language whose sequences can be enumerated.
 
-Each order is interpolated with the one below it, down to the uniform distribution, so no token is impossible after any
-prefix:
+Each order is interpolated with the one below it, down to the uniform distribution, so that every token is possible
+after every prefix:
 
     probs(token | context) = (count(context, token) + strength * probs(token | shorter context))
                            / (count(context) + strength)
@@ -114,17 +114,6 @@ class NGramModel:
             probs = _sharpen(probs, _count_ngrams(token_ids, vocab_size, size), strength)
         self.logits = np.log(probs).astype(np.float32)  # [vocab_size ** context_size, vocab_size] float32
 
-    def next_logits(
-        self,
-        prefixes: NDArray[np.int64],  # [batch_size, width] int64, -1 after the last token
-    ) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
-        """The logits of the token after each prefix; prefixes may differ in length.
-
-        Raises:
-            ValueError: If a prefix is shorter than the context.
-        """
-        return np.asarray(self.logits[self.contexts(prefixes)])
-
     def contexts(
         self,
         prefixes: NDArray[np.int64],  # [batch_size, width] int64, -1 after the last token
@@ -198,6 +187,6 @@ def _sharpen(
     counts: NDArray[np.float64],  # [vocab_size ** (size - 1), vocab_size] float64
     strength: float,
 ) -> NDArray[np.float64]:  # [vocab_size ** (size - 1), vocab_size] float64
-    """The distribution of one more token of context. The shorter context repeats: it lacks the leading digit."""
+    """The distribution given one more token of context. The shorter context repeats: it lacks the leading digit."""
     prior = np.tile(shorter, (len(counts) // len(shorter), 1))
     return np.asarray((counts + strength * prior) / (counts.sum(axis=1, keepdims=True) + strength))

@@ -1,17 +1,17 @@
-"""Evidence over nights: small biases add up until they are found, and honest code is left in peace.
+"""Evidence over nightly runs: small biases add up until they are found, and a correct sampler is rarely accused.
 
-A line of the ledger holds one table of one sampler on one device, and looks at it in two ways.
+A line of the ledger holds one table of one sampler on one device. It is tested in two ways.
 
-* *Is something wrong since recently?* The nights' e-values multiply; an e-detector starts anew whenever the past speaks
-  *for* the null, so that a fault introduced today need not climb out of last year's luck:
-  `M_t = E_t * max(1, M_{t-1})`.
+* *Has something become wrong?* The nights' e-values multiply. An e-detector starts anew whenever the past supports the
+  null, so that last year's good luck does not hide a fault introduced today: `M_t = E_t * max(1, M_{t-1})`.
 * *Was something always a little wrong?* A bias far below one night's discrepancy makes the product of nightly e-values
   shrink, not grow. The nights' *counts* add up, and an e-process over all of them, which bets on smaller and smaller
   distances, finds any fixed bias in the end (if 65536 nights' worth of samples show it, after pooling).
 
 Error rates:
-    Each is given half of `false_fail_rate`. On honest code the detector's mean time to an alarm is at least
-    `2 / false_fail_rate` nights, and the counts *ever* alarm with probability at most `false_fail_rate / 2`.
+    Each gets half of `false_fail_rate`. On a correct sampler the detector's mean time to an alarm is at least
+    `2 / false_fail_rate` nights, and the counts *ever* alarm with probability at most `false_fail_rate / 2`. A
+    night may end early, at the checkpoint that decided it: e-values stay valid at any stopping time.
 
 Reference:
     Shin, Ramdas, Rinaldo (2023), arXiv:2203.03532 (e-detectors).
@@ -57,7 +57,7 @@ class LedgerEntry:
         cells: Fingerprint of the plan; counts of other cells cannot be added and start anew.
         counts: Sum over the nights with these cells.
         log_lifelong: Logarithm of the e-value of `counts`.
-        p_values: Of the last nights, for whoever tests the suite itself: they must be uniform.
+        p_values: Of the last nights, for tests of the suite itself: they must be uniform.
         seeds: Of the last nights: the same draws are no new evidence.
     """
 
@@ -75,7 +75,7 @@ class LedgerEntry:
         counts: NDArray[np.int64],  # [num_pools] int64
         plan: SamplePlan,
         p_value: float,
-        seed: int | None = None,
+        seed: int,
     ) -> LedgerEntry:
         """The line after one more night with these pooled counts.
 
@@ -84,25 +84,24 @@ class LedgerEntry:
         """
         if seed in self.seeds:
             raise refuse("LedgerEntry.advance", f"seed={seed}", "nights must differ", "Draw a fresh seed.")
-        probs, num_planned, tolerance = plan.pooling.probs, plan.num_samples, plan.tolerance
-        night = float(log_e_value(counts, probs, num_planned, tolerance))
-        cells = hashlib.blake2b(probs.tobytes() + f"{num_planned} {tolerance}".encode(), digest_size=8).hexdigest()
+        probs, num_planned = plan.pooling.probs, plan.num_samples
+        night = float(log_e_value(counts, probs, num_planned))
+        cells = hashlib.blake2b(probs.tobytes() + str(num_planned).encode(), digest_size=8).hexdigest()
         total = counts + np.array(self.counts, dtype=np.int64) if cells == self.cells else counts
-        lifelong = log_e_value(total, probs, num_planned, tolerance, concentrations=_LIFELONG_CONCENTRATIONS)
         return LedgerEntry(
             self.fingerprint,
             num_nightly_runs=self.num_nightly_runs + 1,
             log_detector=night + max(0.0, self.log_detector),
             cells=cells,
             counts=tuple(total.tolist()),
-            log_lifelong=float(lifelong),
+            log_lifelong=float(log_e_value(total, probs, num_planned, _LIFELONG_CONCENTRATIONS)),
             p_values=(*self.p_values, p_value)[-_NUM_P_VALUES_KEPT:],
-            seeds=(*self.seeds, *(() if seed is None else (seed,)))[-_NUM_P_VALUES_KEPT:],
+            seeds=(*self.seeds, seed)[-_NUM_P_VALUES_KEPT:],
         )
 
     @property
     def log10_evidence(self) -> float:
-        """The larger of both looks at the line."""
+        """The larger of both tests of the line."""
         return max(self.log_detector, self.log_lifelong) / math.log(10)
 
     def alarms(self, false_fail_rate: float) -> bool:
@@ -119,18 +118,14 @@ class Ledger:
 
     def record(
         self,
-        sampler: str,
-        table: str,
-        device: str,
-        *,
+        key: str,
         fingerprint: str,
         counts: NDArray[np.int64],  # [num_pools] int64
         plan: SamplePlan,
         p_value: float,
-        seed: int | None = None,
+        seed: int,
     ) -> LedgerEntry:
-        """Add one night to a line, which starts anew if the sampler is another than before."""
-        key = f"{sampler} {table} {device}"
+        """Add one night to a line, which starts anew if the sampler's fingerprint has changed."""
         entry = self.entries.get(key)
         if entry is None or entry.fingerprint != fingerprint:
             entry = LedgerEntry(fingerprint)

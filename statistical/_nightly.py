@@ -1,9 +1,9 @@
-"""What a run leaves behind on request: a picture of every statistic, and a night in a ledger.
+"""What a run writes on request: a picture of every statistic, and a line per table in a ledger.
 
     fairdraw check rejection/torch --only statistical --pictures pictures/
     fairdraw check rejection/torch --only statistical --profile nightly --seed fresh --ledger ledger.json
 
-Both look at the very tables that the checks judged; what was drawn for them is not drawn again (with `-n`, where other
+Both use the counts that the checks were decided by. What was drawn for them is not drawn again (with `-n`, where other
 processes drew it, it is).
 """
 
@@ -19,11 +19,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.budget import BudgetEnded, cut_short
 from fairdraw._core.checks import PROFILES, AnyCheck, OutOfTime, Profile, Stage
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw.statistical._decision import weigh
+from fairdraw.statistical._decision import Verdict, weigh
 from fairdraw.statistical._design import SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._ledger import Ledger
@@ -42,23 +42,30 @@ LEDGER_RATE = 1e-4
 
 
 def judged_tables(
-    checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
+    checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
 ) -> Iterator[Picture]:
-    """Every table that the open distribution checks judge, with all counts of the run; empty ones are left out.
+    """Every table that the supported checks judge, with the counts of their decisions; empty ones are left out.
+
+    The sampler is `Any`: of the contract that the checks are about.
 
     Raises:
-        BudgetEnded: If `sampler` is guarded and time is out before a check's counts are complete.
+        BudgetEnded: If time is out before a check is decided.
 
     Randomness:
-        That of the checks.
+        That of the checks. What was drawn for them in this process is not drawn again.
     """
     for check in checks:
         if not isinstance(check, DistributionCheck) or check.why_not(sampler) is not None:
             continue
-        tables, counts = check.sampling_plan(sampler, profile).tables, check.counts(sampler, profile, seed)
-        for name, plan in check.plans(sampler, profile, seed).items():
-            if isinstance(plan, SamplePlan) and counts[name][:-1].any():
-                yield Picture(f"{check.code} {name}", counts[name], plan, tables[name].label)
+        sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, seed)
+        decision = check.decide(sampler, profile, seed, out_of_time)
+        was_cut = decision.verdict is Verdict.INCONCLUSIVE and decision.num_checkpoints < sampling_plan.num_looks
+        if was_cut and out_of_time():
+            raise BudgetEnded
+        for name, counts in decision.counts.items():
+            plan = plans[name]
+            if isinstance(plan, SamplePlan) and counts[:-1].any():
+                yield Picture(f"{check.code} {name}", counts, plan, sampling_plan.tables[name])
 
 
 def draw_pictures(
@@ -72,29 +79,26 @@ def draw_pictures(
     """A PNG per table, observed against expected with the bands of chance; the files.
 
     Args:
-        out_of_time: Checks whose counts are not complete when it says so have no pictures.
+        out_of_time: Checks that are not decided when it becomes true have no pictures.
 
     The sampler is `Any`: of the contract that the checks are about.
 
     Raises:
         ImportError: If Matplotlib is not installed.
     """
-    return write_pictures(folder, _complete_tables(checks, guarded(sampler, out_of_time), profile, seed))
 
+    def complete_tables() -> Iterator[Picture]:
+        for check in checks:
+            with suppress(BudgetEnded):
+                yield from judged_tables([check], sampler, profile, seed, out_of_time)
 
-def _complete_tables(
-    checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Profile, seed: int
-) -> Iterator[Picture]:
-    """The judged tables of the checks that were drawn to the end."""
-    for check in checks:
-        with suppress(BudgetEnded):
-            yield from judged_tables([check], sampler, profile, seed)
+    return write_pictures(folder, complete_tables())
 
 
 def fingerprint(sampler: RejectionSampler) -> str:
     """Changes when the code of a sampler does: its package's loaded sources, and the versions of what runs them.
 
-    A sampler of fairdraw itself is its adapter and `sampler_impl`; any other is the top package of its class.
+    A sampler of fairdraw itself counts as its adapter and `sampler_impl`; any other as the top package of its class.
     """
     made_of = inspect.unwrap(getattr(sampler, "function", None) or type(sampler))
     home = made_of.__module__
@@ -122,11 +126,11 @@ def _version(package: str) -> str:
 
 @dataclass(frozen=True)
 class LedgerCheck(AnyCheck):
-    """The promise that no evidence adds up over nights.
+    """The check that no evidence adds up over nightly runs.
 
     Args:
         path: Of the ledger.
-        checks: Whose tables are entered.
+        checks: Their tables are entered.
     """
 
     path: Path
@@ -141,12 +145,12 @@ class LedgerCheck(AnyCheck):
         reference: RejectionSampler | None = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """Enter this night, then look at all of them.
+        """Enter this nightly run, then judge all of them together.
 
         Args:
-            seed: Fresh: no two nights of a ledger have the same.
+            seed: Fresh: no two runs of a ledger have the same.
             reference: Not used; every check takes one.
-            out_of_time: If so, nothing is entered.
+            out_of_time: If true before all tables are counted, nothing is entered.
 
         Returns:
             The number of nights of the longest line.
@@ -154,30 +158,26 @@ class LedgerCheck(AnyCheck):
         Raises:
             CheckFailure: If a line alarms.
             Inconclusive: If time is out, or no table was judged.
-            ValueError: If the ledger has seen the seed, or is no ledger.
+            ValueError: If the ledger already has the seed, or is no ledger.
 
         Error rates:
             See `ledger`; each line has an equal share of 1e-4.
         """
-        if out_of_time():
-            raise cut_short("this night is not entered")
         ledger, mark, chosen = Ledger.load(self.path), fingerprint(sampler), profile or PROFILES["ci"]
-        entries = {}
-        for table in self._tables(sampler, chosen, seed, out_of_time):
-            counts, _ = table.plan.pooling.pool(table.counts)
-            p_value = weigh(table.name, table.counts, table.plan, table.label).p_value
-            entries[table.name] = ledger.record(
-                sampler.name,
-                table.name,
-                sampler.device,
-                fingerprint=mark,
-                counts=counts,
-                plan=table.plan,
-                p_value=p_value,
-                seed=seed,
-            )
-        if not entries:
+        try:
+            if out_of_time():
+                raise BudgetEnded
+            tables = list(judged_tables(self.checks, sampler, chosen, seed, out_of_time))
+        except BudgetEnded:
+            raise cut_short("this night is not entered") from None
+        if not tables:
             raise Inconclusive("no table was judged: nothing is entered")
+        entries = {}
+        for table in tables:
+            counts, _ = table.plan.pooling.pool(table.counts)
+            p_value = weigh(table.name, table.counts, table.plan, table.table).p_value
+            key = f"{sampler.name} {table.name} {sampler.device}"
+            entries[table.name] = ledger.record(key, mark, counts, table.plan, p_value, seed)
         ledger.save(self.path)
         worst = max(entries, key=lambda name: entries[name].log10_evidence)
         if entries[worst].alarms(LEDGER_RATE / len(entries)):
@@ -187,19 +187,12 @@ class LedgerCheck(AnyCheck):
             )
         return max(entry.num_nightly_runs for entry in entries.values())
 
-    def _tables(self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime) -> list[Picture]:
-        """All judged tables: a night that is cut is not entered."""
-        try:
-            return list(judged_tables(self.checks, guarded(sampler, out_of_time), profile, seed))
-        except BudgetEnded:
-            raise cut_short("this night is not entered") from None
-
     def again(self, profile: str, seed: int) -> dict[str, str]:
-        """Another night: the ledger has seen this one's seed."""
+        """Another nightly run, because the ledger already has this one's seed."""
         return {"--only": self.suite, "--profile": profile, "--seed": "fresh", "--ledger": str(self.path)}
 
     def __call__(self, sampler: RejectionSampler) -> None:
-        """Not for `parametrize_with_checks`: a night has a seed."""
+        """Not for `parametrize_with_checks`: a nightly run needs a seed of its own."""
         raise refuse("LedgerCheck", "no seed", "a night must have one of its own", "Use fairdraw check --ledger.")
 
 
@@ -213,16 +206,16 @@ LEDGER = LedgerCheck(
     (),
     Path("FILE"),
     (),
-    stage=Stage.HIFAILURE_REPORT,
+    stage=Stage.HISTORY,
 )
-"""What a run with `--ledger FILE` asks beside its checks."""
+"""Runs after the other checks if `--ledger FILE` is given."""
 
 
 def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerCheck:
     """The check that enters a run into the ledger at `path`.
 
     Raises:
-        ValueError: If the seed is the release's, which every night would share, or the file is no ledger.
+        ValueError: If the seed is the release's, which every nightly run would share, or the file is no ledger.
     """
     if seed == DEFAULT_SEED:
         raise refuse("ledger_check", f"seed={seed} is the release's", "nights must differ", "Add --seed fresh.")

@@ -1,42 +1,26 @@
-"""Everything that can come out of one request, with its exact probability; and what did come out, in the same form.
+"""Everything that can come out of one request, with its exact probability; and observed rows in the same form.
 
-A statistic is a function from (draft tokens, output tokens) to a cell. Applied to observed rows it gives counts; given
-*all possible* rows, weighted by their probabilities, it gives the distribution of those counts. One definition serves
-both, so a statistic and its null distribution cannot disagree, whatever the verifier.
+A statistic is a function from (draft tokens, output tokens) to a cell. Applied to observed rows, it gives counts.
+Applied to *all possible* rows, weighted by their probabilities, it gives the distribution of those counts. One
+definition serves both, so a statistic and its null cannot disagree.
 """
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.statistical._distributions import (
-    OutputDistribution,
-    block_verification_distribution,
-    exact_match_distribution,
-    one_hot_probs,
-    token_verification_distribution,
-)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw.statistical._configurations import RequestDistributions
 
-__all__ = ["Outcomes", "Rows", "Verification", "distinct_rows", "enumerate_outcomes"]
-
-
-class Verification(StrEnum):
-    """How a sampler accepts; all three are lossless, with different distributions of what is accepted."""
-
-    TOKEN = "token"
-    BLOCK = "block"
-    EXACT_MATCH = "exact-match"
+__all__ = ["Outcomes", "Rows", "distinct_rows", "enumerate_outcomes"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,7 @@ class Rows:
 
     Args:
         tokens: Output rows, cut to the width of this kind.
-        draft_token_ids: What was drafted.
+        draft_token_ids: The drafts.
         fill_token_ids: Draws of the harness from the target distributions, to complete rows with.
     """
 
@@ -73,18 +57,13 @@ def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:  # weights: [1,
     is_known = (rows.tokens >= PLACEHOLDER_TOKEN_ID) & (rows.tokens < rows.vocab_size)
     tokens = np.where(is_known, rows.tokens, rows.vocab_size)
     fill = np.where(tokens == PLACEHOLDER_TOKEN_ID, rows.fill_token_ids, 0)
+    # A row is one number in base vocab_size + 2, so that sorting numbers finds equal rows.
     columns = np.concatenate([tokens + 1, rows.draft_token_ids + 1, fill], axis=-1)
-    base = rows.vocab_size + 2
-    codes = columns @ base ** np.arange(columns.shape[-1], dtype=np.int64)
-    distinct, weights = np.unique(codes, return_counts=True)
-    digits = distinct[:, None] // base ** np.arange(columns.shape[-1], dtype=np.int64) % base
-    width, num_draft = tokens.shape[-1], rows.num_draft
-    seen = Rows(
-        (digits[None, :, :width] - 1).astype(np.int32),
-        (digits[None, :, width : width + num_draft] - 1).astype(np.int32),
-        digits[None, :, width + num_draft :].astype(np.int32),
-        rows.vocab_size,
-    )
+    places = (rows.vocab_size + 2) ** np.arange(columns.shape[-1], dtype=np.int64)
+    distinct, weights = np.unique(columns @ places, return_counts=True)
+    digits = (distinct[:, None] // places % (rows.vocab_size + 2)).astype(np.int32)[None]
+    width, end = tokens.shape[-1], tokens.shape[-1] + rows.num_draft
+    seen = Rows(digits[..., :width] - 1, digits[..., width:end] - 1, digits[..., end:], rows.vocab_size)
     return seen, weights[None]
 
 
@@ -93,7 +72,7 @@ class Outcomes:
     """All rows that one request can give.
 
     Args:
-        rows: One call, one row per outcome; rows that only rounding leaves open are among them, with probability 0.
+        rows: One call, one row per outcome. Rows that only rounding may reach are among them, with probability 0.
     """
 
     request: RequestDistributions
@@ -101,44 +80,33 @@ class Outcomes:
     probs: NDArray[np.float64]  # [num_outcomes] float64
 
 
-def enumerate_outcomes(request: RequestDistributions, verification: Verification = Verification.TOKEN) -> Outcomes:
-    """All pairs of draft tokens and output rows, drafts being drawn from the draft distribution.
+def enumerate_outcomes(request: RequestDistributions) -> Outcomes:
+    """All pairs of draft tokens and output rows under token verification, drafts being drawn from their distribution.
 
-    Under one-hot drafts token and block verification accept with the target probability of the draft: that is the
-    distribution of exact match.
+    Each draft is accepted with its probability. The first rejection ends the row with a recovered token; if there is
+    none, the bonus token ends it.
+
+    Reference:
+        Leviathan, Kalman, Matias (2022), arXiv:2211.17192, algorithm 1; Chen et al. (2023), arXiv:2302.01318.
     """
-    tokens, drafts, probs = [], [], []
-    draft_probs = request.exact_draft_probs()
-    for draft in itertools.product(range(request.vocab_size), repeat=request.num_draft):
-        drawn = float(np.prod(draft_probs[np.arange(request.num_draft), list(draft)]))
-        if drawn == 0:
-            continue
-        distribution = _distribution_of_given_draft(request, draft, verification)
-        for num_accepted, (table, possible) in enumerate(
-            zip(distribution.by_num_accepted, distribution.possible, strict=True)
-        ):
-            accepted = draft[:num_accepted]
-            padding = (PLACEHOLDER_TOKEN_ID,) * (request.num_draft - num_accepted)
-            for token in np.flatnonzero(possible[accepted] | (table[accepted] > 0)):
-                tokens.append((*accepted, int(token), *padding))
-                drafts.append(draft)
-                probs.append(drawn * float(table[accepted][token]))
-    shape = (1, len(probs), request.num_draft)
-    rows = np.array([tokens], np.int32)
-    return Outcomes(
-        request,
-        Rows(rows, np.array(drafts, np.int32).reshape(shape), np.zeros_like(rows), request.vocab_size),
-        np.array(probs) / np.sum(probs),
-    )
-
-
-def _distribution_of_given_draft(
-    request: RequestDistributions, draft: tuple[int, ...], verification: Verification
-) -> OutputDistribution:
-    target, draft_probs = list(request.exact_target_probs()), list(request.exact_draft_probs())
-    given = list(one_hot_probs(draft, request.vocab_size))
-    if request.one_hot or verification is Verification.EXACT_MATCH:
-        return exact_match_distribution(target, given)
-    if verification is Verification.BLOCK:
-        return block_verification_distribution(target, draft_probs, given)
-    return token_verification_distribution(target, draft_probs, given)
+    rows, probs, num_draft = [], [], request.num_draft
+    draft_probs, bonus = request.exact_draft_probs(), request.exact_target_probs()[-1]
+    for drafts in itertools.product(range(request.vocab_size), repeat=num_draft):
+        reach = float(np.prod(draft_probs[np.arange(num_draft), list(drafts)]))
+        for position in range(num_draft + 1):
+            if reach == 0:
+                break
+            if position == num_draft:
+                accepted, last, possible = 0.0, bonus, bonus > 0
+            else:
+                accepted = float(request.acceptance(position)[drafts[position]])
+                last, possible = request.residual(position, drafts[position]), request.recoverable(position)
+            padding = (PLACEHOLDER_TOKEN_ID,) * (num_draft - position)
+            for token in np.flatnonzero(possible | (last > 0)).tolist():
+                rows.append((*drafts[:position], token, *padding, *drafts))
+                probs.append(reach * (1 - accepted) * float(last[token]))
+            reach *= accepted
+    table = np.array([rows], dtype=np.int32)
+    tokens, given = table[..., : num_draft + 1], table[..., num_draft + 1 :]
+    seen = Rows(tokens, given, np.zeros_like(tokens), request.vocab_size)
+    return Outcomes(request, seen, np.array(probs) / np.sum(probs))

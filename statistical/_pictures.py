@@ -1,15 +1,15 @@
-"""A picture per statistic, written on request: observed against expected, with the bands of chance.
+"""A picture per table, written on request: observed against expected, with the bands of chance.
 
-    python -m fairdraw.statistical._pictures --sampler rejection/torch --draws 1e5 --out pictures/
+    fairdraw check rejection/torch --only statistical --pictures pictures/
 
-Three kinds, by what a table is:
+There are three kinds:
 
 * *cells*: observed over expected per pooled cell, against the expected count; chance is a funnel.
 * *mass* (probability integral transforms): the same over the unit interval, cell by cell; chance is a flat band. A
   slope by rank is a wrong temperature, a drop at the right end a lost tail, a drop by id a lost tile.
 * *lengths*: share of rows per number of accepted drafts, beside the expected share with its band.
 
-Matplotlib is needed here and nowhere else: `pip install fairdraw[report]`.
+Only this module needs Matplotlib: `pip install fairdraw[report]`.
 
 Limits:
     Pictures show, they do not decide. In the wide band all cells of one table stay with probability 0.999.
@@ -17,42 +17,31 @@ Limits:
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
-import sys
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.stats import binom
 
-from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw.statistical._configurations import CONFIGURATIONS
 from fairdraw.statistical._decision import weigh
-from fairdraw.statistical._design import SamplePlan, finest_plan
-from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._production import DistributionPool, ProductionExperiment
-from fairdraw.statistical._sharding import drawing_from
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from matplotlib.axes import Axes
     from numpy.typing import NDArray
 
-    from fairdraw.statistical._pooling import Pooling
-    from fairdraw.statistical._watching import Draw
+    from fairdraw.statistical._count_tables import Table
+    from fairdraw.statistical._design import SamplePlan
 
-__all__ = ["Kind", "Picture", "main", "pictures_of", "write_pictures"]
+__all__ = ["Kind", "Picture", "write_pictures"]
 
 _POINTWISE, _TOGETHER = 0.05, 0.001
 """Probability that one cell leaves the narrow band, and that any cell leaves the wide one."""
-
-_PRODUCTION_VOCAB_SIZE, _NUM_DISTRIBUTIONS = 8192, 24
 
 _HEIGHT, _WIDTH, _MAX_TICKS = 4.0, 7.0, 12
 
@@ -83,14 +72,13 @@ class Picture:
 
     Args:
         counts: All cells, and the last entry for observations that are no cell.
-        plan: The table's; it says what is pooled.
-        label: Name of a cell.
+        plan: The table's; it determines the pools.
     """
 
     name: str
     counts: NDArray[np.int64]  # [num_cells + 1] int64
     plan: SamplePlan
-    label: Callable[[int], str] = str
+    table: Table
 
     @property
     def file_name(self) -> str:
@@ -113,11 +101,11 @@ class _Pools:
         observed, _ = pooling.pool(picture.counts)
         if observed.sum() == 0:
             raise refuse("write_pictures", f"{picture.name} has no samples", "there must be some", "Draw more.")
-        firsts = _first_cells(pooling)
+        # The first cell of each pool gives it its place and name.
+        firsts = np.array([pooling.members(pool)[0] for pool in range(pooling.num_pools)])
         order = np.argsort(firsts)
-        return cls(
-            [picture.label(int(firsts[i])) for i in order], observed[order], pooling.probs[order], int(observed.sum())
-        )
+        labels = [picture.table.label(int(firsts[i])) for i in order]
+        return cls(labels, observed[order], pooling.probs[order], int(observed.sum()))
 
     @property
     def expected(self) -> NDArray[np.float64]:  # [num_pools] float64
@@ -171,8 +159,8 @@ def write_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:
 
 
 def _title(picture: Picture, pools: _Pools) -> str:
-    """Name, effect and evidence, as in reports; and what no picture can show."""
-    table = weigh(picture.name, picture.counts, picture.plan, picture.label)
+    """Name, effect and evidence, as in reports; and the impossible observations, which have no place in a picture."""
+    table = weigh(picture.name, picture.counts, picture.plan, picture.table)
     impossible = f"\n{table.num_impossible} IMPOSSIBLE observations are not drawn" if table.num_impossible else ""
     return (
         f"{picture.name}: {pools.num_samples} samples, TV {table.tv_distance:.4f}, "
@@ -249,78 +237,3 @@ def _name_places(axes: Axes, labels: list[str]) -> None:
     axes.set_xticks(places, [labels[i] for i in places], fontsize=7)
     if len(labels) > _MAX_TICKS:
         axes.tick_params(axis="x", labelrotation=30)
-
-
-def _first_cells(pooling: Pooling) -> NDArray[np.int64]:  # [num_pools] int64
-    """The first cell of each pool, which gives it its place and name."""
-    return np.array([pooling.members(pool, at_most=1)[0][0] for pool in range(pooling.num_pools)])
-
-
-def pictures_of(draw: Draw, num_draws: float, seed: int, *, device: str = "cpu") -> Iterator[Picture]:
-    """S1 to S9 of a sampler: the tables of every configuration, and of a production vocabulary.
-
-    Args:
-        num_draws: Rows per configuration, and production positions.
-
-    Raises:
-        ValueError: If that is less than two calls of 1024 rows.
-
-    Randomness:
-        Everything follows from `seed`.
-    """
-    batch_size, num_calls = 1024, int(num_draws) // 2048 * 2
-    if num_calls < 2:
-        raise refuse("pictures_of", f"num_draws={num_draws:g}", "it must be at least 2048", "Use 1e5.")
-    for configuration in CONFIGURATIONS:
-        experiment = Experiment(configuration, batch_size=batch_size, device=device)
-        counts = experiment.count(experiment.draw(draw, num_calls, derive_seed("pictures", seed)))
-        for table in experiment.tables:
-            name = f"{table.name} ({configuration.name})"
-            yield from _picture(
-                name,
-                counts[table.name],
-                table.distribution.probs,
-                table.distribution.possible,
-                table.distribution.label,
-            )
-    production = ProductionExperiment(
-        DistributionPool.build(_PRODUCTION_VOCAB_SIZE, _NUM_DISTRIBUTIONS, seed=0), device=device
-    )
-    num_calls = -(-int(num_draws) // sum(production.num_draft_tokens))
-    for name, table_counts in production.count(draw, num_calls, derive_seed("pictures", seed)).items():
-        yield from _picture(name, table_counts, production.cells.probs, None, production.cells.label)
-
-
-def _picture(
-    name: str,
-    counts: NDArray[np.int64],  # [num_cells + 1] int64
-    probs: NDArray[np.float64],  # [num_cells] float64
-    possible: NDArray[np.bool_] | None,  # [num_cells] bool
-    label: Callable[[int], str],
-) -> Iterator[Picture]:
-    """The picture of a table, unless it has too few samples for two cells."""
-    plan = finest_plan(probs, false_fail_rate=1e-6, max_num_draws=max(1, int(counts.sum())), possible=possible)
-    if isinstance(plan, SamplePlan):
-        yield Picture(name, counts, plan, label)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Draw from a sampler, and write what it shows."""
-    parser = argparse.ArgumentParser(
-        prog="python -m fairdraw.statistical._pictures", description="A picture of every statistic of a sampler."
-    )
-    parser.add_argument("--sampler", required=True, help="as for: fairdraw check SPEC")
-    parser.add_argument("--draws", type=float, default=1e5, help="rows per configuration")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
-    options = parser.parse_args(arguments)
-    # By name, not by an import statement: no layer of the suite depends on the adapters.
-    sampler = importlib.import_module("fairdraw._adapters").load(options.sampler)
-    pictures = pictures_of(drawing_from(sampler), options.draws, options.seed, device=sampler.device)
-    written = write_pictures(options.out, pictures)
-    print(f"{len(written)} pictures in {options.out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

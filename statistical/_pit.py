@@ -1,17 +1,17 @@
-"""Randomised probability integral transform: tokens from rows that have nothing in common become one uniform sample.
+"""Randomised probability integral transform: tokens of unrelated rows become one uniform sample.
 
 A token `y` of a row with distribution `probs`, its tokens put in some order, becomes `u = F(y-) + w * probs[y]`: the
 mass before it, and a uniform share `w` of its own. If every token follows its row's distribution, all `u` are
-independent and uniform on [0, 1], *whatever the distributions*: ragged batches, temperatures per request, 151936
-tokens, all pool exactly. Rows may even be chosen by earlier tokens (the emitted ones of a decoding loop): each `u` is
-uniform given everything before it, so an e-process over the pooled counts keeps its error rate.
+independent and uniform on [0, 1], *whatever the distributions*: ragged batches, temperatures per request, and 151936
+tokens all pool exactly. Rows may even depend on earlier tokens (those of a decoding loop): each `u` is uniform given
+everything before it, so an e-process over the pooled counts keeps its error rate.
 
 The order decides what can be seen, and one order is not enough. By rank (most probable first) a wrong temperature or a
 lost tail moves all rows the same way. By id a lost vocabulary tile does. Losing 1 % of tail mass is invisible by id.
 
 Limits:
-    `u` sees each token given its prefix. A dependence that leaves those distributions intact (rows sharing noise) is
-    invisible here; the pair tables of `rejection` see it.
+    `u` tests each token given its prefix. A dependence that leaves those distributions intact (rows that share noise)
+    is invisible here; the pair tables of `rejection` see it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import kstest
 
-from fairdraw.statistical._count_tables import NO_CELL, count_codes
+from fairdraw.statistical._count_tables import NO_CELL, Table, count_codes
 from fairdraw.statistical._validation import check_probs, refuse
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-__all__ = ["IMPOSSIBLE", "Order", "PitCells", "pit_of_tensors", "randomised_pit", "starting_mass", "uniformity_p_value"]
+__all__ = ["IMPOSSIBLE", "Order", "PitCells", "pit_of_tensors", "randomised_pit", "starting_mass"]
 
 IMPOSSIBLE = -1.0
 """The transform of a token that its row cannot draw."""
@@ -55,9 +54,6 @@ def randomised_pit(
         uniforms: From the harness, independent of the sampler.
         order: Ties in rank are ordered by id.
 
-    Randomness:
-        One uniform per token, given by the caller.
-
     Raises:
         ValueError: If a row is not a distribution, or lengths disagree.
     """
@@ -71,10 +67,8 @@ def randomised_pit(
         )
     import torch
 
-    distributions, tokens, chances = (
-        torch.from_numpy(np.ascontiguousarray(array)) for array in (rows, token_ids, uniforms)
-    )
-    return pit_of_tensors(distributions, tokens, chances, order).numpy()
+    exact, tokens, shares = (torch.from_numpy(np.ascontiguousarray(array)) for array in (rows, token_ids, uniforms))
+    return pit_of_tensors(exact, tokens, shares, order).numpy()
 
 
 def pit_of_tensors(
@@ -83,7 +77,7 @@ def pit_of_tensors(
     uniforms: Tensor,  # [num_samples] float64, in [0, 1)
     order: Order,
 ) -> Tensor:  # [num_samples] float64
-    """The same where the distributions are: nothing is checked."""
+    """The same on the device of `probs`; nothing is checked."""
     import torch
 
     vocab_size = probs.shape[1]
@@ -121,26 +115,26 @@ class PitCells:
         num_halvings: How often the last one is halved.
     """
 
-    OUTSIDE = "a token of probability 0 in its own row, or outside of the vocabulary,"
-    """What the last entry of the table counts; which tokens these are is not kept, as every row has its own
-    distribution.
-    """
-
     def __init__(self, num_equal: int = 32, num_halvings: int = 8) -> None:
-        if num_equal < 2 or num_halvings < 0:
-            raise refuse(
-                "PitCells", f"num_equal={num_equal}, num_halvings={num_halvings}", "at least 2 and 0", "Raise."
-            )
         tail = 1 - 0.5 ** np.arange(1, num_halvings + 1) / num_equal
         self._edges = np.concatenate([np.arange(num_equal) / num_equal, tail])
 
-    @property
-    def probs(self) -> NDArray[np.float64]:  # [num_cells] float64
-        """The distribution of the cells under honest sampling."""
-        return np.diff(np.append(self._edges, 1.0))
+    def table(self, num_draws: int, observed_per_draw: float = 1.0, event_prob: float | None = None) -> Table:
+        """The table of these cells. Which impossible tokens were seen is not kept: every row has its own distribution.
 
-    def label(self, cell: int) -> str:
-        """The cell's interval, for reports."""
+        Args:
+            event_prob: `observed_per_draw` if `None`.
+        """
+        return Table(
+            np.diff(np.append(self._edges, 1.0)),
+            label=self._label,
+            num_draws=num_draws,
+            observed_per_draw=observed_per_draw,
+            event_prob=observed_per_draw if event_prob is None else event_prob,
+            outside="a token of probability 0 in its own row, or outside of the vocabulary,",
+        )
+
+    def _label(self, cell: int) -> str:
         high = 1.0 if cell + 1 == self._edges.size else self._edges[cell + 1]
         return f"mass {self._edges[cell]:.5g} to {high:.5g}"
 
@@ -148,18 +142,3 @@ class PitCells:
         """The count table of transformed tokens; impossible ones are counted in the last entry."""
         cells = np.searchsorted(self._edges, transform, side="right") - 1
         return count_codes(np.where(transform < 0, NO_CELL, cells), self._edges.size)
-
-
-def uniformity_p_value(values: NDArray[np.float64]) -> float:
-    """Kolmogorov-Smirnov p-value for uniformity on [0, 1]; `tools/measure_false_alarms.py` asks it.
-
-    Error rates:
-        Uniform under the null for one look at independent values. So it tests the suite itself: the p-values of runs of
-        a right sampler must be uniform, or *our* nulls are wrong.
-
-    Raises:
-        ValueError: If there are no values.
-    """
-    if values.size == 0:
-        raise refuse("uniformity_p_value", "values=[]", "there must be some", "Draw samples.")
-    return float(kstest(values, "uniform").pvalue)

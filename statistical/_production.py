@@ -4,47 +4,40 @@ A pool of distributions, as different as traffic is (near-greedy to flat, some t
 positions of ragged batches. Every decision of the sampler is then transformed to a uniform number (`pit`) and pooled:
 
 * each emitted token under its target distribution, by rank and by id: losslessness, whatever the verifier;
-* each acceptance under its probability, and each recovered token under its residual distribution: token verification.
+* each acceptance under its probability, and each recovered token under its residual: token verification.
 
 Catches: wrong temperature or filter, lost tail, lost vocabulary tile, offset errors in ragged batches, ignored draft
-distributions. Blind to: dependence between rows, calls, drafter and sampler, which leaves all of these distributions
-intact.
+probabilities. Blind to: dependence between rows, calls, drafter and sampler, which leaves these distributions intact.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
-from fairdraw.statistical._count_tables import merge_counts
-from fairdraw.statistical._decision import SequentialCheck
-from fairdraw.statistical._design import plan_samples
-from fairdraw.statistical._distributions import ROUNDING, acceptance_probs, residual_probs, softmax_probs
-from fairdraw.statistical._outcomes import Verification
+from fairdraw.statistical._count_tables import sum_counts
+from fairdraw.statistical._distributions import acceptance_probs, recoverable, residual_probs, softmax_probs
+from fairdraw.statistical._noise import draw_rows
 from fairdraw.statistical._pit import IMPOSSIBLE, Order, PitCells, starting_mass
 from fairdraw.statistical._validation import check_probs, refuse
-from fairdraw.statistical._watching import NUM_LOOKS, num_draws, watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from fairdraw.statistical._decision import Decision
-    from fairdraw.statistical._design import NoPower, SamplePlan
-    from fairdraw.statistical._watching import Draw
+    from fairdraw.protocols import RejectionSampler
+    from fairdraw.statistical._count_tables import Table
 
-__all__ = ["DistributionPool", "ProductionExperiment"]
+__all__ = ["EQUAL_DRAFTS", "RAGGED_DRAFTS", "DistributionPool", "PitDistributions", "ProductionExperiment"]
 
 RAGGED_DRAFTS: tuple[int, ...] = (3, 0, 1, 5)
 EQUAL_DRAFTS: tuple[int, ...] = (3, 3, 3, 3)
-"""Draft tokens per request, in a cycle: of an engine, and for samplers that do not support ragged batches."""
+"""Draft tokens per request, in a cycle: as in an engine, and for samplers that do not support ragged batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +47,15 @@ class PitDistributions:
     probs: NDArray[np.float64]  # [num_distributions, vocab_size] float64
     starts: NDArray[np.float64]  # [num_distributions, vocab_size] float64
     possible: NDArray[np.bool_]  # [num_distributions, vocab_size] bool
+
+    @classmethod
+    def by_order(
+        cls,
+        probs: NDArray[np.float64],  # [num_distributions, vocab_size] float64
+        possible: NDArray[np.bool_],  # [num_distributions, vocab_size] bool
+    ) -> dict[Order, PitDistributions]:
+        """The same distributions with their tokens in every order."""
+        return {order: cls(probs, starting_mass(probs, order), possible) for order in Order}
 
     def transform(
         self,
@@ -65,7 +67,8 @@ class PitDistributions:
         """As `pit.randomised_pit`.
 
         Args:
-            left_out: A token per sample that its distribution leaves to the others, as a rejected one-hot draft is.
+            left_out: A token per sample that cannot be drawn, whose probability the others share: a rejected one-hot
+                draft.
         """
         known = (token_ids >= 0) & (token_ids < self.probs.shape[1])
         cells = distribution_ids, np.where(known, token_ids, 0)
@@ -81,73 +84,76 @@ class PitDistributions:
 
 @dataclass(frozen=True, eq=False)
 class DistributionPool:
-    """Pairs of target and draft distributions, as the sampler gets them and as they are.
+    """Pairs of target and draft distributions, as the sampler gets them and in float64.
 
     Args:
-        one_hot: The sampler is not told the draft distributions: drafts are accepted with their target probability, and
-            a rejected one is left out of the recovery.
+        one_hot: The sampler gets no draft probabilities. Drafts are accepted with their target probability, and a
+            rejected one is left out of the recovery.
     """
 
     target_logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
     draft_probs: NDArray[np.float32]  # [num_distributions, vocab_size] float32
-    target: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    draft: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    draft_cumulative: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    acceptance: NDArray[np.float64]  # [num_distributions, vocab_size] float64
-    emitted: dict[Order, PitDistributions]
-    recovered: dict[Order, PitDistributions]
     one_hot: bool = False
 
     @classmethod
     def build(cls, vocab_size: int, num_distributions: int, seed: int, *, one_hot: bool = False) -> DistributionPool:
-        """Normal logits at scales 1 to 6; drafts are the same, disturbed. It takes 110 bytes per distribution and
-        token.
+        """Normal logits at scales 1 to 6; drafts are the same, disturbed. It takes 110 bytes per row and token.
 
-        Every fourth distribution forbids a random half of the vocabulary, and its drafter does not know; every fourth
-        drafter cannot draw a random tenth.
+        Every fourth row forbids a random half of the vocabulary, and its drafter does not know; every fourth drafter
+        cannot draw a random tenth.
         """
         rng = np.random.default_rng(derive_seed("distribution pool", vocab_size, num_distributions, seed))
         base = rng.normal(size=(num_distributions, vocab_size)) * np.geomspace(1, 6, num_distributions)[:, None]
         logits, draft_logits = base.copy(), base + 0.7 * rng.normal(size=base.shape)
         logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
         draft_logits[1::4][rng.random(draft_logits[1::4].shape) < 0.1] = -np.inf
-        return cls.of(logits.astype(np.float32), softmax_probs(draft_logits).astype(np.float32), one_hot=one_hot)
+        return cls(logits.astype(np.float32), softmax_probs(draft_logits).astype(np.float32), one_hot)
 
-    @classmethod
-    def of(
-        cls,
-        target_logits: NDArray[np.float32],  # [num_distributions, vocab_size] float32
-        draft_probs: NDArray[np.float32],  # [num_distributions, vocab_size] float32
-        *,
-        one_hot: bool = False,
-    ) -> DistributionPool:
-        """The pool of given distributions."""
-        target, draft = softmax_probs(target_logits), check_probs("DistributionPool.of", "draft_probs", draft_probs)
-        residual = residual_probs(target, draft)
-        recoverable = (target > 0) & (target > (1 - ROUNDING) * draft)
-        cumulative = np.cumsum(draft, axis=1)
-        emitted = {order: PitDistributions(target, starting_mass(target, order), target > 0) for order in Order}
-        return cls(
-            target_logits=target_logits,
-            draft_probs=draft_probs,
-            target=target,
-            draft=draft,
-            draft_cumulative=cumulative / cumulative[:, -1:],
-            acceptance=target if one_hot else acceptance_probs(target, draft),
-            emitted=emitted,
-            recovered=emitted
-            if one_hot
-            else {order: PitDistributions(residual, starting_mass(residual, order), recoverable) for order in Order},
-            one_hot=one_hot,
-        )
+    @cached_property
+    def target(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        return softmax_probs(self.target_logits)
 
+    @cached_property
+    def draft(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        return check_probs("DistributionPool", "draft_probs", self.draft_probs)
+
+    @cached_property
+    def acceptance(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        """The acceptance probability of each draft token."""
+        return self.target if self.one_hot else acceptance_probs(self.target, self.draft)
+
+    @cached_property
+    def emitted(self) -> dict[Order, PitDistributions]:
+        return PitDistributions.by_order(self.target, self.target > 0)
+
+    @cached_property
+    def recovered(self) -> dict[Order, PitDistributions]:
+        if self.one_hot:
+            return self.emitted
+        return PitDistributions.by_order(residual_probs(self.target, self.draft), recoverable(self.target, self.draft))
+
+    @cached_property
     def step_acceptance(self) -> float:
         """Probability that a draft, drawn from its distribution, is accepted: the mean over the pool."""
-        if self.one_hot:
-            return float((self.draft * self.target).sum(axis=1).mean())
-        return float(
-            np.mean([np.minimum(*distributions).sum() for distributions in zip(self.target, self.draft, strict=True)])
-        )
+        shared = self.draft * self.target if self.one_hot else np.minimum(self.target, self.draft)
+        return float(shared.sum(axis=1).mean())
+
+    @cached_property
+    def _draft_cumulative(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        cumulative = np.cumsum(self.draft, axis=1)
+        return np.asarray(cumulative / cumulative[:, -1:])
+
+    def draw_drafts(
+        self,
+        distribution_ids: NDArray[np.int64],  # [num_tokens] int64
+        uniforms: NDArray[np.float64],  # [num_tokens] float64
+    ) -> NDArray[np.int32]:  # [num_tokens] int32
+        """A draft token for each row: one search per distribution, because its rows share the sums."""
+        drawn = np.empty(distribution_ids.size, dtype=np.int32)
+        for distribution_id, sums in enumerate(self._draft_cumulative):
+            own = distribution_ids == distribution_id
+            drawn[own] = np.searchsorted(sums, uniforms[own], "right")
+        return drawn
 
 
 @lru_cache(maxsize=2)
@@ -158,37 +164,20 @@ def _pool_on(pool: DistributionPool, device: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(pool.target_logits).to(device), torch.from_numpy(pool.draft_probs).to(device)
 
 
-def _draw_from_pool(
-    cumulative: NDArray[np.float64],  # [num_distributions, vocab_size] float64
-    distribution_ids: NDArray[np.int64],  # [num_tokens] int64
-    uniforms: NDArray[np.float64],  # [num_tokens] float64
-) -> NDArray[np.int32]:  # [num_tokens] int32
-    """A token of the distribution of each row: one search per distribution, because rows of a distribution share its
-    sums.
-    """
-    drawn = np.empty(distribution_ids.size, dtype=np.int32)
-    for distribution, sums in enumerate(cumulative):
-        own = distribution_ids == distribution
-        drawn[own] = np.searchsorted(sums, uniforms[own], "right")
-    return drawn
-
-
 @dataclass(frozen=True)
 class ProductionExperiment:
     """Calls at a production vocabulary, and the tables that they fill.
 
     Args:
-        batch_size: Requests per call; a multiple of 4, the cycle of draft lengths.
+        batch_size: Requests per call; a multiple of the cycle of draft lengths.
         cycle: Draft tokens per request, in turn.
-        verification: Acceptance and recovery are looked at under token verification only.
     """
 
     pool: DistributionPool
     batch_size: int = 64
-    verification: Verification = Verification.TOKEN
-    cells: PitCells = PitCells()  # noqa: RUF009  immutable
     device: str = "cpu"
     cycle: tuple[int, ...] = RAGGED_DRAFTS
+    cells: PitCells = PitCells()  # noqa: RUF009  immutable
 
     def __post_init__(self) -> None:
         cycle = len(self.cycle)
@@ -201,97 +190,20 @@ class ProductionExperiment:
         """Draft tokens of each request."""
         return list(self.cycle) * (self.batch_size // len(self.cycle))
 
-    def batch(self, distribution_ids: NDArray[np.int64], seed: int) -> SpecDecodeBatch:
-        """A ragged batch whose drafted position `i` has the distributions `distribution_ids[i]`.
-
-        Randomness:
-            Drafts and bonus tokens from a stream hashed from `seed`.
-        """
-        import torch
-
-        rng = np.random.default_rng(derive_seed("drafts", seed))
-        drafts = _draw_from_pool(self.pool.draft_cumulative, distribution_ids, rng.random(distribution_ids.size))
-        counts, vocab_size = self.num_draft_tokens, self.pool.target_logits.shape[1]
-        # Rows are gathered where the sampler is: a call moves a gigabyte.
-        target_logits, draft_probs = _pool_on(self.pool, self.device)
-        rows = torch.from_numpy(distribution_ids).to(self.device)
-        return SpecDecodeBatch(
-            draft_token_ids=torch.from_numpy(drafts).to(self.device),
-            num_draft_tokens=counts,
-            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device),
-            max_spec_len=max(counts),
-            draft_probs=None if self.pool.one_hot else draft_probs[rows],
-            target_logits=target_logits[rows],
-            bonus_token_ids=torch.tensor(
-                rng.integers(0, vocab_size, (self.batch_size, 1)), dtype=torch.int32, device=self.device
-            ),
-            temperature=torch.ones(self.batch_size, device=self.device),
-            origin=f"<production batch, vocab_size={vocab_size}, seed={seed}>",
-        )
-
-    def event_probs(self) -> dict[str, float]:
-        """Per table, the probability that a drafted position is an observation (under token verification)."""
-        step = self.pool.step_acceptance()
+    def tables(self, num_calls: int) -> dict[str, Table]:
+        """Every table, with the draws of so many calls; a draw is a drafted position."""
+        step, num_draws = self.pool.step_acceptance, num_calls * sum(self.num_draft_tokens)
         positions = np.concatenate([np.arange(count) for count in self.cycle])
         reached = float(np.mean(step**positions))
-        found = {f"S9 emitted token by {order}": reached for order in Order}
-        if self.verification is Verification.TOKEN:
-            found |= {f"S9 recovered token by {order}": reached * (1 - step) for order in Order}
-            found["S9 acceptance"] = reached
-        return found
+        # A first position is always reached, so every verifier brings this many emitted tokens.
+        at_least = np.count_nonzero(self.cycle) / sum(self.cycle)
+        rejected = reached * (1 - step)
+        tables = {f"S9 emitted token by {order}": self.cells.table(num_draws, at_least, reached) for order in Order}
+        tables |= {f"S9 recovered token by {order}": self.cells.table(num_draws, rejected) for order in Order}
+        return tables | {"S9 acceptance": self.cells.table(num_draws, reached)}
 
-    def plan(
-        self, *, discrepancy: float, false_fail_rate: float, max_num_draws: int, false_pass_rate: float = 1e-3
-    ) -> dict[str, SamplePlan | NoPower]:
-        """The plan of every table.
-
-        Args:
-            discrepancy: Total-variation distance that each table shall see, over the cells of the unit interval.
-            false_fail_rate: Of the experiment; each table is planned with its share.
-            max_num_draws: Drafted positions that the budget allows.
-
-        Error rates:
-            See `SequentialCheck` and `SamplePlan`.
-        """
-        event_probs = self.event_probs()
-        return {
-            name: plan_samples(
-                self.cells.probs,
-                discrepancy=discrepancy,
-                false_fail_rate=false_fail_rate / len(event_probs),
-                false_pass_rate=false_pass_rate,
-                max_num_draws=max_num_draws,
-                event_prob=event_prob,
-            )
-            for name, event_prob in event_probs.items()
-        }
-
-    def run(
-        self,
-        draw: Draw,
-        plans: Mapping[str, SamplePlan | NoPower],
-        *,
-        false_fail_rate: float,
-        seed: int,
-        out_of_time: Callable[[], bool] = lambda: False,
-    ) -> Decision:
-        """Draw, count and look until the verdict is known, or time is out.
-
-        Error rates:
-            See `SequentialCheck`.
-        """
-        check = SequentialCheck(plans, false_fail_rate, dict.fromkeys(plans, self.cells.label))
-        num_calls = -(-num_draws(plans) // sum(self.num_draft_tokens))
-        per_look = max(1, num_calls // NUM_LOOKS)
-
-        def count(look: int) -> dict[str, NDArray[np.int64]]:
-            return self.count(draw, per_look, derive_seed("look", seed, look))
-
-        return watch(check, count, num_looks=-(-num_calls // per_look), out_of_time=out_of_time)
-
-    def count(self, draw: Draw, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
-        """The count tables of `num_calls` calls; each has the distribution `cells.probs`, and tables of several seeds
-        add up.
+    def count(self, sampler: RejectionSampler, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The count tables of `num_calls` calls.
 
         Raises:
             ValueError: If there is no call.
@@ -301,15 +213,41 @@ class ProductionExperiment:
         """
         if num_calls < 1:
             raise refuse("count", f"num_calls={num_calls}", "it must be at least 1", "Nothing drawn is not a pass.")
-        tables: dict[str, list[NDArray[np.int64]]] = {}
-        for call in range(num_calls):
-            call_seed = derive_seed("production", seed, call)
-            rng = np.random.default_rng(derive_seed("distributions", call_seed))
-            distribution_ids = rng.integers(0, len(self.pool.target_logits), sum(self.num_draft_tokens))
-            batch = self.batch(distribution_ids, call_seed)
-            for name, values in self._transforms(batch, draw(batch, call_seed), distribution_ids, rng).items():
-                tables.setdefault(name, []).append(self.cells.count(values))
-        return {name: merge_counts(parts) for name, parts in tables.items()}
+        return sum_counts(self._count_call(sampler, derive_seed("production", seed, call)) for call in range(num_calls))
+
+    def _count_call(self, sampler: RejectionSampler, seed: int) -> dict[str, NDArray[np.int64]]:
+        rng = np.random.default_rng(derive_seed("distributions", seed))
+        distribution_ids = rng.integers(0, len(self.pool.target_logits), sum(self.num_draft_tokens))
+        batch = self._batch(distribution_ids, seed)
+        transforms = self._transforms(batch, draw_rows(sampler, batch, seed), distribution_ids, rng)
+        return {name: self.cells.count(values) for name, values in transforms.items()}
+
+    def _batch(self, distribution_ids: NDArray[np.int64], seed: int) -> SpecDecodeBatch:
+        """A ragged batch whose drafted position `i` has the distributions `distribution_ids[i]`.
+
+        Randomness:
+            Drafts and bonus tokens from a stream hashed from `seed`.
+        """
+        import torch
+
+        rng = np.random.default_rng(derive_seed("drafts", seed))
+        drafts = self.pool.draw_drafts(distribution_ids, rng.random(distribution_ids.size))
+        counts, vocab_size = self.num_draft_tokens, self.pool.target_logits.shape[1]
+        # Rows are gathered on the sampler's device: a call moves a gigabyte.
+        target_logits, draft_probs = _pool_on(self.pool, self.device)
+        rows = torch.from_numpy(distribution_ids).to(self.device)
+        bonus = torch.from_numpy(rng.integers(0, vocab_size, (self.batch_size, 1)))
+        return SpecDecodeBatch(
+            draft_token_ids=torch.from_numpy(drafts).to(self.device),
+            num_draft_tokens=counts,
+            cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32).to(self.device),
+            max_spec_len=max(counts),
+            draft_probs=None if self.pool.one_hot else draft_probs[rows],
+            target_logits=target_logits[rows],
+            bonus_token_ids=bonus.to(self.device, torch.int32),
+            temperature=torch.ones(self.batch_size, device=self.device),
+            origin=f"<production batch, vocab_size={vocab_size}, seed={seed}>",
+        )
 
     def _transforms(
         self,
@@ -319,33 +257,24 @@ class ProductionExperiment:
         rng: np.random.Generator,
     ) -> dict[str, NDArray[np.float64]]:
         """The transforms of every drafted position that was reached."""
-        counts = np.array(self.num_draft_tokens)
+        counts, drafts = np.array(self.num_draft_tokens), batch.draft_token_ids.cpu().numpy()
         request = np.repeat(np.arange(self.batch_size), counts)
         position = np.arange(distribution_ids.size) - np.repeat(np.cumsum(counts) - counts, counts)
         num_emitted = (tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1)[request]
         reached, accepted = position < num_emitted, position + 1 < num_emitted
-        emitted = tokens[request, position]
-
-        def transforms(
-            distributions: PitDistributions, where: NDArray[np.bool_], left_out: NDArray[np.int32] | None = None
-        ) -> NDArray[np.float64]:
-            without = None if left_out is None else left_out[where]
-            return distributions.transform(
-                distribution_ids[where], emitted[where], rng.random(int(where.sum())), without
+        emitted, found = tokens[request, position], {}
+        for order, distributions in self.pool.emitted.items():
+            uniforms = rng.random(int(reached.sum()))
+            found[f"S9 emitted token by {order}"] = distributions.transform(
+                distribution_ids[reached], emitted[reached], uniforms
             )
-
-        found = {
-            f"S9 emitted token by {order}": transforms(distributions, reached)
-            for order, distributions in self.pool.emitted.items()
-        }
-        if self.verification is Verification.TOKEN:
-            recovered, drafts = reached & ~accepted, batch.draft_token_ids.cpu().numpy()
-            left_out = drafts if self.pool.one_hot else None
-            found |= {
-                f"S9 recovered token by {order}": transforms(distributions, recovered, left_out)
-                for order, distributions in self.pool.recovered.items()
-            }
-            acceptance, uniforms = self.pool.acceptance[distribution_ids, drafts], rng.random(distribution_ids.size)
-            decided = np.where(accepted, uniforms * acceptance, acceptance + uniforms * (1 - acceptance))
-            found["S9 acceptance"] = np.minimum(decided[reached], np.nextafter(1.0, 0.0))
+        rejected = reached & ~accepted
+        for order, distributions in self.pool.recovered.items():
+            left_out = drafts[rejected] if self.pool.one_hot else None
+            uniforms = rng.random(int(rejected.sum()))
+            transform = distributions.transform(distribution_ids[rejected], emitted[rejected], uniforms, left_out)
+            found[f"S9 recovered token by {order}"] = transform
+        acceptance, uniforms = self.pool.acceptance[distribution_ids, drafts], rng.random(distribution_ids.size)
+        decided = np.where(accepted, uniforms * acceptance, acceptance + uniforms * (1 - acceptance))
+        found["S9 acceptance"] = np.minimum(decided[reached], np.nextafter(1.0, 0.0))
         return found

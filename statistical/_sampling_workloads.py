@@ -1,16 +1,15 @@
 """What the statistical checks of the sampling contract draw from, and the tables that they fill.
 
-* Small distributions: eight tokens, requests with parameters of their own side by side. Every support is settled: no
-  right sampler can disagree about it (`oracles.supports`), so the distribution is exact. Tokens are counted one by one,
-  and in pairs.
+* Small distributions: eight tokens, requests with different parameters side by side. Every support is settled: no
+  correct sampler can disagree about it (`oracles.supports`), so the distribution is exact. Tokens are counted one by
+  one, and in pairs.
 * Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
 * Drafts: the same under the distribution that the drafter *returned*, whatever mask it used.
 
-Distributions of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ, and are right.
+Distributions of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ legitimately.
 
-A request never asks for a filter that the sampler does not support: it goes without, and its tokens are counted under
-the distribution that is left (`supported_kinds`). So a sampler without filters is still judged by the softmax of its
-logits.
+A request never uses a filter that the sampler does not support. It goes without, and its tokens are counted under the
+distribution that is left (`supported_kinds`). So a sampler without filters is judged by the softmax of its logits.
 """
 
 from __future__ import annotations
@@ -27,18 +26,16 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
-from fairdraw.statistical._count_tables import count_codes, joint_codes
-from fairdraw.statistical._pit import Order, PitCells, randomised_pit, starting_mass
+from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes, sum_counts
+from fairdraw.statistical._noise import exponentials, noise_kind
+from fairdraw.statistical._pit import Order, PitCells, randomised_pit
 from fairdraw.statistical._production import PitDistributions
-from fairdraw.statistical._watching import NUM_LOOKS
-from fairdraw.statistical._workloads import SamplingPlan, Setting, WatchedTable, Workload, noise_kinds
+from fairdraw.statistical._workloads import NUM_LOOKS, SamplingPlan, Setting, Workload, checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from numpy.typing import NDArray
-
-    Counts = Mapping[str, NDArray[np.int64]]
 
 __all__ = ["KINDS", "STRIDES", "Kind", "drafts", "production", "small_distributions", "supported_kinds"]
 
@@ -73,39 +70,27 @@ KINDS = (
 def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) -> tuple[Kind, ...]:
     """The kinds, as many and in their order, none with a filter that is not in `supported`.
 
-    A kind that loses filters gets the name of what is left: its table is judged by the check of that. Several filters
+    A kind that loses filters is renamed after what is left, so that the check of that judges its table. Several filters
     that are left together are still all filters of the sampler.
     """
     return tuple(_supported(kind, supported) for kind in kinds)
 
 
 def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
-    asked = [name for name in _FILTERS if getattr(kind, name) is not None]
-    left = [_FILTERS[name] for name in asked if _FILTERS[name] in supported]
-    if len(left) == len(asked):
+    used = [name for name in _FILTERS if getattr(kind, name) is not None]
+    lost = [name for name in used if _FILTERS[name] not in supported]
+    if not lost:
         return kind
-    name = (
-        kind.name
-        if len(left) > 1
-        else f"{_described(left, kind.temperature)}, instead of {kind.name.removeprefix('with ')}"
-    )
-    return replace(
-        kind,
-        name=name,
-        top_k=kind.top_k if Capability.TOP_K in supported else None,
-        top_p=kind.top_p if Capability.TOP_P in supported else None,
-        min_p=kind.min_p if Capability.MIN_P in supported else None,
-    )
-
-
-def _described(filters: Sequence[Capability], temperature: float) -> str:
-    """At most one filter and a temperature, as the name of a kind begins."""
-    words = [f"with {one}" for one in filters] + [f"at temperature {temperature:g}"] * (temperature != 1)
-    return " ".join(words) or "plain"
+    left = [f"with {_FILTERS[name]}" for name in used if name not in lost]
+    words = left + [f"at temperature {kind.temperature:g}"] * (kind.temperature != 1)
+    renamed = f"{' '.join(words) or 'plain'}, instead of {kind.name.removeprefix('with ')}"
+    name = kind.name if len(left) > 1 else renamed
+    without: dict[str, Any] = dict.fromkeys(lost)  # Any: keyword arguments
+    return replace(kind, name=name, **without)
 
 
 _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
-"""Ids are not in order of probability; one token cannot come."""
+"""Ids are not in order of probability; one token is impossible."""
 
 STRIDES = (1, 4, 32)
 """Distances of pairs of rows, in cycles of kinds: 8, 32 and 256 rows; neighbours are the first and the last kind."""
@@ -132,33 +117,31 @@ def _batch(kinds: list[Kind], logits: NDArray[np.float32], positions: NDArray[np
 
 def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, request_seeds: bool = False) -> SamplingNoise:
     """Noise of a kind that the sampler takes: its own random numbers first."""
-    if noise_kinds(sampler)[0] is Capability.SEEDED_NOISE:
+    if noise_kind(sampler) is Capability.SEEDED_NOISE:
         own = {i: derive_seed("own", seed, i) for i in range(batch.batch_size)} if request_seeds else {}
         return SeededNoise(derive_seed("noise", seed), own)
     rng = np.random.default_rng(derive_seed("noise", seed))
-    exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
-    tiny = np.finfo(np.float32).tiny
-    return RaceNoise(torch.from_numpy(np.maximum(exponentials, tiny)).to(batch.device))
+    return RaceNoise(exponentials(rng, batch.batch_size, batch.vocab_size).to(batch.device))
 
 
-def _distribution(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
+def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
     """The exact distribution of a settled row."""
     support = support_of(Request(batch, row), filters)
     assert support is not None
     return support.distribution()
 
 
-def _looks(num_draws: int, per_call: int) -> tuple[int, int]:
-    """Number of looks and calls per look, so that no more than `num_draws` are drawn; an even number of calls."""
-    per_look = 2 * max(1, num_draws // (2 * per_call * NUM_LOOKS))
-    return max(1, num_draws // (per_call * per_look)), per_look
+def _even_checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
+    """As `checkpoints`, with an even number of calls, because calls are compared in pairs."""
+    num_looks, num_pairs = checkpoints(num_draws, 2 * per_call)
+    return max(1, num_looks), 2 * num_pairs
 
 
 def small_distributions(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
     """Every kind of request at a vocabulary of eight tokens.
 
     Args:
-        request_seeds: Every request of every call has a seed of its own.
+        request_seeds: Every request of every call has a per-request seed.
     """
 
     def prepare(setting: Setting) -> SamplingPlan:
@@ -166,7 +149,7 @@ def small_distributions(share: float, slow_share: float, *, request_seeds: bool 
         cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(cycle))).bit_length() - 1))
         kinds = list(cycle) * cycles
         logits = np.tile(_small_row(), (len(kinds), 1))
-        num_looks, num_calls = _looks(num_draws, len(kinds))
+        num_looks, num_calls = _even_checkpoints(num_draws, len(kinds))
         strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
@@ -177,7 +160,7 @@ def small_distributions(share: float, slow_share: float, *, request_seeds: bool 
                 drawn.append(sample_tokens(sampler, batch, noise).tokens)
             return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), cycle, strides)
 
-        tables = _small_tables(cycle, num_looks * num_calls * cycles, strides, setting.filters)
+        tables = _small_tables(cycle, num_calls * cycles, strides, setting.filters)
         return SamplingPlan(tables, count, num_looks, num_calls * len(kinds))
 
     name = "sampling: requests with seeds" if request_seeds else "sampling: small distributions"
@@ -189,28 +172,25 @@ def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
 
-def _small_tables(
-    cycle: Sequence[Kind], rows: int, strides: list[int], filters: FilterPolicy
-) -> dict[str, WatchedTable]:
+def _small_tables(cycle: Sequence[Kind], rows: int, strides: list[int], filters: FilterPolicy) -> dict[str, Table]:
     """T1: tokens of each kind; T2: pairs of rows of a call; T3: one row in two calls.
 
     Args:
-        rows: Of each kind, over all looks.
+        rows: Of each kind, per checkpoint.
     """
     batch = _batch(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
-    distributions = [_distribution(batch, kind, filters) for kind in range(len(cycle))]
-    neighbours, same = (
-        np.outer(distribution, distributions[0]).ravel() for distribution in (distributions[1], distributions[0])
-    )
-    tables = {
-        f"T1 {kind.name}": WatchedTable(distribution, rows, distribution > 0, label="token {}".format)
-        for kind, distribution in zip(cycle, distributions, strict=True)
+    probs = [_exact_probs(batch, kind, filters) for kind in range(len(cycle))]
+    neighbours, same = (np.outer(one, probs[0]).ravel() for one in (probs[1], probs[0]))
+    pairs = Table(same, num_draws=rows // 2)
+    return {
+        **{
+            f"T1 {kind.name}": Table(one, label="token {}".format, num_draws=rows)
+            for kind, one in zip(cycle, probs, strict=True)
+        },
+        "T2 neighbours": Table(neighbours, num_draws=rows),
+        **{f"T2 rows {stride * len(cycle)} apart": pairs for stride in strides},
+        "T3 consecutive calls": pairs,
     }
-    tables["T2 neighbours"] = WatchedTable(neighbours, rows, neighbours > 0)
-    for stride in strides:
-        tables[f"T2 rows {stride * len(cycle)} apart"] = WatchedTable(same, rows // 2, same > 0)
-    tables["T3 consecutive calls"] = WatchedTable(same, rows // 2, same > 0)
-    return tables
 
 
 def _count_small(
@@ -247,7 +227,7 @@ _PRODUCTION_KINDS = (
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """Rows of logits, what their requests ask for, and their distributions ready for look-up."""
+    """Rows of logits, the parameters of their requests, and their distributions ready for look-up."""
 
     logits: NDArray[np.float32]  # [num_distributions, vocab_size] float32
     kinds: tuple[Kind, ...]
@@ -259,7 +239,7 @@ class _Pool:
 
 @lru_cache(maxsize=2)
 def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
-    """Normal logits at scales 1 to 6; every fourth distribution forbids half of the vocabulary."""
+    """Normal logits at scales 1 to 6; every fourth row forbids half of the vocabulary."""
     vocab_size = _VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
     rng = np.random.default_rng(derive_seed("sampling pool", vocab_size, _NUM_DISTRIBUTIONS))
     logits = rng.normal(size=(_NUM_DISTRIBUTIONS, vocab_size)) * np.geomspace(1, 6, _NUM_DISTRIBUTIONS)[:, None]
@@ -268,12 +248,10 @@ def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
     stored, kinds = logits.astype(np.float32), cycle * (_NUM_DISTRIBUTIONS // len(cycle))
     batch = _batch(list(kinds), stored, np.zeros(_NUM_DISTRIBUTIONS, np.int64), "cpu")
     supports = [support_of(Request(batch, i), filters) for i in range(_NUM_DISTRIBUTIONS)]
-    # Less than 1e-6 of all draws hang on a token about which rounding decides: both answers are the distribution.
+    # Less than 1e-6 of all draws depend on a token that rounding keeps or drops: either is correct.
     probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
     probs /= probs.sum(axis=1, keepdims=True)
-    return _Pool(
-        stored, kinds, {order: PitDistributions(probs, starting_mass(probs, order), probs > 0) for order in Order}
-    )
+    return _Pool(stored, kinds, PitDistributions.by_order(probs, probs > 0))
 
 
 def production(share: float, slow_share: float) -> Workload:
@@ -281,25 +259,21 @@ def production(share: float, slow_share: float) -> Workload:
 
     def prepare(setting: Setting) -> SamplingPlan:
         pool, cells, batch_size = _pool(setting.filters, setting.supported), PitCells(), 16
-        num_looks, num_calls = _looks(setting.num_draws, batch_size)
-        tables = {
-            f"T4 token by {order}": WatchedTable(cells.probs, num_looks * num_calls * batch_size, label=cells.label)
-            for order in Order
-        }
+        num_looks, num_calls = _even_checkpoints(setting.num_draws, batch_size)
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            rng = np.random.default_rng(derive_seed("distributions", seed))
-            values: dict[Order, list[NDArray[np.float64]]] = {order: [] for order in Order}
+            rng, parts = np.random.default_rng(derive_seed("distributions", seed)), []
             for call in range(num_calls):
                 distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, batch_size)
                 batch = pool.batch(distribution_ids, np.full(batch_size, call, dtype=np.int64), setting.device)
-                tokens = sample_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call))).tokens
+                noise = _noise(sampler, batch, derive_seed("call", seed, call))
+                tokens = sample_tokens(sampler, batch, noise).tokens.astype(np.int32)
                 for order, distributions in pool.distributions.items():
-                    values[order].append(
-                        distributions.transform(distribution_ids, tokens.astype(np.int32), rng.random(batch_size))
-                    )
-            return {f"T4 token by {order}": cells.count(np.concatenate(found)) for order, found in values.items()}
+                    transform = distributions.transform(distribution_ids, tokens, rng.random(batch_size))
+                    parts.append({f"T4 token by {order}": cells.count(transform)})
+            return sum_counts(parts)
 
+        tables = {f"T4 token by {order}": cells.table(num_calls * batch_size) for order in Order}
         return SamplingPlan(tables, count, num_looks, num_calls * batch_size)
 
     adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
@@ -320,25 +294,23 @@ def drafts(share: float, slow_share: float) -> Workload:
 
     def prepare(setting: Setting) -> SamplingPlan:
         cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (4 * NUM_LOOKS)))
-        num_looks, num_calls = _looks(setting.num_draws, batch_size)
+        num_looks, num_calls = _even_checkpoints(setting.num_draws, batch_size)
         cycle = supported_kinds(_DRAFT_KINDS, setting.supported)
-        most = num_looks * num_calls * batch_size
-        tables = {f"T5 draft by {order}": WatchedTable(cells.probs, most, label=cells.label) for order in Order}
+        kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
-            rng = np.random.default_rng(derive_seed("rows", seed))
-            counts = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in tables.items()}
+            rng, parts = np.random.default_rng(derive_seed("rows", seed)), []
             for call in range(num_calls):
                 logits = (2 * rng.normal(size=(batch_size, _DRAFT_VOCAB_SIZE))).astype(np.float32)
-                kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
                 batch = _batch(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
                 seen = draft_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call)))
-                assert seen.draft_probs is not None  # draft_tokens checked the answer
+                assert seen.draft_probs is not None  # draft_tokens checked the output
                 for order in Order:
                     transform = randomised_pit(seen.draft_probs, seen.tokens, rng.random(batch_size), order)
-                    counts[f"T5 draft by {order}"] += cells.count(transform)
-            return counts
+                    parts.append({f"T5 draft by {order}": cells.count(transform)})
+            return sum_counts(parts)
 
+        tables = {f"T5 draft by {order}": cells.table(num_calls * batch_size) for order in Order}
         return SamplingPlan(tables, count, num_looks, num_calls * batch_size)
 
     return Workload("sampling: drafts", "drafts", share, slow_share, prepare, _FILTER_WORDS)

@@ -1,14 +1,14 @@
-"""Distributions that need a billion draws: counts are sums, so several processes, and several GPUs, count together.
+"""A billion draws: counts are sums, so several processes, and several GPUs, count together.
 
     torchrun --nproc-per-node 8 -m fairdraw.statistical._sharding --sampler rejection/torch --draws 1e9 --out
     distribution.json
 
-The draws are cut into shards, numbered and seeded without regard to who draws them; process `r` of `n` takes the shards
-`r, r + n, ...`. One all-reduce adds the count tables (NCCL between GPUs, gloo between CPUs), and process 0 decides.
+The draws are cut into shards, numbered and seeded independently of the number of processes; process `r` of `n` takes
+the shards `r, r + n, ...`. One all-reduce adds the counts (NCCL between GPUs, gloo between CPUs); process 0 decides.
 **The counts, and so the verdict, are the same for every number of processes.** A single process needs no torchrun.
 
-There is one look, after all draws: the sample size is fixed, so the chi-square p-values beside the e-values are uniform
-under the null distribution, too.
+There is one checkpoint, after all draws: the sample size is fixed, so the chi-square p-values beside the e-values are
+uniform under the null, too.
 
 Limits:
     Rows are counted on the CPU of each process: 0.4 microseconds per row beside an H200, sampler included, with
@@ -33,50 +33,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw.protocols import Capability, SeededNoise
 from fairdraw.statistical._configurations import CONFIGURATIONS
-from fairdraw.statistical._count_tables import merge_counts
-from fairdraw.statistical._decision import SequentialCheck, Verdict
-from fairdraw.statistical._design import SamplePlan, finest_plan
+from fairdraw.statistical._count_tables import Counts, Table, sum_counts
+from fairdraw.statistical._decision import Decision, Verdict, decide
+from fairdraw.statistical._design import SamplePlan, plan_tables
 from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from numpy.typing import NDArray
+    from fairdraw.protocols import RejectionSampler
 
-    from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
-    from fairdraw.statistical._decision import Decision
-    from fairdraw.statistical._watching import Draw
-
-__all__ = ["Shards", "World", "count_shards", "decide", "drawing_from", "main"]
+__all__ = ["Shards", "all_reduce", "main"]
 
 CALLS_PER_SHARD = 8
 """Even, because calls are compared in pairs."""
 
 EXIT_CODES = {Verdict.PASS: 0, Verdict.FAIL: 1, Verdict.INCONCLUSIVE: 3}
-"""As `fairdraw check`: what shows nothing is not green. 2 is a caller's mistake."""
-
-
-@dataclass(frozen=True)
-class World:
-    """This process among its siblings, as torchrun's environment says."""
-
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-
-    @classmethod
-    def of_environment(cls) -> World:
-        """What torchrun set; one process alone if it did not start this one."""
-        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-        return cls(*(int(os.environ.get(name, default)) for name, default in zip(names, (0, 1, 0), strict=True)))
+"""As `fairdraw check`: an inconclusive run is not green. 2 is a caller's mistake."""
 
 
 @dataclass(frozen=True)
 class Shards:
-    """An experiment, cut into parts that anybody can draw.
+    """An experiment, cut into parts that any process can draw.
 
     Args:
         num_shards: Of `CALLS_PER_SHARD` calls each.
@@ -93,65 +73,43 @@ class Shards:
         Raises:
             ValueError: If they do not fill one.
         """
-        num_shards = int(num_draws) // (CALLS_PER_SHARD * experiment.batch_size)
-        if num_shards < 1:
-            least = CALLS_PER_SHARD * experiment.batch_size
+        least = CALLS_PER_SHARD * experiment.batch_size
+        if num_draws < least:
             raise refuse("Shards.of", f"num_draws={num_draws:g}", f"it must be at least {least}", "Draw more.")
-        return cls(experiment, num_shards, seed)
+        return cls(experiment, int(num_draws) // least, seed)
 
     @property
     def num_draws(self) -> int:
         """Rows of all shards."""
         return self.num_shards * CALLS_PER_SHARD * self.experiment.batch_size
 
-    def own(self, world: World) -> range:
-        """The shards of one process."""
-        return range(world.rank, self.num_shards, world.size)
+    @property
+    def tables(self) -> dict[str, Table]:
+        """What is counted, with the draws of all shards."""
+        return self.experiment.tables(self.num_shards * CALLS_PER_SHARD)
+
+    def count(self, sampler: RejectionSampler, rank: int = 0, num_processes: int = 1) -> Counts:
+        """The count tables of the shards of one process; zeros if it has none.
+
+        Randomness:
+            Shard `s` follows from `derive_seed("shard", seed, s)` alone.
+        """
+        nothing = {name: np.zeros(table.probs.size + 1, dtype=np.int64) for name, table in self.tables.items()}
+        seeds = (derive_seed("shard", self.seed, shard) for shard in range(rank, self.num_shards, num_processes))
+        return sum_counts([nothing, *(self.experiment.count(sampler, CALLS_PER_SHARD, seed) for seed in seeds)])
+
+    def decide(self, counts: Counts, false_fail_rate: float) -> tuple[Decision, dict[str, float]]:
+        """The verdict from the counts of all shards, and per table the total-variation distance that they can show.
+
+        Error rates:
+            See `decision.decide`; the distances belong to a false-pass rate of 1e-3.
+        """
+        plans = plan_tables(self.tables, 1, false_fail_rate)
+        seen = {name: plan.discrepancy for name, plan in plans.items() if isinstance(plan, SamplePlan)}
+        return decide(self.tables, plans, [counts], false_fail_rate), seen
 
 
-def count_shards(shards: Shards, draw: Draw, world: World) -> dict[str, NDArray[np.int64]]:
-    """The count tables of this process's shards; zeros if it has none.
-
-    Randomness:
-        Shard `s` follows from `derive_seed("shard", seed, s)` alone.
-    """
-    experiment = shards.experiment
-    totals = {table.name: np.zeros(table.distribution.probs.size + 1, dtype=np.int64) for table in experiment.tables}
-    for shard in shards.own(world):
-        sample = experiment.draw(draw, CALLS_PER_SHARD, derive_seed("shard", shards.seed, shard))
-        for name, counts in experiment.count(sample).items():
-            totals[name] = merge_counts([totals[name], counts])
-    return totals
-
-
-def decide(
-    shards: Shards, counts: Mapping[str, NDArray[np.int64]], false_fail_rate: float
-) -> tuple[Decision, dict[str, float]]:
-    """The verdict from the counts of all shards, and per table the total-variation distance that they can show.
-
-    Error rates:
-        See `SequentialCheck`; the distances belong to a false-pass rate of 1e-3.
-    """
-    experiment = shards.experiment
-    plans = {
-        table.name: finest_plan(
-            table.distribution.probs,
-            false_fail_rate=false_fail_rate / len(experiment.tables),
-            max_num_draws=shards.num_draws // len(experiment.configuration.requests),
-            event_prob=table.distribution.event_prob / table.distribution.rows_per_observation,
-            possible=table.distribution.possible,
-        )
-        for table in experiment.tables
-    }
-    check = SequentialCheck(
-        plans, false_fail_rate, {table.name: table.distribution.label for table in experiment.tables}
-    )
-    check.look({name: counts[name] for name in check.planned})
-    seen = {name: plan.discrepancy for name, plan in plans.items() if isinstance(plan, SamplePlan)}
-    return check.decide(), seen
-
-
-def all_reduce(counts: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+def all_reduce(counts: Counts) -> Counts:
     """The sum of the tables over all processes of the initialised group, in one message."""
     import torch
     import torch.distributed as dist
@@ -164,46 +122,29 @@ def all_reduce(counts: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.
     return dict(zip(names, np.split(flat.cpu().numpy(), ends), strict=True))
 
 
-def drawing_from(sampler: RejectionSampler) -> Draw:
-    """The sampler on noise of its own, seeded call by call.
-
-    Raises:
-        ValueError: If it does not take seeded noise.
-    """
-    from fairdraw._core.harness import emit
-
-    reason = sampler.capabilities.why_unsupported((Capability.SEEDED_NOISE,))
-    if reason is not None:
-        raise refuse("drawing_from", f"sampler={sampler.name}", "it must take seeds", f"But {reason}.")
-
-    def draw(batch: SpecDecodeBatch, seed: int) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
-        return emit(sampler, batch, SeededNoise(seed)).tokens
-
-    return draw
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Count this process's shards; as process 0, decide, print and write the record."""
     options = _parser().parse_args(arguments)
-    world = World.of_environment()
-    with _group(world):
+    # Set by torchrun; a process that it did not start is alone.
+    rank, num_processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    with _group(num_processes):
         # By name, not by an import statement: no layer of the suite depends on the adapters.
         sampler = importlib.import_module("fairdraw._adapters").load(options.sampler)
         configuration = {found.name: found for found in CONFIGURATIONS}[options.configuration]
-        experiment = Experiment(configuration, batch_size=options.batch_size, device=sampler.device)
-        shards = Shards.of(experiment, options.draws, options.seed)
+        shards = Shards.of(Experiment(configuration, options.batch_size, sampler.device), options.draws, options.seed)
         started = time.perf_counter()
-        counts = count_shards(shards, drawing_from(sampler), world)
-        if world.size > 1:
+        counts = shards.count(sampler, rank, num_processes)
+        if num_processes > 1:
             counts = all_reduce(counts)
         seconds = time.perf_counter() - started
-    if world.rank != 0:
+    if rank != 0:
         return 0
-    decision, seen = decide(shards, counts, options.false_fail_rate)
-    record = _record(options, sampler, world, shards, decision) | {"sees": seen, "seconds": round(seconds, 3)}
+    decision, seen = shards.decide(counts, options.false_fail_rate)
+    record = _record(options, sampler, num_processes, shards.num_draws, decision)
+    record |= {"sees": seen, "seconds": round(seconds, 3)}
     if options.out is not None:
         options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(_told(record, decision))
+    print(_summary(record, decision))
     return EXIT_CODES[decision.verdict]
 
 
@@ -221,14 +162,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextlib.contextmanager
-def _group(world: World) -> Iterator[None]:
+def _group(num_processes: int) -> Iterator[None]:
     """The process group while it is needed: NCCL if there are GPUs, gloo otherwise; none for one process."""
     import torch
     import torch.distributed as dist
 
     if torch.cuda.is_available():
-        torch.cuda.set_device(world.local_rank)
-    if world.size == 1:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if num_processes == 1:
         yield
         return
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
@@ -239,18 +180,18 @@ def _group(world: World) -> Iterator[None]:
 
 
 def _record(
-    options: argparse.Namespace, sampler: RejectionSampler, world: World, shards: Shards, decision: Decision
+    options: argparse.Namespace, sampler: RejectionSampler, num_processes: int, num_draws: int, decision: Decision
 ) -> dict[str, Any]:  # Any: JSON
-    """Everything that a reader needs to believe the verdict, and to repeat it."""
+    """Everything that a reader needs to judge the verdict, and to repeat it."""
     import torch
 
     return {
         "sampler": sampler.name,
         "device": torch.cuda.get_device_name() if sampler.device.startswith("cuda") else sampler.device,
-        "processes": world.size,
+        "processes": num_processes,
         "configuration": options.configuration,
         "batch_size": options.batch_size,
-        "draws": shards.num_draws,
+        "draws": num_draws,
         "seed": options.seed,
         "false_fail_rate": options.false_fail_rate,
         "verdict": str(decision.verdict),
@@ -262,7 +203,7 @@ def _record(
     }
 
 
-def _told(record: Mapping[str, Any], decision: Decision) -> str:  # Any: JSON
+def _summary(record: dict[str, Any], decision: Decision) -> str:  # Any: JSON
     """The verdict, and a line per table."""
     rate = record["draws"] / record["seconds"]
     head = (

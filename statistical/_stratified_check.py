@@ -1,12 +1,12 @@
 """Checks by stratified noise: shares of strata instead of samples, for samplers that take the caller's numbers.
 
-If a sampler is so slow that a few thousand draws are all it gets, sampling sees a total-variation distance of a tenth.
-Asked with stratified numbers (`stratified`), the same draws pin down each acceptance probability, and each race between
-two tokens, to a stratum: a fault of two percent stands out.
+If a sampler is so slow that it gets only a few thousand draws, sampling sees a total-variation distance of a tenth.
+With stratified numbers (`stratified`) the same draws determine each acceptance probability, and each race between two
+tokens, to a stratum: a fault of two percent stands out.
 
 Error rates:
     Nothing is random, so there is neither a false-fail rate nor an e-value, and these checks take no share of the run's
-    alpha. With `n` strata a right sampler's share is within `0.5 / n` (and float32 rounding, which is added) of its
+    alpha. With `n` strata a correct sampler's share is within `0.5 / n` (and float32 rounding, which is added) of its
     probability, always; outside it the check fails. A probability that is off by more than `1 / n` is always seen, one
     that is off by less than half of that never.
 """
@@ -26,7 +26,7 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconcl
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
 from fairdraw.statistical._distributions import ROUNDING
-from fairdraw.statistical._stratified import Questions, explained_acceptance, explained_residual
+from fairdraw.statistical._stratified import Questions
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import DistributionCase
@@ -38,7 +38,7 @@ _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""
 
 _DRAWS_PER_STRATUM = 60
-"""Of a profile's draws: a check asks about so many questions, each once per stratum."""
+"""Of a profile's draws: a check has about so many questions, each of one draw per stratum."""
 
 _NUM_BEST = 2
 """Strata of a race that the opponent must never win: if it does not with its best numbers, it does with none."""
@@ -46,11 +46,11 @@ _NUM_BEST = 2
 
 @dataclass(frozen=True)
 class Share:
-    """The share of strata with an answer, and the probability that it measures.
+    """A share of strata, and the probability that it measures.
 
     Args:
-        what: The question, for reports.
-        bound: How far a right sampler's share may be from the probability.
+        what: The event, for reports.
+        bound: How far a correct sampler's share may be from the probability.
     """
 
     what: str
@@ -70,7 +70,7 @@ Asking = Callable[[Questions], Iterator[Share]]
 def acceptance_shares(questions: Questions) -> Iterator[Share]:
     """The share of accepted strata for every draft token of every position."""
     for position, proposal in enumerate(questions.request.exact_draft_probs()):
-        acceptance = explained_acceptance(questions.request, position)
+        acceptance = questions.request.acceptance(position)
         for draft in np.flatnonzero(proposal).tolist():
             observed = questions.accepted_share(position, draft)
             what = f"draft token {draft} at position {position} is accepted"
@@ -78,11 +78,11 @@ def acceptance_shares(questions: Questions) -> Iterator[Share]:
 
 
 def race_shares(questions: Questions) -> Iterator[Share]:
-    """The share of strata that each token of the vocabulary wins against the favourite, after each refused draft."""
+    """The share of strata that each token of the vocabulary wins against the favourite, after each rejected draft."""
     for position, proposal in enumerate(questions.request.exact_draft_probs()):
-        acceptance = explained_acceptance(questions.request, position)
+        acceptance = questions.request.acceptance(position)
         for draft in np.flatnonzero((proposal > 0) & (acceptance < 1 - ROUNDING)).tolist():
-            weights = explained_residual(questions.request, position, draft)
+            weights = questions.request.residual(position, draft)
             favourite = int(weights.argmax())
             for opponent in np.flatnonzero(np.arange(weights.size) != favourite).tolist():
                 num_best = None if weights[opponent] > 0 else _NUM_BEST
@@ -95,7 +95,7 @@ def race_shares(questions: Questions) -> Iterator[Share]:
 
 @dataclass(frozen=True)
 class StratifiedCheck(DrawnQuestion):
-    """A promise about probabilities, put to a configuration of one request with stratified noise."""
+    """A check of the probabilities of one request, with stratified noise."""
 
     configuration: Configuration
     shares: Asking
@@ -114,19 +114,19 @@ class StratifiedCheck(DrawnQuestion):
         reference: RejectionSampler | None = None,
         out_of_time: OutOfTime = lambda: False,
     ) -> int:
-        """Ask every question; each has one answer, so nothing is repeated.
+        """Measure every share once.
 
         Args:
             seed, reference: Not used; every check takes them.
-            out_of_time: Asked before each question; a question is one call of the sampler.
+            out_of_time: Called before each question; a question is one call of the sampler.
 
         Returns:
             The number of draws.
 
         Raises:
             CapabilityUnsupported: If the sampler does not support what the check needs.
-            CheckFailure: If a share is further from its probability than strata allow. The exception carries what
-                replays it as `case`.
+            CheckFailure: If a share is further from its probability than strata allow. The exception carries the case
+                that replays it as `case`.
             Inconclusive: If the profile has too few draws, or time is out and no share that is known is off.
 
         Error rates:
@@ -186,7 +186,7 @@ _NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
 def _check(
     code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str, stage: Stage
 ) -> StratifiedCheck:
-    # Acceptance asks for less than the race does: given uniforms accept up to some number (REJ321, REJ322), no more.
+    # Acceptance needs less than the race: a draft is accepted for all uniforms below some number (REJ321, REJ322).
     needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
     return StratifiedCheck(
         code, title, inspect.cleandoc(meaning), "rejection", "statistical", needs, configuration, shares, stage=stage
@@ -202,7 +202,7 @@ STRATIFIED_CHECKS = (
         acceptance_shares,
         """With evenly spaced uniforms, each draft token is accepted in a share `min(1, target / draft)` of them.
 
-        Look at the ratio: a factor, a rounded distribution, a temperature that is off by some percent.
+        Look at the ratio: a factor, rounded probabilities, a temperature that is off by some percent.
         """,
         stage=Stage.ACCEPTANCE,
     ),
@@ -243,4 +243,4 @@ STRATIFIED_CHECKS = (
         stage=Stage.RECOVERY,
     ),
 )
-"""What stratified noise can tell; the first two on dense drafts, the others on one-hot ones."""
+"""The first two on dense drafts, the others on one-hot ones."""

@@ -1,4 +1,4 @@
-"""Validation at the border of the suite; every message has the form `function: name=value, but rule. Remedy.`"""
+"""Input validation; every message has the form `function: name=value, but rule. Remedy.`"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["check_probs", "check_rate", "refuse"]
 
 # A float32 softmax over 151936 tokens misses 1 by less than 1e-6, a row rounded to bfloat16 by up to 2**-9.
-# Rows are normalised afterwards; anything that misses by more was never a distribution.
+# Rows are normalised afterwards; anything that misses by more is no distribution.
 _ROW_SUM_TOLERANCE = 2.0**-8
 
 
@@ -25,13 +25,11 @@ def check_probs(function: str, name: str, probs: ArrayLike) -> NDArray[np.float6
     """Rows of probabilities in float64, checked and normalised along the last axis.
 
     Raises:
-        ValueError: If there is no cell, or a row is negative, not finite, or does not sum to 1.
+        ValueError: If there is no cell, or an entry is negative, not finite, or does not sum to 1.
     """
     rows = np.asarray(probs, dtype=np.float64)
     if rows.ndim == 0 or rows.shape[-1] == 0:
-        raise refuse(
-            function, f"{name}.shape={list(rows.shape)}", "a distribution needs at least one cell", "Give it a width."
-        )
+        raise refuse(function, f"{name}.shape={list(rows.shape)}", "there must be a cell", "Give it a width.")
     if not np.isfinite(rows).all():
         raise refuse(function, f"{name} has NaN or inf", "probabilities must be finite", "Look at the logits.")
     if (rows < 0).any():

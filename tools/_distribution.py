@@ -1,4 +1,4 @@
-"""A hundred million draws of the compiled kernels against the distribution they should follow, per kind of draft."""
+"""A hundred million draws of the compiled kernels against their exact distribution, per kind of draft."""
 
 from __future__ import annotations
 

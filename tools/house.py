@@ -14,10 +14,13 @@ import statistics
 import tokenize
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("src/fairdraw", "sampler_impl", "strategies", "properties", "statistical", "perf_regression")

@@ -1,11 +1,12 @@
-"""How often does the statistical suite accuse a right sampler? Run all of it with 1,000 fresh seeds and count.
+"""How often do the statistical checks accuse a correct sampler? Run all of them with 1,000 fresh seeds and count.
 
     python tools/measure_false_alarms.py                     # statistical/records/false_alarms.json
     python tools/measure_false_alarms.py --runs 50 --out /tmp/small.json
 
-Every run is the whole suite on `torch`, the vectorised sampler, at a size that fits: `--draws` rows per distribution,
-and as many decoded tokens and production positions. Sequential decisions are made as in a real run, look after look.
-The p-values that are shown beside them must be uniform; Kolmogorov-Smirnov says so, table by table.
+Every run is the whole suite of the rejection contract on `torch`, the vectorised sampler, at a small size: `--draws`
+rows per configuration, and as many decoded tokens and production positions. Checks decide as in a real run, checkpoint
+after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
+whether they are, table by table.
 """
 
 from __future__ import annotations
@@ -24,28 +25,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from provenance import ROOT, commit, machine
+from scipy.stats import kstest
 
 from fairdraw import _adapters as adapters
 from fairdraw._core.checks import Profile
 from fairdraw._core.seeds import derive_seed
-from fairdraw.statistical._decision import SequentialCheck, Verdict
+from fairdraw.statistical._decision import Verdict
 from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
-from fairdraw.statistical._pit import uniformity_p_value
-from fairdraw.statistical._watching import watch
-from fairdraw.statistical._workloads import shared_counts
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 
 if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
-    from fairdraw.statistical._decision import Decision
 
 UNIFORMITY_RATE = 1e-3
-"""Probability that all tables together look not uniform though they are."""
+"""Probability that the p-values of some table look not uniform although they are."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run of the whole suite.
+    """One run of all checks.
 
     Args:
         alarms: Codes of the checks that failed.
@@ -61,9 +59,9 @@ class Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Count the false alarms of the statistical suite.")
+    parser = argparse.ArgumentParser(description="Count the false alarms of the statistical checks.")
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--draws", type=int, default=2000, help="per distribution and run")
+    parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
@@ -88,10 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_suite(seed: int, draws: int) -> Run:
-    """Every check of the suite, decided as in a real run."""
+    """Every check, decided as in a real run."""
     torch.set_num_threads(1)
-    sampler = right_sampler()
-    decisions = {check.code: decide(check, sampler, draws, seed) for check in sized_checks()}
+    sampler, profile = correct_sampler(), Profile("false alarms", 0, 0, draws, draws)
+    decisions = {check.code: check.decide(sampler, profile, seed) for check in sized_checks()}
     tables = [table for decision in decisions.values() for table in decision.evidence]
     return Run(
         seed,
@@ -103,36 +101,22 @@ def run_suite(seed: int, draws: int) -> Run:
 
 
 @cache
-def right_sampler() -> RejectionSampler:
+def correct_sampler() -> RejectionSampler:
     return adapters.load("rejection/torch")
 
 
 @cache
 def sized_checks() -> tuple[DistributionCheck, ...]:
-    """The checks of the suite with production vocabularies at full size: at their usual share nothing would be seen."""
+    """The checks, with production vocabularies at full size: at their usual share nothing would be seen."""
     workloads = {check.workload for check in DISTRIBUTION_CHECKS}
     sized = {s: dataclasses.replace(s, share=1.0) if s.name == "production" else s for s in workloads}
     return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in DISTRIBUTION_CHECKS)
 
 
-def decide(check: DistributionCheck, sampler: RejectionSampler, draws: int, seed: int) -> Decision:
-    """What `check.run` decides, with its evidence."""
-    profile = Profile("false alarms", 0, 0, draws, draws)
-    sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, seed)
-    labels = {name: sampling_plan.tables[name].label for name in plans}
-    workload_seed = derive_seed("statistical", seed, check.workload.name)
-    return watch(
-        SequentialCheck(plans, check.share * false_fail_rate(seed), labels),
-        lambda look: shared_counts(sampler, sampling_plan, workload_seed, look),
-        num_looks=sampling_plan.num_looks,
-        out_of_time=lambda: False,
-    )
-
-
 def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
     """Alarms, what could not be decided, and whether p-values are uniform."""
     names = sorted(set.intersection(*(set(run.p_values) for run in runs)))
-    uniformity = {name: uniformity_p_value(np.array([run.p_values[name] for run in runs])) for name in names}
+    uniformity = {name: float(kstest([run.p_values[name] for run in runs], "uniform").pvalue) for name in names}
     worst = min(uniformity, key=uniformity.__getitem__)
     corrected = min(1.0, uniformity[worst] * len(uniformity))
     return {

@@ -1,11 +1,11 @@
-"""How many draws, and seconds, until the statistical suite sees each mutant? The table behind `docs/power.md`.
+"""How many draws, and seconds, until the statistical checks catch each mutant? The table behind `docs/power.md`.
 
     python tools/measure_power.py                            # statistical/records/power.json and docs/power.md
     python tools/measure_power.py --table-only               # docs/power.md from the record
 
-Every fault is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
-run's false-fail rate divided over all checks, the looks of a run. A fault that a check does not see within the budget
-is listed as such. Right samplers that look odd are judged by all checks; none may accuse them.
+Every mutant is judged by the checks that have to catch it, as `fairdraw check` would judge it: the release's seed, the
+run's false-fail rate divided over all checks, the checkpoints of a run. A mutant that a check does not catch within the
+budget is listed as such. Correct samplers that look odd are judged by all checks; none may accuse them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._odd_distributions import ODD_DISTRIBUTIONS
-from fairdraw._mutants._stratified_distributions import STRATIFIED_MUTANTS
-from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
+from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS, STRATIFIED_MUTANTS
 from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import FunctionSampler
 from fairdraw.statistical._design import SamplePlan
@@ -44,7 +43,7 @@ Trial = dict[str, Any]  # Any: JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Measure the power of the statistical suite.")
+    parser = argparse.ArgumentParser(description="Measure the power of the statistical checks.")
     parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
     parser.add_argument("--faults", nargs="*", help="names; all if not given")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "power.json")
@@ -55,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         faults = [m for m in DISTRIBUTION_MUTANTS if not options.faults or m.name in options.faults]
         record = measure(faults, [PROFILES[name] for name in options.profiles])
         largest_profile = max((PROFILES[name] for name in options.profiles), key=lambda profile: profile.draws)
-        record["odd"] = [in_peace(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
+        record["odd"] = [on_odd_sampler(sampler, largest_profile) for sampler in ODD_DISTRIBUTIONS]
         record["slow"] = [at_slow_budget(mutant, largest_profile) for mutant in STRATIFIED_MUTANTS]
         record["slow_draws"] = largest_profile.slow_draws
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -67,12 +66,12 @@ def main(arguments: list[str] | None = None) -> int:
     missed = [fault["name"] for fault in record["faults"] if not caught(fault, largest)]
     accused = [odd["name"] for odd in record["odd"] if odd["alarms"] or odd["inconclusive"]]
     print(f"{len(record['faults']) - len(missed)} of {len(record['faults'])} mutants caught: {options.table}")
-    print(f"{len(record['odd']) - len(accused)} of {len(record['odd'])} right samplers that look odd left in peace")
+    print(f"{len(record['odd']) - len(accused)} of {len(record['odd'])} odd but correct samplers pass")
     return 1 if missed or accused else 0
 
 
 def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]:  # Any: JSON
-    """Every fault under every check that has to catch it, profile by profile."""
+    """Every mutant under every check that has to catch it, profile by profile."""
     torch.set_num_threads(1)
     made_by = {"machine": machine(), "commit": commit()}
     checks = {check.code: check for check in CHECKS}
@@ -99,8 +98,8 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
     }
 
 
-def in_peace(sampler: RejectionSampler, profile: Profile) -> dict[str, Any]:  # Any: JSON
-    """A right sampler under every check that it is open to."""
+def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> dict[str, Any]:  # Any: JSON
+    """A correct sampler under every check that it supports."""
     started = time.process_time()
     records = [run_check(check, sampler, Session(profile=profile, crash_folder=None)) for check in CHECKS]
     by_status = {
@@ -115,7 +114,7 @@ def in_peace(sampler: RejectionSampler, profile: Profile) -> dict[str, Any]:  # 
 
 
 def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: JSON
-    """Which checks see a small fault with the draws that an interpreter gets: by stratified noise, and by sampling."""
+    """Which checks catch a small fault with the draws of an interpreter: by stratified noise, and by sampling."""
     planted = mutant.make()
     slow = dataclasses.replace(planted.capabilities, slow=True)
     paced = FunctionSampler(planted.name, planted.verify, planted.device, slow)
@@ -147,7 +146,7 @@ def attempt(check: DistributionCheck | StratifiedCheck, mutant: Mutant, profile:
 
 
 def sees(check: DistributionCheck | StratifiedCheck, sampler: RejectionSampler, profile: Profile) -> float | None:
-    """The distance that the check promises to see; sampling plans are prepared on the way, off the clock."""
+    """The distance that the check is designed to see. Preparing that is not on the clock."""
     if isinstance(check, StratifiedCheck):
         return 1 / check.num_strata(sampler, profile)
     sampling_plan, plans = check.sampling_plan(sampler, profile), check.plans(sampler, profile, DEFAULT_SEED)
@@ -158,7 +157,7 @@ def sees(check: DistributionCheck | StratifiedCheck, sampler: RejectionSampler, 
 
 
 def caught(fault: dict[str, Any], profile: str) -> bool:  # Any: JSON
-    """Whether the check that names the fault best saw it."""
+    """Whether the first check that the mutant names caught it."""
     first = fault["trials"][0]["check"]
     return any(t["caught"] for t in fault["trials"] if (t["profile"], t["check"]) == (profile, first))
 
@@ -168,17 +167,18 @@ def table(record: dict[str, Any]) -> str:  # Any: JSON
     profiles = list(record["profiles"])
     draws = " and ".join(f"{count:,} (`{name}`)" for name, count in record["profiles"].items())
     made = record["machine"]
-    head = f"""# What the statistical suite sees, and how soon
+    head = f"""# What the statistical checks catch, and how soon
 
 Made by `python tools/measure_power.py` from `statistical/records/power.json`; do not edit.
 
-Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for
-the whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per distribution, less for
+Each mutant was judged by the check that names it best, at a false-fail rate of {record["false_fail_rate"]:g} for the
+whole run of {record["checks"]} checks, with seed {record["seed"]}. Budgets are {draws} rows per configuration, less for
 production vocabularies (DIST4xx, where a draw is a drafted position) and decoded text (DIST5xx, a decoded token). A check
-looks at its counts up to 63 times, and no fault is seen before the first look: clear faults stand at the draws of one
-look (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing is random there, so
-they have no rate and no looks. Seconds are of one processor core, drawing included. *Distance* is the total-variation
-distance that the check reported when it failed, over the cells of its worst table (large at few draws: they add noise).
+evaluates its counts up to 63 times, and nothing is caught before the first checkpoint: clear faults need the draws of
+one checkpoint (8,192 for DIST101 in `ci`, a sixty-first of its budget). DIST6xx use stratified noise: nothing is random
+there, so they have no rate and no checkpoints. Seconds are those of one processor core, drawing included. *Distance* is
+the total-variation distance that the check reported when it failed, over the cells of its worst table (few draws add
+noise, which makes it larger).
 
 {made["processor"]}, one thread; Python {made["python"]}, torch {made["torch"]}, NumPy {made["numpy"]}; {made["date"]};
 commit `{record["commit"]}`.
@@ -186,7 +186,7 @@ commit `{record["commit"]}`.
 """
     columns = "".join(f" draws, `{name}` | seconds | distance |" for name in profiles)
     lines = [
-        f"| mutant | check |{columns} also seen by |",
+        f"| mutant | check |{columns} also caught by |",
         "|---|---|" + "---:|---:|---:|" * len(profiles) + "---|",
     ]
     faults = "\n".join([*lines, *(row(fault, profiles) for fault in record["faults"])])
@@ -194,11 +194,11 @@ commit `{record["commit"]}`.
 
 
 def odd_table(record: dict[str, Any]) -> str:  # Any: JSON
-    """Right samplers that no check may accuse."""
-    head = """## Right samplers that look odd
+    """Correct samplers that no check may accuse."""
+    head = """## Correct samplers that look odd
 
-Judged by the whole suite at the larger budget. *Skipped* are checks of the distribution of token verification, which a sampler of
-another verification does not support (it is judged by what it emits), and the four with stratified noise, which need the
+Judged by all checks at the larger budget. *Skipped* are checks of token verification, which a sampler of another
+verification does not support (it is judged by what it emits), and the four with stratified noise, which need the
 oracle's race.
 
 | sampler | checks passed | skipped | inconclusive | alarms | seconds |
@@ -216,10 +216,10 @@ def slow_table(record: dict[str, Any]) -> str:  # Any: JSON
     """What stratified noise is for."""
     head = f"""## With the draws that an interpreter gets
 
-Small faults under all checks at {record["slow_draws"]:,} draws per distribution, as a slow sampler has them. Stratified noise
-takes fewer draws than that, and leaves no chance.
+Small faults under all checks at {record["slow_draws"]:,} draws per configuration, as a slow sampler has them. With
+stratified noise it takes fewer draws than that, and no chance is involved.
 
-| mutant | seen by stratified noise (draws) | seen by sampling |
+| mutant | caught by stratified noise (draws) | caught by sampling |
 |---|---|---|
 """
     rows = []
@@ -231,7 +231,7 @@ takes fewer draws than that, and leaves no chance.
 
 
 def row(fault: dict[str, Any], profiles: list[str]) -> str:  # Any: JSON
-    """One fault: the check that names it best under each profile, and who else saw it."""
+    """One mutant: the check that names it best under each profile, and which others caught it."""
     first = fault["trials"][0]["check"]
     cells = []
     for name in profiles:

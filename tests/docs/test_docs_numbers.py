@@ -16,9 +16,9 @@ from fairdraw._run.loading import all_checks, load_sampler
 from fairdraw.statistical import _distribution_check as distribution_check
 from fairdraw.statistical import _nightly as keeping
 from fairdraw.statistical import _stratified_check as stratified_check
-from fairdraw.statistical import _watching as watching
+from fairdraw.statistical import _workloads as subjects
 from fairdraw.statistical import sampling
-from fairdraw.statistical._design import E_PROCESS_FACTOR, SamplePlan
+from fairdraw.statistical._design import E_PROCESS_FACTOR
 from fairdraw.statistical._evidence import CONCENTRATIONS
 from fairdraw.statistical._pooling import MIN_EXPECTED, TILE_SIZE
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS
@@ -27,7 +27,7 @@ from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 ROOT = Path(__file__).resolve().parents[2]
 CI, NIGHTLY = PROFILES["ci"], PROFILES["nightly"]
 SLOWER = f"{NIGHTLY.slow_examples // CI.slow_examples} and {NIGHTLY.slow_draws / CI.slow_draws:g}"
-MOST_LOOKS = 2 * watching.NUM_LOOKS - 1
+MOST_LOOKS = 2 * subjects.NUM_LOOKS - 1
 FEWEST_STRATA, MOST_STRATA = stratified_check._FEWEST, stratified_check._MOST
 FIXED_RATE, FRESH_RATE = (
     distribution_check.false_fail_rate(DEFAULT_SEED),
@@ -100,15 +100,6 @@ def test_contracts_with_distribution_checks_are_named() -> None:
     assert drawn == {"rejection", "sampling"}
     for name in ("design-statistics", "what-a-pass-means"):
         assert "ogits plans, penalties and thinking budgets" in page(name)
-
-
-def test_null_of_every_check_is_exact_as_the_manual_says() -> None:
-    sampler = load_sampler("rejection/oracle")
-    plans = [
-        plan for check in DISTRIBUTION_CHECKS for plan in check.plans(sampler, PROFILES["smoke"], DEFAULT_SEED).values()
-    ]
-    assert {plan.tolerance for plan in plans if isinstance(plan, SamplePlan)} == {0.0}
-    assert "**The null is exact.**" in page("design-statistics")
 
 
 def test_properties_that_decide_by_chance_are_named() -> None:

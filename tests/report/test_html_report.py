@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from fairdraw._run.controls import Control
 from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from conftest import Browser
 
 HEADER = Header(

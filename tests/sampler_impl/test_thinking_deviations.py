@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairdraw._adapters import thinking_budget
+from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw.protocols._lifecycle import Markers, RequestParams
 from fairdraw.strategies._lifecycle_checkers import OpenSession
@@ -17,7 +17,6 @@ from fairdraw.strategies._serving_batch import ServedRequest, ServingBatch
 prepare_triton("cpu")
 with quiet_imports():
     vllm = pytest.importorskip("vllm")
-    from fairdraw._adapters import thinking_budget_vllm
 
 if vllm.__version__ != "0.22.0":
     pytest.skip("the defects are those of vLLM 0.22.0", allow_module_level=True)

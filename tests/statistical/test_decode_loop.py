@@ -1,6 +1,4 @@
-"""The decoding loop of the statistical suite: its language models, its rounds, and the distributions it is judged
-by.
-"""
+"""The decoding loop: its language models, its rounds, and its nulls."""
 
 from __future__ import annotations
 
@@ -13,18 +11,13 @@ import pytest
 import torch
 
 from fairdraw import _adapters as adapters
-from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.protocols import Capability, rejection_sampler
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.protocols import rejection_sampler
 from fairdraw.statistical._decode import DecodeSetup, decode
-from fairdraw.statistical._decode_check import DecodeScenario, decode_scenarios, plan_decoding
-from fairdraw.statistical._decode_distributions import FirstTokens, FrequentContexts, mean_num_accepted
-from fairdraw.statistical._design import SamplePlan
-from fairdraw.statistical._distributions import (
-    exact_match_distribution,
-    one_hot_probs,
-    softmax_probs,
-    token_verification_distribution,
-)
+from fairdraw.statistical._decode_check import decode_scenarios
+from fairdraw.statistical._decode_distributions import FirstTokens, FrequentContexts
+from fairdraw.statistical._decode_models import models_on
+from fairdraw.statistical._distributions import softmax_probs
 from fairdraw.statistical._language_models import NGramModel, Vocabulary, read_text
 
 if TYPE_CHECKING:
@@ -35,21 +28,14 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import Noise, SpecDecodeBatch
 
-TEXT, PARAMETERS, *_ = decode_scenarios(2, 2)
+_, PARAMETERS, *_ = decode_scenarios(2, 2)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
     """Tensors are small: threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def scenarios() -> dict[str, DecodeScenario]:
-    return decode_scenarios(1024, 2048)
+    with one_torch_thread():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +61,14 @@ def extended(
     return np.column_stack([np.repeat(prefixes, vocab_size, axis=0), tokens])
 
 
+def target_logits(
+    setup: DecodeSetup,
+    prefixes: NDArray[np.int64],  # [num_prefixes, width] int64
+    requests: NDArray[np.int64],  # [num_prefixes] int64
+) -> NDArray[np.float32]:  # [num_prefixes, vocab_size] float32
+    return models_on(setup, "cpu").target_logits(torch.from_numpy(prefixes), torch.from_numpy(requests)).numpy()
+
+
 # The language models.
 
 
@@ -98,7 +92,7 @@ def test_model_interpolates_with_the_shorter_context() -> None:
     assert np.exp(model.logits) == pytest.approx(np.array([after_zero, after_one]), rel=1e-6)
 
 
-def test_every_context_has_a_distribution_without_impossible_tokens() -> None:
+def test_every_context_leaves_every_token_possible() -> None:
     probs = np.exp(DecodeSetup.of_shipped_text().target.logits.astype(np.float64))
     assert probs.sum(axis=1) == pytest.approx(1, abs=1e-5)
     assert probs.min() > 0
@@ -109,14 +103,14 @@ def test_prefixes_are_read_from_their_ends() -> None:
     text, lengths = setup.vocabulary.encode("the draw"), np.arange(4, 9)
     prefixes = np.where(np.arange(8) < lengths[:, None], text, -1)
     alone = np.stack([text[length - 3 : length] for length in lengths])
-    assert np.array_equal(setup.target.next_logits(prefixes), setup.target.next_logits(alone))
+    assert np.array_equal(setup.target.contexts(prefixes), setup.target.contexts(alone))
 
 
 def test_expected_visits_are_those_of_all_sequences(small: DecodeSetup) -> None:
     visits, prefixes, probs = np.zeros(len(small.target.logits)), small.prompts, np.ones(1)
     for _ in range(3):
         np.add.at(visits, small.target.contexts(prefixes), probs)
-        probs = (probs[:, None] * softmax_probs(small.target.next_logits(prefixes), 0.7)).ravel()
+        probs = (probs[:, None] * softmax_probs(small.target.logits[small.target.contexts(prefixes)], 0.7)).ravel()
         prefixes = extended(prefixes, 8)
     assert small.target.context_visits(small.prompts, 3, 0.7) == pytest.approx(visits, abs=1e-12)
 
@@ -127,7 +121,7 @@ def test_models_refuse_what_they_cannot_be() -> None:
     with pytest.raises(ValueError, match=r"order=9, vocab_size=32, .* at most 16777216"):
         NGramModel(np.zeros(10, dtype=np.int64), 32, 9)
     with pytest.raises(ValueError, match="a prefix has 2 tokens, but it must have at least 3"):
-        DecodeSetup.of_shipped_text().target.next_logits(np.array([[1, 2, -1]]))
+        DecodeSetup.of_shipped_text().target.contexts(np.array([[1, 2, -1]]))
 
 
 # The loop.
@@ -135,11 +129,11 @@ def test_models_refuse_what_they_cannot_be() -> None:
 
 def test_processed_logits_follow_from_the_prefix(small: DecodeSetup) -> None:
     prefix = np.array([[*small.prompts[0], 4, 4, 5, -1]])
-    expected = small.target.next_logits(prefix)[0].astype(np.float64)
+    expected = small.target.logits[small.target.contexts(prefix)][0].astype(np.float64)
     expected[4] -= 0.5 + 2 * 0.25
     expected[5] -= 0.5 + 0.25
-    assert small.target_logits(prefix, np.array([0]))[0] == pytest.approx(expected / 0.7, rel=1e-6)
-    assert small.target_logits(prefix, np.array([1]))[0] == pytest.approx(expected, rel=1e-6)
+    assert target_logits(small, prefix, np.array([0]))[0] == pytest.approx(expected / 0.7, rel=1e-6)
+    assert target_logits(small, prefix, np.array([1]))[0] == pytest.approx(expected, rel=1e-6)
 
 
 class Recorder:
@@ -158,27 +152,20 @@ class Recorder:
 
 
 @pytest.mark.parametrize("dense", [True, False], ids=["dense drafts", "one-hot drafts"])
-def test_acceptance_distributions_are_the_enumerated_ones(small: DecodeSetup, dense: bool) -> None:
+def test_distribution_of_accepted_drafts_is_a_chain_of_acceptances(small: DecodeSetup, dense: bool) -> None:
     setup, sampler = replace(small, dense_drafts=dense, ragged=True, temperatures=(0.7, 1.5)), Recorder()
-    distributions = decode(sampler, setup, seed=1).acceptance_distributions
-    batch, flat = sampler.batches[0], np.full(8, 1 / 8)  # the bonus distribution does not matter here
+    found, batch = decode(sampler, setup, seed=1).acceptance_distributions, sampler.batches[0]
     with_drafts = [i for i, count in enumerate(batch.num_draft_tokens) if count]
-    for request, distribution in zip(with_drafts, distributions, strict=False):
+    for request, probs in zip(with_drafts, found, strict=False):
         rows = batch.token_slice(request)
-        target = [*softmax_probs(batch.target_logits[rows].numpy()), flat]
-        drafts = one_hot_probs(batch.draft_token_ids[rows].tolist(), 8)
-        if batch.draft_probs is None:
-            expected = exact_match_distribution(target, list(drafts))
-        else:
-            expected = token_verification_distribution(target, list(batch.draft_probs[rows].numpy()), list(drafts))
-        assert distribution == pytest.approx(np.pad(expected.num_accepted_probs(), (0, 3 - len(target))), abs=3e-6)
-
-
-def test_mean_number_accepted_lies_near_its_expectation(scenarios: dict[str, DecodeScenario]) -> None:
-    decoding = decode(adapters.load("rejection/torch", "cpu"), scenarios[TEXT].setup, seed=1)
-    observed, expected, error = mean_num_accepted(decoding)
-    assert abs(observed - expected) < 5 * error
-    assert error < 0.02
+        expected, reached = [], 1.0
+        for row in range(rows.start, rows.stop):
+            token = int(batch.draft_token_ids[row])
+            draft = 1.0 if batch.draft_probs is None else float(batch.draft_probs[row, token])
+            accepted = min(1.0, float(softmax_probs(batch.target_logits[row].numpy())[token]) / draft)
+            expected.append(reached * (1 - accepted))
+            reached *= accepted
+        assert probs == pytest.approx(np.pad([*expected, reached], (0, 2 - len(expected))), abs=3e-6)
 
 
 def test_loop_offers_what_the_setup_says(small: DecodeSetup) -> None:
@@ -191,9 +178,9 @@ def test_loop_offers_what_the_setup_says(small: DecodeSetup) -> None:
 
 
 def test_same_noise_decodes_the_same_through_any_reference_race() -> None:
-    setup = decode_scenarios(64)[PARAMETERS].setup
+    setup, unsupported = decode_scenarios(64)[PARAMETERS].setup, {"seeded-noise": "takes numbers"}
     first, second = (
-        decode(adapters.load(name, "cpu"), setup, seed=7, noise=Capability.EXPLICIT_NOISE).tokens
+        decode(rejection_sampler(adapters.load(name, "cpu").verify, unsupported=unsupported), setup, seed=7).tokens
         for name in ("rejection/oracle", "rejection/torch")
     )
     assert np.array_equal(first, second)
@@ -211,22 +198,9 @@ def test_greedy_requests_decode_the_argmax(small: DecodeSetup) -> None:
     tokens = decode(adapters.load("rejection/torch", "cpu"), small, seed=1).tokens
     prefix = small.prompts
     for _ in range(small.num_tokens):
-        best = small.target_logits(prefix, np.array([1])).argmax(axis=1)
+        best = target_logits(small, prefix, np.array([1])).argmax(axis=1)
         prefix = np.column_stack([prefix, best])
     assert (tokens[1::3] == prefix).all()
-
-
-def test_loop_asks_only_for_what_the_sampler_takes(small: DecodeSetup) -> None:
-    verify = adapters.load("rejection/torch", "cpu").verify
-    no_seeds = rejection_sampler(verify, name="no seeds", unsupported={"seeded-noise": "has counters of its own"})
-    no_explicit = rejection_sampler(verify, name="no explicit", unsupported={"explicit-noise": "draws inside"})
-    no_greedy = rejection_sampler(verify, name="no greedy", unsupported={"greedy": "random only"})
-    assert (decode(no_seeds, small, seed=1).tokens >= 0).all()
-    assert (decode(no_explicit, small, seed=1).tokens >= 0).all()
-    with pytest.raises(CapabilityUnsupported, match="greedy is unsupported: random only"):
-        decode(no_greedy, small, seed=1)
-    with pytest.raises(CapabilityUnsupported, match="explicit-noise is unsupported: draws inside"):
-        decode(no_explicit, small, seed=1, noise=Capability.EXPLICIT_NOISE)
 
 
 def test_setups_refuse_what_cannot_be_decoded(small: DecodeSetup) -> None:
@@ -240,19 +214,19 @@ def test_setups_refuse_what_cannot_be_decoded(small: DecodeSetup) -> None:
         FirstTokens(DecodeSetup.of_shipped_text())
 
 
-# The distributions.
+# The nulls.
 
 
-def test_sequence_distribution_is_the_product_of_next_token_distributions(small: DecodeSetup) -> None:
-    distributions = FirstTokens(small, num_tokens=2).distributions
-    assert list(distributions) == ["first tokens at temperature 0.7", "first tokens at temperature 1.5"]
-    for group, distribution in zip((0, 2), distributions.values(), strict=True):
+def test_sequences_have_the_product_of_next_token_distributions(small: DecodeSetup) -> None:
+    tables = FirstTokens(small, num_tokens=2).tables
+    assert list(tables) == ["first tokens at temperature 0.7", "first tokens at temperature 1.5"]
+    for group, table in zip((0, 2), tables.values(), strict=True):
         request, after_five = np.array([group]), np.array([[*small.prompts[0], 5]])
-        first = softmax_probs(small.target_logits(small.prompts, request))[0]
-        second = softmax_probs(small.target_logits(after_five, request))[0]
-        assert distribution.probs.reshape(8, 8)[5] == pytest.approx(first[5] * second)
-        assert distribution.probs.sum() == pytest.approx(1)
-        assert distribution.num_draws == 20
+        first = softmax_probs(target_logits(small, small.prompts, request))[0]
+        second = softmax_probs(target_logits(small, after_five, request))[0]
+        assert table.probs.reshape(8, 8)[5] == pytest.approx(first[5] * second)
+        assert table.probs.sum() == pytest.approx(1)
+        assert table.num_draws == 20
 
 
 def test_tables_count_every_request_once(small: DecodeSetup) -> None:
@@ -262,14 +236,3 @@ def test_tables_count_every_request_once(small: DecodeSetup) -> None:
     own = decoding.tokens[2::3, small.prompt_size :] @ np.array([64, 8, 1])
     assert np.array_equal(counts[:-1], np.bincount(own, minlength=512))
     assert counts[-1] == 0
-
-
-def test_plan_uses_the_budget(scenarios: dict[str, DecodeScenario]) -> None:
-    for scenario in scenarios.values():
-        small_plan = plan_decoding(scenario, num_decodings=2, false_fail_rate=1e-6)
-        large_plan = plan_decoding(scenario, num_decodings=8, false_fail_rate=1e-6)
-        for name, plan in small_plan.items():
-            larger = large_plan[name]
-            assert isinstance(plan, SamplePlan)
-            assert isinstance(larger, SamplePlan)
-            assert larger.discrepancy < 0.75 * plan.discrepancy

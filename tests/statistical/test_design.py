@@ -6,62 +6,34 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import chi2
 
+from fairdraw.statistical._count_tables import Table
 from fairdraw.statistical._design import (
+    E_PROCESS_FACTOR,
+    FALSE_PASS_RATE,
     NoPower,
     SamplePlan,
     finest_plan,
-    min_discrepancy_of_chi_square,
-    min_num_samples_for_chi_square,
     noncentrality,
-    plan_samples,
+    plan_tables,
 )
 
-# Non-centrality for false-fail rates 1e-3, 1e-6, 1e-9; samples for discrepancies .02, .01, .005 (at 1e-6).
-TABLE = {
-    2: ((40.7, 63.7, 84.6), (39_819, 159_276, 637_103)),
-    8: ((56.7, 82.1, 104.5), (51_320, 205_280, 821_118)),
-    32: ((83.4, 114.9, 141.5), (71_823, 287_291, 1_149_164)),
-    128: ((134.2, 179.0, 215.2), (111_889, 447_555, 1_790_220)),
-    512: ((234.2, 305.8, 361.8), (191_107, 764_425, 3_057_697)),
-    4096: ((596.9, 766.0, 895.0), (478_766, 1_915_061, 7_660_243)),
+# Non-centrality for false-fail rates 1e-3, 1e-6 and 1e-9, with one decimal.
+NONCENTRALITY = {
+    2: (40.7, 63.7, 84.6),
+    8: (56.7, 82.1, 104.5),
+    32: (83.4, 114.9, 141.5),
+    512: (234.2, 305.8, 361.8),
+    4096: (596.9, 766.0, 895.0),
 }
+FOUR = np.full(4, 0.25)
 
 
-@pytest.mark.parametrize("num_cells", TABLE)
-def test_design_reproduces_the_table_of_the_documentation(num_cells: int) -> None:
-    noncentralities, sample_sizes = TABLE[num_cells]
-
+@pytest.mark.parametrize("num_cells", NONCENTRALITY)
+def test_noncentrality_is_that_of_the_table(num_cells: int) -> None:
     computed = [noncentrality(num_cells, rate, 1e-3) for rate in (1e-3, 1e-6, 1e-9)]
-    samples = [
-        min_num_samples_for_chi_square(distance, num_cells=num_cells, false_fail_rate=1e-6, false_pass_rate=1e-3)
-        for distance in (0.02, 0.01, 0.005)
-    ]
-
-    # The table is printed with one decimal; its 134.2 is 134.249.
-    assert computed == pytest.approx(noncentralities, abs=0.051)
-    assert samples == pytest.approx(sample_sizes, abs=1)
-
-
-@given(
-    discrepancy=st.floats(1e-4, 0.5),
-    num_cells=st.integers(2, 5000),
-    false_fail_rate=st.floats(1e-12, 0.05),
-    false_pass_rate=st.floats(1e-6, 0.2),
-)
-@settings(max_examples=200, deadline=None, derandomize=True)
-def test_smallest_visible_distance_inverts_sample_size(
-    discrepancy: float, num_cells: int, false_fail_rate: float, false_pass_rate: float
-) -> None:
-    rates = {"false_fail_rate": false_fail_rate, "false_pass_rate": false_pass_rate}
-    num_samples = min_num_samples_for_chi_square(discrepancy, num_cells=num_cells, **rates)
-
-    assert min_discrepancy_of_chi_square(num_samples, num_cells=num_cells, **rates) <= discrepancy
-    if num_samples > 1:
-        assert min_discrepancy_of_chi_square(num_samples - 1, num_cells=num_cells, **rates) > discrepancy
+    assert computed == pytest.approx(NONCENTRALITY[num_cells], abs=0.051)
 
 
 @pytest.mark.parametrize("num_cells", [2, 8, 32])
@@ -70,99 +42,63 @@ def test_chi_square_test_has_the_designed_error_rates(num_cells: int) -> None:
     discrepancy, false_fail_rate, false_pass_rate, num_runs = 0.05, 0.01, 0.05, 20_000
     null = np.full(num_cells, 1 / num_cells)
     wrong = null * (1 + 2 * discrepancy * np.where(np.arange(num_cells) % 2, 1, -1))
-    num_samples = min_num_samples_for_chi_square(
-        discrepancy, num_cells=num_cells, false_fail_rate=false_fail_rate, false_pass_rate=false_pass_rate
-    )
-    rng = np.random.default_rng(num_cells)
-
-    rates = []
-    for distribution in (null, wrong):
-        counts = rng.multinomial(num_samples, distribution, size=num_runs)
+    num_samples = int(np.ceil(noncentrality(num_cells, false_fail_rate, false_pass_rate) / (4 * discrepancy**2)))
+    rng, rates = np.random.default_rng(num_cells), []
+    for probs in (null, wrong):
+        counts = rng.multinomial(num_samples, probs, size=num_runs)
         statistic = ((counts - num_samples * null) ** 2 / (num_samples * null)).sum(axis=1)
         rates.append((statistic > chi2.isf(false_fail_rate, num_cells - 1)).mean())
-
     # Four standard deviations of 20 000 runs.
     assert rates[0] == pytest.approx(false_fail_rate, abs=0.003)
     assert 1 - rates[1] == pytest.approx(false_pass_rate, abs=0.006)
 
 
-def plan(probs: list[float], **changes: float) -> SamplePlan | NoPower:
-    arguments = {"discrepancy": 0.02, "false_fail_rate": 1e-6, "max_num_draws": 10**6, **changes}
-    return plan_samples(probs, **arguments)  # type: ignore[arg-type]  # numbers
-
-
-def test_plan_is_a_fixed_point_of_pooling_and_samples() -> None:
-    found = plan(np.random.default_rng(3).dirichlet(np.full(200, 0.2)).tolist())
-
+def test_plan_spends_the_budget_on_the_smallest_distance() -> None:
+    table = Table(np.random.default_rng(3).dirichlet(np.full(200, 0.2)))
+    found = finest_plan(table, 50_000, 1e-6)
     assert isinstance(found, SamplePlan)
-    needed = 1.3 * noncentrality(found.pooling.num_pools, 1e-6, 1e-3) / (4 * 0.02**2)
-    assert found.num_samples >= needed
-    assert found.num_samples == pytest.approx(needed, rel=0.02)
+    needed = E_PROCESS_FACTOR * noncentrality(found.pooling.num_pools, 1e-6, FALSE_PASS_RATE)
+    assert found.num_samples == 50_000
+    assert found.discrepancy == pytest.approx(np.sqrt(needed / 50_000) / 2)
     assert found.pooling.probs.min() * found.num_samples >= 5
-    assert found.num_draws == found.num_samples
 
 
-def test_plan_draws_enough_for_a_rare_event() -> None:
-    found = plan([0.25] * 4, event_prob=0.1)
-
+def test_rare_event_brings_the_planned_observations() -> None:
+    found = finest_plan(Table(FOUR, observed_per_draw=0.1), 100_000, 1e-6)
     assert isinstance(found, SamplePlan)
-    events = np.random.default_rng(0).binomial(found.num_draws, 0.1, size=100_000)
-    assert (events >= found.num_samples).all()
-    assert found.num_draws < 10.5 * found.num_samples
+    assert (np.random.default_rng(0).binomial(100_000, 0.1, size=100_000) >= found.num_samples).all()
+    assert found.num_samples > 0.95 * 10_000
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("table", "num_draws", "reason"),
     [
-        ({"max_num_draws": 10_000}, r"10000 observations, \d+ needed"),
-        ({"event_prob": 1e-9}, "may bring no observation"),
-        ({"event_prob": 0.0}, "may bring no observation"),
-        ({"max_num_draws": 9}, "leave one pooled cell"),
-        ({"tolerance": 0.04}, "within the tolerance"),
+        (Table(FOUR, observed_per_draw=1e-9), 10**6, "may bring no observation"),
+        (Table(FOUR, observed_per_draw=0.0), 10**6, "may bring no observation"),
+        (Table(FOUR), 0, "may bring no observation"),
+        (Table(FOUR), 9, "leave one pooled cell"),
+        (Table(np.array([0.0, 1.0, 0.0])), 10**6, "leave one pooled cell"),
+        (Table(FOUR), 20, "show no distance below 0.99"),
     ],
-    ids=["budget", "rare event", "impossible event", "hardly any samples", "tolerance"],
+    ids=["rare event", "impossible event", "no draws", "hardly any", "deterministic", "few"],
 )
-def test_request_that_the_budget_cannot_meet_has_no_power(changes: dict[str, float], reason: str) -> None:
-    found = plan([0.25] * 4, **changes)
-
+def test_budget_that_shows_nothing_has_no_power(table: Table, num_draws: int, reason: str) -> None:
+    found = finest_plan(table, num_draws, 1e-6)
     assert isinstance(found, NoPower)
     assert re.search(reason, found.reason)
 
 
-def test_no_power_says_what_the_budget_can_see() -> None:
-    first = plan([0.25] * 4, max_num_draws=10_000)
-    assert isinstance(first, NoPower)
-
-    assert isinstance(plan([0.25] * 4, max_num_draws=10_000, discrepancy=first.min_discrepancy * 1.0001), SamplePlan)
-    assert isinstance(plan([0.25] * 4, max_num_draws=10_000, discrepancy=first.min_discrepancy * 0.999), NoPower)
-
-
-def test_finest_plan_spends_the_budget() -> None:
-    found = finest_plan([0.25] * 4, false_fail_rate=1e-6, max_num_draws=10_000, event_prob=0.5, tolerance=0.01)
-
-    assert isinstance(found, SamplePlan)
-    assert 9900 < found.num_draws <= 10_000
-    assert isinstance(
-        plan([0.25] * 4, discrepancy=found.discrepancy / 1.05, max_num_draws=10_000, event_prob=0.5, tolerance=0.01),
-        NoPower,
-    )
+def test_tables_of_a_check_share_its_rate_and_optional_ones_may_be_left_out() -> None:
+    rare = {"observed_per_draw": 1e-9}
+    tables = {"common": Table(FOUR, num_draws=1000), "rare": Table(FOUR, **rare)}  # type: ignore[arg-type]
+    found = plan_tables(tables | {"left out": Table(FOUR, is_optional=True, **rare)}, 10, 3e-6)  # type: ignore[arg-type]
+    assert list(found) == ["common", "rare"]
+    common = found["common"]
+    assert isinstance(common, SamplePlan)
+    assert (common.num_samples, common.false_fail_rate) == (10_000, pytest.approx(1e-6))
 
 
-def test_deterministic_distribution_has_no_power() -> None:
-    assert isinstance(plan([0.0, 1.0, 0.0]), NoPower)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"discrepancy": 0.0}, "discrepancy=0, but it must lie strictly between 0 and 1"),
-        ({"discrepancy": 1.5}, "discrepancy=1.5, but"),
-        ({"false_fail_rate": 0.0}, "false_fail_rate=0, but"),
-        ({"false_pass_rate": 1.0}, "false_pass_rate=1, but"),
-        ({"tolerance": -0.1}, "tolerance=-0.1, but it must be at least 0"),
-    ],
-    ids=["no distance", "impossible distance", "no false fails", "all false passes", "negative tolerance"],
-)
-def test_design_out_of_range_is_refused(changes: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plan([0.5, 0.5], **changes)
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_rate_out_of_range_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=f"false_fail_rate={rate:g}, but it must lie strictly between 0 and 1"):
+        finest_plan(Table(FOUR), 1000, rate)

@@ -173,8 +173,8 @@ TOKENS = """
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler, right_distribution
 
 class AppliesTheTemperatureAgain(DistributionTokenSampler):
-    def temperature(self, batch):
-        return super().temperature(batch) ** 2
+    def temperature(self, given):
+        return given ** 2
 
 def make(): return right_distribution(AppliesTheTemperatureAgain)
 """

@@ -1,4 +1,4 @@
-"""Pictures and a ledger from the command line: what a run leaves behind on request."""
+"""Pictures and a ledger from the command line: what a run writes on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence over nights."""
+"""Evidence over nightly runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.statistical._design import SamplePlan, plan_samples
+from fairdraw.statistical._count_tables import Table
+from fairdraw.statistical._design import SamplePlan, finest_plan
 from fairdraw.statistical._ledger import Ledger, LedgerEntry
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ NUM_SAMPLES = 10_000
 
 @functools.cache
 def plan() -> SamplePlan:
-    found = plan_samples(FAIR, discrepancy=0.06, false_fail_rate=1e-6, max_num_draws=NUM_SAMPLES)
+    found = finest_plan(Table(np.array(FAIR)), NUM_SAMPLES, 1e-6)
     assert isinstance(found, SamplePlan)
     return found
 
@@ -35,17 +36,17 @@ def nights(distribution: list[float], num_nightly_runs: int, *parts: object) -> 
 def first_alarm(counts: NDArray[np.int64], false_fail_rate: float) -> int | None:
     entry = LedgerEntry("0")
     for night, night_counts in enumerate(counts):
-        entry = entry.advance(night_counts, plan(), 0.5)
+        entry = entry.advance(night_counts, plan(), 0.5, night)
         if entry.alarms(false_fail_rate):
             return night
     return None
 
 
 def test_bias_too_small_for_one_night_is_caught_by_many() -> None:
-    """TV 0.4 %, where a night is designed for 6 %."""
+    """TV 0.4 %, where a night is designed for 5 %."""
     counts = nights([0.254, 0.246, 0.25, 0.25], 200, "bias")
 
-    alone = [LedgerEntry("0").advance(night, plan(), 0.5).log_detector for night in counts]
+    alone = [LedgerEntry("0").advance(night, plan(), 0.5, 1).log_detector for night in counts]
 
     assert max(alone) < np.log(1e3)
     assert first_alarm(counts, 1e-6) is not None
@@ -58,7 +59,7 @@ def test_fault_of_today_is_caught_after_a_good_year() -> None:
     assert first_alarm(np.concatenate([good, bad]), 1e-6) in (365, 366)
 
 
-def test_honest_nights_raise_few_alarms() -> None:
+def test_nights_of_a_correct_sampler_raise_few_alarms() -> None:
     """At a rate of 1/50 the mean time to an alarm is at least 50 nights; 40 lines of 50 nights each."""
     lines = nights(FAIR, 40 * 50, "honest").reshape(40, 50, 4)
 
@@ -71,7 +72,7 @@ def test_ledger_survives_a_round_trip_and_adds_up(tmp_path: Path) -> None:
     for night in range(3):
         ledger = Ledger.load(path)
         for sampler in ("rejection/triton", "rejection/torch"):
-            ledger.record(sampler, "S1", "cpu", fingerprint="1", counts=counts[night], plan=plan(), p_value=0.1 * night)
+            ledger.record(f"{sampler} S1 cpu", "1", counts[night], plan(), 0.1 * night, seed=night)
         ledger.save(path)
 
     entry = Ledger.load(path).entries["triton S1 cpu"]
@@ -85,20 +86,20 @@ def test_ledger_survives_a_round_trip_and_adds_up(tmp_path: Path) -> None:
 def test_changed_sampler_starts_a_new_line() -> None:
     ledger = Ledger()
     bad, good = nights([0.3, 0.2, 0.25, 0.25], 1, "bad")[0], nights(FAIR, 1, "good")[0]
-    ledger.record("mine", "S1", "cpu", fingerprint="old", counts=bad, plan=plan(), p_value=0.5)
+    ledger.record("mine S1 cpu", "old", bad, plan(), 0.5, seed=1)
 
-    entry = ledger.record("mine", "S1", "cpu", fingerprint="new", counts=good, plan=plan(), p_value=0.5)
+    entry = ledger.record("mine S1 cpu", "new", good, plan(), 0.5, seed=2)
 
     assert entry.num_nightly_runs == 1
     assert not entry.alarms(0.5)
 
 
 def test_changed_cells_keep_the_detector_and_start_new_counts() -> None:
-    entry = LedgerEntry("0").advance(nights([0.27, 0.23, 0.25, 0.25], 1, "first")[0], plan(), 0.5)
-    other = plan_samples([0.5, 0.5], discrepancy=0.06, false_fail_rate=1e-6, max_num_draws=NUM_SAMPLES)
+    entry = LedgerEntry("0").advance(nights([0.27, 0.23, 0.25, 0.25], 1, "first")[0], plan(), 0.5, 1)
+    other = finest_plan(Table(np.array([0.5, 0.5])), NUM_SAMPLES, 1e-6)
     assert isinstance(other, SamplePlan)
 
-    later = entry.advance(np.array([5000, 5000]), other, 0.5)
+    later = entry.advance(np.array([5000, 5000]), other, 0.5, 2)
 
     assert later.counts == (5000, 5000)
     assert later.num_nightly_runs == 2
@@ -116,4 +117,4 @@ def test_file_that_is_no_ledger_is_refused(tmp_path: Path, content: str) -> None
 
 def test_night_with_other_cells_than_planned_is_refused() -> None:
     with pytest.raises(ValueError, match="counts has 3 cells, but it must have 4"):
-        LedgerEntry("0").advance(np.array([1, 2, 3]), plan(), 0.5)
+        LedgerEntry("0").advance(np.array([1, 2, 3]), plan(), 0.5, 1)

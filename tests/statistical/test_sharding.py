@@ -7,63 +7,38 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fairdraw._mutants._distribution_sampler import DistributionSampler
+from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw.protocols import rejection_sampler
 from fairdraw.statistical._configurations import DISAGREEING, RAGGED
-from fairdraw.statistical._count_tables import merge_counts
-from fairdraw.statistical._decision import Verdict
+from fairdraw.statistical._count_tables import sum_counts
 from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._sharding import Shards, World, count_shards, decide, drawing_from, main
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import RejectionSampler
+from fairdraw.statistical._sharding import Shards, main
 
 SOURCE = Path(__file__).parents[2] / "src"
-RIGHT = rejection_sampler(
-    DistributionSampler().verify, name="right", unsupported={"explicit-noise": "draws its own numbers"}
-)
-SHARDS = Shards.of(Experiment(RAGGED, batch_size=256), 5 * 8 * 256, seed=3)
-
-
-def mutant(name: str) -> RejectionSampler:
-    return next(found for found in DISTRIBUTION_MUTANTS if found.name == name).make()
+RIGHT = right_distribution(DistributionSampler)
+SHARDS = Shards.of(Experiment(RAGGED, 256), 5 * 8 * 256, seed=3)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_counts_do_not_depend_on_the_number_of_processes(size: int) -> None:
     """Five shards; with eight processes some have none."""
-    draw = drawing_from(RIGHT)
-    whole = count_shards(SHARDS, draw, World())
-
-    parts = [count_shards(SHARDS, draw, World(rank, size, rank)) for rank in range(size)]
-
-    for name, counts in whole.items():
-        np.testing.assert_array_equal(merge_counts([part[name] for part in parts]), counts)
+    parts = sum_counts(SHARDS.count(RIGHT, rank, size) for rank in range(size))
+    for name, counts in SHARDS.count(RIGHT).items():
+        np.testing.assert_array_equal(parts[name], counts)
 
 
-def test_right_sampler_passes_at_a_fixed_number_of_draws() -> None:
-    shards = Shards.of(Experiment(DISAGREEING, batch_size=2048), 100_000, seed=1)
-
-    decision, seen = decide(shards, count_shards(shards, drawing_from(RIGHT), World()), 1e-6)
-
-    assert decision.verdict is Verdict.PASS
+@pytest.mark.parametrize(("name", "verdict"), [("", "pass"), ("neighbours share their exponentials", "fail")])
+def test_verdict_at_a_fixed_number_of_draws(name: str, verdict: str) -> None:
+    sampler = next((mutant.make() for mutant in DISTRIBUTION_MUTANTS if mutant.name == name), RIGHT)
+    shards = Shards.of(Experiment(DISAGREEING, 2048), 100_000, seed=1)
+    decision, seen = shards.decide(sum_counts(shards.count(sampler, rank, 2) for rank in range(2)), 1e-6)
+    assert decision.verdict == verdict
     assert max(seen.values()) < 0.1
-
-
-def test_shared_exponentials_counted_in_shards_is_caught() -> None:
-    shards = Shards.of(Experiment(DISAGREEING, batch_size=2048), 100_000, seed=1)
-    draw = drawing_from(mutant("neighbours share their exponentials"))
-    parts = [count_shards(shards, draw, World(rank, 2, rank)) for rank in range(2)]
-
-    decision, _ = decide(shards, {name: merge_counts([part[name] for part in parts]) for name in parts[0]}, 1e-6)
-
-    assert decision.verdict is Verdict.FAIL
 
 
 def run_sharded(out: Path, *launcher: str, sampler: str = "rejection/torch") -> dict[str, Any]:  # Any: JSON
@@ -105,13 +80,4 @@ def test_command_fails_a_wrong_sampler(capsys: pytest.CaptureFixture[str], stran
 
 def test_too_few_draws_for_a_shard_are_refused() -> None:
     with pytest.raises(ValueError, match="num_draws=1000, but it must be at least 8192"):
-        Shards.of(Experiment(DISAGREEING, batch_size=1024), 1000, seed=0)
-
-
-def test_sampler_without_seeded_noise_is_refused() -> None:
-    sampler = rejection_sampler(
-        DistributionSampler().verify, name="mine", unsupported={"seeded-noise": "takes no seeds"}
-    )
-
-    with pytest.raises(ValueError, match=r"sampler=mine, but it must take seeds\. But seeded-noise is unsupported"):
-        drawing_from(sampler)
+        Shards.of(Experiment(DISAGREEING, 1024), 1000, seed=0)

@@ -1,4 +1,4 @@
-"""Checks by stratified noise: exact shares, small faults in few draws, and what they cannot be asked."""
+"""Checks by stratified noise: exact shares, small faults in few draws, and samplers that cannot have them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from fairdraw import _adapters as adapters
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
-from fairdraw._mutants._stratified_distributions import STRATIFIED_MUTANTS
+from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
+from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._run.runner import DEFAULT_SEED
 from fairdraw.protocols import FunctionSampler, rejection_sampler
+from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 
@@ -36,8 +38,50 @@ def slow(sampler: RejectionSampler) -> RejectionSampler:
 
 @pytest.mark.parametrize("check", STRATIFIED_CHECKS, ids=str)
 @pytest.mark.parametrize("name", ["rejection/torch", "rejection/oracle"])
-def test_right_sampler_has_exact_shares(check: StratifiedCheck, name: str) -> None:
+def test_correct_sampler_has_exact_shares(check: StratifiedCheck, name: str) -> None:
     assert check.run(adapters.load(name, "cpu"), profile=CI) > 0
+
+
+# Faults in what is done with given noise, and the check that sees them at the smallest budget.
+FAULTS = {
+    "accepts by the target alone": "DIST601",
+    "takes the root of the ratio": "DIST601",
+    "accepts by the exponentials": "DIST601",
+    "recovers from the target": "DIST602",
+    "keeps the rejected draft in the race": "DIST612",
+    "never recovers the last token": "DIST602",
+    "recovers with the rejecting uniform": "DIST612",
+    "recovers the runner up": "DIST602",
+    "takes the distribution of the last position": "DIST602",
+    "takes the next requests bonus token": "DIST601",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_in_the_use_of_noise_is_caught(name: str) -> None:
+    mutant = next(found for found in MUTANTS if found.name == name)
+    with pytest.raises(CheckFailure, match="no chance is involved"):
+        BY_CODE[FAULTS[name]].run(mutant.make(), profile=PROFILES["smoke"].scaled(0.04))
+
+
+def test_single_wrong_answer_is_caught() -> None:
+    """One row of thousands."""
+    calls: list[object] = []
+
+    def nearly_correct(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        calls.append(batch)
+        tokens = DistributionSampler().verify(batch, noise)
+        if len(calls) == 1:
+            tokens[3] = 5
+        return tokens
+
+    with pytest.raises(CheckFailure, match=r"strata: no chance is involved; \d answers that no noise can give"):
+        BY_CODE["DIST602"].run(rejection_sampler(nearly_correct), profile=CI)
+
+
+def test_strata_have_the_moments_of_their_distributions() -> None:
+    assert stratified_uniforms(1000).mean() == pytest.approx(0.5)
+    assert stratified_exponentials(1000).mean() == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("mutant", STRATIFIED_MUTANTS[:3], ids=str)

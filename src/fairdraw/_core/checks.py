@@ -145,7 +145,7 @@ class Stage(StrEnum):
     LARGE_ROWS = auto()
     DECODED_ACCEPTANCE = auto()
     DECODED_TEXT = auto()
-    HIFAILURE_REPORT = auto()
+    HISTORY = auto()
     """Evidence added up over many runs."""
 
 

@@ -1,6 +1,6 @@
-"""A right sampler in vectorised NumPy, whose steps the mutants of the statistical suite override.
+"""A correct rejection sampler in vectorised NumPy, whose steps the mutants of distributions override.
 
-A million rows cost some seconds, so that mutants get the very budget that the sampler under test gets.
+A million rows cost some seconds, so that mutants get the same budget as the sampler under test.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
 
 __all__ = [
+    "Call",
     "DistributionSampler",
     "Drawn",
     "Floats",
@@ -32,12 +34,13 @@ __all__ = [
     "by_inverse_cdf",
     "in_words",
     "mutant_distribution",
-    "places",
+    "mutant_as",
     "right_distribution",
 ]
 
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
+Sampler = TypeVar("Sampler")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,29 @@ class Drawn:
     uniforms: NDArray[np.floating]  # [num_tokens] float32 | float64
     exponentials: Floats  # [batch_size, vocab_size] float32
     seed: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call of the sampler works on."""
+
+    batch: SpecDecodeBatch
+    drawn: Drawn
+    drafts: Tokens  # [num_tokens] int64
+    target: Floats  # [num_tokens, vocab_size] float32
+    draft: Floats  # [num_tokens, vocab_size] float32
+
+    @cached_property
+    def places(self) -> Tokens:  # [batch_size, max_spec_len] int64
+        """The flattened row of each draft, -1 where a request has none."""
+        place = np.full((self.batch.batch_size, self.batch.max_spec_len), -1)
+        has_draft = np.arange(self.batch.max_spec_len) < np.array(self.batch.num_draft_tokens)[:, None]
+        place[has_draft] = np.arange(self.batch.num_tokens)
+        return place
+
+    def num_leading(self, accepted: NDArray[np.bool_]) -> Tokens:  # [batch_size] int64
+        """How many drafts each request keeps, if `accepted` says which it would."""
+        return np.asarray(np.cumprod((self.places >= 0) & np.append(accepted, False)[self.places], axis=1).sum(axis=1))
 
 
 class DistributionSampler:
@@ -60,30 +86,18 @@ class DistributionSampler:
         else:
             drawn = Drawn(noise.uniforms.numpy(), noise.exponentials.numpy(), seed=0)
         drafts = batch.draft_token_ids.numpy().astype(np.int64)
-        target, draft = self.distributions(batch, drafts)
-        place = places(batch)
-        num_accepted, scale = self.accept(batch, target, draft, drafts, drawn)
-        last = self.bonus(batch, target, drafts, drawn)
+        call = Call(batch, drawn, drafts, *self.distributions(batch, drafts))
+        num_accepted, scale = self.accept(call)
+        last = self.bonus(call)
         rejecting = np.flatnonzero(num_accepted < np.array(batch.num_draft_tokens))
-        rows = place[rejecting, num_accepted[rejecting]]
-        scaled = scale[rejecting, None] * target[self.offset(rows)]
-        last[rejecting] = self.recover(scaled, draft[rows], drawn, rejecting, rows)
+        rows = call.places[rejecting, num_accepted[rejecting]]
+        weights = self.residual(scale[rejecting, None] * call.target[self.offset(rows)], call.draft[rows])
+        last[rejecting] = self.recover(weights, drawn, rejecting, rows)
         kept = np.arange(batch.max_spec_len) < num_accepted[:, None]
         tokens = np.full((batch.batch_size, batch.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=np.int32)
-        tokens[:, :-1][kept] = drafts[place[kept]]
+        tokens[:, :-1][kept] = drafts[call.places[kept]]
         tokens[np.arange(batch.batch_size), num_accepted] = last
         return torch.from_numpy(self.edit(tokens))
-
-    def accept(
-        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
-    ) -> tuple[Tokens, Floats]:  # each [batch_size]
-        """How many drafts each request keeps, and the factor of its target distribution in the residual (1: none)."""
-        every = np.arange(batch.num_tokens)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            accepted = drawn.uniforms < self.acceptance(target[every, drafts], draft[every, drafts])
-        place = places(batch)
-        kept = np.cumprod((place >= 0) & np.append(accepted, False)[place], axis=1)
-        return np.asarray(kept.sum(axis=1)), np.ones(batch.batch_size, dtype=np.float32)
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         rng = np.random.default_rng(seed)
@@ -110,6 +124,13 @@ class DistributionSampler:
     def draft(self, draft: Floats) -> Floats:
         return draft
 
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:  # each [batch_size]
+        """How many drafts each request keeps, and the factor of its target in the residual (1: none)."""
+        own = np.arange(call.batch.num_tokens), call.drafts
+        with np.errstate(divide="ignore", invalid="ignore"):
+            accepted = call.drawn.uniforms < self.acceptance(call.target[own], call.draft[own])
+        return call.num_leading(accepted), np.ones(call.batch.batch_size, dtype=np.float32)
+
     def acceptance(self, target: Floats, draft: Floats) -> NDArray[np.floating]:
         return np.asarray(target / draft)
 
@@ -117,28 +138,21 @@ class DistributionSampler:
         """Where the target distribution of each rejected position is read."""
         return rows
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        """A token for each rejected position: a race over the residual."""
-        return np.asarray(np.argmax(self.residual(target, draft) / drawn.exponentials[requests], axis=1))
-
     def residual(self, target: Floats, draft: Floats) -> Floats:
         return np.asarray(np.maximum(target - draft, 0))
 
-    def bonus(self, batch: SpecDecodeBatch, target: Floats, drafts: Tokens, drawn: Drawn) -> Tokens:
-        return np.asarray(batch.bonus_token_ids.numpy()[:, 0], dtype=np.int64)
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        """A token for each rejected position: a race over the residual."""
+        return np.asarray(np.argmax(weights / drawn.exponentials[requests], axis=1))
+
+    def bonus(self, call: Call) -> Tokens:
+        return np.asarray(call.batch.bonus_token_ids.numpy()[:, 0], dtype=np.int64)
 
     def edit(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
         return tokens
 
 
-def places(batch: SpecDecodeBatch) -> Tokens:  # [batch_size, max_spec_len] int64
-    """The flattened row of each draft, -1 where a request has none."""
-    place = np.full((batch.batch_size, batch.max_spec_len), -1)
-    place[np.arange(batch.max_spec_len) < np.array(batch.num_draft_tokens)[:, None]] = np.arange(batch.num_tokens)
-    return place
-
-
-def by_inverse_cdf(weights: Floats, uniforms: Floats) -> Tokens:
+def by_inverse_cdf(weights: Floats, uniforms: NDArray[np.floating]) -> Tokens:
     """One token per row from unnormalised weights; a uniform that rounds to 1 takes the last token with weight."""
     cumulative = np.cumsum(weights, axis=1)
     below = (uniforms[:, None] * cumulative[:, -1:] >= cumulative).sum(axis=1)
@@ -146,28 +160,30 @@ def by_inverse_cdf(weights: Floats, uniforms: Floats) -> Tokens:
     return np.asarray(np.minimum(below, last))
 
 
-def mutant_distribution(*caught_by: str, min_draws: int = 0) -> Callable[[type[DistributionSampler]], Mutant]:
-    """Make a mutant of a distribution sampler with one step overridden; class name and docstring are name and
-    failure_report.
+def mutant_as(
+    make: Callable[[type[Sampler]], Any], *caught_by: str, min_draws: int = 0
+) -> Callable[[type[Sampler]], Mutant]:
+    """Make a mutant of a sampler with one step overridden; class name and docstring are its name and failure_report.
+
+    Args:
+        make: From the class to a sampler. Any: under whatever contract.
     """
 
-    def make_mutant(faulty: type[DistributionSampler]) -> Mutant:
-        return Mutant(
-            in_words(faulty),
-            inspect.cleandoc(faulty.__doc__ or ""),
-            caught_by,
-            lambda: right_distribution(faulty),
-            min_draws,
-        )
+    def make_mutant(faulty: type[Sampler]) -> Mutant:
+        failure_report = inspect.cleandoc(faulty.__doc__ or "")
+        return Mutant(in_words(faulty), failure_report, caught_by, lambda: make(faulty), min_draws)
 
     return make_mutant
 
 
 def right_distribution(sampler: type[DistributionSampler]) -> RejectionSampler:
-    """A distribution sampler as a sampler, under the name of its class."""
+    """A class as a sampler, under its name."""
     return rejection_sampler(sampler().verify, name=in_words(sampler), unsupported=sampler.unsupported)
 
 
-def in_words(sampler: type[DistributionSampler]) -> str:
-    """The name of a class, as a sentence would have it."""
+mutant_distribution = partial(mutant_as, right_distribution)
+
+
+def in_words(sampler: type) -> str:
+    """The name of a class in lower-case words."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", sampler.__name__).lower()

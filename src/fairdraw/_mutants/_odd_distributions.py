@@ -1,4 +1,4 @@
-"""Samplers that do it differently and are right, fast enough for the statistical suite: it must leave them in peace."""
+"""Samplers that work differently and are correct, fast enough for the statistical checks: none may be accused."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from fairdraw._mutants._distribution_sampler import (
+    Call,
     DistributionSampler,
     Drawn,
     Floats,
     Tokens,
     by_inverse_cdf,
-    places,
     right_distribution,
 )
 from fairdraw.protocols import Capability
@@ -29,7 +29,7 @@ class BlockVerification(DistributionSampler):
     """Keeps the longest prefix that passes its own test, so that a late token can save an early one.
 
     The ratio of a prefix is `min(1, ratio before * target / draft)`, 1 for the empty one. A prefix passes with
-    probability `spare / (spare + 1 - ratio)`, where `spare` is the mass of `(ratio * target - draft)_+` at the next
+    probability `spare / (spare + 1 - ratio)`, where `spare` is the mass of `max(ratio * target - draft, 0)` at the next
     position; the whole draft passes with its ratio. Recovery is from that excess.
 
     Reference:
@@ -40,27 +40,25 @@ class BlockVerification(DistributionSampler):
         Capability.TOKEN_VERIFICATION: "verifies a block of drafts at once (Sun et al., 2025)"
     }
 
-    def accept(
-        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
-    ) -> tuple[Tokens, Floats]:
-        place, num_draft = places(batch), np.array(batch.num_draft_tokens)
-        ratio, longest_ratio = (np.ones(batch.batch_size, dtype=np.float32) for _ in range(2))
-        num_accepted = np.zeros(batch.batch_size, dtype=np.int64)
-        for position in range(batch.max_spec_len):
-            own = np.flatnonzero(place[:, position] >= 0)
-            rows = place[own, position]
-            token = drafts[rows]
-            ratio[own] = np.minimum(ratio[own] * target[rows, token] / draft[rows, token], 1)
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:
+        num_draft, size = np.array(call.batch.num_draft_tokens), call.batch.batch_size
+        ratio, longest_ratio = np.ones(size, dtype=np.float32), np.ones(size, dtype=np.float32)
+        num_accepted = np.zeros(size, dtype=np.int64)
+        for position in range(call.batch.max_spec_len):
+            own = np.flatnonzero(call.places[:, position] >= 0)
+            rows = call.places[own, position]
+            token = call.drafts[rows]
+            ratio[own] = np.minimum(ratio[own] * call.target[rows, token] / call.draft[rows, token], 1)
             passing = ratio[own]
             before_last = num_draft[own] > position + 1
-            passing[before_last] = self.passing(ratio[own][before_last], target, draft, rows[before_last] + 1)
-            passed = own[drawn.uniforms[rows] < passing]
+            passing[before_last] = self._passing(call, passing[before_last], rows[before_last] + 1)
+            passed = own[call.drawn.uniforms[rows] < passing]
             num_accepted[passed], longest_ratio[passed] = position + 1, ratio[passed]
         return num_accepted, longest_ratio
 
-    def passing(self, ratio: Floats, target: Floats, draft: Floats, next_rows: Tokens) -> Floats:
+    def _passing(self, call: Call, ratio: Floats, next_rows: Tokens) -> Floats:
         """Probability that a prefix passes which is not the whole draft."""
-        spare = np.maximum(ratio[:, None] * target[next_rows] - draft[next_rows], 0).sum(axis=1)
+        spare = self.residual(ratio[:, None] * call.target[next_rows], call.draft[next_rows]).sum(axis=1)
         total = spare + (1 - ratio)
         return np.asarray(np.divide(spare, total, out=np.ones_like(total), where=total > 0))
 
@@ -69,32 +67,30 @@ class ExactMatch(DistributionSampler):
     """Draws a token from the target at each position and keeps the draft if it is that token."""
 
     unsupported: ClassVar[dict[str, str]] = DistributionSampler.unsupported | {
-        Capability.TOKEN_VERIFICATION: "accepts by exact match, so a draft distribution has no say"
+        Capability.TOKEN_VERIFICATION: "accepts by exact match and ignores draft probabilities"
     }
 
-    def accept(
-        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
-    ) -> tuple[Tokens, Floats]:
-        accepted = by_inverse_cdf(target, drawn.uniforms) == drafts
-        place = places(batch)
-        kept = np.cumprod((place >= 0) & np.append(accepted, False)[place], axis=1)
-        return np.asarray(kept.sum(axis=1)), np.ones(batch.batch_size, dtype=np.float32)
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:
+        accepted = by_inverse_cdf(call.target, call.drawn.uniforms) == call.drafts
+        return call.num_leading(accepted), np.ones(call.batch.batch_size, dtype=np.float32)
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return by_inverse_cdf(target, drawn.uniforms[rows])
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return target
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        return by_inverse_cdf(weights, drawn.uniforms[rows])
 
 
 class OneExponentialRowPerRequest(DistributionSampler):
-    """A token is recovered at every position before any is accepted, all with the same exponentials, as vLLM does."""
+    """A token is recovered at every position before any is accepted, all with the same exponentials, as in vLLM."""
 
-    def accept(
-        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
-    ) -> tuple[Tokens, Floats]:
-        owners = np.repeat(np.arange(batch.batch_size), batch.num_draft_tokens)
-        self._recovered = super().recover(target, draft, drawn, owners, np.arange(batch.num_tokens))
-        return super().accept(batch, target, draft, drafts, drawn)
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:
+        owners = np.repeat(np.arange(call.batch.batch_size), call.batch.num_draft_tokens)
+        weights = self.residual(call.target, call.draft)
+        self._recovered = super().recover(weights, call.drawn, owners, np.arange(call.batch.num_tokens))
+        return super().accept(call)
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
         return self._recovered[rows]
 
 
@@ -102,9 +98,8 @@ class Float64Uniforms(DistributionSampler):
     """Draws and compares in float64, where others have 24 bits."""
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        drawn = super().draw(batch, seed)
-        rng = np.random.default_rng([seed, 64])
-        return Drawn(rng.random(batch.num_tokens), drawn.exponentials, seed)
+        uniforms = np.random.default_rng([seed, 64]).random(batch.num_tokens)
+        return Drawn(uniforms, super().draw(batch, seed).exponentials, seed)
 
     def acceptance(self, target: Floats, draft: Floats) -> NDArray[np.floating]:
         return np.asarray(target.astype(np.float64) / draft)
@@ -113,12 +108,11 @@ class Float64Uniforms(DistributionSampler):
 class InvertsTheCdf(DistributionSampler):
     """Recovers by one uniform per request instead of a race."""
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return by_inverse_cdf(self.residual(target, draft), -np.expm1(-drawn.exponentials[requests, 0]))
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        return by_inverse_cdf(weights, -np.expm1(-drawn.exponentials[requests, 0]))
 
 
 ODD_DISTRIBUTIONS: tuple[RejectionSampler, ...] = tuple(
     right_distribution(odd)
     for odd in (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms, InvertsTheCdf)
 )
-"""Right samplers of other making."""

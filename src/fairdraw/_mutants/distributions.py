@@ -1,15 +1,14 @@
-"""Samplers whose distribution is wrong, one fault each, and answers without any thought (`vacuous`): all must be
-caught.
-"""
+"""Rejection samplers with a wrong distribution, one fault each, and trivial ones: all must be caught."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import (
+    Call,
     DistributionSampler,
     Drawn,
     Floats,
@@ -19,33 +18,39 @@ from fairdraw._mutants._distribution_sampler import (
 )
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_distributions import BlockVerification
-from fairdraw._mutants._stratified_distributions import STRATIFIED_MUTANTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw.protocols import SpecDecodeBatch
 
-__all__ = ["DISTRIBUTION_MUTANTS"]
+__all__ = ["DISTRIBUTION_MUTANTS", "STRATIFIED_MUTANTS"]
+
+
+def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
+    """The first row of the request of each draft."""
+    counts = np.array(batch.num_draft_tokens)
+    return np.repeat(np.cumsum(counts) - counts, counts)
+
 
 # Noise that serves twice.
 
 
 @mutant_distribution("DIST203", "DIST101")
 class RecoversWithTheDraftersNoise(DistributionSampler):
-    """Recovery draws with the very uniforms that the drafter used (vLLM #54282)."""
+    """Recovery draws with the same uniforms as the drafter (vLLM #54282)."""
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
         stream = np.random.default_rng(derive_seed("draft", drawn.seed)).random(drawn.uniforms.size)
-        return by_inverse_cdf(self.residual(target, draft), stream[rows].astype(np.float32))
+        return by_inverse_cdf(weights, stream[rows].astype(np.float32))
 
 
 @mutant_distribution("DIST201", "DIST203", "DIST211", "DIST213", min_draws=4_000)
 class RecoversWithTheUniformThatRejected(DistributionSampler):
-    """One uniform less to draw; but given a rejection it is large."""
+    """Saves a uniform; but given a rejection it is large."""
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return by_inverse_cdf(self.residual(target, draft), drawn.uniforms[rows])
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        return by_inverse_cdf(weights, drawn.uniforms[rows])
 
 
 @mutant_distribution("DIST103", "DIST101", "DIST113", "DIST504", min_draws=500_000)
@@ -54,9 +59,7 @@ class OneUniformPerRequest(DistributionSampler):
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         drawn = super().draw(batch, seed)
-        counts = np.array(batch.num_draft_tokens)
-        first = np.repeat(np.cumsum(counts) - counts, counts)
-        return Drawn(drawn.uniforms[first], drawn.exponentials, seed)
+        return Drawn(drawn.uniforms[_first_rows(batch)], drawn.exponentials, seed)
 
 
 @mutant_distribution("DIST301", "DIST504", min_draws=4_000)
@@ -64,9 +67,7 @@ class OneNoiseRowForTheBatch(DistributionSampler):
     """All requests have the numbers of the first."""
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
-        drawn = super().draw(batch, seed)
-        counts = np.array(batch.num_draft_tokens)
-        positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
+        drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
         return Drawn(drawn.uniforms[positions], np.repeat(drawn.exponentials[:1], batch.batch_size, axis=0), seed)
 
 
@@ -83,8 +84,7 @@ class NeighboursShareTheirExponentials(DistributionSampler):
 class CallsShareTheirNoise(DistributionSampler):
     """Every second call finds the noise of the call before still in its buffer."""
 
-    def __init__(self) -> None:
-        self._kept: Drawn | None = None
+    _kept: Drawn | None = None
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         kept, self._kept = self._kept, None
@@ -96,20 +96,19 @@ class CallsShareTheirNoise(DistributionSampler):
 
 @mutant_distribution("DIST224", "DIST204", min_draws=4_000)
 class BonusWithTheDraftersNoise(DistributionSampler):
-    """The bonus token is the last draft, wherever the target could have drawn it: right by itself, and dependent."""
+    """Every fourth bonus token is the last draft: the right distribution by itself, but dependent."""
 
-    def bonus(self, batch: SpecDecodeBatch, target: Floats, drafts: Tokens, drawn: Drawn) -> Tokens:
-        given = super().bonus(batch, target, drafts, drawn)
-        last = drafts[np.maximum(batch.cu_num_draft_tokens.numpy() - 1, 0)]
-        return np.where(np.arange(given.size) % 4 == 0, last, given)
+    def bonus(self, call: Call) -> Tokens:
+        last = call.drafts[np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)]
+        return np.where(np.arange(last.size) % 4 == 0, last, super().bonus(call))
 
 
-# The wrong distribution, or the distribution of somebody else.
+# The wrong distribution, or that of another row.
 
 
 @mutant_distribution("DIST102", "DIST101", "DIST501", min_draws=4_000)
 class RecoversFromTheTarget(DistributionSampler):
-    """The draft distribution is not subtracted: drafts that were accepted already come once more."""
+    """Draft probabilities are not subtracted: drafts that were accepted already come once more."""
 
     def residual(self, target: Floats, draft: Floats) -> Floats:
         return target
@@ -120,27 +119,24 @@ class RecoversTheRejectedDraft(DistributionSampler):
     """Without draft probabilities, the rejected draft stays in the race."""
 
     def residual(self, target: Floats, draft: Floats) -> Floats:
-        return np.where(draft.max(axis=1, keepdims=True) == 1, target, np.maximum(target - draft, 0))
+        return np.where(draft.max(axis=1, keepdims=True) == 1, target, super().residual(target, draft))
 
 
 @mutant_distribution("DIST213", "DIST111")
 class ForgetsToNormalise(DistributionSampler):
     """Inverse CDF over the residual as it is: what is missing to 1 goes to the last token."""
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        cumulative = np.cumsum(self.residual(target, draft), axis=1)
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
         uniforms = np.exp(-drawn.exponentials[requests, :1])
-        return np.asarray(np.minimum((uniforms >= cumulative).sum(axis=1), target.shape[1] - 1))
+        return np.asarray(np.minimum((uniforms >= np.cumsum(weights, axis=1)).sum(axis=1), weights.shape[1] - 1))
 
 
 @mutant_distribution("DIST102", min_draws=50_000)
 class WrongResidualInBlockVerification(BlockVerification):
     """Accepts blocks, and recovers as if tokens had been accepted one by one."""
 
-    def accept(
-        self, batch: SpecDecodeBatch, target: Floats, draft: Floats, drafts: Tokens, drawn: Drawn
-    ) -> tuple[Tokens, Floats]:
-        num_accepted, ratio = super().accept(batch, target, draft, drafts, drawn)
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:
+        num_accepted, ratio = super().accept(call)
         return num_accepted, np.ones_like(ratio)
 
 
@@ -154,13 +150,12 @@ class ReadsTheRowBefore(DistributionSampler):
 
 @mutant_distribution("DIST204", "DIST214")
 class BonusFromThePositionBefore(DistributionSampler):
-    """The bonus token is drawn from the distribution of the last draft."""
+    """The bonus token is drawn from the target of the last draft."""
 
-    def bonus(self, batch: SpecDecodeBatch, target: Floats, drafts: Tokens, drawn: Drawn) -> Tokens:
-        rows = np.maximum(batch.cu_num_draft_tokens.numpy() - 1, 0)
-        drawn_there = np.argmax(target[rows] / drawn.exponentials, axis=1)
-        given = super().bonus(batch, target, drafts, drawn)
-        return np.where(np.array(batch.num_draft_tokens) > 0, drawn_there, given)
+    def bonus(self, call: Call) -> Tokens:
+        rows = np.maximum(call.batch.cu_num_draft_tokens.numpy() - 1, 0)
+        drawn_there = np.argmax(call.target[rows] / call.drawn.exponentials, axis=1)
+        return np.where(np.array(call.batch.num_draft_tokens) > 0, drawn_there, super().bonus(call))
 
 
 @mutant_distribution("DIST113", "DIST111", min_draws=500_000)
@@ -176,16 +171,14 @@ class AppliesTheTemperatureAgain(DistributionSampler):
     """The sampler divides logits that are divided already."""
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
-        import torch
-
-        counts = torch.tensor(batch.num_draft_tokens)
-        divisor = torch.where(batch.is_greedy, torch.ones(()), batch.temperature).repeat_interleave(counts)
-        return np.asarray((batch.target_logits / divisor[:, None]).softmax(dim=-1).numpy())
+        divisor = np.where(batch.is_greedy.numpy(), np.float32(1), batch.temperature.numpy())
+        rows = batch.target_logits.new_tensor(np.repeat(divisor, batch.num_draft_tokens))
+        return np.asarray((batch.target_logits / rows[:, None]).softmax(dim=-1).numpy())
 
 
 @mutant_distribution("DIST401", min_draws=500_000)
 class LosesItsTail(DistributionSampler):
-    """Small probabilities are flushed to zero: 1 % of the mass, 2 % in wide distributions."""
+    """Small probabilities are flushed to zero: 1 % of the mass, 2 % in flat distributions."""
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
         probs = super().target(batch)
@@ -207,7 +200,7 @@ class LosesTheLastTile(DistributionSampler):
 
 @mutant_distribution("DIST104", "DIST103", "DIST403", min_draws=4_000)
 class AcceptsWithTheSquareRoot(DistributionSampler):
-    """Somebody wanted longer drafts."""
+    """Accepts longer drafts than it may."""
 
     def acceptance(self, target: Floats, draft: Floats) -> Floats:
         return np.asarray(np.sqrt(target / draft))
@@ -223,7 +216,7 @@ class IgnoresTheDraftDistribution(DistributionSampler):
 
 @mutant_distribution("DIST113", "DIST513", min_draws=50_000)
 class AcceptsNineInTen(DistributionSampler):
-    """A tenth of what should be accepted is rejected; the residual knows nothing of it."""
+    """A tenth of what should be accepted is rejected; the residual does not take that into account."""
 
     def acceptance(self, target: Floats, draft: Floats) -> Floats:
         return np.asarray(np.float32(0.9) * np.minimum(target / draft, 1))
@@ -231,7 +224,7 @@ class AcceptsNineInTen(DistributionSampler):
 
 @mutant_distribution("DIST104", min_draws=500_000)
 class DraftDistributionInEightBits(DistributionSampler):
-    """The draft distribution was stored with three bits of mantissa, and drafts were drawn before."""
+    """Draft probabilities are stored with three bits of mantissa, after drafts were drawn."""
 
     def draft(self, draft: Floats) -> Floats:
         mantissa, exponent = np.frexp(draft)
@@ -246,7 +239,7 @@ class RejectsAtEqualProbability(DistributionSampler):
         return np.where(np.isclose(target, draft), np.float32(0.5), target / draft)
 
 
-# Vacuous: a check that leaves these in peace checks nothing.
+# Trivial: a check that passes these checks nothing.
 
 
 @mutant_distribution("DIST101", "DIST401")
@@ -267,7 +260,7 @@ class AnyTokenAlike(DistributionSampler):
 
 @mutant_distribution("DIST511", "DIST514", "DIST512", "DIST104")
 class AcceptsEveryDraft(DistributionSampler):
-    """Gives back what it was given."""
+    """Returns the drafts."""
 
     def acceptance(self, target: Floats, draft: Floats) -> Floats:
         return np.full_like(target, 2)
@@ -277,11 +270,54 @@ class AcceptsEveryDraft(DistributionSampler):
 class RecoversTheMostProbable(DistributionSampler):
     """Argmax instead of a draw."""
 
-    def recover(self, target: Floats, draft: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
-        return np.asarray(np.argmax(self.residual(target, draft), axis=1))
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        return np.asarray(np.argmax(weights, axis=1))
 
 
-DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = (
-    *(value for value in list(vars().values()) if isinstance(value, Mutant)),
-    *STRATIFIED_MUTANTS,
-)
+# Too small for sampling at an interpreter's budget; stratified noise shows them without chance.
+
+
+class _TakesNoise(DistributionSampler):
+    """Supports everything: its numbers may come from the caller."""
+
+    unsupported: ClassVar[dict[str, str]] = {}
+
+
+@mutant_distribution("DIST601", "DIST611")
+class AcceptsNineteenInTwenty(_TakesNoise):
+    """A twentieth of what should be accepted is rejected."""
+
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
+
+
+@mutant_distribution("DIST602", "DIST612")
+class FlattensTheResidual(_TakesNoise):
+    """The temperature is applied to the residual once more, at 1.1."""
+
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(super().residual(target, draft) ** (1 / 1.1))
+
+
+@mutant_distribution("DIST611", "DIST601", "DIST602", "DIST612", min_draws=4_000)
+class TemperatureTwoPercentOffInFewDraws(_TakesNoise):
+    """Temperature 1.02, as after a division in half precision; sampling needs 200000 draws to see it."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
+
+
+@mutant_distribution("DIST601", min_draws=50_000)
+class DraftDistributionInBfloat16(_TakesNoise):
+    """Draft probabilities are kept in bfloat16, and drafts were drawn before they were rounded."""
+
+    def draft(self, draft: Floats) -> Floats:
+        bits = draft.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+        return rounded.astype(np.uint32).view(np.float32)
+
+
+DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+
+STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-4:]
+"""Those that take noise from the caller."""

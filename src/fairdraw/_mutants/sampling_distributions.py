@@ -1,23 +1,19 @@
-"""Token samplers whose distribution is wrong, one fault each; vectorised: they get the budget of a sampler under
-test.
-"""
+"""Token samplers with a wrong distribution, one fault each; vectorised, for the budget of a fast sampler."""
 
 from __future__ import annotations
 
-import inspect
-import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fairdraw._mutants._distribution_sampler import in_words, mutant_as
 from fairdraw._mutants._mutant import Mutant
 from fairdraw.protocols import Capability, Drafted, FilterPolicy, FunctionTokenSampler, RaceNoise, token_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
@@ -29,7 +25,7 @@ Tokens = NDArray[np.int64]
 
 
 class DistributionTokenSampler:
-    """Right: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
+    """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         return torch.from_numpy(self.race(self.distribution(batch), self.drawn(batch, noise)))
@@ -40,7 +36,7 @@ class DistributionTokenSampler:
         return Drafted(torch.from_numpy(tokens), torch.from_numpy(self.said(batch, distribution).astype(np.float32)))
 
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Floats:
-        assert not isinstance(noise, RaceNoise), "explicit noise is unsupported"
+        assert not isinstance(noise, RaceNoise), "explicit noise is not supported"
         return self.draw(batch, noise)
 
     def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
@@ -63,11 +59,11 @@ class DistributionTokenSampler:
             probs = _kept(probs, self.top_p_support(probs, _column(batch.top_p)))
         return probs
 
-    def temperature(self, batch: SamplingBatch) -> Floats:
-        return _column(batch.temperature)
+    def temperature(self, given: Floats) -> Floats:
+        return given
 
     def softmax(self, batch: SamplingBatch) -> Floats:
-        scaled = batch.logits.double().numpy() / self.temperature(batch)
+        scaled = batch.logits.double().numpy() / self.temperature(_column(batch.temperature))
         weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
         return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
@@ -92,7 +88,7 @@ class DistributionTokenSampler:
         return np.asarray((probs / exponentials).argmax(axis=1))
 
     def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
-        """The distribution that the drafter returns."""
+        """The probabilities that the drafter returns."""
         return distribution
 
 
@@ -108,43 +104,38 @@ def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
 def right_distribution(
     sampler: type[DistributionTokenSampler] = DistributionTokenSampler, filters: FilterPolicy | None = None
 ) -> FunctionTokenSampler:
-    """A distribution sampler as a sampler and drafter, under the name of its class."""
-    made, name = sampler(), re.sub(r"(?<!^)(?=[A-Z])", " ", sampler.__name__).lower()
-    unsupported = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
-    return token_sampler(made.sample, drafting=made.draft, name=name, unsupported=unsupported, filters=filters)
+    """A class as a sampler and drafter, under its name."""
+    made, unsupported = sampler(), {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+    return token_sampler(
+        made.sample, drafting=made.draft, name=in_words(sampler), unsupported=unsupported, filters=filters
+    )
 
 
-def _as_mutant(*caught_by: str, min_draws: int = 0) -> Callable[[type[DistributionTokenSampler]], Mutant]:
-    def make_mutant(faulty: type[DistributionTokenSampler]) -> Mutant:
-        sampler = right_distribution(faulty)
-        failure_report = inspect.cleandoc(faulty.__doc__ or "")
-        return Mutant(sampler.name, failure_report, caught_by, lambda: right_distribution(faulty), min_draws)
-
-    return make_mutant
+_as_mutant = partial(mutant_as, right_distribution)
 
 
 @_as_mutant("DIST702", min_draws=10_000_000)
 class TemperatureTwoPercentOff(DistributionTokenSampler):
     """Temperature in half precision: 0.7 is 0.714."""
 
-    def temperature(self, batch: SamplingBatch) -> Floats:
-        return super().temperature(batch) * 1.02
+    def temperature(self, given: Floats) -> Floats:
+        return given * 1.02
 
 
 @_as_mutant("DIST702", "DIST701", "DIST721", min_draws=500_000)
 class TemperatureTenPercentOff(DistributionTokenSampler):
-    """Somebody wanted livelier text."""
+    """Makes the text livelier."""
 
-    def temperature(self, batch: SamplingBatch) -> Floats:
-        return super().temperature(batch) * 1.1
+    def temperature(self, given: Floats) -> Floats:
+        return given * 1.1
 
 
 @_as_mutant("DIST702", min_draws=50_000)
 class AppliesTheTemperatureAgain(DistributionTokenSampler):
     """The logits were divided before they came here."""
 
-    def temperature(self, batch: SamplingBatch) -> Floats:
-        return np.asarray(super().temperature(batch) ** 2)
+    def temperature(self, given: Floats) -> Floats:
+        return given**2
 
 
 @_as_mutant("DIST721", min_draws=500_000)
@@ -208,7 +199,7 @@ class MinPRelativeToOne(DistributionTokenSampler):
 
 
 class FiltersTopPFirst(DistributionTokenSampler):
-    """top-p, min-p, top-k: right if that is declared."""
+    """top-p, min-p, top-k: correct if that is declared."""
 
     def distribution(self, batch: SamplingBatch) -> Floats:
         for alone in ({"top_k": None, "min_p": None}, {"top_k": None, "top_p": None}, {"top_p": None, "min_p": None}):
@@ -220,7 +211,7 @@ class FiltersTopPFirst(DistributionTokenSampler):
 
 
 class TempersLast(DistributionTokenSampler):
-    """Filters see the distribution before the temperature: right if that is declared."""
+    """Filters are applied before the temperature: correct if that is declared."""
 
     def distribution(self, batch: SamplingBatch) -> Floats:
         as_given = super().distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
@@ -231,7 +222,7 @@ ODD_DISTRIBUTIONS = (
     right_distribution(FiltersTopPFirst, FilterPolicy(order=("top_p", "min_p", "top_k"))),
     right_distribution(TempersLast, FilterPolicy(temperature="last")),
 )
-"""Right, since they say how they filter."""
+"""Correct, because they declare how they filter."""
 
 _top_p_first_unsaid = _as_mutant("DIST706", min_draws=50_000)(FiltersTopPFirst)
 _tempers_last_unsaid = _as_mutant("DIST705", "DIST721", min_draws=50_000)(TempersLast)
@@ -258,8 +249,7 @@ class BlocksOfEightShareTheirNoise(DistributionTokenSampler):
 class CallsShareTheirNoise(DistributionTokenSampler):
     """Every second call finds the noise of the call before still in its buffer."""
 
-    def __init__(self) -> None:
-        self._kept: Floats | None = None
+    _kept: Floats | None = None
 
     def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
         kept, self._kept = self._kept, None
@@ -271,7 +261,7 @@ class CallsShareTheirNoise(DistributionTokenSampler):
 
 @_as_mutant("DIST707", min_draws=500_000)
 class SeededRequestsTakeUniforms(DistributionTokenSampler):
-    """The race of requests with seeds is run with uniforms: right at the top, wrong below."""
+    """Requests with seeds race with uniforms instead of exponentials: nearly right for probable tokens alone."""
 
     def own_row(self, seed: int, size: int) -> Floats:
         return np.random.default_rng(seed).random(size)
@@ -287,16 +277,15 @@ class FoldsSeedsIntoFourBits(DistributionTokenSampler):
 
 @_as_mutant("DIST731", min_draws=50_000)
 class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
-    """The distribution of the drafter's raw logits; drafts were drawn at each request's temperature."""
+    """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
 
     def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
-        other = torch.ones_like(batch.temperature)
-        return self.distribution(batch.replace(temperature=other))
+        return self.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
 @_as_mutant("DIST732", min_draws=500_000)
 class SaysATileTwice(DistributionTokenSampler):
-    """The first half of the vocabulary weighs a tenth more in the distribution that is said."""
+    """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
 
     def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
         heavy = distribution.copy()

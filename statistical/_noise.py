@@ -1,0 +1,58 @@
+"""The noise that the statistical checks give a sampler, fresh for every seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw._core.harness import emit
+from fairdraw.protocols import Capability, ExplicitNoise, SeededNoise
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
+
+__all__ = ["draw_rows", "exponentials", "noise_kind"]
+
+
+def noise_kind(sampler: RejectionSampler) -> Capability:
+    """`SEEDED_NOISE` or `EXPLICIT_NOISE`: the sampler's own random numbers if it takes seeds, because it runs on them.
+
+    A sampler that takes neither gets seeds, as in the properties. It draws by itself and may ignore them, so its draws
+    cannot be repeated; but they have a distribution, and a correct one fails no more often than any other.
+    """
+    takes_numbers_alone = (
+        Capability.SEEDED_NOISE not in sampler.capabilities and Capability.EXPLICIT_NOISE in sampler.capabilities
+    )
+    return Capability.EXPLICIT_NOISE if takes_numbers_alone else Capability.SEEDED_NOISE
+
+
+def draw_rows(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int
+) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+    """The sampler's output rows on noise of one seed.
+
+    Raises:
+        Exception: As `emit`.
+    """
+    return emit(sampler, batch, _noise(noise_kind(sampler), batch, seed)).tokens
+
+
+def _noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
+    if kind is Capability.SEEDED_NOISE:
+        return SeededNoise(seed)
+    rng = np.random.default_rng(seed)
+    raced = exponentials(rng, batch.batch_size, batch.vocab_size)
+    return ExplicitNoise(torch.from_numpy(rng.random(batch.num_tokens)).to(batch.device), raced.to(batch.device))
+
+
+def exponentials(
+    rng: np.random.Generator, batch_size: int, vocab_size: int
+) -> Tensor:  # [batch_size, vocab_size] float32
+    """Positive exponentials, as the contracts want them: NumPy gives a 0 about once in 2**23 draws (27 in 2**28)."""
+    drawn = rng.standard_exponential((batch_size, vocab_size), dtype=np.float32)
+    return torch.from_numpy(np.maximum(drawn, np.finfo(np.float32).tiny))
