@@ -98,7 +98,7 @@ def why_not_timed(benchmark: Any, limits: CaseLimits) -> str:  # Any: pytest-ben
         return "tests run in parallel (xdist): workers disturb each other. Run without -n"
     if benchmark.disabled:
         return "benchmarks are disabled (--benchmark-disable)"
-    return limits.reference.problem() if limits.reference else ""
+    return limits.reference_problem()
 
 
 def judge_ratio(benchmark: Any, name: str, timed: Timed) -> Finding:  # Any: as above

@@ -1,6 +1,6 @@
 """Facts about compiled kernels on a machine without a GPU: the Triton wheel contains the whole compiler.
 
-`counts.counted` records the launches of a call. Each is compiled for the given compute capability exactly as its
+`counts.counted` records the launches of a call. Each is compiled for sm_90 exactly as its
 launcher would compile it: same types, same divisibility, same constants. Over a sweep of sizes, the number of
 *different* compilations is the number of times that a server would stop to compile.
 """
@@ -52,20 +52,16 @@ class CompiledKernel:
     barriers: int
 
 
-def compile_launches(
-    launches: Iterable[Launch], *, capability: int = SM90, timeout: float = 300
-) -> list[CompiledKernel]:
+def compile_launches(launches: Iterable[Launch], *, timeout: float = 300) -> list[CompiledKernel]:
     """Compile every different specialisation among `launches` once.
 
     Raises:
         NoVerdictError: If a kernel does not compile, or not in time, or the wheel's compiler is missing.
     """
-    return compile_groups({"": launches}, capability=capability, timeout=timeout)[""]
+    return compile_groups({"": launches}, timeout=timeout)[""]
 
 
-def compile_groups(
-    groups: Mapping[str, Iterable[Launch]], *, capability: int = SM90, timeout: float = 300
-) -> dict[str, list[CompiledKernel]]:
+def compile_groups(groups: Mapping[str, Iterable[Launch]], *, timeout: float = 300) -> dict[str, list[CompiledKernel]]:
     """As `compile_launches`, for several groups of launches in one fresh process.
 
     The process is a fresh one because a Triton that interprets (as on every machine without a GPU) cannot compile.
@@ -73,8 +69,8 @@ def compile_groups(
     launches = {name: [_as_json(launch) for launch in group] for name, group in groups.items()}
     printed = call_fresh(
         f"{__name__}:_compile_all",
-        {"groups": launches, "capability": capability},
-        purpose=f"compiling kernels for sm_{capability}",
+        {"groups": launches},
+        purpose=f"compiling kernels for sm_{SM90}",
         timeout=timeout,
         not_inherited={"TRITON_INTERPRET", "CUDA_VISIBLE_DEVICES"},
     )
@@ -95,12 +91,12 @@ def _argument(value: object) -> list[object]:
     return ["value", value]
 
 
-def _compile_all(groups: Mapping[str, list[Json]], capability: int) -> dict[str, list[Json]]:
+def _compile_all(groups: Mapping[str, list[Json]]) -> dict[str, list[Json]]:
     """Runs in the fresh process: facts about each group's different specialisations."""
     import triton
     from triton.backends.compiler import GPUTarget
 
-    target = GPUTarget("cuda", capability, 32)
+    target = GPUTarget("cuda", SM90, 32)
     known: dict[str, Json] = {}
     found: dict[str, dict[str, Json]] = {}
     for name, launches in groups.items():

@@ -57,31 +57,18 @@ class Counts:
     allocations: int = 0
 
     @property
-    def num_launches(self) -> int:
-        return len(self.launches)
-
-    @property
     def copies(self) -> int:
         return sum(count for name, count in self.operators.items() if name in COPIES)
-
-    @property
-    def syncs(self) -> int:
-        return sum(self.waits.values())
-
-    @property
-    def bytes_moved(self) -> int:
-        """Read and written, named or not."""
-        return self.bytes_read.total() + self.bytes_written.total()
 
     def as_row(self) -> dict[str, int]:
         """The totals, under the names of the limits."""
         return {
-            "bytes": self.bytes_moved,
-            "launches": self.num_launches,
+            "bytes": self.bytes_read.total() + self.bytes_written.total(),
+            "launches": len(self.launches),
             "operators": self.operators.total(),
             "copies": self.copies,
             "allocations": self.allocations,
-            "syncs": self.syncs,
+            "syncs": self.waits.total(),
         }
 
 

@@ -1,4 +1,4 @@
-"""What a call asks of a GPU besides its work: waits, compilations, driver allocations, nodes of its CUDA graph.
+"""What a call costs on a GPU besides its work: waits, compilations, driver allocations, nodes of its CUDA graph.
 
 All of these are counts and have no error rate. The GPU's clock is in `device_time`.
 """
@@ -9,7 +9,8 @@ import ctypes
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest import mock
 
 import torch
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DeviceCounts",
-    "count_nodes",
     "count_on_device",
     "graph_of",
     "replay_of",
@@ -88,19 +88,15 @@ def _capturable(step: Callable[[], object]) -> tuple[bool, str, int | None]:
         graph = graph_of(step, keep_graph=True)
     except RuntimeError as error:
         return False, str(error).splitlines()[0], None
-    return True, "", count_nodes(graph.raw_cuda_graph(), ctypes.CDLL("libcuda.so.1"))
+    return True, "", _count_nodes(graph.raw_cuda_graph())
 
 
-def count_nodes(raw_graph: int, driver: Any) -> int:  # Any: CUDA's driver as a library of ctypes
-    """Nodes of a captured graph, as the driver counts them; a nested graph is one node.
-
-    Raises:
-        RuntimeError: If the driver refuses.
-    """
+def _count_nodes(raw_graph: int) -> int:
+    """Nodes of a captured graph, as the driver counts them; a nested graph is one node."""
     num_nodes = ctypes.c_size_t()
-    error = driver.cuGraphGetNodes(ctypes.c_void_p(raw_graph), None, ctypes.byref(num_nodes))
+    error = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(ctypes.c_void_p(raw_graph), None, ctypes.byref(num_nodes))
     if error:
-        raise RuntimeError(f"count_nodes: cuGraphGetNodes={error}, but it must be 0. Look the number up in cuda.h.")
+        raise RuntimeError(f"count_on_device: cuGraphGetNodes={error}, but it must be 0. Look the number up in cuda.h.")
     return num_nodes.value
 
 
@@ -125,21 +121,13 @@ def _waits() -> Iterator[list[str]]:
 
 
 @contextmanager
-def _compilations() -> Iterator[list[str]]:
+def _compilations() -> Iterator[list[object]]:
     """Kernels that Triton compiles inside."""
     from triton import knobs
 
-    found: list[str] = []
-    before = knobs.runtime.jit_post_compile_hook
-
-    def note(*args: Any, **kwargs: Any) -> None:  # Any: Triton's
-        found.append(str(kwargs.get("repr", kwargs.get("key", ""))))
-
-    knobs.runtime.jit_post_compile_hook = note
-    try:
+    found: list[object] = []
+    with mock.patch.object(knobs.runtime, "jit_post_compile_hook", lambda *args, **kwargs: found.append(kwargs)):
         yield found
-    finally:
-        knobs.runtime.jit_post_compile_hook = before
 
 
 def graph_of(step: Callable[[], object], *, keep_graph: bool = False) -> torch.cuda.CUDAGraph:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "InconclusiveWarning", "compare_counts", "exit_code", "from_decision", "table"]
 
-BROKEN, GREEN, NOTHING_DECIDED = 1, 0, 3
-
 
 class InconclusiveWarning(UserWarning):
     """A measurement neither keeps nor breaks a limit. Nothing fails, but a person should know."""
@@ -76,10 +74,10 @@ def exit_code(findings: Iterable[Finding], *, strict: bool = False) -> int:
     """1 if anything fails, 3 if nothing was decided; else 0. `strict`: only PASS is green."""
     verdicts = [finding.verdict for finding in findings]
     if Verdict.FAIL in verdicts:
-        return BROKEN
+        return 1
     if Verdict.PASS not in verdicts or (strict and set(verdicts) != {Verdict.PASS}):
-        return NOTHING_DECIDED
-    return GREEN
+        return 3
+    return 0
 
 
 def _number(value: float | None) -> str:

@@ -14,7 +14,9 @@ from fairdraw.sampler_impl._scanners.penalty_rows import bonus_rows, changed_cou
 from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from functools import partial
+    from types import ModuleType
 
     from torch import Tensor
 
@@ -33,6 +35,7 @@ __all__ = [
     "load_sampler",
     "padded_outputs",
     "penalties",
+    "rejection_kernels",
     "takes_several_tiles",
 ]
 
@@ -84,3 +87,11 @@ def padded_outputs() -> PaddedOutputs:
     from fairdraw.sampler_impl.penalties import PaddedOutputs
 
     return PaddedOutputs()
+
+
+def rejection_kernels() -> tuple[ModuleType, Callable[..., Any]]:  # Any: a checked step
+    """The kernels with upstream's noise (`accept`, `recover`), and the check of the arguments that they need."""
+    from fairdraw.sampler_impl import _rejection_kernels
+    from fairdraw.sampler_impl._checks import checked_step
+
+    return _rejection_kernels, checked_step

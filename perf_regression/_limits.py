@@ -18,7 +18,7 @@ from fairdraw.perf_regression._named import release
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LIMITS_FILE", "CaseLimits", "Limits", "LimitsError", "Reference", "evaluate", "read_limits"]
+__all__ = ["LIMITS_FILE", "CaseLimits", "Limits", "LimitsError", "evaluate", "read_limits"]
 
 LIMITS_FILE = Path(__file__).parent / "limits.toml"
 SCHEMA = 1
@@ -30,26 +30,11 @@ class LimitsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Reference:
-    """The release that a ratio compares with: `vllm==0.22.0`."""
-
-    package: str
-    version: str
-
-    def problem(self) -> str:
-        """Why this machine cannot compare with the release; empty if it can."""
-        found = release(self.package)
-        if found == self.version:
-            return ""
-        return f"limits were made for {self.package}=={self.version}, but installed is {found or 'none'}"
-
-
-@dataclass(frozen=True)
 class CaseLimits:
     """Limits of one case; `None` where there is none.
 
     Args:
-        reference: The release that `ratio_max` compares with.
+        reference: The release that `ratio_max` compares with: `vllm==0.22.0`.
         golden: What was measured when the limits were set, by whom and when. It only shows the slack.
         ratio_max: Most time, as a part of the reference's.
         workspace_ratio_max: Most time with a workspace, as a part of our own time without: it needs no reference.
@@ -69,7 +54,7 @@ class CaseLimits:
     """
 
     name: str
-    reference: Reference | None = None
+    reference: str | None = None
     ratio_max: float | None = None
     workspace_ratio_max: float | None = None
     roofline_min: float | None = None
@@ -93,6 +78,12 @@ class CaseLimits:
         """How many limits are decided by a clock."""
         once = (self.ratio_max, self.workspace_ratio_max, self.roofline_min, self.fixed_share_max)
         return sum(limit is not None for limit in once) + len(self.time_exponent_max)
+
+    def reference_problem(self) -> str:
+        """Why this machine cannot compare with the reference; empty if it can, or if there is none."""
+        package, _, version = (self.reference or "").partition("==")
+        found = release(package) if package else ""
+        return "" if found == version else f"limits were made for {self.reference}, but installed is {found or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,7 @@ def read_limits(path: Path = LIMITS_FILE) -> Limits:
     """Read and check a limits file.
 
     Raises:
-        LimitsError: If it is not TOML, of another schema, has a key that nobody knows, or a value of a wrong kind.
+        LimitsError: If it is not TOML, of another schema, has an unknown key, or a value of a wrong kind.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -163,10 +154,12 @@ def _case(name: str, values: dict[str, Any]) -> CaseLimits:  # Any: TOML
         raise LimitsError(f"case {name!r}: golden={golden}, but it must say by whom and when. Add by and date.")
     measured = {key.removesuffix("_max").removesuffix("_min") for key in known}
     _require_keys(f"case {name!r}, golden", golden, measured | {"by", "date", "commit"}, set())
-    reference = values.get("reference")
-    if "ratio_max" in limits and reference is None:
+    if "ratio_max" in limits and "reference" not in values:
         raise LimitsError(f"case {name!r}: ratio_max has no reference, but it must have one. Add 'vllm==VERSION'.")
-    return CaseLimits(name, _reference(name, reference), **limits, golden=golden)
+    if not all(values.get("reference", "any==any").partition("==")):
+        problem = f"reference={values['reference']!r}, but it must be package==version. Pin the version."
+        raise LimitsError(f"case {name!r}: {problem}")
+    return CaseLimits(name, **values)
 
 
 def _check_limit(where: str, key: str, value: object) -> None:
@@ -179,15 +172,6 @@ def _check_limit(where: str, key: str, value: object) -> None:
         _require_numbers(value)
     else:
         raise LimitsError(f"{where}={value!r}, but it must be a table. Name the axis, as in {{ L = 0.1 }}.")
-
-
-def _reference(case: str, text: str | None) -> Reference | None:
-    if text is None:
-        return None
-    package, equals, version = text.partition("==")
-    if not (package and equals and version):
-        raise LimitsError(f"case {case!r}: reference={text!r}, but it must be package==version. Pin the version.")
-    return Reference(package, version)
 
 
 def _require_keys(where: str, values: Mapping[str, object], known: set[str], needed: set[str]) -> None:

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit", "processor", "provenance", "write_record"]
+__all__ = ["commit", "processor", "provenance", "version", "write_record"]
 
 PACKAGES = ("torch", "triton", "numpy", "vllm")
 
@@ -31,7 +31,7 @@ def provenance(of_tree: str = "") -> dict[str, Any]:  # Any: JSON
             "cores": os.cpu_count(),
             "load_per_core": round(os.getloadavg()[0] / (os.cpu_count() or 1), 2),
         },
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},
     }
 
 
@@ -54,7 +54,8 @@ def _laid_out(value: Any, newline: str) -> str:  # Any: JSON
     return json.dumps(value)
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """The installed version; `None` if the package is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -69,10 +69,7 @@ def orders(names: Sequence[str], seed: int) -> Iterator[tuple[str, ...]]:
 
 def cpu_clock(step: Callable[[], object], inner: int) -> float:
     """Seconds per call of `inner` calls in a row."""
-    begin = time.perf_counter()
-    for _ in range(inner):
-        step()
-    return (time.perf_counter() - begin) / inner
+    return _timed(step, inner, time.perf_counter)
 
 
 def thread_clock(step: Callable[[], object], inner: int) -> float:
@@ -81,10 +78,14 @@ def thread_clock(step: Callable[[], object], inner: int) -> float:
     For code of one thread that waits for nothing. On a machine with six times more to do than it has cores, ten per
     cent more work is detected with this clock, and mostly not with the other (`samples_busy.json`).
     """
-    begin = time.thread_time()
+    return _timed(step, inner, time.thread_time)
+
+
+def _timed(step: Callable[[], object], inner: int, now: Callable[[], float]) -> float:
+    begin = now()
     for _ in range(inner):
         step()
-    return (time.thread_time() - begin) / inner
+    return (now() - begin) / inner
 
 
 def after_own_step(advance: Callable[[], object], clock: Clock = cpu_clock) -> Clock:

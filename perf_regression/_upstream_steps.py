@@ -1,6 +1,6 @@
-"""The real vLLM 0.22.0 in the worlds of `worlds`, called as its model runner calls it, without the suite's adapters.
+"""The real vLLM 0.22.0 with the workloads of `worlds`, called as its model runner calls it, without our adapters.
 
-Adapters open the batch anew at every call, and patch what needs a GPU: neither is vLLM's work. Here both are done once.
+Adapters open the batch at every call and patch what needs a GPU. Neither is vLLM's work, so both are done once here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["logits_plan_step", "penalties_step", "sampling_step", "thinking_budg
 
 
 def sampling_step(subject: Any, world: SamplingWorld) -> Step:  # Any: the suite's adapter
-    """`Sampler.forward`, which casts bfloat16 logits and so writes into no one's."""
+    """`Sampler.forward`. It casts bfloat16 logits to a copy, so the batch's logits are never written."""
     metadata = subject.make_metadata(world.batch, SeededNoise(1))
     return lambda: subject.forward(world.batch.logits, metadata)
 
@@ -59,7 +59,7 @@ def logits_plan_step(subject: Any, world: LogitsWorld) -> Step:  # Any: the suit
 
 
 def penalties_step(subject: Any, world: PenaltiesWorld) -> Step:  # Any: the suite's adapter
-    """`apply_all_penalties`: pads the lists, counts them, penalises."""
+    """`apply_all_penalties`: pads the lists, counts tokens and applies the penalties."""
     arms.require_upstream()
     penalise = load("vllm.v1.sample.ops.penalties:apply_all_penalties")
     presence, frequency, repetition = world.batch.factors()

@@ -1,4 +1,4 @@
-"""Our fast path on a GPU: what it asks of the device besides its work, and how near it comes to the copy bandwidth."""
+"""Our fast path on a GPU: what it costs besides its work, and which part of the copy bandwidth it reaches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`rejection` in upstream-compatible mode against vLLM 0.22.0's own kernels: the same tokens, and how fast.
 
-Both sides are given the softmax and the noise. vLLM's is the reciprocal of the exponentials, its recovery kernel and
-its acceptance kernel; ours is the acceptance kernel and a race over one row per request.
+Both sides get the softmax and the noise. vLLM computes the reciprocal of the exponentials and runs its recovery and its
+acceptance kernel. Ours runs the acceptance kernel and a race over one row per request.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fairdraw.sampler_impl import _checks
-from fairdraw.sampler_impl import _rejection_kernels as kernels
+from fairdraw.perf_regression import _internals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,8 @@ class Step:
         self.exponentials = torch.empty(batch_size, vocab_size, device="cuda").exponential_(generator=noise)
         self.is_greedy = torch.zeros(batch_size, dtype=torch.bool, device="cuda")
         self.metadata: Any = _metadata()
-        self.step = _checks.checked_step(
+        self.kernels, checked_step = _internals.rejection_kernels()
+        self.step = checked_step(
             "step",
             draft.multinomial(1, generator=noise).flatten().int() if num_tokens else torch.zeros(0).int().cuda(),
             counts,
@@ -51,8 +51,8 @@ class Step:
 
     def ours(self) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         output = self._placeholders()
-        rows = kernels.accept(self.step, self.target_probs, self.uniforms, output)
-        kernels.recover(self.step, self.target_probs, self.exponentials, rows, output)
+        rows = self.kernels.accept(self.step, self.target_probs, self.uniforms, output)
+        self.kernels.recover(self.step, self.target_probs, self.exponentials, rows, output)
         return output
 
     def vllm(self, module: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32; Any: a foreign module

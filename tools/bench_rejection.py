@@ -1,11 +1,19 @@
-"""Time verification steps against each other on this GPU and keep the result as one JSON record.
+"""Time verification steps against each other on this GPU and keep the result as a JSON record.
 
     python tools/bench_rejection.py --vllm-022 DIR --vllm-033 DIR --flashinfer DIR/include \
         --commit $(git rev-parse HEAD) --out perf_regression/records/rejection_h200.json
+    python tools/bench_rejection.py --eager ... --out perf_regression/records/rejection_eager_h200.json
 
-Every figure is the median, over rounds in one process, of one CUDA graph replay between two events, in microseconds.
-In each round every arm runs once, in an order drawn anew, each after 256 MiB were read to turn out the L2 cache. An
-empty replay is timed alike and not subtracted. Arms:
+Every figure is the median over rounds in one process, in microseconds. In each round every arm runs once, in a new
+random order, each after 256 MiB were read to evict the L2 cache. Modes:
+
+======== ==============================================================================================================
+graph    one CUDA graph replay between two events; an empty replay is timed alike and not subtracted
+queued   (`--eager`) an ordinary call between two events, launched while the GPU is busy: launches are hidden
+idle     (`--eager`) an ordinary call on an idle GPU, from the call until its result is there: launches are included
+======== ==============================================================================================================
+
+Arms:
 
 ========== ============================================================================================================
 ours       `rejection_counter` from bfloat16 logits; bonus tokens given
@@ -23,7 +31,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
-import json
 import platform
 import random
 import statistics
@@ -41,17 +48,22 @@ import _upstream_arms as upstream
 import torch
 import triton
 import triton.language as tl
+from provenance import gpu
 from torch import Tensor
 
-from fairdraw.sampler_impl import _counter_triton, rejection_counter
+from fairdraw.perf_regression._records import write_record
+from fairdraw.sampler_impl import rejection_counter
 
 BATCH_SIZES = (1, 8, 64, 256)
 VOCAB_SIZES = (32000, 128256, 151936, 202048)
 SPEC_LENS = (1, 3, 7)
 KINDS = ("probs", "logits+lse", "one-hot")
 FLUSH_BYTES = 256 << 20
+SPIN_CYCLES = 8_000_000
+"""Some four milliseconds, longer than any arm takes to be launched."""
 
 Arm = Callable[[], object]
+Times = dict[str, list[float]]
 Json = dict[str, Any]  # Any: JSON
 
 
@@ -67,35 +79,60 @@ def _copy_kernel(  # type: ignore[no-untyped-def]
 
 
 class Clock:
-    """Times graph replays with a cold L2."""
+    """Times arms with a cold L2; their rounds are interleaved."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
         self.flush = torch.ones(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
         self.order = random.Random(0)
 
-    def measure(self, arms: dict[str, Arm]) -> dict[str, list[float]]:
-        """Sorted microseconds of every arm; rounds are interleaved."""
-        graphs = {name: capture(arm) for name, arm in arms.items()}
-        times: dict[str, list[float]] = {name: [] for name in arms}
+    def measure(self, arms: dict[str, Arm]) -> Times:
+        """Graph replays."""
+        return self._rounds({name: capture(arm).replay for name, arm in arms.items()}, self._between_events)
+
+    def measure_queued(self, arms: dict[str, Arm]) -> Times:
+        """Ordinary calls, launched while the GPU spins for some milliseconds."""
+        return self._rounds(arms, lambda arm: self._between_events(arm, SPIN_CYCLES))
+
+    def measure_idle(self, arms: dict[str, Arm]) -> Times:
+        """Ordinary calls on an idle GPU, in seconds of the host."""
+        return self._rounds(arms, self._on_the_host)
+
+    def _rounds(self, arms: dict[str, Arm], time_one: Callable[[Arm], Callable[[], float]]) -> Times:
+        """Sorted microseconds of every arm. The first two rounds warm clocks and caches and are discarded."""
+        times: Times = {name: [] for name in arms}
         for round_ in range(self.rounds + 2):
-            names = self.order.sample(sorted(graphs), len(graphs))
-            events = {name: [torch.cuda.Event(enable_timing=True) for _ in range(2)] for name in names}
-            for name in names:
-                self.flush.sum()
-                begin, end = events[name]
-                begin.record()
-                graphs[name].replay()
-                end.record()
+            readers = {name: time_one(arms[name]) for name in self.order.sample(sorted(arms), len(arms))}
             torch.cuda.synchronize()
-            if round_ >= 2:  # the first ones warm clocks and caches
-                for name, (begin, end) in events.items():
-                    times[name].append(begin.elapsed_time(end) * 1e3)
+            if round_ >= 2:
+                for name, reader in readers.items():
+                    times[name].append(reader())
         return {name: sorted(values) for name, values in times.items()}
+
+    def _between_events(self, arm: Arm, spin_cycles: int = 0) -> Callable[[], float]:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.flush.sum()
+        if spin_cycles:
+            torch.cuda._sleep(spin_cycles)
+        begin.record()
+        arm()
+        end.record()
+        if spin_cycles:
+            torch.cuda.synchronize()
+        return lambda: begin.elapsed_time(end) * 1e3
+
+    def _on_the_host(self, arm: Arm) -> Callable[[], float]:
+        self.flush.sum()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        arm()
+        torch.cuda.synchronize()
+        microseconds = (time.perf_counter() - begin) * 1e6
+        return lambda: microseconds
 
 
 def capture(arm: Arm) -> torch.cuda.CUDAGraph:
-    """The arm as a graph; what it compiles or loads is compiled and loaded before."""
+    """The arm as a graph, after everything is compiled and loaded."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -117,9 +154,7 @@ def copy_arm(num_bytes: int) -> Arm:
 
 
 class Batch:
-    """Random requests: draft tokens are drawn from the draft distribution, a noisy cousin of the target
-    distribution.
-    """
+    """Random requests: draft tokens are drawn from the draft distribution, a noisy copy of the target distribution."""
 
     def __init__(self, batch_size: int, max_spec_len: int, vocab_size: int, kind: str) -> None:
         noise = torch.Generator("cuda").manual_seed(batch_size * 1000003 + max_spec_len * 1009 + vocab_size)
@@ -249,7 +284,7 @@ def measure_case(clock: Clock, tools: Json, batch: Batch) -> Json:
 
 
 def measure_copies(clock: Clock) -> list[Json]:
-    """What the card can do: by a kernel, and by the driver's copy, which in a graph is slower beyond 512 MiB."""
+    """What the GPU can do: by a kernel, and by the driver's copy, which in a graph is slower beyond 512 MiB."""
     rows: list[Json] = []
     for mebibytes in (50, 100, 350, 1024, 4096):
         kernel = copy_arm(mebibytes << 20)
@@ -268,72 +303,46 @@ def measure_copies(clock: Clock) -> list[Json]:
     return rows
 
 
-def measure_race(clock: Clock) -> list[Json]:
-    """The inverse CDF that is shipped against an exponential race in its place."""
-    from _race_arm import race_kernel
-
-    def raced(batch: Batch) -> object:
-        shipped = _counter_triton.draw_kernel
-        _counter_triton.draw_kernel = race_kernel
-        try:
-            return batch.ours(workspace=None)
-        finally:
-            _counter_triton.draw_kernel = shipped
-
-    rows = []
-    for batch_size in (64, 256):
-        batch = Batch(batch_size, 3, 128256, "probs")
-        times = clock.measure({"inverse CDF": partial(batch.ours, workspace=None), "race": partial(raced, batch)})
-        rows.append({"B": batch_size, "K": 3, "V": 128256, "us": {name: summary(t) for name, t in times.items()}})
-        print("race", rows[-1], flush=True)
-    return rows
-
-
-def measure_host(repeats: int = 400) -> Json:
-    """Microseconds of host time per call at B=1, median, with the device kept ahead."""
-    rows = {}
-    for kind in KINDS:
-        batch = Batch(1, 3, 32000, kind)
-        batch.ours()
-        times = []
-        for _ in range(repeats):
-            begin = time.perf_counter()
-            batch.ours()
-            times.append((time.perf_counter() - begin) * 1e6)
-            torch.cuda.synchronize()
-        rows[kind] = round(statistics.median(times), 1)
-    print("host", rows, flush=True)
+def measure_eager(clock: Clock, tools: Json) -> list[Json]:
+    """Ordinary calls at K=3 and V=128256, as vLLM calls its sampler: while the GPU is busy, and on an idle one."""
+    rows: list[Json] = []
+    for kind in ("probs", "one-hot"):
+        for batch_size in BATCH_SIZES:
+            arms = arms_of(Batch(batch_size, 3, 128256, kind), tools)
+            for name in ("copy", "chain", "ours-alone"):
+                arms.pop(name, None)
+            row: Json = {"kind": kind, "B": batch_size, "K": 3, "V": 128256}
+            for mode, measure in (("queued", clock.measure_queued), ("idle", clock.measure_idle)):
+                row[mode] = {name: summary(values) for name, values in measure(arms).items()}
+            rows.append(row)
+            print("eager", row, flush=True)
     return rows
 
 
 def machine() -> Json:
-    properties = torch.cuda.get_device_properties(0)
     fields = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,temperature.gpu,power.draw"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     shown = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip()
     return {
-        "gpu": properties.name,
-        "multiprocessors": properties.multi_processor_count,
-        "L2_MiB": properties.L2_cache_size >> 20,
+        **gpu(),
         "nvidia-smi": dict(zip(fields.split(","), shown.split(", "), strict=False)),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "cuda": torch.version.cuda,
         "triton": triton.__version__,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
 
 def sources() -> dict[str, str]:
-    """SHA-256 of the files that were measured, which may be newer than the commit."""
-    folder = Path(rejection_counter.__file__).parent
-    files = sorted([*folder.glob("_counter_*.py"), *folder.glob("*rejection*.py")])
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    """SHA-256 of the modules that were measured, which may be newer than the commit."""
+    package = rejection_counter.__name__.rpartition(".")[0]
+    loaded = {name: module.__file__ for name, module in sorted(sys.modules.items()) if name.startswith(package)}
+    return {name: hashlib.sha256(Path(file).read_bytes()).hexdigest() for name, file in loaded.items() if file}
 
 
 def load_tools(options: argparse.Namespace) -> tuple[Json, Json]:
-    """What can be compared with here, and what is said of it in the record."""
+    """What can be compared with here, and what the record says about it."""
     tools: Json = {}
     about: Json = {}
     for name, folder, module in (
@@ -362,34 +371,34 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--quick", action="store_true", help="only V=128256, K=3, B=64 and 256")
+    parser.add_argument("--eager", action="store_true", help="only ordinary calls, at K=3 and V=128256")
     options = parser.parse_args()
     tools, about = load_tools(options)
     clock = Clock(options.rounds)
-    grid = [(b, v, k, kind) for kind in KINDS for v in VOCAB_SIZES for k in SPEC_LENS for b in BATCH_SIZES]
-    if options.quick:
-        grid = [(b, 128256, 3, kind) for kind in (*KINDS, "logits") for b in (64, 256)]
-    record: Json = {
-        "commit": options.commit,
-        "sources": sources(),
-        "before": machine(),
-        "rounds": options.rounds,
-        "upstream": about,
-    }
-    empty = torch.zeros(1, device="cuda")
-    record["empty_replay_us"] = summary(clock.measure({"empty": lambda: empty.add_(1)})["empty"])
-    record["copies"] = measure_copies(clock)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    record["race"] = measure_race(clock)
-    record["host_us"] = measure_host()
-    if "vllm022" in tools:
-        record["compatible"] = _equality.measure(clock, tools["vllm022"])
-        record["equality"] = _equality.compare(tools["vllm022"], 200 if options.quick else 10_000)
-    record["distribution"] = _distribution.judge(2 if options.quick else 96)
-    record["cases"] = [measure_case(clock, tools, Batch(b, k, v, kind)) for b, v, k, kind in grid]
-    record["after"] = machine()
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    record: Json = {"commit": options.commit, "before": machine(), "rounds": options.rounds, "upstream": about}
+    if options.eager:
+        record["eager"] = measure_eager(clock, tools)
+    else:
+        record |= measure_graphs(clock, tools, options.quick)
+    record |= {"after": machine(), "sources": sources()}
+    write_record(options.out, record)
     print(f"written: {options.out}")
     return 0
+
+
+def measure_graphs(clock: Clock, tools: Json, quick: bool) -> Json:
+    grid = [(b, v, k, kind) for kind in KINDS for v in VOCAB_SIZES for k in SPEC_LENS for b in BATCH_SIZES]
+    if quick:
+        grid = [(b, 128256, 3, kind) for kind in (*KINDS, "logits") for b in (64, 256)]
+    empty = torch.zeros(1, device="cuda")
+    record: Json = {"empty_replay_us": summary(clock.measure({"empty": lambda: empty.add_(1)})["empty"])}
+    record["copies"] = measure_copies(clock)
+    if "vllm022" in tools:
+        record["compatible"] = _equality.measure(clock, tools["vllm022"])
+        record["equality"] = _equality.compare(tools["vllm022"], 200 if quick else 10_000)
+    record["distribution"] = _distribution.judge(2 if quick else 96)
+    record["cases"] = [measure_case(clock, tools, Batch(b, k, v, kind)) for b, v, k, kind in grid]
+    return record
 
 
 if __name__ == "__main__":

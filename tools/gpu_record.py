@@ -8,36 +8,35 @@ CI has no GPU. Evidence from one is produced by this program on a GPU machine an
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import platform
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
+from provenance import gpu, machine
+
+from fairdraw.perf_regression._records import write_record
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Judge samplers and keep the record.")
+    parser = argparse.ArgumentParser(description="Check samplers and keep the record.")
     parser.add_argument("samplers", nargs="+", help="as for: fairdraw check SPEC")
     parser.add_argument("--commit", required=True, help="of the tree that runs")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--profile", default="ci")
     parser.add_argument("--only", help="one suite")
     options = parser.parse_args()
-    runs = {sampler: judge(sampler, options.profile, options.only) for sampler in options.samplers}
-    record = {"machine": machine(), "commit": options.commit, "profile": options.profile, "runs": runs}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    runs = {sampler: check(sampler, options.profile, options.only) for sampler in options.samplers}
+    record = {"machine": {**machine(), **gpu()}, "commit": options.commit, "profile": options.profile, "runs": runs}
+    write_record(options.out, record)
     print(f"written: {options.out}")
     return max(run["summary"]["exit_code"] for run in runs.values())
 
 
-def judge(sampler: str, profile: str, only: str | None) -> dict[str, Any]:  # Any: JSON of `fairdraw check --json`
-    """One `fairdraw check` in a process of its own; its words go to the terminal."""
+def check(sampler: str, profile: str, only: str | None) -> dict[str, Any]:  # Any: JSON of `fairdraw check --json`
+    """One `fairdraw check` in a process of its own; its output goes to the terminal."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "run.json"
         command = [sys.executable, "-m", "fairdraw", "check", sampler, "--profile", profile, "--json", str(result)]
@@ -48,20 +47,6 @@ def judge(sampler: str, profile: str, only: str | None) -> dict[str, Any]:  # An
         kinds = [line.pop("kind") for line in lines]
         checks = [line for kind, line in zip(kinds, lines, strict=True) if kind == "check"]
         return {"header": lines[0], "records": checks, "summary": lines[-1]}
-
-
-def machine() -> dict[str, Any]:  # Any: JSON
-    """What the figures were taken on."""
-    found: dict[str, Any] = {"platform": platform.platform(), "date": datetime.date.today().isoformat()}  # Any: JSON
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        found |= {
-            "gpu": properties.name,
-            "multiprocessors": properties.multi_processor_count,
-            "compute_capability": f"{properties.major}.{properties.minor}",
-            "cuda": torch.version.cuda,
-        }
-    return found
 
 
 if __name__ == "__main__":

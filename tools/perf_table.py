@@ -1,174 +1,257 @@
-"""Write the tables of docs/performance.md from the records of `bench_rejection.py`; no figure is copied by hand.
+"""Write the tables and pictures of docs/performance.md, gate.md and scanners.md; no figure is copied by hand.
 
-python tools/perf_table.py            rewrite what stands between the markers
-python tools/perf_table.py --check    only say whether it is up to date
+    python tools/perf_table.py            rewrite pages and pictures from perf_regression/records
+    python tools/perf_table.py --check    only say which pages are out of date
+
+A picture carries the SHA-256 of its record, so that a test notices when one changes without the other.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from fairdraw.perf_regression._pictures import figure_with_axes, plot_lines, save
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 ROOT = Path(__file__).parent.parent
-RECORD = ROOT / "perf_regression" / "records" / "rejection_h200.json"
-PAGE = ROOT / "docs" / "performance.md"
+RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
+GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h200.json", "scanners_cpu.json"
+ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
+KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
+OURS, THEIRS = "#1a9e8f", "#8795a6"
 
 Json = dict[str, Any]  # Any: JSON
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the tables of docs/performance.md.")
-    parser.add_argument("--check", action="store_true", help="change nothing; 1 if the page is out of date")
+    parser = argparse.ArgumentParser(description="Write the pages about performance.")
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 if a page is out of date")
     options = parser.parse_args()
-    page = PAGE.read_text(encoding="utf-8")
-    record = json.loads(RECORD.read_text(encoding="utf-8"))
-    fresh = with_tables(page, record)
-    if fresh == page:
-        return 0
+    stale = [path for path, text in pages().items() if path.read_text(encoding="utf-8") != text]
     if options.check:
-        print("docs/performance.md is out of date. Run python tools/perf_table.py.")
-        return 1
-    PAGE.write_text(fresh, encoding="utf-8")
+        print("".join(f"{path.name} is out of date. Run python tools/perf_table.py.\n" for path in stale), end="")
+        return int(bool(stale))
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+    for name, (_, draw) in CHARTS.items():
+        print(f"written: {draw(PICTURES / name)}")
     return 0
 
 
-def with_tables(page: str, record: Json) -> str:
-    """The page with fresh tables between its markers."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{tables(record)}\n\n{END}{after}"
+def record(name: str) -> Json:
+    found: Json = json.loads((RECORDS / name).read_text(encoding="utf-8"))
+    return found
 
 
-def tables(record: Json) -> str:
-    parts = [origin(record), targets(record), times(record), grid(record), compatible(record), distribution(record)]
-    parts.append(copies(record))
-    return "\n\n".join(parts)
+def digest(name: str) -> str:
+    """What the pictures of a record carry."""
+    return f"sha256 {hashlib.sha256((RECORDS / name).read_bytes()).hexdigest()}"
 
 
-def origin(record: Json) -> str:
-    machine = record["before"]
-    driver = machine["nvidia-smi"].get("driver_version", "unknown")
+def pages() -> dict[Path, str]:
+    """Every page that this program writes, or writes a part of, as it should be."""
+    performance, scanners = ROOT / "docs" / "performance.md", ROOT / "docs" / "scanners.md"
+    before, _, rest = performance.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    tables = performance_tables(record(GRAPHS))
+    return {performance: f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", scanners: scanners_page(record(SCANNERS))}
+
+
+def table(head: str, rows: Iterable[Iterable[object]]) -> str:
+    """Markdown, from a head such as `sampler | us`."""
+    lines = [head, " | ".join("---" for _ in head.split(" | ")), *(" | ".join(map(str, row)) for row in rows)]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def performance_tables(found: Json) -> str:
+    return "\n\n".join([origin(found), times(found), grid(found), compatible(found), distributions(found)])
+
+
+def origin(found: Json) -> str:
+    machine = found["before"]
     return (
-        f"{machine['gpu']}, driver {driver}, CUDA {machine['cuda']}, torch {machine['torch']}, Triton "
-        f"{machine['triton']}; {machine['date'][:10]}, on top of commit {record['commit'][:12]}; medians of "
-        f"{record['rounds']} rounds. An empty replay takes {record['empty_replay_us']['median']} us, which is in every "
-        f"figure."
+        f"{machine['gpu']}, driver {machine['nvidia-smi'].get('driver_version', 'unknown')}, CUDA {machine['cuda']}, "
+        f"torch {machine['torch']}, Triton {machine['triton']}; {machine['date'][:10]}, commit {found['commit'][:12]}; "
+        f"medians of {found['rounds']} rounds of CUDA graph replays. An empty replay takes "
+        f"{found['empty_replay_us']['median']} us, which is part of every figure."
     )
 
 
-def find(record: Json, kind: str, batch_size: int) -> Json:
+def find(found: Json, kind: str, batch_size: int) -> Json:
     """The case at 3 drafts and 128256 entries."""
-    return next(c for c in record["cases"] if (c["kind"], c["B"], c["K"], c["V"]) == (kind, batch_size, 3, 128256))
+    return next(c for c in found["cases"] if (c["kind"], c["B"], c["K"], c["V"]) == (kind, batch_size, 3, 128256))
 
 
-def over_v2(case: Json, arm: str) -> float:
-    return round(case["us"][arm]["median"] / case["us"]["vllm033"]["median"], 3)
-
-
-def targets(record: Json) -> str:
-    """Every target of issue 5 with what was measured."""
-    dense64, dense256 = find(record, "probs", 64), find(record, "probs", 256)
-    lse, one_hot = find(record, "logits+lse", 64), find(record, "one-hot", 64)
-    compat = {(row["B"], row["K"]): row["ratio"] for row in record["compatible"]}
-    worst = max(case["ratio"][name] for case in record["cases"] for name in ("vllm022", "vllm033"))
-    rows: list[tuple[str, float, float, bool]] = [
-        ("dense draft probabilities, B=64, us", 32, dense64["us"]["ours"]["median"], True),
-        ("dense draft probabilities, B=256, us", 98, dense256["us"]["ours"]["median"], True),
-        ("the same as a fraction of a copy of equal bytes", 0.85, dense256["of_copy"], False),
-        ("B=64 over vLLM 0.22.0", 0.16, dense64["ratio"]["vllm022"], True),
-        ("B=256 over vLLM 0.22.0", 0.16, dense256["ratio"]["vllm022"], True),
-        ("B=64, bonus rows as well, over vLLM 0.33.0", 0.35, dense64["ratio"]["vllm033"], True),
-        ("B=256, bonus rows as well, over vLLM 0.33.0", 0.35, dense256["ratio"]["vllm033"], True),
-        ("B=64, bonus rows only in theirs, over vLLM 0.33.0", 0.35, over_v2(dense64, "ours"), True),
-        ("B=256, bonus rows only in theirs, over vLLM 0.33.0", 0.35, over_v2(dense256, "ours"), True),
-        ("one-hot drafts, B=64, us", 18, one_hot["us"]["ours"]["median"], True),
-        ("bfloat16 draft logits with log-sum-exp, B=64, us", 28, lse["us"]["ours"]["median"], True),
-        ("upstream-compatible, K=3, B=64, over vLLM 0.22.0's kernels", 0.40, compat[64, 3], True),
-        ("upstream-compatible, K=7, B=64, over vLLM 0.22.0's kernels", 0.25, compat[64, 7], True),
-        ("slowest case of the grid over either vLLM", 1, worst, True),
-        ("random batches with unequal tokens, of 10000", 0, record["equality"]["unequal"], True),
-    ]
-    lines = ["| target (K=3, V=128256) | wanted | measured | |", "|---|---|---|---|"]
-    for name, wanted, measured, at_most in rows:
-        met = measured <= wanted if at_most else measured >= wanted
-        lines.append(
-            f"| {name} | {'<=' if at_most else '>='} {wanted:g} | {measured:g} | {'met' if met else 'missed'} |"
-        )
-    return "\n".join(lines)
-
-
-def times(record: Json) -> str:
-    lines = [
-        "| us at K=3, V=128256 | ours | of copy | without workspace | ours + bonus rows | vLLM 0.22.0 | vLLM 0.33.0 V2 "
-        "| FlashInfer |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for kind in ("probs", "logits+lse", "one-hot"):
+def times(found: Json) -> str:
+    rows = []
+    for kind, title in KINDS.items():
         for batch_size in (1, 8, 64, 256):
-            case = find(record, kind, batch_size)
-            shown = [
-                f"{case['us'][arm]['median']:.1f}" if arm in case["us"] else ""
-                for arm in ("ours", "ours-alone", "ours+bonus")
-            ]
-            others = [
-                f"{case['us'][arm]['median']:.1f} ({case['ratio'][arm]:.2f})" if arm in case["us"] else "-"
-                for arm in ("vllm022", "vllm033", "flashinfer")
-            ]
-            cells = [f"{kind}, B={batch_size}", shown[0], f"{case['of_copy']:.2f}", *shown[1:], *others]
-            lines.append(f"| {' | '.join(cells)} |")
-    note = "In brackets: ours over theirs, where bonus rows are part of both or of neither."
-    return "\n".join(lines) + f"\n\n{note}"
+            case = find(found, kind, batch_size)
+            us = {arm: f"{value['median']:.1f}" for arm, value in case["us"].items()}
+            others = [f"{us[arm]} ({case['ratio'][arm]:.2f})" if arm in us else "-" for arm in list(ARMS)[:0:-1]]
+            ours = [us[arm] for arm in ("ours", "ours-alone", "ours+bonus")]
+            rows.append([f"{title}, {batch_size} requests", *ours, *others[::-1], f"{case['of_copy']:.2f}"])
+    head = "microseconds | fairdraw | without workspace | with bonus rows | vLLM 0.33.0 V2 | vLLM 0.22.0 | FlashInfer "
+    note = (
+        "In brackets: our time as a part of theirs, where bonus rows are part of both or of neither. *Of copy*: the "
+        "time of a copy of the bytes that must be moved, as a part of our time."
+    )
+    return f"{table(head + '| of copy', rows)}\n\n{note}"
 
 
-def grid(record: Json) -> str:
+def grid(found: Json) -> str:
     """Extremes over B, V, K and the kinds of draft."""
-    lines = ["| ours over | cases | lowest | median | highest, at |", "|---|---|---|---|---|"]
-    for name, title in (("vllm022", "vLLM 0.22.0"), ("vllm033", "vLLM 0.33.0 V2"), ("flashinfer", "FlashInfer")):
-        ratios = sorted((case["ratio"][name], i) for i, case in enumerate(record["cases"]) if name in case["ratio"])
-        if ratios:
-            high, at = ratios[-1]
-            case = record["cases"][at]
-            where = f"{case['kind']}, B={case['B']}, K={case['K']}, V={case['V']}"
-            low, middle = ratios[0][0], ratios[len(ratios) // 2][0]
-            lines.append(f"| {title} | {len(ratios)} | {low:.2f} | {middle:.2f} | {high:.2f}, {where} |")
-    return "\n".join(lines)
+    rows = []
+    for arm, title in list(ARMS.items())[1:]:
+        ratios = sorted((case["ratio"][arm], i) for i, case in enumerate(found["cases"]) if arm in case["ratio"])
+        high, at = ratios[-1]
+        case = found["cases"][at]
+        where = f"{high:.2f}: {KINDS[case['kind']]}, B={case['B']}, K={case['K']}, V={case['V']}"
+        rows.append([title, len(ratios), f"{ratios[0][0]:.2f}", f"{ratios[len(ratios) // 2][0]:.2f}", where])
+    return table("our time as a part of | cases | least | median | most", rows)
 
 
-def compatible(record: Json) -> str:
-    lines = [
-        "| upstream-compatible noise, V=128256 | ours, us | vLLM 0.22.0's kernels, us | ratio |",
-        "|---|---|---|---|",
+def compatible(found: Json) -> str:
+    rows = [[r["B"], r["K"], r["us"]["ours"], r["us"]["vllm022"], r["ratio"]] for r in found["compatible"]]
+    head = "requests | drafts | upstream-compatible noise, us | vLLM 0.22.0's kernels, us | ratio"
+    equality = found["equality"]
+    same = f"Of {equality['batches']} random batches {equality['unequal']} differ in any token from vLLM 0.22.0's."
+    return f"{table(head, rows)}\n\n{same}"
+
+
+def distributions(found: Json) -> str:
+    rows = [[row["kind"], row["draws"], row["chi_square"], row["p"]] for row in found["distribution"]]
+    return table("tokens drawn by the compiled kernels | number | chi-square, 11 degrees of freedom | p", rows)
+
+
+SCANNERS_HEAD = """# What a decode step costs on the host
+
+Generated from `perf_regression/records/{record}` by `tools/perf_table.py`; measured by `perf_regression/_scanners.py`.
+
+* {batch_size} requests, {vocab_size} entries in the vocabulary, lists that grow token by token as in a server, and the
+  real vLLM {vllm} in the same process. {clock}.
+* {processor}, {cores} cores, {load_per_core} runnable processes per core; torch {torch} with {torch_threads} thread,
+  Python {python}; {date}, commit `{commit}`.
+
+*own*: after an untimed step of the same code, as in a server. *cold*: after vLLM's step, which reads every token ever
+generated and evicts our data from the caches. The ratio is that of *own*, with its sign-test interval.
+"""
+
+
+def scanners_page(found: Json) -> str:
+    """The page as Markdown."""
+    limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["promises"]]
+    counts = found["instructions"]
+    lengths = list(counts[0]["per_step"])
+    rows = [[r["scanner"], r["num_drafts"], *r["per_step"].values(), r["exponent"]] for r in counts]
+    parts = [
+        SCANNERS_HEAD.format(record=SCANNERS, **{**found, **found["machine"], **found["versions"]}),
+        "## Limits\n",
+        table("limit on | measured | limit | verdict", limits),
+        "\n## Microseconds per step\n",
+        _steps(found["steps"]),
+        "\n## On the logits, which both sides pay\n",
+        _steps(found["arithmetic"]),
+        "\n## Instructions per step, by valgrind\n",
+        f"{counts[0]['batch_size']} requests. The exponent is the slope of log count on log length.\n",
+        table(" | ".join(["scanner", "drafts", *lengths, "exponent"]), rows),
     ]
-    for row in record["compatible"]:
-        lines.append(f"| B={row['B']}, K={row['K']} | {row['us']['ours']} | {row['us']['vllm022']} | {row['ratio']} |")
-    equality = record["equality"]
-    race = ", ".join(
-        f"B={row['B']}: {row['us']['inverse CDF']['median']} us against {row['us']['race']['median']} us"
-        for row in record["race"]
-    )
-    return (
-        "\n".join(lines)
-        + f"\n\nOf {equality['batches']} random batches {equality['unequal']} differ in any token from "
-        f"vLLM 0.22.0's.\n\nInverse CDF against an exponential race in the same kernels, K=3: {race}."
-    )
+    return "\n".join(parts) + "\n"
 
 
-def distribution(record: Json) -> str:
-    lines = ["| draws of the compiled kernels | number | chi-square, 11 degrees of freedom | p |", "|---|---|---|---|"]
-    lines += [
-        f"| {row['kind']} | {row['draws']} | {row['chi_square']} | {row['p']} |" for row in record["distribution"]
-    ]
-    return "\n".join(lines)
+def _steps(steps: list[Json]) -> str:
+    rows = []
+    for one in steps:
+        us, cold = one["us"], one.get("cold_us", {})
+        shown = [us["vllm"], us["ours"], cold.get("ours"), us.get("stage 1")]
+        cells = ["-" if value is None else f"{value:.0f}" for value in shown]
+        rows.append([one["scanner"], one["num_drafts"], one["length"], *cells, _ratio(one)])
+    return table("scanner | drafts | length | vLLM | ours, own | ours, cold | stage 1 | vLLM / ours", rows)
 
 
-def copies(record: Json) -> str:
-    lines = ["| bytes moved, MiB | by a kernel, TB/s | by the driver in a graph, TB/s |", "|---|---|---|"]
-    lines += [f"| {row['MiB']} | {row['TB/s']['kernel']} | {row['TB/s']['driver']} |" for row in record["copies"]]
-    return "\n".join(lines)
+def _ratio(one: Json) -> str:
+    """vLLM's cost divided by ours; with its interval where there were enough rounds for one."""
+    if one["ratio"] is None:
+        return _times(one["us"]["vllm"] / one["us"]["ours"])
+    low, middle, high = (_times(1 / one["ratio"][bound]) for bound in ("high", "middle", "low"))
+    return f"{middle} ({low} to {high})"
+
+
+def _times(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+
+
+def verification_chart(path: Path) -> Path:
+    """Bars of microseconds with their values, one group for each batch size."""
+    found, batch_sizes = record(GRAPHS), (8, 64, 256)
+    figure, axes = figure_with_axes((7.2, 4.4))
+    longest = 0.0
+    for place, (arm, label) in enumerate(ARMS.items()):
+        values = [find(found, "probs", size)["us"][arm]["median"] for size in batch_sizes]
+        longest = max(longest, *values)
+        rows = [group + 0.2 * place for group in range(len(batch_sizes))]
+        bars = axes.barh(rows, values, height=0.17, color=OURS if arm == "ours" else THEIRS)
+        axes.bar_label(bars, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
+    axes.set(xlim=(0, 1.25 * longest), xlabel="microseconds per verification step")
+    axes.set_yticks([group + 0.3 for group in range(len(batch_sizes))], [f"{size} requests" for size in batch_sizes])
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{found['before']['gpu']}, CUDA graph replay, cold L2; 3 drafts, 128,256 tokens", fontsize=10)
+    return save(figure, path, digest(GRAPHS))
+
+
+def latency_chart(path: Path) -> Path:
+    found = record(GRAPHS)
+    rows = [c for c in found["cases"] if (c["kind"], c["B"], c["K"]) == ("probs", 64, 3)]
+    arms = {**ARMS, "copy": "copy of the bytes"}
+    lines = {label: [(row["V"], row["us"][arm]["median"]) for row in rows] for arm, label in arms.items()}
+    title, labels = f"{found['before']['gpu']}, 64 requests, 3 drafts, cold L2", ("vocabulary", "microseconds per step")
+    return plot_lines(lines, labels, path, title=title, note=digest(GRAPHS))
+
+
+def roofline_chart(path: Path) -> Path:
+    """All sizes of one kind of draft. A point on the line moves its bytes as fast as a copy does."""
+    found = record(GRAPHS)
+    cases = [case for case in found["cases"] if case["kind"] == "probs"]
+    lines = {
+        label: sorted((1e-6 * case["bytes"], case["us"][arm]["median"]) for case in cases)
+        for arm, label in (("copy", "copy of the bytes"), ("ours", "fairdraw"))
+    }
+    title = f"{found['before']['gpu']}, every batch size, draft length and vocabulary of the record"
+    labels = ("megabytes that must move", "microseconds per step")
+    return plot_lines(lines, labels, path, title=title, note=digest(GRAPHS), log=True, points=("fairdraw",))
+
+
+def length_chart(scanner: str) -> Callable[[Path], Path]:
+    def draw(path: Path) -> Path:
+        found = record(SCANNERS)
+        lines: dict[str, list[tuple[float, float]]] = {}
+        for row in found["steps"]:
+            for arm, cost in row["us"].items() if row["scanner"] == scanner else ():
+                lines.setdefault(f"{arm}, {row['num_drafts']} drafts", []).append((row["length"], cost))
+        title = f"{scanner}, {found['batch_size']} requests, {found['machine']['processor']}"
+        labels = ("output tokens per request", "microseconds per step")
+        return plot_lines(lines, labels, path, title=title, note=digest(SCANNERS), log=True)
+
+    return draw
+
+
+CHARTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "verification.svg": (GRAPHS, verification_chart),
+    "latency.svg": (GRAPHS, latency_chart),
+    "roofline.svg": (GRAPHS, roofline_chart),
+    "length_penalties.svg": (SCANNERS, length_chart("penalties")),
+    "length_thinking_budget.svg": (SCANNERS, length_chart("thinking budget")),
+}
+"""Every picture, the record that it is drawn from, and what draws it."""
 
 
 if __name__ == "__main__":

@@ -5,25 +5,24 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fairdraw.perf_regression._records import commit, processor
+from fairdraw.perf_regression._records import commit, processor, version
 
 __all__ = ["ROOT", "commit", "gpu", "machine", "rows_as_json"]
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def machine() -> dict[str, str]:
+def machine() -> dict[str, str | None]:
     """Processor, system, versions and date."""
     return {
         "platform": platform.platform(),
         "processor": processor(),
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),
-        **{name: metadata.version(name) for name in ("torch", "numpy", "scipy")},
+        **{name: version(name) for name in ("torch", "numpy", "scipy")},
     }
 
 

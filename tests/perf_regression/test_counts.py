@@ -79,11 +79,6 @@ def test_needless_cost_breaks_its_limits(fault: str) -> None:
     assert bool(wanted) == bool(broken)
 
 
-def test_counts_are_the_same_every_time() -> None:
-    sampler = _internals.load_sampler("rejection/triton", "cpu")
-    assert count_step(sampler, SIZES).as_row() == count_step(sampler, SIZES).as_row()
-
-
 @triton.jit
 def add_kernel(
     x_ptr,  # [size] float32
@@ -112,7 +107,7 @@ def test_kernel_that_is_only_recorded_does_not_run() -> None:
     y = torch.zeros(8)
     with counted(run_kernels=False) as counts:
         add_kernel[(1,)](torch.zeros(8), y, 8, BLOCK=8)
-    assert counts.num_launches == 1
+    assert len(counts.launches) == 1
     assert not y.any()
 
 
@@ -146,7 +141,6 @@ def test_wait_for_the_device_is_counted(wait: str) -> None:
     x = torch.ones(1)
     with counted() as counts:
         getattr(x, wait)()
-    assert counts.syncs >= 1
     assert wait in counts.waits
 
 

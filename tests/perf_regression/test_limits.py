@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairdraw.perf_regression import _limits as limits_module
-from fairdraw.perf_regression._limits import LimitsError, Reference, evaluate, read_limits
+from fairdraw.perf_regression._limits import CaseLimits, LimitsError, evaluate, read_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,7 +110,8 @@ def test_shipped_limits_are_sound_and_leave_slack() -> None:
 def test_reference_of_another_version_is_a_problem(installed: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "release", lambda package: installed)
     problem = named and f"limits were made for vllm==0.22.0, but installed is {named}"
-    assert Reference("vllm", "0.22.0").problem() == problem
+    assert CaseLimits("one", reference="vllm==0.22.0").reference_problem() == problem
+    assert CaseLimits("one").reference_problem() == ""
 
 
 def test_case_without_a_ratio_has_no_gate(tmp_path: Path) -> None:

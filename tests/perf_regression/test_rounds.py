@@ -26,7 +26,7 @@ from fairdraw.perf_regression._rounds import (
     thread_clock,
     watch_garbage,
 )
-from fairdraw.perf_regression._scaling import affine, decide_exponent, decide_fixed_share, fixed_share, largest_exponent
+from fairdraw.perf_regression._scaling import decide_exponent, decide_fixed_share, fixed_share, largest_exponent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -239,7 +239,3 @@ def test_fixed_share_is_decided_by_its_interval(fixed: float, wanted: Verdict) -
     rounds = sized(lambda size: fixed + size / 1000, 8_000, 32_000, 50_257, 64_000, 100_000)
     assert decide_fixed_share(rounds, 0.2, alpha=1e-3).verdict is wanted
     assert fixed_share(rounds) == pytest.approx(fixed / (fixed + 100), abs=0.05)
-
-
-def test_fixed_cost_and_slope_are_separated() -> None:
-    assert affine({size: 12.5 + 0.25 * size for size in (8, 100, 1000, 4097)}) == pytest.approx((12.5, 0.25))

@@ -1,25 +1,49 @@
-"""The tables of docs/performance.md are those of the record, and say where a target is missed."""
+"""The pages and pictures about performance are those of the committed records."""
 
 from __future__ import annotations
 
-import json
+import re
+from typing import TYPE_CHECKING
 
 import perf_table
+import pytest
+
+from fairdraw.perf_regression._records import provenance
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def test_page_is_made_from_the_record() -> None:
-    page = perf_table.PAGE.read_text(encoding="utf-8")
-    assert perf_table.with_tables(page, json.loads(perf_table.RECORD.read_text(encoding="utf-8"))) == page
+def test_pages_are_made_from_the_records() -> None:
+    """If not: python tools/perf_table.py"""
+    assert [path.name for path, text in perf_table.pages().items() if path.read_text(encoding="utf-8") != text] == []
 
 
-def test_missed_target_is_caught() -> None:
-    record = json.loads(perf_table.RECORD.read_text(encoding="utf-8"))
-    record["equality"]["unequal"] = 1
-    assert "| <= 0 | 1 | missed |" in perf_table.targets(record)
-    record["equality"]["unequal"] = 0
-    assert "| <= 0 | 0 | met |" in perf_table.targets(record)
+@pytest.mark.parametrize("name", perf_table.CHARTS)
+def test_picture_is_drawn_from_its_record_and_shown_in_the_manual(name: str, tmp_path: Path) -> None:
+    """With its own background and text, for readers who prefer light or dark."""
+    pytest.importorskip("matplotlib")
+    record, draw = perf_table.CHARTS[name]
+    drawn = draw(tmp_path / name).read_text(encoding="utf-8")
+    committed = (perf_table.PICTURES / name).read_text(encoding="utf-8")
+    for text in (drawn, committed):
+        assert perf_table.digest(record) in text
+        assert "fill: var(--paper)" in text
+        assert "prefers-color-scheme: dark" in text
+    pages = "".join(path.read_text(encoding="utf-8") for path in perf_table.PICTURES.parent.glob("*.md"))
+    assert re.search(rf"!\[[^\]]+\]\(pictures/{re.escape(name)}\)", pages)
 
 
-def test_record_names_the_files_that_were_measured() -> None:
-    record = json.loads(perf_table.RECORD.read_text(encoding="utf-8"))
-    assert {"_counter_measure.py", "_rejection_kernels.py"} <= set(record["sources"])
+def test_records_keep_every_limit_and_name_no_path_of_a_machine() -> None:
+    limits = perf_table.record(perf_table.SCANNERS)["promises"]
+    assert [one["verdict"] for one in limits] == ["PASS"] * 10
+    assert "_counter_measure.py" in perf_table.record(perf_table.GRAPHS)["sources"]
+    for path in perf_table.RECORDS.glob("*.json"):
+        assert str(perf_table.ROOT) not in path.read_text(encoding="utf-8"), path.name
+
+
+def test_provenance_names_machine_versions_and_commit() -> None:
+    found = provenance("abc")
+    assert found["commit"] == "abc"
+    assert {"processor", "cores", "load_per_core"} <= found["machine"].keys()
+    assert found["versions"]["torch"]

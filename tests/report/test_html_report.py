@@ -18,6 +18,7 @@ from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
+
     from conftest import Browser
 
 HEADER = Header(

@@ -33,8 +33,8 @@ __all__ = [
     "Tokens",
     "by_inverse_cdf",
     "in_words",
-    "mutant_distribution",
     "mutant_as",
+    "mutant_distribution",
     "right_distribution",
 ]
 
