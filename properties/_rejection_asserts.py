@@ -1,4 +1,4 @@
-"""Words that the checks share: run a case, ask the specification, compare, and say what was seen."""
+"""What the checks share: run a case, run the specification, compare, and report a failure."""
 
 from __future__ import annotations
 
@@ -33,38 +33,12 @@ if TYPE_CHECKING:
 
     from fairdraw.strategies import RejectionCase
 
-__all__ = [
-    "ORACLE",
-    "Answer",
-    "answers",
-    "argmax_decoding",
-    "broken",
-    "covered",
-    "decodes_argmax",
-    "emit_case",
-    "emit_explicit",
-    "emit_oracle",
-    "emit_seeded",
-    "equals_the_oracle",
-    "equals_the_oracle_on",
-    "explicit_noise",
-    "is_left_to",
-    "is_masked",
-    "other_explicit_noise",
-    "other_noise",
-    "pick",
-    "probabilities",
-    "same_rows",
-    "same_tokens",
-    "sound",
-]
-
 ORACLE = rejection_sampler(oracle_verify, name="oracle")
 DIVIDING = rejection_sampler(DividingOracle().verify, name="oracle that divides")
 
 
 def broken(effect: str) -> NoReturn:
-    """The promise does not hold; `effect` says what was seen, and where."""
+    """Fail the check; `effect` says what was seen, and where."""
     raise CheckFailure(effect)
 
 
@@ -155,7 +129,7 @@ def fresh(noise: Noise) -> Noise:
 
 
 def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> list[int]:
-    """Requests whose tokens follow from the noise by what the sampler promises (`covered_requests`)."""
+    """Requests whose tokens follow from the noise by what the sampler supports (`covered_requests`)."""
     if isinstance(noise, SeededNoise):
         with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
             torch.manual_seed(noise.seed)
@@ -168,15 +142,15 @@ _SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Every request of the case has the oracle's tokens, as far as the sampler promises them."""
+    """Every request of the case has the oracle's tokens, as far as the sampler specifies them."""
     equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
 
 
 def equals_the_oracle_on(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> None:
     """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
 
-    A race may divide or multiply by a reciprocal. Who promises vLLM's stream multiplies, as vLLM does, where torch's
-    generators can tell the two apart.
+    A race may divide or multiply by a reciprocal. A sampler that supports `upstream-stream` multiplies, as vLLM does,
+    where torch's generators can tell the two apart.
     """
     emission, expected = (emit(one, batch.clone(), fresh(noise)) for one in (sampler, ORACLE))
     differing = (expected.tokens != emission.tokens).any(axis=1)
@@ -204,14 +178,24 @@ def same_tokens(expected: Emission, seen: Emission, why: str) -> None:
 
 @dataclass(frozen=True)
 class Answer:
-    """One request beside what was emitted for it."""
+    """One request and what was emitted for it."""
 
+    batch: SpecDecodeBatch
     request: int
     drafts: list[int]
     bonus_token_id: int
     is_greedy: bool
     first_row: int
     tokens: list[int]
+
+    def forbid(self, holds: bool, what: str) -> None:
+        """Fail the check if `holds`; the message is this answer, then `what`."""
+        if holds:
+            broken(f"{self}{what}")
+
+    @property
+    def leaves_vocabulary(self) -> bool:
+        return not all(0 <= token < self.batch.vocab_size for token in self.tokens)
 
     @property
     def num_accepted(self) -> int:
@@ -240,9 +224,15 @@ def answers(batch: SpecDecodeBatch, emission: Emission) -> list[Answer]:
     """What each request was given and what it got."""
     drafts, bonus, greedy = batch.draft_token_ids.tolist(), batch.bonus_token_ids.tolist(), batch.is_greedy.tolist()
     return [
-        Answer(i, drafts[rows], bonus[i][0], greedy[i], rows.start, emission.emitted(i))
+        Answer(batch, i, drafts[rows], bonus[i][0], greedy[i], rows.start, emission.emitted(i))
         for i, rows in enumerate(map(batch.token_slice, range(batch.batch_size)))
     ]
+
+
+def emitted(sampler: RejectionSampler, case: RejectionCase) -> list[Answer]:
+    """Run the case once: what each request was given and what it got."""
+    batch, _, emission = emit_case(sampler, case)
+    return answers(batch, emission)
 
 
 def argmax_decoding(batch: SpecDecodeBatch, answer: Answer) -> list[int]:
@@ -297,11 +287,10 @@ def is_masked(batch: SpecDecodeBatch, row: int, token: int) -> bool:
 def sound(batch: SpecDecodeBatch, emission: Emission) -> None:
     """The structure that every output has, whatever the noise: ids, an accepted prefix, one token more, its kind."""
     for answer in answers(batch, emission):
-        if not 1 <= len(answer.tokens) <= len(answer.drafts) + 1:
-            broken(f"{answer}, but 1 to {len(answer.drafts) + 1} tokens are due")
-        if answer.tokens[:-1] != answer.drafts[: answer.num_accepted]:
-            broken(f"{answer}, whose first {answer.num_accepted} tokens are not the drafts")
-        if not all(0 <= token < batch.vocab_size for token in answer.tokens):
-            broken(f"{answer}, which leaves [0, {batch.vocab_size})")
-        if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
-            broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")
+        most, accepted = len(answer.drafts) + 1, answer.num_accepted
+        answer.forbid(not 1 <= len(answer.tokens) <= most, f", but 1 to {most} tokens are due")
+        is_prefix = answer.tokens[:-1] == answer.drafts[:accepted]
+        answer.forbid(not is_prefix, f", whose first {accepted} tokens are not the drafts")
+        answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {batch.vocab_size})")
+        is_own = not answer.is_fully_accepted or answer.tokens[-1] == answer.bonus_token_id
+        answer.forbid(not is_own, f", but the bonus token is {answer.bonus_token_id}")

@@ -1,6 +1,6 @@
-"""The worlds in which the rejection checks ask their questions.
+"""The cases of the rejection checks.
 
-Most checks ask in the *ordinary* world: what an engine can meet. What only a fault upstream of the sampler, a rounding
+Most checks use *ordinary* cases: what an engine can meet. What only a fault upstream of the sampler, a rounding
 error or an adversary brings about (placeholder drafts, rejections without a residual, uniform 0 on a token without
 probability, denormal exponentials, rows without a distribution) has checks of its own. So a sampler that mishandles one
 such thing fails the checks that name it, and no others.
@@ -17,20 +17,6 @@ from fairdraw.protocols import Capabilities, Capability
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 from fairdraw.strategies.rows import bulk_seeds
 
-__all__ = [
-    "MASKED",
-    "POSITIVE",
-    "accepting",
-    "identical_requests",
-    "lively",
-    "ordinary",
-    "rejecting",
-    "seeded",
-    "synthetic",
-    "with_request_seeds",
-    "withdrawing",
-]
-
 Cases = st.SearchStrategy[RejectionCase]
 
 POSITIVE = ("flat", "normal", "zipf", "peaked", "tied")
@@ -41,7 +27,8 @@ MASKED = ("one-hot", "last-only", "half")
 
 _EXPONENTIALS = ("random", "equal", "coarse", "tiny", "huge", "twins")
 
-# A one-hot draft may be any token: its drafter (n-gram lookup) does not ask the target. Its residual is never empty.
+# A one-hot draft may be any token: its drafter (n-gram lookup) does not look at the target. Its residual is never
+# empty.
 _ONE_HOT = {
     "dense": False,
     "tokens": ("likely", "drawn", "unlikely", "first", "last", "any"),
@@ -95,7 +82,7 @@ def accepting(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of r
 
 
 def lively(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
-    """Ordinary steps, half of them with many rejections: what equality is asked of."""
+    """Ordinary steps, half of them with many rejections: the cases of equality checks."""
     return ordinary(can, **narrow) | rejecting(can, **{"greedy": None, **narrow})
 
 
@@ -111,7 +98,7 @@ def _with_a_tempting_placeholder_draft(case: RejectionCase) -> RejectionCase:
 
 
 def withdrawing(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
-    """Steps in which drafts were withdrawn; whoever reads `probs[row, -1]` accepts one of them in every case."""
+    """Steps with placeholder drafts; a sampler that reads `probs[row, -1]` accepts one of them in every case."""
     shared = {"min_vocab_size": 2, "min_drafts": 2, "targets": POSITIVE, "drafts": ("independent",)}
     tokens = {"tokens": ("placeholder", "likely"), "uniforms": ("random", "half")}
     return _either(can, {}, {}, {**shared, **tokens, **narrow}).map(_with_a_tempting_placeholder_draft)
@@ -129,9 +116,7 @@ def seeded(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of reje
 
 
 def synthetic(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of rejection_cases
-    """Acceptance by given rates. Any draft may be rejected, so distributions are chosen that always leave a
-    residual.
-    """
+    """Acceptance by given rates. Any draft may be rejected, so every case leaves a residual."""
     shared = {
         "synthetic": True,
         "min_vocab_size": 2,

@@ -68,7 +68,7 @@ def acceptance_at_the_exact_ratio_equals_the_oracle(sampler: RejectionSampler, c
 def recovery_without_residual_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If rounding left no residual, the race runs over the target.
 
-    The choice is ours (vLLM answers id 0): it is the distribution's own limit, and never a masked token.
+    The choice is ours (vLLM answers id 0): it is the limit of the distribution, and never a masked token.
     """
     equals_the_oracle(sampler, case)
 
@@ -139,8 +139,7 @@ def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSample
     needs=(*_RACE, Capability.PLACEHOLDER_DRAFTS),
 )
 def recovery_from_placeholder_drafts_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """In place of a placeholder draft a token is recovered: from target - draft distribution, or from the target if
-    there is none.
+    """A placeholder draft is replaced by a token from max(target - draft, 0), or from the target if that is all 0.
 
     With one-hot drafts nothing is removed from the target, because nothing was proposed.
     """
@@ -162,8 +161,7 @@ def _with_impossible_request(case: RejectionCase) -> RejectionCase:
     needs=_RACE,
 )
 def tokens_equal_the_oracle_in_the_adversarial_batches(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Everything at once: withdrawn and impossible drafts, distributions without residual, adversarial noise of both
-    kinds.
+    """Everything at once: placeholder and impossible drafts, rows without residual, adversarial noise of both kinds.
 
     If only this check fails, two rare things meet; the smallest example says which.
     """
@@ -199,7 +197,7 @@ def synthetic_acceptance_equals_the_oracle(sampler: RejectionSampler, case: Reje
 def decisions_by_a_thousandth_equal_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Uniforms a thousandth above or below the ratio, and races won by a thousandth: the oracle's tokens.
 
-    Also asked of samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
+    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
     on the way, an approximate logarithm or reciprocal, or a constant that is added to a probability.
     """
     batch = case.batch(sampler.device)
@@ -223,7 +221,7 @@ def tokens_equal_upstream_on_one_hot_drafts(
 ) -> None:
     """Same seeds, n-gram drafts: the tokens of the real vLLM.
 
-    The oracle is our reading of the contract; this asks the code that people run.
+    The oracle is our reading of the contract; this compares with the code that people run.
     """
     _equals_the_reference(sampler, case, reference)
 

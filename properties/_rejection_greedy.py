@@ -15,6 +15,7 @@ from fairdraw.properties._rejection_asserts import (
     decodes_argmax,
     emit_case,
     emit_explicit,
+    emitted,
     other_noise,
     same_rows,
     same_tokens,
@@ -168,7 +169,5 @@ def greedy_requests_accept_every_argmax_draft(sampler: RejectionSampler, case: R
     A sampler that also asks for `target / draft >= uniform` is still right, but rejects good greedy drafts: speed is
     lost without a trace in the text.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if answer.tokens != [*answer.drafts, answer.bonus_token_id]:
-            broken(f"{answer}, but every draft is the argmax")
+    for answer in emitted(sampler, case):
+        answer.forbid(answer.tokens != [*answer.drafts, answer.bonus_token_id], ", but every draft is the argmax")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import SpecDecodeBatch
 
-__all__ = ["GAP", "close_race", "close_steps"]
-
 GAP = 1e-3
 """Relative, between the best score and the second, and between a uniform and its ratio."""
 

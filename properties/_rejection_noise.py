@@ -15,6 +15,7 @@ from fairdraw.properties._rejection_asserts import (
     covered,
     emit_case,
     emit_explicit,
+    emitted,
     explicit_noise,
     other_explicit_noise,
     same_rows,
@@ -50,10 +51,8 @@ def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: R
     It fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right distribution and
     another contract.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if not answer.is_fully_accepted:
-            broken(f"{answer}, but every uniform is 0")
+    for answer in emitted(sampler, case):
+        answer.forbid(not answer.is_fully_accepted, ", but every uniform is 0")
 
 
 @check(
@@ -179,8 +178,7 @@ def synthetic_rates_of_one_accept_and_of_zero_reject_every_draft(
 def synthetic_acceptance_depends_on_the_rate_of_the_position_alone(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """As many drafts are accepted as there are leading positions with `uniform < rate[position]`, whatever the
-    distributions.
+    """Drafts are accepted up to the first position whose uniform is not below its rate, whatever the distributions.
 
     Rates are given per position and shared by all requests. Indexed by the flattened row, they reach the wrong
     requests.

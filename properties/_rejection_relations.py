@@ -1,4 +1,4 @@
-"""3xx: two runs that must agree, though neither is known to be right. Batch others, vocabularies, distributions."""
+"""3xx: pairs of runs that must agree, though neither is known to be correct."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
 def tokens_do_not_depend_on_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A request alone gives the same tokens as in its batch, with the same noise.
 
-    Otherwise text changes with the load of the server, and nobody can reproduce it.
+    Otherwise text changes with the load of the server, and cannot be reproduced.
     """
     batch, noise, together = emit_explicit(sampler, case)
     request = pick(case, range(batch.batch_size))
     alone = emit(sampler, batch.select([request]), noise.select(batch, [request]))
-    same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside its others")
+    same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside other requests")
 
 
 @check("REJ302", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
@@ -60,9 +60,7 @@ def permuted_requests_give_permuted_tokens(sampler: RejectionSampler, case: Reje
 
 
 def _with_other_requests(case: RejectionCase, request: int, can_be_greedy: bool) -> RejectionCase:
-    """All requests but one get other logits, distributions, drafts, noise and temperature; the numbers of drafts
-    stay.
-    """
+    """All requests but one get other logits, draft probabilities, drafts, noise and temperature."""
     draft = DraftRecipe(target="peaked", draft="independent", token="drawn", uniform="half")
     requests = [
         r if i == request else RequestRecipe((draft,) * len(r.drafts), can_be_greedy and not r.greedy, "equal")
@@ -73,7 +71,7 @@ def _with_other_requests(case: RejectionCase, request: int, can_be_greedy: bool)
 
 @check("REJ303", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
 def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other logits, drafts, noise and temperature in the others' rows: the same tokens in this row.
+    """Other logits, drafts, noise and temperature in the rows of other requests: the same tokens in this row.
 
     Typical: one greedy request switches the whole batch to the greedy path.
     """
@@ -145,7 +143,7 @@ def _same_where_settled(
 def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """Logits padded with -inf, distributions with 0 and races with any exponentials: nothing changes.
+    """Logits padded with -inf, draft probabilities with 0 and exponentials with anything: nothing changes.
 
     Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with
     0 in log space, or where a distribution is normalised by the vocabulary size.
@@ -226,8 +224,7 @@ def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler
 
 @check("REJ311", lambda can: rejecting(can, targets=("one-hot", "last-only"), drafts=("elsewhere",), tokens=("drawn",)))
 def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If the draft distribution has its mass where the target has none, the first draft is rejected for the target's
-    token.
+    """If target and draft share no token, the first draft is rejected, and a token of the target is recovered.
 
     Anything else accepts tokens that the target excludes: a smoothed ratio, or a ratio of the wrong rows.
     """

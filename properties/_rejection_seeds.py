@@ -126,15 +126,17 @@ def neighbouring_request_seeds_do_not_share_noise(sampler: RejectionSampler, cas
 def requests_with_per_request_seeds_do_not_depend_on_other_requests(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """A request with a seed gives the same tokens alone, beside others, and under any seed of the call.
+    """A request with a seed gives the same tokens alone, beside other requests, and under any seed of the call.
 
-    That is what the user asked for with `seed=`. It fails where the generator is asked once for the whole batch.
+    That is what the user asked for with `seed=`. It fails where one generator is read once for the whole batch.
     """
     batch, noise, together = emit_seeded(sampler, case)
     request = pick(case, range(batch.batch_size))
     own = SeededNoise(derive_seed("alone", case.seed), {0: noise.request_seeds[request]})
     alone = emit(sampler, batch.select([request]), own)
-    same_rows(alone.tokens, together.tokens[[request]], f"request {request} with its per-request seed, beside others")
+    same_rows(
+        alone.tokens, together.tokens[[request]], f"request {request} with its per-request seed, beside other requests"
+    )
 
 
 def _with_draftless_mate(case: RejectionCase) -> RejectionCase:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import ExplicitNoise, RejectionSampler, SpecDecodeBatch
 
-__all__ = ["covered_requests", "log_error", "settled_requests"]
-
 # Summing 151936 float32 numbers in another order moves the sum by less than 1e-6 relative; ten times that is clear.
 _SHIFT = 1e-5
 
@@ -53,7 +51,7 @@ def settled_requests(batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[int]:
 
 
 def covered_requests(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[int]:
-    """Requests whose tokens the sampler promises: all, but for near ties and ties that it leaves open.
+    """Requests whose tokens the sampler specifies: all except near ties and ties that it leaves open.
 
     Without `reference-rounding` these are the requests that no rounding of `log_error` can change; without
     `lowest-id-ties` also none whose greedy tokens or best scores are tied. What is drawn in a way that the suite does

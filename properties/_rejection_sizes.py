@@ -12,11 +12,11 @@ from fairdraw._core.checks import Check, check
 from fairdraw._core.failures import AdapterError
 from fairdraw._core.harness import Emission, emit
 from fairdraw.properties._rejection_asserts import (
-    answers,
     broken,
     covered,
     emit_case,
     emit_explicit,
+    emitted,
     equals_the_oracle,
     same_rows,
     same_tokens,
@@ -72,20 +72,11 @@ def _vocabulary_check(code: str, vocab_size: int) -> Check:
     )(body)
 
 
-VOCABULARY_CHECKS: tuple[Check, ...] = (
-    _vocabulary_check("REJ601", 1),
-    _vocabulary_check("REJ602", 2),
-    _vocabulary_check("REJ603", 31),
-    _vocabulary_check("REJ604", 100),
-    _vocabulary_check("REJ605", 1023),
-    _vocabulary_check("REJ606", 1024),
-    _vocabulary_check("REJ607", 1025),
-    _vocabulary_check("REJ608", 8191),
-    _vocabulary_check("REJ609", 8192),
-    _vocabulary_check("REJ610", 8193),
-    _vocabulary_check("REJ611", 32000),
-    _vocabulary_check("REJ612", 128256),
-    _vocabulary_check("REJ613", 151936),
+VOCABULARY_CHECKS = tuple(
+    _vocabulary_check(f"REJ{number}", size)
+    for number, size in zip(
+        range(601, 614), (1, 2, 31, 100, 1023, 1024, 1025, 8191, 8192, 8193, 32000, 128256, 151936), strict=True
+    )
 )
 """The smallest, the edges of kernel tiles of 1024 and 8192 lanes, and the vocabularies of Llama 2, Llama 3, Qwen 2."""
 
@@ -98,10 +89,9 @@ def the_last_id_of_the_vocabulary_can_be_emitted(sampler: RejectionSampler, case
 
     A loop over full tiles only, or a mask with `<` against `vocab_size - 1`, never reaches it.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if answer.tokens != [batch.vocab_size - 1]:
-            broken(f"{answer}, but only the last id {batch.vocab_size - 1} is possible")
+    for answer in emitted(sampler, case):
+        if answer.tokens != [answer.batch.vocab_size - 1]:
+            broken(f"{answer}, but only the last id {answer.batch.vocab_size - 1} is possible")
 
 
 def _with_long_drafts(case: RejectionCase, num_long: int) -> RejectionCase:
@@ -159,8 +149,7 @@ def batches_without_any_draft_emit_their_bonus_tokens(sampler: RejectionSampler,
 
     Tensors of zero rows meet empty launch grids and `max()` of nothing.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         if answer.tokens != [answer.bonus_token_id]:
             broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
 

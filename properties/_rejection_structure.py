@@ -1,4 +1,4 @@
-"""1xx: what every output looks like, whatever the noise. These ask the least of a sampler and run on any."""
+"""1xx: what every output looks like, whatever the noise. They need no capabilities."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fairdraw.properties._rejection_asserts import (
     broken,
     emit_case,
     emit_oracle,
+    emitted,
     is_left_to,
     is_masked,
     probabilities,
@@ -30,10 +31,8 @@ def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCa
 
     An id beyond the end usually comes from the tail tile: lanes past the vocabulary took part in the argmax.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if not all(0 <= token < batch.vocab_size for token in answer.tokens):
-            broken(f"{answer}, which leaves [0, {batch.vocab_size})")
+    for answer in emitted(sampler, case):
+        answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")
 
 
 @check("REJ102", ordinary, stage=Stage.SHAPE)
@@ -42,10 +41,8 @@ def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case
 
     A gap inside a row means that a position was skipped: the accepted token and its slot are counted separately.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if PLACEHOLDER_TOKEN_ID in answer.tokens:
-            broken(f"{answer}, with a placeholder before the last token")
+    for answer in emitted(sampler, case):
+        answer.forbid(PLACEHOLDER_TOKEN_ID in answer.tokens, ", with a placeholder before the last token")
 
 
 @check("REJ103", ordinary, stage=Stage.SHAPE)
@@ -54,10 +51,8 @@ def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) 
 
     An empty row stops its request for ever. Often the bonus token is written only where a draft was accepted.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if not answer.tokens:
-            broken(f"{answer}, but at least one token is due")
+    for answer in emitted(sampler, case):
+        answer.forbid(not answer.tokens, ", but at least one token is due")
 
 
 @check("REJ104", ordinary, stage=Stage.SHAPE)
@@ -66,8 +61,7 @@ def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSample
 
     Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         if len(answer.tokens) > len(answer.drafts) + 1:
             broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are due")
 
@@ -79,8 +73,7 @@ def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case:
     Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification goes on after a
     rejection.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         if answer.tokens[:-1] != answer.drafts[: len(answer.tokens[:-1])]:
             broken(f"{answer}, whose tokens before the last are not its first drafts")
 
@@ -92,8 +85,7 @@ def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler
     A wrong one means that bonus tokens are indexed by something else than the request: its rows, or its place among
     some.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
             broken(f"{answer}, but the bonus token is {answer.bonus_token_id}")
 
@@ -108,8 +100,7 @@ def a_rejected_draft_is_not_recovered(sampler: RejectionSampler, case: Rejection
 
     One-hot drafts show it: if the drafted token stays in the race, it is emitted more often than the target wants.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         if answer.is_cut_short and answer.tokens[-1] == answer.drafts[answer.num_accepted]:
             broken(f"{answer}: the draft at position {answer.num_accepted} was rejected, then emitted all the same")
 
@@ -194,10 +185,8 @@ def drafts_without_target_probability_are_rejected_at_uniform_zero(
     `0 >= 0` holds, so `target / draft >= uniform` alone accepts a masked token; float32 uniforms are 0 once in 2**24
     draws.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if answer.num_accepted > 0:
-            broken(f"{answer}, but its first draft has target probability 0")
+    for answer in emitted(sampler, case):
+        answer.forbid(answer.num_accepted > 0, ", but its first draft has target probability 0")
 
 
 @check(
@@ -210,7 +199,7 @@ def drafts_without_target_probability_are_rejected_at_uniform_zero(
 def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A draft with draft probability 0 is rejected; the quotient target / 0 is not a probability ratio.
 
-    Every sampler is asked this, also one that compares `draft * uniform < target` and never divides: such a draft
+    This holds for every sampler, also one that compares `draft * uniform < target` and never divides: such a draft
     cannot come from its distribution, so draft tokens and draft distributions do not belong together, and accepting it
     hides that fault.
     """
@@ -237,8 +226,7 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
 def a_rejection_without_residual_still_recovers_a_possible_token(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """If the draft distribution is nowhere below the target, rounding left no residual; the token is then drawn from
-    the target.
+    """If rounding left no residual, because the draft is nowhere below the target, the target is drawn from.
 
     An argmax over zeros answers id 0, whatever its probability.
     """
@@ -282,8 +270,7 @@ def requests_without_drafts_emit_exactly_their_bonus_token(sampler: RejectionSam
 
     New and preempted requests are such rows. They come out wrong if offsets skip rows of length 0.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
+    for answer in emitted(sampler, case):
         if not answer.drafts and answer.tokens != [answer.bonus_token_id]:
             broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
 
@@ -305,8 +292,7 @@ def _are_documented(sampler: RejectionSampler, case: RejectionCase, what: str) -
 
 @check("REJ116", lambda can: ordinary(can, min_drafts=1, targets=("nan",)), needs=(Capability.NAN_LOGITS,))
 def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A target row with NaN has no distribution: a random request rejects and emits id 0, a greedy one takes the first
-    NaN's id.
+    """A target row with NaN has no distribution: random requests reject and emit id 0, greedy ones the first NaN's id.
 
     NaN fails every comparison, so an accept test written as `not (ratio < uniform)` accepts, and a running maximum
     never moves.
@@ -316,8 +302,7 @@ def rows_with_nan_give_the_documented_token(sampler: RejectionSampler, case: Rej
 
 @check("REJ117", lambda can: ordinary(can, min_drafts=1, targets=("empty",)), needs=(Capability.EMPTY_ROWS,))
 def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A target row that is all -inf has no distribution: a random request rejects and emits id 0, a greedy one decodes
-    id 0.
+    """A target row that is all -inf has no distribution: random requests reject and emit id 0, greedy ones decode id 0.
 
     Such rows come from masks that exclude everything. softmax makes NaN of them.
     """
@@ -334,7 +319,5 @@ def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSam
 
     An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.
     """
-    batch, _, emission = emit_case(sampler, case)
-    for answer in answers(batch, emission):
-        if not answer.tokens or not all(0 <= token < batch.vocab_size for token in answer.tokens):
-            broken(f"{answer}, which leaves [0, {batch.vocab_size})")
+    for answer in emitted(sampler, case):
+        answer.forbid(not answer.tokens or answer.leaves_vocabulary, f", which leaves [0, {answer.batch.vocab_size})")

@@ -12,7 +12,7 @@ from fairdraw._core import checks
 from fairdraw._core.sampling_harness import Sampled, draft_tokens, sample_tokens
 from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
 from fairdraw._oracles.supports import Support, support_of
-from fairdraw.properties._rejection_asserts import broken
+from fairdraw.properties._rejection_asserts import broken as broken
 from fairdraw.properties._rejection_settled import log_error
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
 from fairdraw.strategies.rows import bulk_rng
@@ -27,33 +27,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import Capabilities, SamplingBatch, SamplingNoise, TokenDrafter, TokenSampler
     from fairdraw.strategies.sampling import SamplingCase
-
-__all__ = [
-    "EXPLICIT",
-    "ORACLE",
-    "POSITIVE",
-    "RACE",
-    "TIES",
-    "aimed_at",
-    "broken",
-    "call",
-    "call_draft",
-    "call_race",
-    "check",
-    "comparable_rows",
-    "covered_rows",
-    "differential",
-    "equals_the_oracle",
-    "equals_the_oracle_on",
-    "ordinary",
-    "pick",
-    "requests_of",
-    "same_tokens",
-    "selected_noise",
-    "settled_rows",
-    "slack_of",
-    "supports_of",
-]
 
 check = partial(checks.check, contract="sampling")
 differential = partial(checks.differential, contract="sampling")
@@ -118,7 +91,7 @@ def slack_of(sampler: TokenSampler, request: Request) -> float:
 
 
 def supports_of(sampler: TokenSampler, batch: SamplingBatch) -> list[Support | None]:
-    """Bounds of each random request's support, by the sampler's own policy; `None` for greedy and invalid rows."""
+    """Bounds of each random request's support, by the sampler's own policy; `None` for the others."""
     policy = filter_policy(sampler)
     return [None if r.is_greedy else support_of(r, policy, slack_of(sampler, r)) for r in requests_of(batch)]
 
@@ -156,7 +129,7 @@ def settled_rows(sampler: TokenSampler, batch: SamplingBatch, noise: RaceNoise) 
 
 
 def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> list[int]:
-    """Comparable rows whose tokens the sampler promises: all, but for near ties and ties that it leaves open.
+    """Comparable rows whose tokens the sampler specifies: all except near ties and ties that it leaves open.
 
     Without `reference-rounding` these are the rows that no rounding of `log_error` can change; without
     `lowest-id-ties` also none whose largest logits or best scores are tied. What is drawn in a way that the suite does
@@ -218,15 +191,15 @@ def _is_settled(request: Request, exponentials: NDArray[np.float64], shift: floa
 
 
 def equals_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Every request of the case has the oracle's token, as far as the sampler promises it."""
+    """Every request of the case has the oracle's token, as far as the sampler specifies it."""
     equals_the_oracle_on(sampler, case.batch(sampler.device), case.noise(sampler.device))
 
 
 def equals_the_oracle_on(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> None:
     """`equals_the_oracle` for a batch and noise that are already on the sampler's device.
 
-    A race may divide or multiply by a reciprocal. Who promises vLLM's stream divides, as vLLM does, where torch's
-    generators can tell the two apart.
+    A race may divide or multiply by a reciprocal. A sampler that supports `upstream-stream` divides, as vLLM does,
+    where torch's generators can tell the two apart.
     """
     seen = sample_tokens(sampler, batch.clone(), fresh(noise))
     expected = sample_tokens(ORACLE, batch, fresh(noise)).tokens

@@ -1,4 +1,4 @@
-"""The drafter: tokens, and the distributions that they are said to be drawn from."""
+"""The drafter: tokens, and the distributions that come with them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def draft_distributions_sum_to_one(sampler: TokenDrafter, case: SamplingCase) ->
         total = float(distribution.astype(np.float64).sum())
         if not ((distribution >= 0).all() and abs(total - 1) <= _SUM + slack_of(sampler, given)):
             broken(
-                f"the distribution of request {request} sums to {total:.6g}, its least entry is {distribution.min():.3g}"
+                f"draft_probs of request {request} sum to {total:.6g}, their least entry is {distribution.min():.3g}"
             )
 
 
@@ -56,8 +56,7 @@ def draft_distributions_equal_the_filtered_softmax(sampler: TokenDrafter, case: 
     """`draft_probs` are the softmax of logits over temperature, given the support of the filters.
 
     Typical: the distribution of raw logits for a draft at another temperature. Texts then follow neither model. Rows
-        whose
-    support hangs on rounding are left out.
+    whose support hangs on rounding are left out.
     """
     batch, _, distributions = call_draft(sampler, case)
     for row, request in enumerate(requests_of(batch)):
@@ -68,16 +67,14 @@ def draft_distributions_equal_the_filtered_softmax(sampler: TokenDrafter, case: 
         expected, close = support.distribution(), _CLOSE + slack
         token = int(np.argmax(np.abs(distributions[row] - expected) - close * expected))
         if not abs(distributions[row][token] - expected[token]) <= close * expected[token] + 2.0**-120:
-            broken(
-                f"the distribution of request {row} gives token {token} {distributions[row][token]:.6g} instead of {expected[token]:.6g}"
-            )
+            broken(f"draft_probs[{row}, {token}] is {distributions[row][token]:.6g} instead of {expected[token]:.6g}")
 
 
 @check("SAM173", ordinary, needs=_DISTRIBUTION)
 def drafted_tokens_have_positive_probability_in_their_distribution(sampler: TokenDrafter, case: SamplingCase) -> None:
-    """A drafted token has positive probability in the distribution that is said.
+    """A drafted token has positive probability in the distribution that is returned.
 
-    A verifier rejects a draft of draft probability 0: the drafter then drew from another distribution than it says.
+    A verifier rejects a draft of draft probability 0: the drafter then drew from another distribution than it returned.
     """
     batch, seen, distributions = call_draft(sampler, case)
     for request, token in enumerate(seen.tokens):
@@ -116,9 +113,7 @@ def draft_distributions_have_the_support_of_the_filters(sampler: TokenDrafter, c
         missing = np.flatnonzero(support.required & ~(distributions[request] > 0))
         extra = np.flatnonzero(~support.allowed & (distributions[request] > 0))
         if missing.size or extra.size:
-            broken(
-                f"the distribution of request {request} misses tokens {missing[:5]} and has tokens {extra[:5]} too many"
-            )
+            broken(f"draft_probs of request {request} miss tokens {missing[:5]} and have tokens {extra[:5]} too many")
 
 
 @check("SAM175", lambda can: ordinary(can, greedy=True), needs=(*_DISTRIBUTION, Capability.GREEDY))
@@ -131,7 +126,7 @@ def greedy_drafts_are_certain_of_their_token(sampler: TokenDrafter, case: Sampli
     for request, token in enumerate(seen.tokens):
         if distributions[request, token] != 1:
             broken(
-                f"greedy request {request} drafted token {token}, to which its distribution gives {distributions[request, token]:.6g}"
+                f"greedy request {request} drafted token {token}, whose probability is {distributions[request, token]:.6g}"
             )
 
 

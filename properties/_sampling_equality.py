@@ -89,7 +89,7 @@ def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: Sampl
 def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
     """Noise under which one token wins by a thousandth over another: the oracle's token.
 
-    Also asked of samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
+    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
     on the way, an approximate logarithm, or a temperature that is rounded.
     """
     batch = case.batch(sampler.device)
@@ -143,7 +143,7 @@ def _equals_the_reference(sampler: TokenSampler, case: SamplingCase, reference: 
 def tokens_equal_upstream_without_filters(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
     """Same seeds, no filters, greedy and random requests side by side: the tokens of the real vLLM.
 
-    The oracle is our reading of the contract; this asks the code that people run.
+    The oracle is our reading of the contract; this compares with the code that people run.
     """
     _equals_the_reference(sampler, case, reference)
 

@@ -193,13 +193,13 @@ def _same_where_settled(
 def tokens_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request alone gets the same token as in its batch, with the same noise.
 
-    Otherwise text changes with the load of the server, and nobody can reproduce it.
+    Otherwise text changes with the load of the server, and cannot be reproduced.
     """
     batch, noise, together = call_race(sampler, case)
     request = pick(case, range(batch.batch_size))
     alone = sample_tokens(sampler, batch.select([request]), noise.select([request]))
     rows = [0] if request in comparable_rows(sampler, batch) else []
-    same_tokens(alone.tokens, together.tokens[[request]], f"request {request} beside its others", rows)
+    same_tokens(alone.tokens, together.tokens[[request]], f"request {request} beside other requests", rows)
 
 
 @check("SAM132", _several, needs=EXPLICIT)
@@ -217,7 +217,7 @@ def permuted_requests_get_permuted_tokens(sampler: TokenSampler, case: SamplingC
 
 @check("SAM133", _lively, needs=EXPLICIT)
 def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Other logits, filters, temperature and noise in the others' rows: the same token in this row.
+    """Other logits, filters, temperature and noise in the rows of other requests: the same token in this row.
 
     Typical: one value for the whole batch, or a filter that is skipped because the first request does not use it.
     """

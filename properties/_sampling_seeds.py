@@ -132,11 +132,11 @@ def _alone_and_together(sampler: TokenSampler, case: SamplingCase, why: str) -> 
 
 @check("SAM165", _random_with_request_seeds, needs=_OWN)
 def requests_with_per_request_seeds_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request with a seed gets the same token alone, beside others, and under any seed of the call.
+    """A request with a seed gets the same token alone, beside other requests, and under any seed of the call.
 
-    That is what the user asked for with `seed=`. It fails where the generator is asked once for the whole batch.
+    That is what the user asked for with `seed=`. It fails where one generator is read once for the whole batch.
     """
-    _alone_and_together(sampler, case, "with its per-request seed, beside others")
+    _alone_and_together(sampler, case, "with its per-request seed, beside other requests")
 
 
 @check("SAM169", _random_with_request_seeds, needs=_OWN)

@@ -1,6 +1,4 @@
-"""What every draw is: a token of the vocabulary, inside the support, and of the documented kind if there is no
-distribution.
-"""
+"""What every draw is: a token of the vocabulary and of the support; without a distribution, the documented token."""
 
 from __future__ import annotations
 
@@ -147,9 +145,7 @@ def _documented(sampler: TokenSampler, case: SamplingCase) -> None:
         expected = int(np.argmax(given.logits)) if given.is_greedy else 0
         if seen.tokens[request] != expected:
             kind = "greedy" if given.is_greedy else "random"
-            broken(
-                f"{kind} request {request} has no distribution and got token {seen.tokens[request]} instead of {expected}"
-            )
+            broken(f"{kind} row {request}, without a distribution, got {seen.tokens[request]} instead of {expected}")
 
 
 @check("SAM108", lambda can: sampling_cases(can, logits=("nan",)), needs=_NAN)

@@ -1,4 +1,4 @@
-"""The logits-plan contract, asked of the planner that `--sampler` names."""
+"""The logits-plan contract, run on the planner that `--sampler` names."""
 
 from __future__ import annotations
 

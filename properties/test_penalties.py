@@ -1,4 +1,4 @@
-"""The penalties contract, asked of the sampler that `--sampler` names."""
+"""The penalties contract, run on the sampler that `--sampler` names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rejection contract, asked of the sampler that `--sampler` names."""
+"""The rejection contract, run on the sampler that `--sampler` names."""
 
 from __future__ import annotations
 

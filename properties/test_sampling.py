@@ -1,4 +1,4 @@
-"""The sampling contract, asked of the sampler that `--sampler` names."""
+"""The sampling contract, run on the sampler that `--sampler` names."""
 
 from __future__ import annotations
 

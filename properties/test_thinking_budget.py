@@ -1,4 +1,4 @@
-"""The thinking-budget contract, asked of the sampler that `--sampler` names."""
+"""The thinking-budget contract, run on the sampler that `--sampler` names."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python tools/odd_samplers.py --out perf_regression/records/odd_samplers.json
     python tools/odd_samplers.py --contract sampling --profile smoke --seeds 20
 
-A right sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
+A correct sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
 written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same.
 Exits 1 if a check accused one.
 """

@@ -103,7 +103,8 @@ HERE = {
     ),
     "distributions skipped": Run(
         "no_top_k", ("SAM101", "DIST703"),
-        r"GREEN, distributions not judged: all 1 checks were skipped: top-k is unsupported: we have none \(1 prop.*", 10,
+        r"GREEN, distributions not judged: all 1 checks were skipped: top-k is unsupported: we have none \(1 prop.*",
+        10,
     ),
     "nothing run": Run("no_top_k", ("DIST703",), "NOTHING MEASURED: every check was skipped", 3),
     "out of budget": Run(

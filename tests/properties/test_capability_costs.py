@@ -1,9 +1,9 @@
-"""Lacking a capability never hides a wrong distribution: every check needs what it judges, and nothing else."""
+"""A missing capability never hides a wrong distribution: every check needs what it tests, and nothing else."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile
+from fairdraw._core.checks import PROFILES, AnyCheck, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
-from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
@@ -22,6 +21,7 @@ from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.capability_words import glossary
+from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import one_torch_thread
 from fairdraw.protocols import Capabilities, Capability, RaceNoise, SeededNoise, rejection_sampler, token_sampler
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = PROFILES["smoke"]
 BY_CODE = {check.code: check for check in all_checks()}
+TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
 UNJUDGED: dict[tuple[str, Capability], str] = {}
 """Contract and capability to the reason why no distribution can be judged without it. There is none."""
@@ -127,28 +128,9 @@ class Lacking:
         return getattr(self._sampler, name)
 
 
-class _Caught(BaseException):
-    """Leaves Hypothesis at once: nothing needs to be shrunk here."""
-
-
-def fails(check: AnyCheck, sampler: object, profile: Profile = SMOKE) -> bool:
-    """Whether the sampler breaks the promise of `check`, in a run of `profile`."""
-    try:
-        asked = _hasty(check) if isinstance(check, Check) else check
-        asked.run(sampler, profile=profile, seed=DEFAULT_SEED)
-    except (CheckFailure, _Caught):
-        return True
-    return False
-
-
-def _hasty(check: Check) -> Check:
-    def body(*arguments: Any) -> None:
-        try:
-            check.body(*arguments)
-        except (CheckFailure, AdapterError) as error:
-            raise _Caught from error
-
-    return dataclasses.replace(check, body=body)
+def fails(check: AnyCheck, sampler: Any, profile: Profile = SMOKE) -> bool:
+    """Whether the sampler fails `check` in a run of `profile`."""
+    return sees(check, sampler, profile, DEFAULT_SEED)[0]
 
 
 def asked_of(sampler: object, suite: str, contract: str) -> list[AnyCheck]:
@@ -187,7 +169,7 @@ def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
         assert any(fails(check, sampler) for check in asked_of(sampler, "statistical", contract)), contract
 
 
-# Right samplers stay right: cases go without what is not supported.
+# Correct samplers stay right: cases go without what is not supported.
 
 NARROWED = (
     ("REJ118", Capability.NAN_LOGITS),
@@ -232,7 +214,7 @@ FAULTS: dict[tuple[str, Capability], AnySampler] = {
 
 @pytest.mark.parametrize(("code", "capability"), NARROWED)
 def test_property_is_asked_without_what_it_can_go_without(code: str, capability: Capability) -> None:
-    """The right sampler refuses what it says it does not support, passes, and each of them is seen failing."""
+    """The correct sampler refuses what it says it does not support, passes, and each of them is seen failing."""
     check = BY_CODE[code]
     contract = CONTRACTS[check.contract]
     right = Refusing(load_part(contract.right)(), capability)
@@ -309,28 +291,16 @@ def test_one_of_a_group_is_enough() -> None:
     assert check.missing(lacking) == "min-p and top-k are unsupported: not yet"
 
 
-@pytest.fixture(scope="module")
-def tool() -> Any:
-    """tools/capability_costs.py as a module."""
-    place = ROOT / "tools" / "capability_costs.py"
-    specification = importlib.util.spec_from_file_location("capability_costs", place)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+def test_page_of_costs_is_true() -> None:
+    assert TOOL["page"]() == TOOL["PAGE"].read_text(encoding="utf-8"), "Run: python tools/capability_costs.py"
 
 
-def test_page_of_costs_is_true(tool: Any) -> None:
-    assert tool.page() == tool.PAGE.read_text(encoding="utf-8"), "Run: python tools/capability_costs.py"
-
-
-def test_every_cost_in_distributions_has_its_reason(tool: Any) -> None:
+def test_every_cost_in_distributions_has_its_reason() -> None:
     distributions = {check.code for check in all_checks("statistical")}
     costly = {
         one for one in Capability if distributions.intersection(*[set().union(*glossary()[one].skipped.values())])
     }
-    assert set(tool.WHY) == costly
+    assert set(TOOL["WHY"]) == costly
 
 
 def test_uniform_samplers_are_sound() -> None:

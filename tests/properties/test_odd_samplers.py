@@ -1,4 +1,4 @@
-"""Right samplers that do it differently are green; wrong ones that declare the same freedom are caught."""
+"""Correct samplers that do it differently are green; wrong ones that declare the same freedom are caught."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
+from fairdraw._mutants import rejection, sampling
 from fairdraw._mutants.odd_abuses import ABUSES
 from fairdraw._mutants.odd_rejection import (
     ODD_REJECTION,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from fairdraw._mutants._mutant import Mutant
 
-ODD = (*ODD_REJECTION, *ODD_SAMPLING)
+ODD = (rejection.right(), sampling.right(), *ODD_REJECTION, *ODD_SAMPLING)
 ENOUGH = 34
 CI_SEED = 0
 

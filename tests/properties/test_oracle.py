@@ -135,8 +135,7 @@ def test_synthetic_rates_replace_the_ratio() -> None:
 
 
 def test_two_drafted_tokens_follow_the_target_distribution_exactly() -> None:
-    """Sum over drafts, uniforms and bonus tokens, in fractions: the distribution of the first three tokens is the
-    target's.
+    """Sum over drafts, uniforms and bonus tokens, in fractions: the first three tokens follow the target.
 
     With two tokens the residual has one candidate, so that no exponential matters.
     """

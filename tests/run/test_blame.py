@@ -90,19 +90,18 @@ CODES = {
     "think_counts": "THK102",
 }
 CHECKS = {check.code: check for check in all_checks()}
-FILES = ("harness", "_validation", "checks", "my_harness_validation", "failures")
+NAME = "harness"
 
 
-@pytest.fixture(params=FILES)
-def theirs(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a module in the user's folder that has a name of ours."""
-    name = request.param
-    (tmp_path / f"{name}.py").write_text(THEIRS)
+    (tmp_path / f"{NAME}.py").write_text(THEIRS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop(name, None)
-    yield name
-    sys.modules.pop(name, None)
+    sys.modules.pop(NAME, None)
+    yield NAME
+    sys.modules.pop(NAME, None)
 
 
 def raising_in(module: str, contract: str, broken: str, kind: str = "ValueError") -> object:
@@ -139,20 +138,17 @@ def test_exception_in_a_file_named_like_ours_is_the_sampler_s(theirs: str, contr
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
 @pytest.mark.parametrize("contract", CONTRACTS)
-@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
 def test_exception_of_a_property_is_the_sampler_s(theirs: str, contract: str, attribute: str) -> None:
     require_theirs(record_of(CODES[contract], raising_in(theirs, contract, attribute)), theirs)
 
 
 @pytest.mark.parametrize("kind", ["Aborted", "SystemExit", "CapabilityUnsupported", "Inconclusive", "CheckFailure"])
 @pytest.mark.parametrize("contract", CONTRACTS)
-@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
 def test_no_kind_of_exception_is_mistaken_for_a_word_of_the_suite(theirs: str, contract: str, kind: str) -> None:
     record = record_of(CODES[contract], raising_in(theirs, contract, METHODS[contract][0], kind))
     require_theirs(record, theirs, kind)
 
 
-@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
 def test_group_of_the_sampler_s_own_is_no_unsteady_answer(theirs: str) -> None:
     record = record_of("REJ101", raising_in(theirs, "rejection", "verify", "Group"))
     assert record.failure_report is not None
@@ -160,12 +156,10 @@ def test_group_of_the_sampler_s_own_is_no_unsteady_answer(theirs: str) -> None:
     assert not any("keeps state" in note for note in record.failure_report.notes)
 
 
-@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
 def test_statistical_check_blames_as_the_others_do(theirs: str) -> None:
     require_theirs(record_of("DIST101", raising_in(theirs, "rejection", "verify")), theirs)
 
 
-@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
 def test_keyboard_interrupt_is_never_kept(theirs: str) -> None:
     sampler = raising_in(theirs, "rejection", "verify")
     sys.modules[theirs].ERRORS["ValueError"] = KeyboardInterrupt
@@ -173,7 +167,6 @@ def test_keyboard_interrupt_is_never_kept(theirs: str) -> None:
         record_of("REJ101", sampler)
 
 
-@pytest.mark.parametrize("theirs", FILES[:1], indirect=True)
 def test_reference_that_raises_is_not_the_sampler_s_fault(theirs: str) -> None:
     check = next(check for check in CHECKS.values() if check.differential and check.contract == "rejection")
     reference = raising_in(theirs, "rejection", "verify")

@@ -152,33 +152,6 @@ def test_baseline_is_never_overwritten(tmp_path: Path) -> None:
     assert "is not overwritten" in result.output
 
 
-@pytest.mark.parametrize(
-    ("option", "content", "sentence"),
-    [
-        ("--xfails", "REJ101", "is not TOML"),
-        ("--xfails", 'REJ101 = ""', "gives no reason for REJ101"),
-        ("--xfails", 'REJ101 = {reason = "r", cases = -1}', "may say only cases, a whole number"),
-        ("--xfails", "REJ101 = {cases = 3}", "gives no reason for REJ101"),
-        ("--xfails", 'REJ999 = "why"', "names REJ999, which is no check"),
-        ("--baseline", "{", "is not JSON"),
-        ("--baseline", '{"format": "other"}', "is no baseline of fairdraw"),
-        ("--baseline", '{"format": "fairdraw-baseline", "failed": ["REJ999"]}', "names REJ999, which is no check"),
-    ],
-)
-def test_foreign_file_is_refused_in_one_sentence(tmp_path: Path, option: str, content: str, sentence: str) -> None:
-    result = check("make_right", option, written(tmp_path / "file", content))
-    assert result.exit_code == 2
-    assert sentence in result.output
-    assert result.output.count("\n") == 1
-
-
-@pytest.mark.parametrize("option", ["--xfails", "--baseline"])
-def test_missing_file_is_refused(tmp_path: Path, option: str) -> None:
-    result = check("make_right", option, str(tmp_path / "absent"))
-    assert result.exit_code == 2
-    assert "cannot be read: No such file or directory" in result.output
-
-
 def test_pytest_takes_the_same_files(pytester: pytest.Pytester, tmp_path: Path) -> None:
     xfails = written(tmp_path / "x.toml", 'REJ101 = "known"')
     pytester.makepyfile(

@@ -60,10 +60,7 @@ class TestCapabilities:
                 "Capabilities: unsupported='gready', but it must be a capability. "
                 f"Use one of: {', '.join(sorted(Capability))}.",
             ),
-            (
-                {"greedy": " "},
-                f"Capabilities: unsupported[{Capability.GREEDY!r}]=' ', but it must say why. Give a reason.",
-            ),
+            ({"greedy": " "}, "Capabilities: unsupported['greedy']=' ', but it must say why. Give a reason."),
         ],
         ids=["unknown", "no reason"],
     )

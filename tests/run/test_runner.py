@@ -84,13 +84,6 @@ class TestRecord:
         assert f"raised during {IDS.id}" in record.failure_report.notes
         assert "IndexError" in record.trace
 
-    def test_answer_that_is_no_output_is_an_error(self) -> None:
-        record = run_on("make_list")
-        assert record.status == "error"
-        assert record.failure_report is not None
-        assert record.failure_report.title == "sampler returned something that is not an output during REJ101"
-        assert "returned list, but it must return a tensor" in record.failure_report.effect
-
     def test_exception_that_ends_two_checks_is_stored_once(self, stranger: Path) -> None:
         session, sampler = Session("stranger:make_raising", PROFILES["smoke"]), load_sampler("stranger:make_raising")
         records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
@@ -162,32 +155,6 @@ class TestRecord:
 
 @pytest.mark.usefixtures("stranger")
 class TestLoading:
-    @pytest.mark.parametrize(
-        ("spec", "sentence"),
-        [
-            ("oracel", "Did you mean rejection/oracle"),
-            ("nowhere:make", "nowhere"),
-            ("stranger:make_none_such", "make_none_such"),
-            ("stranger:make_nothing", "NoneType"),
-            ("stranger:make_boom", r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
-            ("stranger:make_exit", r"SystemExit: 0 \(stranger\.py:\d+ in make_exit\)"),
-            ("stranger:make_unknown_defect", r"known_defects=\['REJ999'\].*fairdraw list"),
-        ],
-        ids=[
-            "unknown name",
-            "no module",
-            "no factory",
-            "not a sampler",
-            "factory raises",
-            "factory leaves",
-            "stale known defect",
-        ],
-    )
-    def test_sampler_that_cannot_be_had_is_one_sentence(self, spec: str, sentence: str) -> None:
-        with pytest.raises(CannotStart, match=sentence) as refusal:
-            load_sampler(spec)
-        assert "\n" not in str(refusal.value)
-
     def test_reference_can_be_named_or_switched_off(self) -> None:
         reference, said = load_reference("rejection/oracle", [DIFFERENTIAL])
         assert reference is not None

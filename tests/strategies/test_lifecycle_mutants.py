@@ -22,16 +22,14 @@ MOST_RULES = 8
 PROFILE = Profile("planted", 400, 400)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
-def test_mutant_is_caught(mutant: Mutant) -> None:
+# tests/properties/test_mutants.py and the mutation controls run all of them, without shrinking.
+@pytest.mark.parametrize("mutant", MUTANTS[::6], ids=str)
+def test_example_of_a_mutant_is_short(mutant: Mutant) -> None:
     check = CHECKS[mutant.caught_by[0]]
     with pytest.raises(CheckFailure) as caught:
         check.run(mutant.make(), profile=PROFILE)
     trace = caught.value.case
     assert len(trace.events) <= MOST_RULES, trace
-    for code in mutant.caught_by[1:]:
-        with pytest.raises(CheckFailure):
-            CHECKS[code].run(mutant.make(), profile=PROFILE)
 
 
 def test_there_are_enough_faults() -> None:

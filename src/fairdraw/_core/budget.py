@@ -62,7 +62,7 @@ def cut_short(detail: str, tried: int = 0) -> Inconclusive:
 
     Args:
         detail: How far it came.
-        tried: Cases tried, or draws judged.
+        tried: Cases tried, or draws counted.
     """
     error = Inconclusive(f"{ENDED}: {detail}")
     error.tried = tried

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum, auto
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import (
@@ -513,6 +514,8 @@ differential = partial(check, differential=True)
 
 
 def checks_in(*modules: ModuleType) -> tuple[Check, ...]:
-    """The checks that are defined in `modules`, in the order of their codes; to define one there registers it."""
-    found = {value.code: value for module in modules for value in vars(module).values() if isinstance(value, Check)}
+    """The checks that are defined in `modules`, alone or in tuples: to define one there registers it."""
+    values = [value for module in modules for value in vars(module).values()]
+    values += chain.from_iterable(value for value in values if isinstance(value, tuple))
+    found = {value.code: value for value in values if isinstance(value, Check)}
     return tuple(found[code] for code in sorted(found))

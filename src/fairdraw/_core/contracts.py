@@ -1,4 +1,4 @@
-"""The contracts by name, and where the parts of each are: words only, so that importing this is free."""
+"""The contracts by name, and where the parts of each are: names only, so that importing this module is cheap."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Contract:
     Args:
         method: What an object under this contract has beside a name, a device and capabilities.
         case: The class of its cases, with `from_json`, `to_json` and `build`.
-        mutants: Modules with `MUTANTS`, mutants.
-        right: A factory of the specification as a sampler: whom mutants are compared with.
-        default: The sampler that is judged if none is named.
-        reference: Whom differential checks compare with if nobody is named.
-        raised: Code of an exception where an answer was due.
-        has_distributions: Whether answers are random, so that there are distributions to judge.
+        mutants: Where the mutants are.
+        right: A factory of the specification as a sampler: what mutants are compared with.
+        default: The sampler under test if none is named.
+        reference: The sampler that differential checks compare with if none is named.
+        raised: Code of a report of an exception.
+        has_distributions: Whether outputs are random, so that there are distributions to test.
     """
 
     name: str

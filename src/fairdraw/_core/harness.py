@@ -1,7 +1,8 @@
-"""How the suite calls a sampler: one border for every suite."""
+"""How the suite calls a rejection sampler: the same way everywhere, with batch, noise and output checked."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from fairdraw._core.failures import calling
 from fairdraw._core.validation import check_batch, check_noise, check_output
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
-    ExplicitNoise,
     Noise,
     RejectionSampler,
     SeededNoise,
@@ -20,17 +20,19 @@ from fairdraw.protocols import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-__all__ = ["Emission", "emit"]
+__all__ = ["Emission", "default_state", "emit", "generator_states", "seeded"]
 
 
 @dataclass(frozen=True)
 class Emission:
-    """What one call of a sampler left behind.
+    """The result of one call of a sampler.
 
     Args:
-        tokens: The output as it came, copied: a sampler may use its buffer again.
+        tokens: A copy of the output: a sampler may use its buffer again.
         generator_states: Request to the final state of its own generator (seeded noise only).
         default_state: Final state of torch's default generator on the sampler's device.
     """
@@ -47,13 +49,13 @@ class Emission:
 
 
 def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emission:
-    """Call `sampler` once, with the batch and the answer checked.
+    """Call `sampler` once, with the batch and the output checked.
 
     The batch must already be on the sampler's device.
 
     Raises:
         ValueError, TypeError: If batch or noise break the contract (a fault of the caller).
-        AdapterError: If the sampler's answer is not of the contract's type (a fault of the adapter).
+        AdapterError: If the sampler's output is not of the contract's type (a fault of the adapter).
         Exception: Whatever the sampler raises, marked as its own (`fairdraw._core.failures.raised_by`).
 
     Randomness:
@@ -62,23 +64,31 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
     """
     check_batch(batch)
     check_noise(batch, noise)
-    with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
-        if isinstance(noise, SeededNoise):
-            torch.manual_seed(noise.seed)
+    with seeded(noise, batch.device):
         with calling(sampler):
             answer, name = sampler.verify(batch, noise), sampler.name
         output = check_output(batch, answer, name)
-        with calling(sampler):  # the error of a kernel of theirs surfaces where its result is waited for
+        with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
             tokens = output.cpu()
-        return Emission(tokens.numpy().copy(), _generator_states(noise, batch), _default_state(batch.device))
+        return Emission(tokens.numpy().copy(), generator_states(noise, batch.device), default_state(batch.device))
 
 
-def _generator_states(noise: Noise, batch: SpecDecodeBatch) -> dict[int, bytes]:
-    if isinstance(noise, ExplicitNoise):
-        return {}
-    return {i: generator.get_state().numpy().tobytes() for i, generator in noise.generators(batch.device).items()}
+@contextmanager
+def seeded(noise: object, device: torch.device) -> Iterator[None]:
+    """Seed torch's default generators with the seed of `SeededNoise`; their states are put back afterwards."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if isinstance(noise, SeededNoise):
+            torch.manual_seed(noise.seed)
+        yield
 
 
-def _default_state(device: torch.device) -> bytes:
+def generator_states(noise: object, device: torch.device) -> dict[int, bytes]:
+    """Request to the state of its own generator; empty unless the noise is `SeededNoise`."""
+    generators = noise.generators(device) if isinstance(noise, SeededNoise) else {}
+    return {request: generator.get_state().numpy().tobytes() for request, generator in generators.items()}
+
+
+def default_state(device: torch.device) -> bytes:
+    """The state of torch's default generator on `device`."""
     state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
     return state.numpy().tobytes()

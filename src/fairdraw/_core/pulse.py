@@ -1,4 +1,4 @@
-"""Signs of trace: who watches a run learns when a call of the sampler began, and a call that hangs is ended.
+"""Calls that hang: the start of each call of the sampler is recorded, and a call that takes too long is ended.
 
 Two guards, one for each kind of hang. A call that runs Python is interrupted in its own process by an alarm, and costs
 one check. A call that is stuck in native code cannot be; the process that prints sees that beats stop, and ends the
@@ -47,7 +47,7 @@ def on_beat(action: Callable[[float], None]) -> None:
 def limit_calls(seconds: float | None) -> None:
     """End calls that take longer with `SamplerHangs`; `None` lifts the limit.
 
-    Only the main thread can be interrupted, and only where there are alarms that nobody else uses: without them
+    Only the main thread can be interrupted, and only where there are alarms that nothing else uses: without them
     (Windows, pytest-timeout) nothing is done.
     """
     if not _CAN_ALARM or threading.current_thread() is not threading.main_thread():
@@ -61,7 +61,7 @@ def limit_calls(seconds: float | None) -> None:
 
 
 def call_begins() -> None:
-    """A call of somebody's code begins; calls may be nested."""
+    """A call of the user's code begins; calls may be nested."""
     _Pulse.depth += 1
     if _Pulse.depth == 1:
         _set(time.time(), _Pulse.limit)

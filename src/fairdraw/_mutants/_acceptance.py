@@ -1,4 +1,7 @@
-"""Faults of the acceptance test, for random, synthetic and greedy requests."""
+"""Faults of the acceptance test, for random, synthetic and greedy requests.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import as_mutant
+from fairdraw._mutants._mutant import patched, planted
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.protocols import GREEDY_TEMPERATURE, ExplicitNoise, Noise, SpecDecodeBatch
+
+Steps = list[DraftStep]
 
 
 def _distributions(step: DraftStep) -> tuple[float, float]:
@@ -29,202 +34,158 @@ def _ratio(step: DraftStep) -> float:
         return float(np.float32(target_prob) / np.float32(draft_prob))
 
 
-@as_mutant("REJ402")
-class AcceptsStrictlyAboveTheUniform(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ402")
+def accepts_strictly_above_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
     """`>` for `>=`: shows only where uniform and ratio are equal."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(step) and (step.synthetic_rate is not None or _ratio(step) > step.uniform)
+    return right.accepts(step) and (step.synthetic_rate is not None or _ratio(step) > step.uniform)
 
 
-@as_mutant("REJ402")
-class RoundsUniformsToFloat32(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ402")
+def rounds_uniforms_to_float32(right: RejectionOracle, step: DraftStep) -> bool:
     """vLLM before 0.10.2: the threshold moves by half a float32 step, and one uniform in 2**24 is exactly 0."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, uniform=float(np.float32(step.uniform))))
+    return right.accepts(dataclasses.replace(step, uniform=float(np.float32(step.uniform))))
 
 
-@as_mutant("REJ310", "REJ311", "REJ108")
-class DividesDraftByTarget(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ310", "REJ311", "REJ108")
+def divides_draft_by_target(right: RejectionOracle, step: DraftStep) -> bool:
     """The ratio upside down: papers disagree on which distribution is called p."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        if step.synthetic_rate is not None:
-            return super().accepts(step)
-        target_prob, draft_prob = _distributions(step)
-        return step.is_token and draft_prob >= step.uniform * target_prob
+    if step.synthetic_rate is not None:
+        return right.accepts(step)
+    target_prob, draft_prob = _distributions(step)
+    return step.is_token and draft_prob >= step.uniform * target_prob
 
 
-@as_mutant("REJ309", "REJ422")
-class AcceptsByTheTargetAlone(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ309", "REJ422")
+def accepts_by_the_target_alone(right: RejectionOracle, step: DraftStep) -> bool:
     """The draft distribution is left out of the acceptance test: right for n-gram drafts, far too strict for others."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, draft_probs=None))
+    return right.accepts(dataclasses.replace(step, draft_probs=None))
 
 
-@as_mutant("REJ402", "REJ401", "REJ421", "REJ422")
-class TakesTheRootOfTheRatio(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ402", "REJ401", "REJ421", "REJ422")
+def takes_the_root_of_the_ratio(right: RejectionOracle, step: DraftStep) -> bool:
     """A relaxed acceptance for speed, left on: more drafts pass, and the output follows neither distribution."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        squared = step.uniform if step.synthetic_rate is not None else step.uniform**2
-        return super().accepts(dataclasses.replace(step, uniform=squared))
+    squared = step.uniform if step.synthetic_rate is not None else step.uniform**2
+    return right.accepts(dataclasses.replace(step, uniform=squared))
 
 
-@as_mutant("REJ321", "REJ322", "REJ323")
-class AcceptsAgainstOneMinusTheUniform(RejectionOracle):
-    """The distribution is right, for 1 - u is uniform too. The contract with the caller's noise is not."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, uniform=1 - 2.0**-53 - step.uniform))
+@patched(RejectionOracle, "accepts", "REJ321", "REJ322", "REJ323")
+def accepts_against_one_minus_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
+    """The distribution is right, as 1 - u is uniform, too. But given noise is not used as documented."""
+    return right.accepts(dataclasses.replace(step, uniform=1 - 2.0**-53 - step.uniform))
 
 
-@as_mutant("REJ111")
-class AcceptsTheImpossibleAtUniformZero(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ111")
+def accepts_the_impossible_at_uniform_zero(right: RejectionOracle, step: DraftStep) -> bool:
     """`0 / draft >= 0` is true: a masked token gets through once in 2**24 draws of a float32 uniform."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        at_zero = step.is_token and step.uniform == 0 and step.synthetic_rate is None
-        return super().accepts(step) or (at_zero and _distributions(step)[1] > 0)
+    at_zero = step.is_token and step.uniform == 0 and step.synthetic_rate is None
+    return right.accepts(step) or (at_zero and _distributions(step)[1] > 0)
 
 
-@as_mutant("REJ112")
-class AcceptsWhatTheDrafterCannotDraw(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ112")
+def accepts_what_the_drafter_cannot_draw(right: RejectionOracle, step: DraftStep) -> bool:
     """`target / 0` is infinite and passes every test; drafts and distributions of different requests go unnoticed."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(step) or (step.is_token and _distributions(step)[1] == 0 < _distributions(step)[0])
+    return right.accepts(step) or (step.is_token and _distributions(step)[1] == 0 < _distributions(step)[0])
 
 
-@as_mutant("REJ310", "REJ108", "REJ311", "REJ309")
-class AcceptsBelowTheUniform(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ310", "REJ108", "REJ311", "REJ309")
+def accepts_below_the_uniform(right: RejectionOracle, step: DraftStep) -> bool:
     """The comparison is turned round: certain drafts are rejected, impossible ones accepted."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        if step.synthetic_rate is not None:
-            return super().accepts(step)
-        return step.is_token and _ratio(step) < step.uniform
+    if step.synthetic_rate is not None:
+        return right.accepts(step)
+    return step.is_token and _ratio(step) < step.uniform
 
 
-@as_mutant("REJ324")
-class AcceptsByTheExponentials(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ324")
+def accepts_by_the_exponentials(right: RejectionOracle, step: DraftStep) -> bool:
     """One buffer of noise for both purposes: the uniform is made of the race's first exponential."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, uniform=-math.expm1(-float(step.exponentials[0]))))
+    return right.accepts(dataclasses.replace(step, uniform=-math.expm1(-float(step.exponentials[0]))))
 
 
-@as_mutant("REJ314", "REJ315")
-class AcceptsJointly(RejectionOracle):
+@patched(RejectionOracle, "random_request", "REJ314", "REJ315")
+def accepts_jointly(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """All drafts or none, by the product of their ratios: block verification, half done."""
-
-    def random_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        if steps and math.prod(min(1.0, _ratio(step)) for step in steps) < steps[0].uniform:
-            return [self.recovered_token(steps[0])]
-        return [*(step.draft_token_id for step in steps), bonus_token_id]
+    if steps and math.prod(min(1.0, _ratio(step)) for step in steps) < steps[0].uniform:
+        return [right.recovered_token(steps[0])]
+    return [*(step.draft_token_id for step in steps), bonus]
 
 
-@as_mutant("REJ110", "REJ408")
-class AcceptsPlaceholders(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ110", "REJ408")
+def accepts_placeholders(right: RejectionOracle, step: DraftStep) -> bool:
     """A placeholder draft is taken for accepted, and -1 is emitted as a token."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return not step.is_token or super().accepts(step)
+    return not step.is_token or right.accepts(step)
 
 
-@as_mutant("REJ110", "REJ407")
-class ReadsBeforeTheRowForPlaceholders(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ110", "REJ407")
+def reads_before_the_row_for_placeholders(right: RejectionOracle, step: DraftStep) -> bool:
     """vLLM before 0.25.0: `probs[row, -1]`, which is some other token's probability, decides on a placeholder draft."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        read = step.draft_token_id % step.target_probs.size
-        return super().accepts(dataclasses.replace(step, draft_token_id=read))
+    read = step.draft_token_id % step.target_probs.size
+    return right.accepts(dataclasses.replace(step, draft_token_id=read))
 
 
-@as_mutant("REJ116")
-class AcceptsNan(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ116")
+def accepts_nan(right: RejectionOracle, step: DraftStep) -> bool:
     """`not (ratio < uniform)` is true for NaN: a row without a distribution accepts any draft."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(step) or (step.is_token and bool(np.isnan(step.target_probs).any()))
+    return right.accepts(step) or (step.is_token and bool(np.isnan(step.target_probs).any()))
 
 
-@as_mutant("REJ329", "REJ328")
-class AcceptsAtTheSyntheticRate(RejectionOracle):
+@patched(RejectionOracle, "accepts", "REJ329", "REJ328")
+def accepts_at_the_synthetic_rate(right: RejectionOracle, step: DraftStep) -> bool:
     """`<=` for `<`: rate 0 accepts at uniform 0."""
-
-    def accepts(self, step: DraftStep) -> bool:
-        at_rate = step.synthetic_rate is not None and step.uniform == float(step.synthetic_rate)
-        return super().accepts(step) or at_rate
+    at_rate = step.synthetic_rate is not None and step.uniform == float(step.synthetic_rate)
+    return right.accepts(step) or at_rate
 
 
-@as_mutant("REJ329", "REJ410", "REJ425")
-class UsesTheFirstSyntheticRateEverywhere(RejectionOracle):
+@patched(RejectionOracle, "steps", "REJ329", "REJ410", "REJ425")
+def uses_the_first_synthetic_rate_everywhere(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
+) -> Steps:
     """Rates are given per position, and read without one."""
-
-    def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[DraftStep]:
-        steps = super().steps(batch, noise)
-        return [dataclasses.replace(step, synthetic_rate=steps[0].synthetic_rate) for step in steps]
+    steps = right.steps(batch, noise)
+    return [dataclasses.replace(step, synthetic_rate=steps[0].synthetic_rate) for step in steps]
 
 
-@as_mutant("REJ410", "REJ328", "REJ425")
-class GreedyIgnoresSyntheticRates(RejectionOracle):
+@patched(RejectionOracle, "greedy_request", "REJ410", "REJ328", "REJ425")
+def greedy_ignores_synthetic_rates(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """The synthetic mode was added to one of two kernels."""
-
-    def greedy_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        return super().greedy_request([dataclasses.replace(s, synthetic_rate=None) for s in steps], bonus_token_id)
+    return right.greedy_request([dataclasses.replace(s, synthetic_rate=None) for s in steps], bonus)
 
 
-@as_mutant("REJ201", "REJ208", "REJ203")
-class GreedyAcceptsByChance(RejectionOracle):
+@patched(RejectionOracle, "greedy_request", "REJ201", "REJ208", "REJ203")
+def greedy_accepts_by_chance(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """Greedy requests take the random path: fast, fluent, and another text at every run."""
-
-    def greedy_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        return self.random_request(steps, bonus_token_id)
+    return right.random_request(steps, bonus)
 
 
-@as_mutant("REJ202", "REJ201")
-class GreedyTakesTheHighestIdOnTies(RejectionOracle):
+@patched(RejectionOracle, "greedy_token", "REJ202", "REJ201")
+def greedy_takes_the_highest_id_on_ties(right: RejectionOracle, step: DraftStep) -> int:
     """`>=` in the scan for the maximum; bfloat16 logits tie often."""
-
-    def greedy_token(self, step: DraftStep) -> int:
-        return step.target_logits.size - 1 - int(np.argmax(step.target_logits[::-1]))
+    return step.target_logits.size - 1 - int(np.argmax(step.target_logits[::-1]))
 
 
-@as_mutant("REJ205")
-class GreedyTakesTheArgmaxOfProbabilities(RejectionOracle):
+@patched(RejectionOracle, "greedy_token", "REJ205")
+def greedy_takes_the_argmax_of_probabilities(right: RejectionOracle, step: DraftStep) -> int:
     """vLLM before 0.16.0: two logits whose probabilities round to the same number tie."""
-
-    def greedy_token(self, step: DraftStep) -> int:
-        return int(np.argmax(step.target_probs))
+    return int(np.argmax(step.target_probs))
 
 
-@as_mutant("REJ206", "REJ205")
-class GreedyRoundsToBfloat16(RejectionOracle):
+@patched(RejectionOracle, "greedy_token", "REJ206", "REJ205")
+def greedy_rounds_to_bfloat16(right: RejectionOracle, step: DraftStep) -> int:
     """Logits pass through a buffer of half precision on their way to the argmax."""
-
-    def greedy_token(self, step: DraftStep) -> int:
-        return int(torch.from_numpy(step.target_logits).to(torch.bfloat16).argmax())
+    return int(torch.from_numpy(step.target_logits).to(torch.bfloat16).argmax())
 
 
-@as_mutant("REJ204")
-class GreedyTakesTheArgmaxOfTheResidual(RejectionOracle):
-    """Greedy recovery reuses the random path's weights: the draft distribution gets a vote."""
-
-    def greedy_token(self, step: DraftStep) -> int:
-        return int(np.argmax(step.target_logits if step.draft_probs is None else self.residual(step)))
+@patched(RejectionOracle, "greedy_token", "REJ204")
+def greedy_takes_the_argmax_of_the_residual(right: RejectionOracle, step: DraftStep) -> int:
+    """Greedy recovery reuses the random path's weights: the draft distribution decides, too."""
+    return int(np.argmax(step.target_logits if step.draft_probs is None else right.residual(step)))
 
 
-@as_mutant("REJ209", "REJ210")
-class GreedyPadsTheVocabularyWithAFiniteLogit(RejectionOracle):
+@patched(RejectionOracle, "greedy_token", "REJ209", "REJ210")
+def greedy_pads_the_vocabulary_with_a_finite_logit(right: RejectionOracle, step: DraftStep) -> int:
     """Lanes beyond the vocabulary hold -2 for -inf: they win wherever every logit is lower."""
-
-    def greedy_token(self, step: DraftStep) -> int:
-        lanes = 1 << (step.target_logits.size - 1).bit_length()
-        padding = np.full(lanes - step.target_logits.size, -2, np.float32)
-        return int(np.argmax(np.concatenate([step.target_logits, padding])))
+    lanes = 1 << (step.target_logits.size - 1).bit_length()
+    padding = np.full(lanes - step.target_logits.size, -2, np.float32)
+    return int(np.argmax(np.concatenate([step.target_logits, padding])))
 
 
 @as_mutant("REJ210")
@@ -240,11 +201,9 @@ class GreedyPadsTheTilesWithAFiniteLogit(RejectionOracle):
         return self.NO_TOKEN if is_padded and step.target_logits.max() < -2 else super().greedy_token(step)
 
 
-@as_mutant("REJ207", "REJ303", "REJ301", "REJ423")
-class OneGreedyRequestMakesAllGreedy(RejectionOracle):
+@patched(RejectionOracle, "verify", "REJ207", "REJ303", "REJ301", "REJ423")
+def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
     """The fast path asks `any` where it should ask `all`: a neighbour with temperature 0 takes the randomness away."""
-
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        if bool(batch.is_greedy.any()):
-            batch = batch.replace(temperature=torch.full_like(batch.temperature, GREEDY_TEMPERATURE))
-        return super().verify(batch, noise)
+    if bool(batch.is_greedy.any()):
+        batch = batch.replace(temperature=torch.full_like(batch.temperature, GREEDY_TEMPERATURE))
+    return right.verify(batch, noise)

@@ -92,7 +92,7 @@ class ForcesAnotherToken(LogitsPlanOracle):
         return beside
 
 
-@mutant_planner("PLAN110", "PLAN112")
+@mutant_planner("PLAN110")
 class MinPDropsTheLastTokenKept(LogitsPlanOracle):
     """The least probable token above the floor is excluded, too."""
 

@@ -1,4 +1,4 @@
-"""What a mutant is, and how a faulty oracle becomes one."""
+"""What a mutant is, and how an oracle with one changed step becomes one."""
 
 from __future__ import annotations
 
@@ -7,49 +7,107 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.protocols import RejectionSampler, rejection_sampler
+from fairdraw._oracles.rejection import RejectionOracle
+from fairdraw.protocols import Capability, FilterPolicy, FunctionTokenSampler, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
 
-    from fairdraw._oracles.rejection import RejectionOracle
+    from fairdraw._oracles.sampling import SamplingOracle
 
-__all__ = ["Mutant", "as_mutant"]
+__all__ = ["GENERATORS", "Mutant", "as_mutant", "as_token_sampler", "mutants_in", "name_of", "patched"]
+
+GENERATORS: dict[str, str] = {Capability.COUNTER_NOISE.value: "draws from torch generators, which advance"}
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A sampler with one mutant.
+    """A sampler with one deliberate fault.
 
     Args:
         name: What it does wrong, in a few words.
         failure_report: How such a fault comes about, or what it does to the text.
         caught_by: Codes of checks that must catch it; the first names it best.
         make: Makes a fresh sampler (some faults keep state between calls).
-        min_draws: A statistical check with fewer draws per distribution is not expected to see it.
+        min_draws: A statistical check with fewer draws per distribution is not expected to catch it.
     """
 
     name: str
     failure_report: str
     caught_by: tuple[str, ...]
-    make: Callable[[], Any]  # Any: under whatever contract
+    make: Callable[[], Any]  # Any: of any contract
     min_draws: int = 0
 
     def __str__(self) -> str:
         return self.name
 
 
-def as_mutant(*caught_by: str) -> Callable[[type[RejectionOracle]], Mutant]:
-    """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the
-    failure_report.
+def mutants_in(*modules: ModuleType) -> tuple[Mutant, ...]:
+    """The mutants that are defined in `modules`, in their order."""
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Mutant))
+
+
+def name_of(made: Any) -> str:  # Any: a class or a function
+    """Its name in words.
+
+    Example:
+        >>> name_of(RejectionOracle)
+        'rejection oracle'
+    """
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", made.__name__).replace("_", " ").lower()
+
+
+def as_mutant(*caught_by: str, unsupported: Mapping[str, str] | None = None) -> Callable[[type[Any]], Mutant]:
+    """Make a mutant of an oracle with changed steps: its class name becomes the name, its docstring the failure_report.
+
+    Args:
+        unsupported: What it does not support; by default nothing, or what an oracle of the sampling contract does not.
     """
 
-    def make_mutant(faulty: type[RejectionOracle]) -> Mutant:
-        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
-
-        def make() -> RejectionSampler:
-            return rejection_sampler(faulty().verify, name=name)
-
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, make)
+    def make_mutant(faulty: type[Any]) -> Mutant:  # Any: an oracle of either contract
+        return _mutant(faulty, faulty, caught_by, unsupported)
 
     return make_mutant
+
+
+def patched(
+    oracle: type[Any],  # Any: an oracle of either contract
+    step: str,
+    *caught_by: str,
+    unsupported: Mapping[str, str] | None = None,
+) -> Callable[[Callable[..., Any]], Mutant]:
+    """Make a mutant of `oracle` with one step replaced by a function, which also gets the correct steps, as `right`."""
+
+    def make_mutant(body: Callable[..., Any]) -> Mutant:
+        def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
+            return body(super(faulty, self), *arguments)
+
+        faulty = type(body.__name__, (oracle,), {step: replaced})
+        return _mutant(faulty, body, caught_by, unsupported)
+
+    return make_mutant
+
+
+def _mutant(
+    faulty: type[RejectionOracle | SamplingOracle],
+    about: Any,  # Any: a class or a function
+    caught_by: tuple[str, ...],
+    unsupported: Mapping[str, str] | None,
+) -> Mutant:
+    name = name_of(about)
+
+    def make() -> object:
+        oracle = faulty()
+        if isinstance(oracle, RejectionOracle):
+            return rejection_sampler(oracle.verify, name=name, unsupported=unsupported)
+        return as_token_sampler(oracle, name, GENERATORS if unsupported is None else unsupported)
+
+    return Mutant(name, inspect.cleandoc(about.__doc__ or ""), caught_by, make)
+
+
+def as_token_sampler(
+    oracle: SamplingOracle, name: str, unsupported: Mapping[str, str], filters: FilterPolicy | None = None
+) -> FunctionTokenSampler:
+    """An oracle of the sampling contract as a sampler and drafter."""
+    return token_sampler(oracle.sample, drafting=oracle.draft, name=name, unsupported=unsupported, filters=filters)

@@ -1,4 +1,7 @@
-"""Faults of the random numbers: whose they are, how many, in which order, and how often they are used."""
+"""Faults of the random numbers: whose they are, how many, in which order, and how often they are used.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,27 @@ import dataclasses
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import as_mutant
+from fairdraw._mutants._mutant import patched, planted
 from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
 
 
-@as_mutant("REJ501", "REJ409")
-class DrawsFromTheOperatingSystem(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ501", "REJ409")
+def draws_from_the_operating_system(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+) -> ExplicitNoise:
     """A generator seeded by entropy: no bug report can ever be reproduced."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        drawn, rng = super().draw_noise(batch, noise), np.random.default_rng()
-        uniforms = torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device)
-        exponentials = torch.tensor(rng.exponential(size=drawn.exponentials.shape) + 1e-9, dtype=torch.float32)
-        return ExplicitNoise(uniforms, exponentials.to(batch.device))
+    drawn, rng = right.draw_noise(batch, noise), np.random.default_rng()
+    uniforms = torch.tensor(rng.random(batch.num_tokens), dtype=torch.float64, device=batch.device)
+    exponentials = torch.tensor(rng.exponential(size=drawn.exponentials.shape) + 1e-9, dtype=torch.float32)
+    return ExplicitNoise(uniforms, exponentials.to(batch.device))
 
 
-@as_mutant("REJ505", "REJ409")
-class IgnoresTheSeed(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ505", "REJ409")
+def ignores_the_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A constant left over from debugging: every step of every request rolls the same dice."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        torch.manual_seed(0)
-        return super().draw_noise(batch, noise)
+    torch.manual_seed(0)
+    return right.draw_noise(batch, noise)
 
 
 @as_mutant("REJ505")
@@ -44,110 +45,92 @@ class KeepsTheNoiseOfTheFirstCall(RejectionOracle):
         return self.kept.setdefault((batch.num_tokens, drawn.exponentials.numel()), drawn)
 
 
-@as_mutant("REJ502")
-class RequestsShareTheirExponentials(RejectionOracle):
-    """One row of exponentials for the batch: everybody recovers the same word at the same time."""
+@patched(RejectionOracle, "draw_noise", "REJ502")
+def requests_share_their_exponentials(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+) -> ExplicitNoise:
+    """One row of exponentials for the batch: all requests recover the same token at the same time."""
+    drawn = right.draw_noise(batch, noise)
+    return ExplicitNoise(drawn.uniforms, drawn.exponentials[:1].expand_as(drawn.exponentials))
 
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        drawn = super().draw_noise(batch, noise)
-        return ExplicitNoise(drawn.uniforms, drawn.exponentials[:1].expand_as(drawn.exponentials))
 
-
-@as_mutant("REJ503")
-class RequestsShareTheirUniforms(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ503")
+def requests_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Uniforms are indexed by position alone: the batch accepts in step."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        drawn = super().draw_noise(batch, noise)
-        positions = [j for count in batch.num_draft_tokens for j in range(count)]
-        return ExplicitNoise(drawn.uniforms[positions], drawn.exponentials)
+    drawn = right.draw_noise(batch, noise)
+    positions = [j for count in batch.num_draft_tokens for j in range(count)]
+    return ExplicitNoise(drawn.uniforms[positions], drawn.exponentials)
 
 
-@as_mutant("REJ504")
-class PositionsShareTheirUniforms(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ504")
+def positions_share_their_uniforms(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """One uniform per request: each token's distribution is right, their joint distribution is not."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        drawn = super().draw_noise(batch, noise)
-        firsts = [batch.token_slice(i).start for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
-        return ExplicitNoise(drawn.uniforms[firsts], drawn.exponentials)
+    drawn = right.draw_noise(batch, noise)
+    firsts = [batch.token_slice(i).start for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
+    return ExplicitNoise(drawn.uniforms[firsts], drawn.exponentials)
 
 
-@as_mutant("REJ409", "REJ421", "REJ423")
-class DrawsExponentialsFirst(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ409", "REJ421", "REJ423")
+def draws_exponentials_first(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """The two draws are swapped. The distribution is the same, upstream's tokens are not."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device).exponential_()
-        drawn = super().draw_noise(batch, noise)
-        return ExplicitNoise(drawn.uniforms, exponentials)
+    exponentials = torch.empty(batch.batch_size, batch.vocab_size, device=batch.device).exponential_()
+    drawn = right.draw_noise(batch, noise)
+    return ExplicitNoise(drawn.uniforms, exponentials)
 
 
-@as_mutant("REJ510", "REJ424")
-class SkipsTheDefaultGeneratorIfAllAreSeeded(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ510", "REJ424")
+def skips_the_default_generator_if_all_are_seeded(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+) -> ExplicitNoise:
     """A saving that upstream does not make: the next unseeded batch draws other numbers."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        before = torch.get_rng_state()
-        drawn = super().draw_noise(batch, noise)
-        if len(noise.request_seeds) == batch.batch_size:
-            torch.set_rng_state(before)
-        return drawn
+    before = torch.get_rng_state()
+    drawn = right.draw_noise(batch, noise)
+    if len(noise.request_seeds) == batch.batch_size:
+        torch.set_rng_state(before)
+    return drawn
 
 
-@as_mutant("REJ510", "REJ424")
-class DrawsOneNumberTooMany(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ510", "REJ424")
+def draws_one_number_too_many(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A uniform for the bonus token, which needs none: servers that rewind a generator rewind it to the wrong place."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        drawn = super().draw_noise(batch, noise)
-        torch.rand(1, dtype=torch.float64, device=batch.device)
-        return drawn
+    drawn = right.draw_noise(batch, noise)
+    torch.rand(1, dtype=torch.float64, device=batch.device)
+    return drawn
 
 
-@as_mutant("REJ509", "REJ510")
-class GreedyBatchesDraw(RejectionOracle):
-    """Noise is drawn before anybody asks who needs it."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        torch.rand(batch.batch_size, device=batch.device)
-        return super().draw_noise(batch, noise)
+@patched(RejectionOracle, "draw_noise", "REJ509", "REJ510")
+def greedy_batches_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    """Noise is drawn before it is known whether a request needs it."""
+    torch.rand(batch.batch_size, device=batch.device)
+    return right.draw_noise(batch, noise)
 
 
-@as_mutant("REJ507", "REJ510")
-class IgnoresRequestSeeds(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ507", "REJ510")
+def ignores_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        return super().draw_noise(batch, SeededNoise(noise.seed))
+    return right.draw_noise(batch, SeededNoise(noise.seed))
 
 
-@as_mutant("REJ507")
-class TakesSeededNoiseByPlace(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ507")
+def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """One generator, the first request's, serves all seeded requests: each depends on who stands before it."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        first = min(noise.request_seeds.values(), default=0)
-        shared = {i: first + i for i in noise.request_seeds}
-        return super().draw_noise(batch, SeededNoise(noise.seed, shared))
+    first = min(noise.request_seeds.values(), default=0)
+    shared = {i: first + i for i in noise.request_seeds}
+    return right.draw_noise(batch, SeededNoise(noise.seed, shared))
 
 
-@as_mutant("REJ506")
-class RoundsRequestSeeds(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ506")
+def rounds_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Seeds pass through a float, or a hash with few bits: neighbours get the same numbers."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
-        return super().draw_noise(batch, dataclasses.replace(noise, request_seeds=rounded))
+    rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
+    return right.draw_noise(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@as_mutant("REJ508")
-class RequestsWithoutDraftsDraw(RejectionOracle):
+@patched(RejectionOracle, "draw_noise", "REJ508")
+def requests_without_drafts_draw(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """A request without drafts takes exponentials it does not need: its text depends on how it was scheduled."""
-
-    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        drawn = super().draw_noise(batch, noise)
-        for request, generator in noise.generators(batch.device).items():
-            if batch.num_draft_tokens[request] == 0:
-                torch.rand(1, generator=generator, device=batch.device)
-        return drawn
+    drawn = right.draw_noise(batch, noise)
+    for request, generator in noise.generators(batch.device).items():
+        if batch.num_draft_tokens[request] == 0:
+            torch.rand(1, generator=generator, device=batch.device)
+    return drawn

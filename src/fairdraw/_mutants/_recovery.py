@@ -1,4 +1,7 @@
-"""Faults of the recovered token: what the race runs over, and who wins it."""
+"""Faults of the recovered token: what the race runs over, and who wins it.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -8,108 +11,87 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fairdraw._mutants._mutant import as_mutant
+from fairdraw._mutants._mutant import patched, planted
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 
 if TYPE_CHECKING:
     from fairdraw.protocols import ExplicitNoise, SpecDecodeBatch
 
+Steps = list[DraftStep]
 Row = NDArray[np.float32]
 
 
-@as_mutant("REJ109", "REJ422")
-class RecoversFromTheTarget(RejectionOracle):
+@patched(RejectionOracle, "residual", "REJ109", "REJ422")
+def recovers_from_the_target(right: RejectionOracle, step: DraftStep) -> Row:
     """The commonest fault of all: tokens that the draft proposes too often are emitted too often still."""
-
-    def residual(self, step: DraftStep) -> Row:  # [vocab_size] float32
-        return step.target_probs
+    return step.target_probs
 
 
-@as_mutant("REJ107", "REJ421")
-class KeepsTheRejectedDraftInTheRace(RejectionOracle):
-    """Without draft distributions there is nothing to subtract, so nothing is: the rejected n-gram gets a second
-    chance.
-    """
-
-    def residual(self, step: DraftStep) -> Row:  # [vocab_size] float32
-        return step.target_probs if step.draft_probs is None else super().residual(step)
+@patched(RejectionOracle, "residual", "REJ107", "REJ421")
+def keeps_the_rejected_draft_in_the_race(right: RejectionOracle, step: DraftStep) -> Row:
+    """Without draft probabilities nothing is subtracted: the rejected n-gram gets a second chance."""
+    return step.target_probs if step.draft_probs is None else right.residual(step)
 
 
-@as_mutant("REJ109", "REJ108", "REJ311", "REJ107")
-class RecoversFromTheDraft(RejectionOracle):
+@patched(RejectionOracle, "residual", "REJ109", "REJ108", "REJ311", "REJ107")
+def recovers_from_the_draft(right: RejectionOracle, step: DraftStep) -> Row:
     """draft - target for target - draft: the output follows the draft model, masked tokens included."""
-
-    def residual(self, step: DraftStep) -> Row:  # [vocab_size] float32
-        one_hot = (np.arange(step.target_probs.size) == step.draft_token_id).astype(np.float32)
-        draft_probs = one_hot if step.draft_probs is None else step.draft_probs
-        weights: Row = np.maximum(draft_probs - step.target_probs, np.float32(0))
-        return weights
+    one_hot = (np.arange(step.target_probs.size) == step.draft_token_id).astype(np.float32)
+    draft_probs = one_hot if step.draft_probs is None else step.draft_probs
+    weights: Row = np.maximum(draft_probs - step.target_probs, np.float32(0))
+    return weights
 
 
-@as_mutant("REJ306")
-class TakesMissingDraftProbsForUniform(RejectionOracle):
-    """`draft_probs=None` becomes a flat distribution: n-gram drafts pass whenever the target finds them above
-    average.
-    """
-
-    def steps(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> list[DraftStep]:
-        flat = np.full(batch.vocab_size, 1 / batch.vocab_size, np.float32)
-        steps = super().steps(batch, noise)
-        return [dataclasses.replace(s, draft_probs=flat if s.draft_probs is None else s.draft_probs) for s in steps]
+@patched(RejectionOracle, "steps", "REJ306")
+def takes_missing_draft_probs_for_uniform(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
+) -> Steps:
+    """`draft_probs=None` becomes a flat distribution: n-gram drafts of more than average probability always pass."""
+    flat = np.full(batch.vocab_size, 1 / batch.vocab_size, np.float32)
+    steps = right.steps(batch, noise)
+    return [dataclasses.replace(s, draft_probs=flat if s.draft_probs is None else s.draft_probs) for s in steps]
 
 
-@as_mutant("REJ113", "REJ403")
-class AnswersZeroWithoutResidual(RejectionOracle):
+@patched(RejectionOracle, "recovered_token", "REJ113", "REJ403")
+def answers_zero_without_residual(right: RejectionOracle, step: DraftStep) -> int:
     """An argmax over zeros is id 0, whatever its probability: vLLM up to 0.33.0."""
-
-    def recovered_token(self, step: DraftStep) -> int:
-        return self.race(self.residual(step), step.exponentials)
+    return right.race(right.residual(step), step.exponentials)
 
 
-@as_mutant("REJ407")
-class RemovesTheLastTokenForPlaceholders(RejectionOracle):
+@patched(RejectionOracle, "residual", "REJ407")
+def removes_the_last_token_for_placeholders(right: RejectionOracle, step: DraftStep) -> Row:
     """The drafted token is set to zero by index, and index -1 is the last token."""
-
-    def residual(self, step: DraftStep) -> Row:  # [vocab_size] float32
-        weights = super().residual(step).copy()
-        weights[-1] *= step.is_token
-        return weights
+    weights = right.residual(step).copy()
+    weights[-1] *= step.is_token
+    return weights
 
 
-@as_mutant("REJ118", "REJ116", "REJ117")
-class AnswersVocabSizeWithoutADistribution(RejectionOracle):
+@patched(RejectionOracle, "recovered_token", "REJ118", "REJ116", "REJ117")
+def answers_vocab_size_without_a_distribution(right: RejectionOracle, step: DraftStep) -> int:
     """vLLM before 0.24.0, compiled: nothing beats -inf, so a lane beyond the end wins."""
-
-    def recovered_token(self, step: DraftStep) -> int:
-        return step.target_probs.size if np.isnan(step.target_probs).any() else super().recovered_token(step)
+    return step.target_probs.size if np.isnan(step.target_probs).any() else right.recovered_token(step)
 
 
-@as_mutant("REJ101", "REJ605", "REJ607", "REJ603", "REJ604")
-class LanesBeyondTheVocabularyRace(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ101", "REJ605", "REJ607", "REJ603", "REJ604")
+def lanes_beyond_the_vocabulary_race(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """The last tile is padded to a power of two, and the padding has weight."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        lanes = 1 << (weights.size - 1).bit_length()
-        scores = np.ones(lanes)
-        with np.errstate(over="ignore"):
-            scores[: weights.size] = weights / exponentials
-        return int(np.argmax(scores))
+    lanes = 1 << (weights.size - 1).bit_length()
+    scores = np.ones(lanes)
+    with np.errstate(over="ignore"):
+        scores[: weights.size] = weights / exponentials
+    return int(np.argmax(scores))
 
 
-@as_mutant("REJ621")
-class NeverRecoversTheLastToken(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ621")
+def never_recovers_the_last_token(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A mask with `<` against `vocab_size - 1`, or a loop over full tiles only."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        return super().race(weights[:-1], exponentials[:-1]) if weights.size > 1 else 0
+    return right.race(weights[:-1], exponentials[:-1]) if weights.size > 1 else 0
 
 
-@as_mutant("REJ404", "REJ405")
-class RaceTiesGoToTheHighestId(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ404", "REJ405")
+def race_ties_go_to_the_highest_id(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """The reduction keeps the last of equal scores."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        return weights.size - 1 - super().race(weights[::-1], exponentials[::-1])
+    return weights.size - 1 - right.race(weights[::-1], exponentials[::-1])
 
 
 @as_mutant("REJ405")
@@ -127,92 +109,85 @@ class TheLastTileWinsTies(RejectionOracle):
         return finalists[1 - super().race(weights[finalists[::-1]], exponentials[finalists[::-1]])]
 
 
-@as_mutant("REJ406")
-class LetsNanWinTheRace(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ406")
+def lets_nan_win_the_race(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """0 times an infinite reciprocal is NaN, and NaN wins an argmax."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return int(np.argmax(weights * (np.float32(1) / exponentials)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return int(np.argmax(weights * (np.float32(1) / exponentials)))
 
 
-@as_mutant("REJ108")
-class MasksWithZeroInLogSpace(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ108")
+def masks_with_zero_in_log_space(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """Scores became logarithms, the value of masked lanes stayed 0: larger than most logarithms."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        alive = weights > 0
-        scores = np.zeros(weights.size)
-        scores[alive] = np.log(weights[alive].astype(np.float64)) - np.log(exponentials[alive].astype(np.float64))
-        return int(np.argmax(scores))
+    alive = weights > 0
+    scores = np.zeros(weights.size)
+    scores[alive] = np.log(weights[alive].astype(np.float64)) - np.log(exponentials[alive].astype(np.float64))
+    return int(np.argmax(scores))
 
 
-@as_mutant("REJ307")
-class ClampsTheResidualAboveZero(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ307")
+def clamps_the_residual_above_zero(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A guard against log(0): every token keeps a little weight, masked ones and padding too."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        return super().race(np.maximum(weights, np.float32(1e-6)), exponentials)
+    return right.race(np.maximum(weights, np.float32(1e-6)), exponentials)
 
 
-@as_mutant("REJ325")
-class ClampsTheExponentials(RejectionOracle):
+@patched(RejectionOracle, "race", "REJ325")
+def clamps_the_exponentials(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """A guard against division by zero that is larger than many exponentials."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        return super().race(weights, np.maximum(exponentials, np.float32(1e-7)))
+    return right.race(weights, np.maximum(exponentials, np.float32(1e-7)))
 
 
-@as_mutant("REJ308", "REJ411")
-class PrefersLowIds(RejectionOracle):
-    """A bias towards low ids, as from a running sum that is rounded: the distribution is off by a little,
-    everywhere.
-    """
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        bias = np.float32(1) / np.arange(1, weights.size + 1, dtype=np.float32)
-        return super().race((weights * bias).astype(np.float32), exponentials)
+@patched(RejectionOracle, "race", "REJ308", "REJ411")
+def prefers_low_ids(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
+    """A bias towards low ids, as from a running sum that is rounded: every probability is slightly off."""
+    bias = np.float32(1) / np.arange(1, weights.size + 1, dtype=np.float32)
+    return right.race((weights * bias).astype(np.float32), exponentials)
 
 
-@as_mutant("REJ323")
-class RecoversWithTheRejectingUniform(RejectionOracle):
+@patched(RejectionOracle, "recovered_token", "REJ323")
+def recovers_with_the_rejecting_uniform(right: RejectionOracle, step: DraftStep) -> int:
     """Inverse CDF with the number that rejected the draft: it is known to be large, so late ids are preferred."""
-
-    def recovered_token(self, step: DraftStep) -> int:
-        sums = np.cumsum(self.residual(step).astype(np.float64))
-        return int(np.searchsorted(sums, step.uniform * sums[-1], side="right").clip(0, sums.size - 1))
+    sums = np.cumsum(right.residual(step).astype(np.float64))
+    return int(np.searchsorted(sums, step.uniform * sums[-1], side="right").clip(0, sums.size - 1))
 
 
-@as_mutant("REJ326")
-class NeverRecoversTheBonusToken(RejectionOracle):
+@patched(RejectionOracle, "random_request", "REJ326")
+def never_recovers_the_bonus_token(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
     """The bonus token is drawn before verification, and kept out of the race as if it were used up."""
-
-    def random_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        without = [dataclasses.replace(s, target_probs=_without(s.target_probs, bonus_token_id)) for s in steps]
-        emitted = super().random_request(steps, bonus_token_id)
-        cut_short = len(emitted) <= len(steps)
-        return [*emitted[:-1], self.recovered_token(without[len(emitted) - 1])] if cut_short else emitted
+    without = [dataclasses.replace(s, target_probs=_without(s.target_probs, bonus)) for s in steps]
+    emitted = right.random_request(steps, bonus)
+    cut_short = len(emitted) <= len(steps)
+    return [*emitted[:-1], right.recovered_token(without[len(emitted) - 1])] if cut_short else emitted
 
 
-def _without(probs: Row, token: int) -> Row:  # [vocab_size] float32
+def _without(probs: Row, token: int) -> Row:
     left = probs.copy()
     left[token] = 0
     return left
 
 
-@as_mutant("REJ401", "REJ409", "REJ426", "REJ606", "REJ608", "REJ609", "REJ610", "REJ611", "REJ612", "REJ613")
-class RecoversTheRunnerUp(RejectionOracle):
+@patched(
+    RejectionOracle,
+    "race",
+    "REJ401",
+    "REJ409",
+    "REJ426",
+    "REJ606",
+    "REJ608",
+    "REJ609",
+    "REJ610",
+    "REJ611",
+    "REJ612",
+    "REJ613",
+)
+def recovers_the_runner_up(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """An off-by-one in a sorted list: always the second best."""
-
-    def race(self, weights: Row, exponentials: Row) -> int:
-        first = super().race(weights, exponentials)
-        others = _without(weights, first)
-        return super().race(others, exponentials) if (others > 0).any() else first
+    first = right.race(weights, exponentials)
+    others = _without(weights, first)
+    return right.race(others, exponentials) if (others > 0).any() else first
 
 
-@as_mutant("REJ410", "REJ425")
-class SyntheticRejectionSkipsRecovery(RejectionOracle):
-    """A mode for benchmarks, where the text does not matter: until somebody serves it."""
-
-    def recovered_token(self, step: DraftStep) -> int:
-        return 0 if step.synthetic_rate is not None else super().recovered_token(step)
+@patched(RejectionOracle, "recovered_token", "REJ410", "REJ425")
+def synthetic_rejection_skips_recovery(right: RejectionOracle, step: DraftStep) -> int:
+    """A mode for benchmarks, where the text does not matter: until it is served."""
+    return 0 if step.synthetic_rate is not None else right.recovered_token(step)

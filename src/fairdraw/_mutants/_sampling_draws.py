@@ -1,4 +1,7 @@
-"""Faults of the draw: its noise, its counters, its place in the batch, and what a drafter says of it."""
+"""Faults of the draw: its noise, its counters, its place in the batch, and what a drafter says of it.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._sampling_mutant import mutant_sampler
+from fairdraw._mutants._mutant import patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
 from fairdraw.protocols import Capability, Drafted, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
@@ -22,173 +25,139 @@ Row = NDArray[np.float32]
 # Where a request stands, and what it leaves behind.
 
 
-@mutant_sampler("SAM101")
-class LeavesTheVocabulary(SamplingOracle):
+@patched(SamplingOracle, "race", "SAM101")
+def leaves_the_vocabulary(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """A padded lane of the last tile wins where the last token would."""
-
-    def race(self, probs: Row, exponentials: Row) -> int:
-        token = super().race(probs, exponentials)
-        return token + (token == probs.size - 1)
+    token = right.race(probs, exponentials)
+    return token + (token == probs.size - 1)
 
 
-@mutant_sampler("SAM107")
-class FiltersWhereTheLogitsLie(SamplingOracle):
+@patched(SamplingOracle, "sample", "SAM107")
+def filters_where_the_logits_lie(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """In place: log-probabilities that are computed afterwards are those of another distribution."""
-
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        tokens = super().sample(batch, noise)
-        batch.logits.mul_(0.5)
-        return tokens
+    tokens = right.sample(batch, noise)
+    batch.logits.mul_(0.5)
+    return tokens
 
 
-@mutant_sampler("SAM108")
-class TheLastTokenForNan(SamplingOracle):
+@patched(SamplingOracle, "token", "SAM108")
+def the_last_token_for_nan(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """Comparisons with NaN are false, so the search runs to the end."""
-
-    def token(self, request: Request, exponentials: Row) -> int:
-        if np.isnan(request.logits).any():
-            return int(request.logits.size - 1)
-        return super().token(request, exponentials)
+    if np.isnan(request.logits).any():
+        return int(request.logits.size - 1)
+    return right.token(request, exponentials)
 
 
-@mutant_sampler("SAM109")
-class TheLastTokenForEmptyRows(SamplingOracle):
+@patched(SamplingOracle, "token", "SAM109")
+def the_last_token_for_empty_rows(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A cumulative sum of zeros never reaches its goal."""
-
-    def token(self, request: Request, exponentials: Row) -> int:
-        if (request.logits == -np.inf).all():
-            return int(request.logits.size - 1)
-        return super().token(request, exponentials)
+    if (request.logits == -np.inf).all():
+        return int(request.logits.size - 1)
+    return right.token(request, exponentials)
 
 
-@mutant_sampler("SAM110")
-class NanSpreads(SamplingOracle):
+@patched(SamplingOracle, "sample", "SAM110")
+def nan_spreads(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A maximum over the batch is subtracted before the softmax."""
-
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        shift = batch.logits.float().amax() * 0
-        return super().sample(batch.replace(logits=batch.logits + torch.where(shift.isnan(), shift, 0.0)), noise)
+    shift = batch.logits.float().amax() * 0
+    return right.sample(batch.replace(logits=batch.logits + torch.where(shift.isnan(), shift, 0.0)), noise)
 
 
-@mutant_sampler("SAM138", "SAM132", "SAM131", "SAM169")
-class TheRowNumberEnters(SamplingOracle):
+@patched(SamplingOracle, "exponentials", "SAM138", "SAM132", "SAM131", "SAM169")
+def the_row_number_enters(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """An offset in bytes where elements were meant: each row reads its exponentials shifted by its number."""
-
-    def exponentials(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        given = super().exponentials(batch, noise)
-        return torch.stack([row.roll(number) for number, row in enumerate(given)])
+    given = right.exponentials(batch, noise)
+    return torch.stack([row.roll(number) for number, row in enumerate(given)])
 
 
-@mutant_sampler("SAM135", "SAM136")
-class NeverDrawsTheLastToken(SamplingOracle):
-    """`range(vocab_size - 1)`: nobody misses the last token, which is often a special one."""
-
-    def race(self, probs: Row, exponentials: Row) -> int:
-        kept = probs.copy()
-        kept[-1] = 0 if probs.size > 1 else kept[-1]
-        return super().race(kept, exponentials)
+@patched(SamplingOracle, "race", "SAM135", "SAM136")
+def never_draws_the_last_token(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+    """`range(vocab_size - 1)`: the loss is not noticed, as the last token is often a special one."""
+    kept = probs.copy()
+    kept[-1] = 0 if probs.size > 1 else kept[-1]
+    return right.race(kept, exponentials)
 
 
-@mutant_sampler("SAM136", "SAM146")
-class PrefersLowIds(SamplingOracle):
+@patched(SamplingOracle, "race", "SAM136", "SAM146")
+def prefers_low_ids(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """Scores in eight bits: whatever is nearly tied goes to the lower id."""
-
-    def race(self, probs: Row, exponentials: Row) -> int:
-        with np.errstate(divide="ignore"):
-            return super().race(np.exp2(np.round(np.log2(probs / exponentials))), np.ones_like(exponentials))
+    with np.errstate(divide="ignore"):
+        return right.race(np.exp2(np.round(np.log2(probs / exponentials))), np.ones_like(exponentials))
 
 
-@mutant_sampler("SAM139")
-class ReadsStridedLogitsAsContiguous(SamplingOracle):
+@patched(SamplingOracle, "sample", "SAM139")
+def reads_strided_logits_as_contiguous(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
     """A pointer and `vocab_size`, and no word about strides."""
-
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        logits = batch.logits.as_strided((batch.batch_size, batch.vocab_size), (batch.vocab_size, 1))
-        return super().sample(batch.replace(logits=logits), noise)
+    logits = batch.logits.as_strided((batch.batch_size, batch.vocab_size), (batch.vocab_size, 1))
+    return right.sample(batch.replace(logits=logits), noise)
 
 
-@mutant_sampler("SAM142")
-class TiesGoToTheLastId(SamplingOracle):
+@patched(SamplingOracle, "race", "SAM142")
+def ties_go_to_the_last_id(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """`>=` in the race between tiles."""
-
-    def race(self, probs: Row, exponentials: Row) -> int:
-        return int(probs.size - 1 - super().race(probs[::-1], exponentials[::-1]))
+    return int(probs.size - 1 - right.race(probs[::-1], exponentials[::-1]))
 
 
 # Noise: whose it is, how much, in which order.
 
 
-@mutant_sampler("SAM161")
-class DrawsFromTheOperatingSystem(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM161")
+def draws_from_the_operating_system(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A generator seeded by entropy: no bug report can ever be reproduced."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        drawn = np.random.default_rng().exponential(size=(batch.batch_size, batch.vocab_size)) + 1e-9
-        return torch.tensor(drawn, dtype=torch.float32, device=batch.device)
+    drawn = np.random.default_rng().exponential(size=(batch.batch_size, batch.vocab_size)) + 1e-9
+    return torch.tensor(drawn, dtype=torch.float32, device=batch.device)
 
 
-@mutant_sampler("SAM163")
-class IgnoresTheSeed(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM163")
+def ignores_the_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A constant left over from debugging: every step rolls the same dice."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        torch.manual_seed(0)
-        return super().draw(batch, noise)
+    torch.manual_seed(0)
+    return right.draw(batch, noise)
 
 
-@mutant_sampler("SAM162")
-class RequestsShareTheirNoise(SamplingOracle):
-    """One row of exponentials for the batch: everybody says the same word at the same time."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        drawn = super().draw(batch, noise)
-        return drawn[:1].expand_as(drawn)
+@patched(SamplingOracle, "draw", "SAM162")
+def requests_share_their_noise(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """One row of exponentials for the batch: all requests draw the same token at the same time."""
+    drawn = right.draw(batch, noise)
+    return drawn[:1].expand_as(drawn)
 
 
-@mutant_sampler("SAM164")
-class RoundsRequestSeeds(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM164")
+def rounds_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """Seeds pass through a hash with few bits: neighbours get the same numbers."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
-        return super().draw(batch, dataclasses.replace(noise, request_seeds=rounded))
+    rounded = {i: seed >> 8 for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
 
 
-@mutant_sampler("SAM165")
-class IgnoresRequestSeeds(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM165")
+def ignores_request_seeds(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """`seed=` is accepted, and forgotten: every request draws from the default generator."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        return super().draw(batch, SeededNoise(noise.seed))
+    return right.draw(batch, SeededNoise(noise.seed))
 
 
-@mutant_sampler("SAM143", "SAM151", "SAM152")
-class DrawsOwnRowsTwice(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM143", "SAM151", "SAM152")
+def draws_own_rows_twice(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A warm-up draw from each request's generator: the distribution is right, upstream's tokens are others."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        for generator in noise.generators(batch.device).values():
-            torch.rand(1, generator=generator, device=batch.device)
-        return super().draw(batch, noise)
+    for generator in noise.generators(batch.device).values():
+        torch.rand(1, generator=generator, device=batch.device)
+    return right.draw(batch, noise)
 
 
-@mutant_sampler("SAM144", "SAM153")
-class DrawsForTheBatchThoughAllAreSeeded(SamplingOracle):
+@patched(SamplingOracle, "draw", "SAM144", "SAM153")
+def draws_for_the_batch_though_all_are_seeded(
+    right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise
+) -> Tensor:
     """Upstream leaves the default generator alone if every request has its own; here it moves."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        if len(noise.request_seeds) == batch.batch_size and not bool(batch.is_greedy.all()):
-            torch.rand(1, device=batch.device)
-        return super().draw(batch, noise)
+    if len(noise.request_seeds) == batch.batch_size and not bool(batch.is_greedy.all()):
+        torch.rand(1, device=batch.device)
+    return right.draw(batch, noise)
 
 
-@mutant_sampler("SAM145", "SAM144")
-class GreedyBatchesDraw(SamplingOracle):
-    """Noise is drawn before anybody asks who needs it."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        torch.rand(batch.batch_size, device=batch.device)
-        return super().draw(batch, noise)
+@patched(SamplingOracle, "draw", "SAM145", "SAM144")
+def greedy_batches_draw(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """Noise is drawn before it is known whether a request needs it."""
+    torch.rand(batch.batch_size, device=batch.device)
+    return right.draw(batch, noise)
 
 
 # Counters.
@@ -214,78 +183,62 @@ _COUNTS = {
 }
 
 
-@mutant_sampler("SAM167", unsupported=_COUNTS)
-class ForgetsThePosition(CountingOracle):
+@patched(CountingOracle, "row", "SAM167", unsupported=_COUNTS)
+def forgets_the_position(
+    right: CountingOracle, seed: int, position: int, number: int, size: int
+) -> NDArray[np.float64]:
     """The counter is the seed alone: a request says one word again and again."""
-
-    def row(self, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:  # [vocab_size] float64
-        return super().row(seed, 0, number, size)
+    return right.row(seed, 0, number, size)
 
 
-@mutant_sampler("SAM168", unsupported=_COUNTS)
-class CountsRows(CountingOracle):
+@patched(CountingOracle, "row", "SAM168", unsupported=_COUNTS)
+def counts_rows(right: CountingOracle, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:
     """The row number is part of the counter: texts depend on the place in the batch."""
-
-    def row(self, seed: int, position: int, number: int, size: int) -> NDArray[np.float64]:  # [vocab_size] float64
-        return super().row(seed + number, position, number, size)
+    return right.row(seed + number, position, number, size)
 
 
-@mutant_sampler("SAM166", unsupported=_COUNTS)
-class AdvancesGeneratorsBesideItsCounters(CountingOracle):
+@patched(CountingOracle, "draw", "SAM166", unsupported=_COUNTS)
+def advances_generators_beside_its_counters(right: CountingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
     """A seed for the counters is drawn at every step: restarts then give other texts."""
-
-    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
-        for generator in noise.generators(batch.device).values():
-            torch.rand(1, generator=generator, device=batch.device)
-        return super().draw(batch, noise)
+    for generator in noise.generators(batch.device).values():
+        torch.rand(1, generator=generator, device=batch.device)
+    return right.draw(batch, noise)
 
 
 # Drafters.
 
 
-@mutant_sampler("SAM172")
-class SaysTheDistributionAtTemperatureOne(SamplingOracle):
+@patched(SamplingOracle, "said_distribution", "SAM172")
+def says_the_distribution_at_temperature_one(right: SamplingOracle, request: Request, token: int) -> Row:
     """The distribution of raw logits, for a draft at another temperature: speculative decoding is then lossy."""
-
-    def said_distribution(self, request: Request, token: int) -> Row:
-        if not request.is_greedy:
-            request.temperature = np.float32(1)
-        return super().said_distribution(request, token)
+    if not request.is_greedy:
+        request.temperature = np.float32(1)
+    return right.said_distribution(request, token)
 
 
-@mutant_sampler("SAM171")
-class SaysADistributionThatIsNotNormalised(SamplingOracle):
+@patched(SamplingOracle, "said_distribution", "SAM171")
+def says_a_distribution_that_is_not_normalised(right: SamplingOracle, request: Request, token: int) -> Row:
     """The softmax before the filters, with what they removed set to 0."""
-
-    def said_distribution(self, request: Request, token: int) -> Row:
-        distribution = super().said_distribution(request, token)
-        return (
-            distribution
-            if request.is_greedy
-            else np.where(distribution > 0, softmax(self.scaled(request)), np.float32(0))
-        )
+    distribution = right.said_distribution(request, token)
+    return (
+        distribution if request.is_greedy else np.where(distribution > 0, softmax(right.scaled(request)), np.float32(0))
+    )
 
 
-@mutant_sampler("SAM174", "SAM172")
-class SaysTheDistributionBeforeTheFilters(SamplingOracle):
+@patched(SamplingOracle, "said_distribution", "SAM174", "SAM172")
+def says_the_distribution_before_the_filters(right: SamplingOracle, request: Request, token: int) -> Row:
     """The softmax before the filters, as it is."""
-
-    def said_distribution(self, request: Request, token: int) -> Row:
-        return super().said_distribution(request, token) if request.is_greedy else softmax(self.scaled(request))
+    return right.said_distribution(request, token) if request.is_greedy else softmax(right.scaled(request))
 
 
-@mutant_sampler("SAM175")
-class SaysTheSoftDistributionOfGreedyDrafts(SamplingOracle):
+@patched(SamplingOracle, "said_distribution", "SAM175")
+def says_the_soft_distribution_of_greedy_drafts(right: SamplingOracle, request: Request, token: int) -> Row:
     """Greedy drafts with the distribution at temperature 1: a verifier accepts too many of them."""
-
-    def said_distribution(self, request: Request, token: int) -> Row:
-        return self.distribution(request) if request.is_greedy else super().said_distribution(request, token)
+    return right.distribution(request) if request.is_greedy else right.said_distribution(request, token)
 
 
-@mutant_sampler("SAM173", "SAM176")
-class DraftsAnotherToken(SamplingOracle):
+@patched(SamplingOracle, "draft", "SAM173", "SAM176")
+def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
     """Tokens of one row, distributions of the next."""
-
-    def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
-        right = super().draft(batch, noise)
-        return Drafted((right.token_ids + 1) % batch.vocab_size, right.draft_probs)
+    drafted = right.draft(batch, noise)
+    return Drafted((drafted.token_ids + 1) % batch.vocab_size, drafted.draft_probs)

@@ -1,4 +1,7 @@
-"""Faults of temperature and filters: which tokens are left for the draw."""
+"""Faults of temperature and filters: which tokens are left for the draw.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairdraw._mutants._sampling_mutant import mutant_sampler
+from fairdraw._mutants._mutant import patched, planted
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
 
 if TYPE_CHECKING:
@@ -19,68 +22,56 @@ Row = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-@mutant_sampler("SAM103", "SAM174")
-class KeepsOneTokenMoreThanTopK(SamplingOracle):
+@patched(SamplingOracle, "top_k_support", "SAM103")
+def keeps_one_token_more_than_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """`sorted[k]` where `sorted[k - 1]` is meant: the user asked for 40 and gets 41."""
-
-    def top_k_support(self, logits: Row, top_k: int) -> Mask:
-        return super().top_k_support(logits, min(top_k + 1, logits.size))
+    return right.top_k_support(logits, min(top_k + 1, logits.size))
 
 
-@mutant_sampler("SAM124", "SAM103")
-class KeepsTwoAtLeast(SamplingOracle):
+@patched(SamplingOracle, "top_k_support", "SAM124", "SAM103")
+def keeps_two_at_least(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """A guard against empty supports, one too high."""
-
-    def top_k_support(self, logits: Row, top_k: int) -> Mask:
-        return super().top_k_support(logits, min(max(top_k, 2), logits.size))
+    return right.top_k_support(logits, min(max(top_k, 2), logits.size))
 
 
-@mutant_sampler("SAM174")
-class DropsTiesOfTopK(SamplingOracle):
+@patched(SamplingOracle, "top_k_support", "SAM174")
+def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     """A strict comparison with the k-th logit, and the k-th itself by its index; declared is that all ties stay."""
-
-    def top_k_support(self, logits: Row, top_k: int) -> Mask:
-        support = np.zeros(logits.size, dtype=bool)
-        support[np.argsort(-logits, kind="stable")[:top_k]] = True
-        return support
+    support = np.zeros(logits.size, dtype=bool)
+    support[np.argsort(-logits, kind="stable")[:top_k]] = True
+    return support
 
 
-@mutant_sampler("SAM104", "SAM174")
-class KeepsOneTokenMoreThanTopP(SamplingOracle):
+@patched(SamplingOracle, "top_p_support", "SAM104", "SAM174")
+def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """The mass before the token is compared, instead of the mass with it."""
-
-    def top_p_support(self, logits: Row, top_p: float) -> Mask:
-        support = super().top_p_support(logits, top_p)
-        dropped = np.where(support | (logits == -np.inf), -np.inf, logits)
-        if dropped.max() > -np.inf:
-            support[int(np.argmax(dropped))] = True
-        return support
+    support = right.top_p_support(logits, top_p)
+    dropped = np.where(support | (logits == -np.inf), -np.inf, logits)
+    if dropped.max() > -np.inf:
+        support[int(np.argmax(dropped))] = True
+    return support
 
 
-@mutant_sampler("SAM111", "SAM174")
-class StopsOneTokenBeforeTopP(SamplingOracle):
+@patched(SamplingOracle, "top_p_support", "SAM111", "SAM174")
+def stops_one_token_before_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """The token that reaches `top_p` is left out: text gets more monotonous, and no test of ids sees it."""
-
-    def top_p_support(self, logits: Row, top_p: float) -> Mask:
-        support = super().top_p_support(logits, top_p)
-        if support.sum() > 1:
-            support[int(np.argmin(np.where(support, logits, np.inf)))] = False
-        return support
+    support = right.top_p_support(logits, top_p)
+    if support.sum() > 1:
+        support[int(np.argmin(np.where(support, logits, np.inf)))] = False
+    return support
 
 
-@mutant_sampler("SAM104")
-class AddsUpTheMassFromTheWrongEnd(SamplingOracle):
+@patched(SamplingOracle, "top_p_support", "SAM104")
+def adds_up_the_mass_from_the_wrong_end(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """Sorted ascending where descending is meant: the rare tokens stay."""
-
-    def top_p_support(self, logits: Row, top_p: float) -> Mask:
-        order = np.argsort(logits, kind="stable")
-        before = np.concatenate(([0.0], np.cumsum(softmax(logits)[order])[:-1]))
-        support = np.zeros(logits.size, dtype=bool)
-        support[order[before < top_p]] = True
-        return support
+    order = np.argsort(logits, kind="stable")
+    before = np.concatenate(([0.0], np.cumsum(softmax(logits)[order])[:-1]))
+    support = np.zeros(logits.size, dtype=bool)
+    support[order[before < top_p]] = True
+    return support
 
 
-@mutant_sampler("SAM134")
+@as_mutant("SAM134")
 class LosesATokenAtTopPOne(SamplingOracle):
     """`<` for `<=` at the end of the sum: rows that do not filter lose their least probable token."""
 
@@ -97,57 +88,47 @@ class LosesATokenAtTopPOne(SamplingOracle):
         return logits
 
 
-@mutant_sampler("SAM105", "SAM174")
-class IgnoresMinP(SamplingOracle):
+@patched(SamplingOracle, "filtered", "SAM105", "SAM174")
+def ignores_min_p(right: SamplingOracle, request: Request) -> Row:
     """The parameter is parsed and never applied."""
-
-    def filtered(self, request: Request) -> Row:
-        request.min_p = None
-        return super().filtered(request)
+    request.min_p = None
+    return right.filtered(request)
 
 
-@mutant_sampler("SAM174")
-class MinPOfTheDistributionBeforeTemperature(SamplingOracle):
+@patched(SamplingOracle, "filtered", "SAM174")
+def min_p_of_the_distribution_before_temperature(right: SamplingOracle, request: Request) -> Row:
     """The threshold is found on raw logits and used on scaled ones."""
-
-    def filtered(self, request: Request) -> Row:
-        if request.min_p is None:
-            return super().filtered(request)
-        support = self.min_p_support(request.logits, request.min_p)
-        request.min_p = None
-        return masked(super().filtered(request), support)
+    if request.min_p is None:
+        return right.filtered(request)
+    support = right.min_p_support(request.logits, request.min_p)
+    request.min_p = None
+    return masked(right.filtered(request), support)
 
 
-@mutant_sampler("SAM111", "SAM174")
-class MinPRelativeToOne(SamplingOracle):
+@patched(SamplingOracle, "min_p_support", "SAM111", "SAM174")
+def min_p_relative_to_one(right: SamplingOracle, logits: Row, min_p: float) -> Mask:
     """`prob < min_p` instead of `prob < min_p * largest`: flat rows are cut down to nothing but their mode."""
-
-    def min_p_support(self, logits: Row, min_p: float) -> Mask:
-        probs = softmax(logits)
-        return np.asarray((probs >= min_p) | (probs == probs.max()))
+    probs = softmax(logits)
+    return np.asarray((probs >= min_p) | (probs == probs.max()))
 
 
-@mutant_sampler("SAM174")
-class FiltersTopPBeforeMinP(SamplingOracle):
+@patched(SamplingOracle, "filtered", "SAM174")
+def filters_top_p_before_min_p(right: SamplingOracle, request: Request) -> Row:
     """Another order than declared: top-p counts mass that min-p takes away afterwards."""
-
-    def filtered(self, request: Request) -> Row:
-        min_p, request.min_p = request.min_p, None
-        logits = super().filtered(request)
-        return logits if min_p is None else masked(logits, self.min_p_support(self.scaled(request), min_p))
+    min_p, request.min_p = request.min_p, None
+    logits = right.filtered(request)
+    return logits if min_p is None else masked(logits, right.min_p_support(right.scaled(request), min_p))
 
 
-@mutant_sampler("SAM102", "SAM174")
-class IgnoresTopPBesideTopK(SamplingOracle):
+@patched(SamplingOracle, "filtered", "SAM102", "SAM174")
+def ignores_top_p_beside_top_k(right: SamplingOracle, request: Request) -> Row:
     """One filter or the other: a branch for each, and none for both."""
-
-    def filtered(self, request: Request) -> Row:
-        if request.top_k is not None:
-            request.top_p = None
-        return super().filtered(request)
+    if request.top_k is not None:
+        request.top_p = None
+    return right.filtered(request)
 
 
-@mutant_sampler("SAM104")
+@as_mutant("SAM104")
 class FiltersBeforeTemperature(SamplingOracle):
     """The nucleus of the distribution at temperature 1, drawn from at another."""
 
@@ -159,79 +140,63 @@ class FiltersBeforeTemperature(SamplingOracle):
         return super().scaled(request)
 
 
-@mutant_sampler("SAM106")
-class AddsAnEpsilon(SamplingOracle):
+@patched(SamplingOracle, "distribution", "SAM106")
+def adds_an_epsilon(right: SamplingOracle, request: Request) -> Row:
     """`log(probs + 1e-8)` for safety: banned tokens are rare now, not impossible."""
-
-    def distribution(self, request: Request) -> Row:
-        return np.asarray(super().distribution(request) + np.float32(1e-8))
+    return np.asarray(right.distribution(request) + np.float32(1e-8))
 
 
-@mutant_sampler("SAM126", "SAM141", "SAM154")
-class IgnoresTheTemperature(SamplingOracle):
+@patched(SamplingOracle, "scaled", "SAM126", "SAM141", "SAM154")
+def ignores_the_temperature(right: SamplingOracle, request: Request) -> Row:
     """The parameter is parsed and never applied."""
-
-    def scaled(self, request: Request) -> Row:
-        return request.logits
+    return request.logits
 
 
-@mutant_sampler("SAM126", "SAM125")
-class MultipliesByTheTemperature(SamplingOracle):
+@patched(SamplingOracle, "scaled", "SAM126", "SAM125")
+def multiplies_by_the_temperature(right: SamplingOracle, request: Request) -> Row:
     """Creative requests become dull and the other way round."""
-
-    def scaled(self, request: Request) -> Row:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.asarray(request.logits * request.temperature)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(request.logits * request.temperature)
 
 
-@mutant_sampler("SAM125")
-class ClampsTheTemperature(SamplingOracle):
+@patched(SamplingOracle, "scaled", "SAM125")
+def clamps_the_temperature(right: SamplingOracle, request: Request) -> Row:
     """Clamped from below, against overflow, at 2 where 0.002 was meant."""
-
-    def scaled(self, request: Request) -> Row:
-        request.temperature = max(request.temperature, np.float32(2.0))
-        return super().scaled(request)
+    request.temperature = max(request.temperature, np.float32(2.0))
+    return right.scaled(request)
 
 
-@mutant_sampler("SAM133", "SAM131")
-class UsesTheTemperatureOfTheFirstRequest(SamplingOracle):
+@patched(SamplingOracle, "sample", "SAM133", "SAM131")
+def uses_the_temperature_of_the_first_request(
+    right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
+) -> Tensor:
     """One value for the batch: text changes with who else is served."""
-
-    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
-        random = batch.temperature[~batch.is_greedy]
-        first = random[0] if random.numel() else torch.ones(())
-        return super().sample(batch.replace(temperature=torch.where(batch.is_greedy, 0.0, first)), noise)
+    random = batch.temperature[~batch.is_greedy]
+    first = random[0] if random.numel() else torch.ones(())
+    return right.sample(batch.replace(temperature=torch.where(batch.is_greedy, 0.0, first)), noise)
 
 
-@mutant_sampler("SAM137")
-class DoesNotSubtractTheMaximum(SamplingOracle):
+@patched(SamplingOracle, "distribution", "SAM137")
+def does_not_subtract_the_maximum(right: SamplingOracle, request: Request) -> Row:
     """A softmax without its maximum: right until logits reach 88."""
-
-    def distribution(self, request: Request) -> Row:
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            weights = np.exp(self.filtered(request))
-            return np.asarray(weights / weights.sum())
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        weights = np.exp(right.filtered(request))
+        return np.asarray(weights / weights.sum())
 
 
-@mutant_sampler("SAM123")
-class TakesTheArgmaxBehindTheFilters(SamplingOracle):
+@patched(SamplingOracle, "token", "SAM123")
+def takes_the_argmax_behind_the_filters(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A filter that breaks ties by the highest id decides for greedy requests, too."""
-
-    def token(self, request: Request, exponentials: Row) -> int:
-        return self.greedy_token(self.filtered(request)) if request.is_greedy else super().token(request, exponentials)
+    return right.greedy_token(right.filtered(request)) if request.is_greedy else right.token(request, exponentials)
 
 
-@mutant_sampler("SAM121")
-class GreedyTiesGoToTheLastId(SamplingOracle):
+@patched(SamplingOracle, "greedy_token", "SAM121")
+def greedy_ties_go_to_the_last_id(right: SamplingOracle, logits: Row) -> int:
     """`>=` in the scan over tiles."""
-
-    def greedy_token(self, logits: Row) -> int:
-        return int(logits.size - 1 - np.argmax(logits[::-1]))
+    return int(logits.size - 1 - np.argmax(logits[::-1]))
 
 
-@mutant_sampler("SAM122", "SAM121", "SAM127")
-class GreedyRequestsDraw(SamplingOracle):
-    """Temperature 0 is replaced by 1, against a division by zero, and nobody takes the argmax."""
-
-    def token(self, request: Request, exponentials: Row) -> int:
-        return self.race(self.distribution(request), exponentials)
+@patched(SamplingOracle, "token", "SAM122", "SAM121", "SAM127")
+def greedy_requests_draw(right: SamplingOracle, request: Request, exponentials: Row) -> int:
+    """Temperature 0 is replaced by 1, against a division by zero, and the argmax is never taken."""
+    return right.race(right.distribution(request), exponentials)

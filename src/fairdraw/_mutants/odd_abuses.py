@@ -1,17 +1,16 @@
-"""Wrong samplers that declare a freedom and abuse it: what a right sampler may do otherwise is no hole for them.
+"""Wrong samplers that declare something unsupported and abuse it: a declaration must not hide a fault.
 
-Each is one of the odd samplers' base with one fault, under the very words that excuse the right ones.
+Each is the base class of the odd samplers with one fault, and the declarations that a correct one needs.
 """
 
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._mutant import Mutant, name_of
 from fairdraw._mutants.odd_rejection import OWN_ROUNDING as OWN_ROUNDING_OF_REJECTION
 from fairdraw._mutants.odd_rejection import OWN_SCHEME, Step, VectorRejection
 from fairdraw._mutants.odd_rejection import OWN_STREAM as OWN_STREAM_OF_REJECTION
@@ -37,10 +36,9 @@ ABUSES: list[Mutant] = []
 
 def _abuse(*caught_by: str) -> Callable[[type[Any]], type[Any]]:  # Any: of either base
     def register(faulty: type[Any]) -> type[Any]:  # Any: as above
-        made: dict[bool, Callable[[Any], Any]] = {True: as_rejection, False: as_sampling}  # Any: as above
-        as_sampler = made[issubclass(faulty, VectorRejection)]
-        name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
-        ABUSES.append(Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: as_sampler(faulty)))
+        as_odd: Callable[[Any], Any] = as_rejection if issubclass(faulty, VectorRejection) else as_sampling
+        failure_report = inspect.cleandoc(faulty.__doc__ or "")
+        ABUSES.append(Mutant(name_of(faulty), failure_report, caught_by, lambda: as_odd(faulty)))
         return faulty
 
     return register

@@ -1,4 +1,4 @@
-"""Right rejection samplers that compute, verify or answer in another way than the oracle; none may be accused.
+"""Correct rejection samplers that compute, verify or answer in another way than the oracle; none may fail a check.
 
 They are written in vectorised torch, so that a `ci` run of each takes seconds. What their way costs is declared as any
 user would declare it, in `unsupported`.
@@ -7,7 +7,6 @@ user would declare it, in `unsupported`.
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants._odd_distributions import BlockVerification
 from fairdraw._oracles.rejection import draw_noise
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ODD_REJECTION", "VectorRejection", "as_odd"]
 
-OWN_STREAM: dict[str, str] = {Capability.UPSTREAM_STREAM: "tokens are not promised to equal vLLM's"}
+OWN_STREAM: dict[str, str] = {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}
 OWN_RECOVERY: dict[str, str] = OWN_ROUNDING | {Capability.REFERENCE_RACE: "recovers in another way"}
 OWN_SCHEME: dict[str, str] = OWN_RECOVERY | {
@@ -257,6 +257,16 @@ class RefusesStridedInputs(VectorRejection):
         return super().verify(batch, noise)
 
 
+class GoesThroughRequestsBackwards(VectorRejection):
+    """The last request first, each in a batch of its own."""
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+        given = self.numbers(batch, noise) if isinstance(noise, SeededNoise) else noise
+        requests = reversed(range(batch.batch_size))
+        rows = [super(type(self), self).verify(batch.select([i]), given.select(batch, [i])) for i in requests]
+        return torch.cat(rows[::-1])
+
+
 class RecoversAtEveryPosition(VectorRejection):
     """A token is recovered for every draft before any is accepted, as vLLM does."""
 
@@ -346,8 +356,7 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, voca
 
 def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
     """A fresh sampler, named after its class."""
-    name = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower()
-    return rejection_sampler(kind().verify, name=name, unsupported=kind.unsupported)
+    return rejection_sampler(kind().verify, name=name_of(kind), unsupported=kind.unsupported)
 
 
 def _block() -> FunctionSampler:
@@ -370,4 +379,4 @@ ODD_REJECTION: tuple[FunctionSampler, ...] = (
     ),
     _block(),
 )
-"""Right samplers of other making, each with what its making closes."""
+"""Correct samplers of another design, each with what it declares unsupported."""

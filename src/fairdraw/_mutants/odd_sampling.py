@@ -1,4 +1,4 @@
-"""Right token samplers that compute, filter, draw or answer in another way than the oracle: none may be accused.
+"""Correct token samplers that compute, filter, draw or answer in another way than the oracle: none may fail a check.
 
 They are written in vectorised torch, so that a `ci` run of each takes seconds. What their way costs is declared as any
 user would declare it, in `unsupported` and as a `FilterPolicy`.
@@ -7,13 +7,13 @@ user would declare it, in `unsupported` and as a `FilterPolicy`.
 from __future__ import annotations
 
 import inspect
-import re
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from fairdraw._core.seeds import derive_seed
+from fairdraw._mutants._mutant import GENERATORS, name_of
 from fairdraw._mutants.odd_rejection import inverse_cdf
 from fairdraw._oracles.sampling import draw_exponentials
 from fairdraw.protocols import Capability, Drafted, FilterPolicy, RaceNoise, token_sampler
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ODD_SAMPLING", "VectorSampling", "as_odd"]
 
-GENERATORS: dict[str, str] = {Capability.COUNTER_NOISE: "draws from torch generators, which advance"}
-OWN_STREAM: dict[str, str] = GENERATORS | {Capability.UPSTREAM_STREAM: "tokens are not promised to equal vLLM's"}
+OWN_STREAM: dict[str, str] = GENERATORS | {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}
 OWN_RACE: dict[str, str] = OWN_ROUNDING | {Capability.REFERENCE_RACE: "draws in another way from the same numbers"}
 
@@ -297,11 +296,13 @@ class RefusesStridedLogits(VectorSampling):
 
 def as_odd(kind: type[VectorSampling]) -> FunctionTokenSampler:
     """A fresh sampler and drafter, named after its class."""
-    name, one = re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower(), kind()
-    return token_sampler(one.sample, drafting=one.draft, name=name, unsupported=kind.unsupported, filters=kind.filters)
+    one = kind()
+    return token_sampler(
+        one.sample, drafting=one.draft, name=name_of(kind), unsupported=kind.unsupported, filters=kind.filters
+    )
 
 
 ODD_SAMPLING: tuple[FunctionTokenSampler, ...] = tuple(
     as_odd(kind) for _, kind in sorted(globals().items()) if inspect.isclass(kind) and issubclass(kind, VectorSampling)
 )
-"""Right samplers of other making, each with what its making closes."""
+"""Correct samplers of another design, each with what it declares unsupported."""

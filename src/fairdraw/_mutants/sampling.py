@@ -1,28 +1,21 @@
-"""Wrong samplers of the sampling contract, one fault each, many met in the field; and odd ones that are right."""
+"""Wrong samplers of the sampling contract, one fault each; many were found in real engines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fairdraw._mutants import _sampling_draws, _sampling_filters
-from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._sampling_mutant import GENERATORS, as_sampler
-from fairdraw._mutants._sampling_odd import ODD_BUT_RIGHT
+from fairdraw._mutants._mutant import GENERATORS, as_token_sampler, mutants_in
 from fairdraw._oracles.sampling import SamplingOracle
 
 if TYPE_CHECKING:
     from fairdraw.protocols import FunctionTokenSampler
 
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+__all__ = ["MUTANTS", "right"]
 
-MUTANTS: tuple[Mutant, ...] = tuple(
-    value
-    for module in (_sampling_filters, _sampling_draws)
-    for value in vars(module).values()
-    if isinstance(value, Mutant)
-)
+MUTANTS = mutants_in(_sampling_filters, _sampling_draws)
 
 
 def right() -> FunctionTokenSampler:
     """The specification as a sampler: what every mutant would be without its fault."""
-    return as_sampler(SamplingOracle(), "oracle", GENERATORS)
+    return as_token_sampler(SamplingOracle(), "oracle", GENERATORS)

@@ -156,7 +156,7 @@ class DividingOracle(RejectionOracle):
     """The same specification with the other float32 race: the quotient `weight / exponential`, rounded once.
 
     Both are right. They differ where two scores are equal up to rounding, and for exponentials so small that their
-    reciprocal overflows. A sampler that promises vLLM's stream is held to the product, any other to one of the two.
+    reciprocal overflows. A sampler that supports `upstream-stream` is held to the product, any other to one of the two.
     """
 
     def race(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:

@@ -134,7 +134,8 @@ class MultiplyingOracle(SamplingOracle):
     """The same specification with the other float32 race: `prob * (1 / exponential)`, rounded twice.
 
     Both are right. They differ where two scores are equal up to rounding, and for exponentials so small that their
-    reciprocal overflows. A sampler that promises vLLM's stream is held to the quotient, any other to one of the two.
+    reciprocal overflows. A sampler that supports `upstream-stream` is held to the quotient, any other to one of the
+    two.
     """
 
     def race(self, probs: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:

@@ -1,7 +1,7 @@
-"""Which tokens a right sampler must keep, and which it may: supports, with what hangs on rounding left open.
+"""Which tokens a correct sampler must keep, and which it may: supports, with what hangs on rounding left open.
 
-A token whose cumulative mass lies within rounding of `top_p` is kept by one right sampler and removed by another; of
-tokens tied at an edge some samplers keep all and some a few. `Support.required` is what every right sampler keeps,
+A token whose cumulative mass lies within rounding of `top_p` is kept by one correct sampler and removed by another; of
+tokens tied at an edge some samplers keep all and some a few. `Support.required` is what every correct sampler keeps,
 `Support.allowed` what one of them does. If both agree, the row is *settled*: its distribution is known.
 
 A sampler that does not support `reference-rounding` computes by formulas of its own; `slack` says how far they may move

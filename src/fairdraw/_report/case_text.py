@@ -1,4 +1,4 @@
-"""The numbers that a case stands for: a recipe is short, but a person who looks for a fault wants the batch."""
+"""The numbers that a case builds: a recipe is short, but debugging needs the batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_NUMBERS = 32
 
 
 def batch_lines(case: Any) -> list[str]:  # Any: a case of any contract
-    """A line per tensor or number of the batch and noise that `case` builds; none for a trace: its example says all."""
+    """A line per tensor or number of the batch and noise that `case` builds; none for an event trace."""
     parts = [getattr(case, name)() for name in ("batch", "noise") if hasattr(case, name)]
     pairs = [pair for part in parts for pair in _fields(part)]
     pairs += [("target_probs", part.target_probs()) for part in parts if hasattr(part, "target_probs")]

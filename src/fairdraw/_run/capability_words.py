@@ -1,4 +1,4 @@
-"""Capability words explained: what each promises, when to declare it unsupported, and which checks that costs."""
+"""Capabilities explained: what each means, when to declare it unsupported, and which checks are then skipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Word:
     """One capability.
 
     Args:
-        promise: What is promised while it is open.
+        promise: What a sampler that supports it does.
         decline: When to declare it unsupported: a phrase that begins with `if` or `unless`.
         skipped: Contract to the codes of the checks that are skipped if it, and nothing else, is unsupported.
         asked: Contract to the number of its checks.

@@ -1,4 +1,4 @@
-"""Which capabilities a failing case asks for: read off the case, so that advice names what the example really holds."""
+"""Which capabilities a failing case uses: read from the case, so that advice names what the example really has."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ABOUT_ANSWERS = frozenset(
 def asked_for(case: Any, needs: Sequence[Capability]) -> tuple[Capability, ...]:  # Any: a case of any contract, or none
     """What an exception on `case` may be about, in the order of `Capability`: the rarer a thing, the likelier.
 
-    What the example holds and a right sampler may well not take (NaN, half precision, ragged drafts ...); if there is
+    What the example holds and a correct sampler may well not take (NaN, half precision, ragged drafts ...); if there is
     nothing of the kind, what the check needs. A case that is drawn without the capability in any case is no reason.
 
     Args:

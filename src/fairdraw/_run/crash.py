@@ -42,7 +42,7 @@ class Crash:
         sampler: As given to `--sampler`; `None` if it was an object of a test.
         reference: Name of the sampler compared with, of differential checks.
         case: `to_json()` of the case.
-        seed: Of the session that found it; distributions are drawn from it, and the case of a property needs none.
+        seed: Of the session that found it; statistical checks draw from it; the case of a property needs no seed.
         signature: Of all other fields; empty until it is written, and where no key can be kept.
     """
 
@@ -62,7 +62,7 @@ class Crash:
         return json.dumps({"format": FORMAT, "format_version": FORMAT_VERSION, **fields}, indent=1)
 
     def is_own(self) -> bool:
-        """Whether this account wrote it in the current directory, and nobody changed it since."""
+        """Whether this account wrote it in the current directory, and it was not changed since."""
         return is_signed(self.text(), self.signature)
 
     def rebuild(self, suite: str = "properties") -> Any:  # Any: a case of the contract, or a `DistributionCase`

@@ -1,7 +1,7 @@
 """Failures that a team knows about: an xfails file, written by people, and a baseline file, written by a run.
 
-An xfails file is TOML: the code of a check, and the reason why the sampler fails it. Entries are strict: one that
-passes makes the run red until the line is taken out. That takes a run that could have seen the failure: one that tries
+An xfails file is TOML: the code of a check, and the reason why the sampler fails it. Entries are strict: if the check
+passes, the run is red until the line is removed. That takes a run that could have seen the failure: one that tries
 at least as many cases as profile `ci` does for a sampler of that speed, or as the entry says. A smaller run says that
 it did not see the failure, and stays green.
 

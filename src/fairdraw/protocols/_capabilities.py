@@ -1,4 +1,4 @@
-"""What a sampler can be asked, and what every sampler has, whatever its contract."""
+"""What a sampler supports, and what every sampler has, whatever its contract."""
 
 from __future__ import annotations
 
@@ -13,99 +13,68 @@ __all__ = ["AnySampler", "Capabilities", "Capability"]
 
 
 class Capability(StrEnum):
-    """Something a sampler may decline. The value is the word used in adapters and reports.
+    """Something that a sampler may not support. The value is the word used in adapters and reports.
 
-    The strings below say what is promised and when to declare it unsupported; `fairdraw explain WORD` and the table in
+    The strings below say what each means and when to declare it unsupported; `fairdraw explain WORD` and the table in
     docs/own-sampler.md are made of them.
     """
 
     EXPLICIT_NOISE = "explicit-noise"
-    """Takes uniforms and exponentials from the caller (`ExplicitNoise`, `RaceNoise`).
-
-    Declare it unsupported if your kernel draws inside and cannot be handed numbers.
-    """
+    """Takes uniforms and exponentials from the caller (`ExplicitNoise`, `RaceNoise`). Declare it unsupported if your
+    kernel draws inside and cannot be handed numbers."""
     REFERENCE_RACE = "reference-race"
-    """With explicit noise, its tokens equal the oracle's: same acceptance test, same exponential race, by a division or
-    by a product with the reciprocal.
-
-    Declare it unsupported if you recover in another way, for instance from a cumulative sum.
-    """
+    """With explicit noise, its tokens equal the oracle's: same acceptance test, same exponential race, by a division
+    or by a product with the reciprocal. Declare it unsupported if you recover in another way, for instance from a
+    cumulative sum."""
     REFERENCE_ROUNDING = "reference-rounding"
-    """Computes in float32 by the oracle's formulas, so that decisions nearer than rounding fall alike, too.
-
-    Declare it unsupported if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max,
-    or times the reciprocal of the temperature.
-    """
+    """Computes in float32 by the oracle's formulas, so that decisions nearer than rounding fall alike, too. Declare
+    it unsupported if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max, or
+    times the reciprocal of the temperature."""
     LOWEST_ID_TIES = "lowest-id-ties"
-    """Among equal largest logits, and among equal scores of a race, takes the lowest id.
-
-    Declare it unsupported if another of the equal ones may come.
-    """
+    """Among equal largest logits, and among equal scores of a race, takes the lowest id. Declare it unsupported if
+    another of the equal ones may come."""
     SEEDED_NOISE = "seeded-noise"
-    """Takes `SeededNoise`: the same seed gives the same tokens.
-
-    Declare it unsupported if your function draws nothing and is always handed its numbers.
-    """
+    """Takes `SeededNoise`: the same seed gives the same tokens. Declare it unsupported if your function draws
+    nothing and is always handed its numbers."""
     REQUEST_SEEDS = "request-seeds"
-    """Honours a generator per request; such a request does not depend on its other requests.
-
-    Declare it unsupported if one generator serves the whole batch.
-    """
+    """Honours a generator per request; such a request does not depend on the other requests of its batch. Declare it
+    unsupported if one generator serves the whole batch."""
     UPSTREAM_STREAM = "upstream-stream"
-    """Draws in vLLM's order, and races by vLLM's operation: with seeded noise, tokens and final generator states equal
-    vLLM's.
-
-    Declare it unsupported unless you replace vLLM's own function.
-    """
+    """Draws in vLLM's order, and races by vLLM's operation: with seeded noise, tokens and final generator states
+    equal vLLM's. Declare it unsupported unless you replace vLLM's own function."""
     DENSE_DRAFTS = "dense-drafts"
     """Takes `draft_probs` and heeds them. Declare it unsupported if your drafts are always one-hot (n-gram)."""
     ONE_HOT_DRAFTS = "one-hot-drafts"
-    """Takes `draft_probs=None` (n-gram drafts).
-
-    Declare it unsupported if your drafter always gives a distribution, and you cannot make a one-hot row.
-    """
+    """Takes `draft_probs=None` (n-gram drafts). Declare it unsupported if your drafter always gives a distribution,
+    and you cannot make a one-hot row."""
     GREEDY = "greedy"
-    """Takes greedy requests, alone or mixed with random ones.
-
-    Declare it unsupported if greedy requests never reach your function.
-    """
+    """Takes greedy requests, alone or mixed with random ones. Declare it unsupported if greedy requests never reach
+    your function."""
     RAGGED = "ragged"
-    """Takes batches whose requests have different numbers of drafts, including 0.
-
-    Declare it unsupported if every request has as many drafts as the others.
-    """
+    """Takes batches whose requests have different numbers of drafts, including 0. Declare it unsupported if every
+    request has as many drafts as the others."""
     PLACEHOLDER_DRAFTS = "placeholder-drafts"
-    """Takes -1 in `draft_token_ids`, a draft that was withdrawn.
-
-    Declare it unsupported if your scheduler takes placeholder drafts out.
-    """
+    """Takes -1 in `draft_token_ids`, a placeholder draft. Declare it unsupported if your scheduler takes placeholder
+    drafts out."""
     HALF_LOGITS = "half-logits"
     """Takes bfloat16 and float16 target logits. Declare it unsupported if logits are float32 by then."""
     STRIDED_INPUTS = "strided-inputs"
-    """Takes non-contiguous target logits, or refuses them by name.
-
-    Declare it unsupported if logits are always contiguous by then.
-    """
+    """Takes non-contiguous target logits, or refuses them by name. Declare it unsupported if logits are always
+    contiguous by then."""
     NAN_LOGITS = "nan-logits"
     """Gives the documented result for a row with NaN. Declare it unsupported if NaN is caught before."""
     EMPTY_ROWS = "empty-rows"
     """Gives the documented result for a row that is all -inf. Declare it unsupported if no row can be masked whole."""
     SYNTHETIC_RATES = "synthetic-rates"
-    """Takes `synthetic_rates`: acceptance by given rates instead of probabilities.
-
-    Declare it unsupported if you have no such mode; few engines do.
-    """
+    """Takes `synthetic_rates`: acceptance by given rates instead of probabilities. Declare it unsupported if you
+    have no such mode; few engines do."""
     LARGE_VOCAB = "large-vocab"
-    """Takes vocabularies up to 151936 in reasonable time.
-
-    Declare it unsupported if yours is bounded below that, or such a call takes seconds.
-    """
+    """Takes vocabularies up to 151936 in reasonable time. Declare it unsupported if yours is bounded below that, or
+    such a call takes seconds."""
     TOKEN_VERIFICATION = "token-verification"
-    """Accepts token by token, with probability `min(1, target / draft)`; others are judged by what they emit.
-
+    """Accepts token by token, with probability `min(1, target / draft)`; others are tested by what they emit.
     Declare it unsupported if you verify drafts jointly, as block verification does, or accept by another lossless
-    scheme.
-    """
+    scheme."""
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Declare it unsupported if no request has more than 8 drafts."""
     TOP_K = "top-k"
@@ -115,49 +84,35 @@ class Capability(StrEnum):
     MIN_P = "min-p"
     """Takes `min_p`. Declare it unsupported if you do not filter by it."""
     COUNTER_NOISE = "counter-noise"
-    """With seeded noise, a request that has a seed draws by (seed, position) alone: no generator advances.
-
-    Declare it unsupported if generators advance from draw to draw.
-    """
+    """With seeded noise, a request that has a seed draws by (seed, position) alone: no generator advances. Declare
+    it unsupported if generators advance from draw to draw."""
     DRAFT_DISTRIBUTION = "draft-distribution"
-    """Has `draft`, which returns tokens and the distributions that they were drawn from.
-
-    Declare it unsupported if you return tokens alone (`token_sampler` without `drafting` does it for you).
-    """
+    """Has `draft`, which returns tokens and the distributions that they were drawn from. Declare it unsupported if
+    you return tokens alone (`token_sampler` without `drafting` does it for you)."""
     COPY_FREE = "copy-free"
-    """Gives back the very logits where no processor has work, and copies them once where one has.
-
-    Declare it unsupported if you always copy.
-    """
+    """Gives back the very logits where no processor has work, and copies them once where one has. Declare it
+    unsupported if you always copy."""
     INTACT_LOGITS = "intact-logits"
     """Never writes into the logits that it is given. Declare it unsupported if you work in place."""
     CUSTOM_PROCESSORS = "custom-processors"
     """Takes logits processors of the caller's own. Declare it unsupported if your engine has none."""
     DRAFT_PROCESSORS = "draft-processors"
-    """Applies logit bias, min-p and custom processors to steps with drafts, too.
-
-    Declare it unsupported if steps with drafts skip them.
-    """
+    """Applies logit bias, min-p and custom processors to steps with drafts, too. Declare it unsupported if steps
+    with drafts skip them."""
     NEW_TOKENS_ONLY = "new-tokens-only"
-    """A step reads the tokens that are new, however long the outputs are.
-
-    Declare it unsupported if you read the outputs anew at each step.
-    """
+    """A step reads the tokens that are new, however long the outputs are. Declare it unsupported if you read the
+    outputs anew at each step."""
     VISIBLE_STATE = "visible-state"
-    """Its session says how many tokens each open thinking section has.
-
-    Declare it unsupported if that number cannot be asked for.
-    """
+    """Its session says how many tokens each open thinking section has. Declare it unsupported if that number cannot
+    be asked for."""
     NOTICES_REWRITES = "notices-rewrites"
-    """A row whose list was replaced without a word is refused or recounted.
-
-    Declare it unsupported if your engine never puts another list in place of one.
-    """
+    """A row whose list was replaced without a word is refused or recounted. Declare it unsupported if your engine
+    never puts another list in place of one."""
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a sampler can be asked; everything is open unless unsupported with a reason.
+    """What a sampler supports: everything that is not declared unsupported, with a reason.
 
     Args:
         unsupported: Capability to the reason why it is unsupported. Reasons are printed beside the skips.
@@ -179,18 +134,23 @@ class Capabilities:
         normal = {Capability(name): reason for name, reason in self.unsupported.items()}
         object.__setattr__(self, "unsupported", normal)
 
+    @classmethod
+    def of(cls, unsupported: Mapping[str, str], slow: bool = False) -> Capabilities:
+        """Capabilities by their words; unknown ones are refused."""
+        return cls(unsupported, slow)  # type: ignore[arg-type]  # __post_init__ makes members of the words
+
     def __contains__(self, capability: Capability) -> bool:
         return capability not in self.unsupported
 
     def why_unsupported(self, needed: Sequence[Capability]) -> str | None:
-        """The first unsupported capability among `needed`, with its reason; `None` if all are open."""
+        """The first unsupported capability among `needed`, with its reason; `None` if all are supported."""
         for capability in needed:
             if capability in self.unsupported:
                 return f"{capability} is unsupported: {self.unsupported[capability]}"
         return None
 
     def why_all_unsupported(self, alternatives: Sequence[Capability]) -> str | None:
-        """The unsupported capabilities of `alternatives`, with a reason; `None` if one of them is open."""
+        """The capabilities `alternatives`, with a reason, if all are unsupported; else `None`."""
         if any(capability in self for capability in alternatives):
             return None
         return f"{' and '.join(alternatives)} are unsupported: {self.unsupported[alternatives[0]]}"

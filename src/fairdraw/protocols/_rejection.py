@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
-from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._batch import Batch, rows_of
+from fairdraw.protocols._capabilities import Capabilities
 
 if TYPE_CHECKING:
     import torch
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 PLACEHOLDER_TOKEN_ID = -1
-"""Fills the output after the last token, and stands for a draft token that was withdrawn."""
+"""Fills the output after the last token, and is the id of a placeholder draft."""
 
 GREEDY_TEMPERATURE = 0.0
 """A request with exactly this temperature is greedy."""
@@ -37,8 +37,8 @@ MAX_SPEC_LEN = 128
 """Most draft tokens per request, as in vLLM since 0.11.0."""
 
 
-@dataclass(frozen=True, eq=False)
-class SpecDecodeBatch:
+@dataclass(frozen=True, eq=False, repr=False)
+class SpecDecodeBatch(Batch):
     """One verification step of speculative decoding: what the sampler is given.
 
     The layout is vLLM's. Draft tokens of all requests are flattened; request `i` owns the rows
@@ -52,7 +52,6 @@ class SpecDecodeBatch:
         draft_probs: The distribution that each draft token was drawn from; `None` if drafts are one-hot (n-gram).
         temperature: 0 marks a greedy request; other values are informative only (already applied).
         synthetic_rates: Acceptance probability per draft position, replacing the target/draft ratio.
-        origin: Code that builds this batch; printed instead of the numbers.
     """
 
     draft_token_ids: Tensor  # [num_tokens] int32
@@ -64,7 +63,6 @@ class SpecDecodeBatch:
     bonus_token_ids: Tensor  # [batch_size, 1] int32
     temperature: Tensor  # [batch_size] float32
     synthetic_rates: Tensor | None = None  # [max_spec_len] float32
-    origin: str | None = None
 
     @property
     def batch_size(self) -> int:
@@ -97,13 +95,16 @@ class SpecDecodeBatch:
         end = sum(self.num_draft_tokens[: request + 1])
         return slice(end - self.num_draft_tokens[request], end)
 
+    def token_rows(self, requests: Sequence[int]) -> Tensor:  # [num_tokens of these requests] int64
+        """Rows of `requests` in every per-token tensor."""
+        rows = [row for i in requests for row in range(*self.token_slice(i).indices(self.num_tokens))]
+        return rows_of(rows, self.device)
+
     def select(self, requests: Sequence[int]) -> SpecDecodeBatch:
         """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
         import torch
 
-        rows = [row for i in requests for row in range(*self.token_slice(i).indices(self.num_tokens))]
-        index = torch.tensor(rows, dtype=torch.int64, device=self.device)
-        order = torch.tensor(list(requests), dtype=torch.int64, device=self.device)
+        index, order = self.token_rows(requests), rows_of(requests, self.device)
         counts = [self.num_draft_tokens[i] for i in requests]
         return self.replace(
             draft_token_ids=self.draft_token_ids[index],
@@ -114,40 +115,6 @@ class SpecDecodeBatch:
             bonus_token_ids=self.bonus_token_ids[order],
             temperature=self.temperature[order],
         )
-
-    def replace(self, **changes: Any) -> SpecDecodeBatch:  # Any: one field each, checked by the constructor's users
-        """A copy with some fields replaced; its printed origin is dropped."""
-        return dataclasses.replace(self, **{"origin": None, **changes})
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the batch by its name."""
-        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return {name: value for name, value in values if hasattr(value, "is_contiguous")}
-
-    def clone(self) -> SpecDecodeBatch:
-        """The same values in fresh memory; dense strides are kept (`Tensor.clone`)."""
-        return self.replace(**{name: value.clone() for name, value in self.tensors().items()}, origin=self.origin)
-
-    def to(self, device: str | torch.device) -> SpecDecodeBatch:
-        """The same batch on another device (itself, if it is there already)."""
-        return self.replace(**{name: value.to(device) for name, value in self.tensors().items()}, origin=self.origin)
-
-    def __repr__(self) -> str:
-        if self.origin is not None:
-            return self.origin
-        shown = {f.name: _literal(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "origin"}
-        return f"SpecDecodeBatch({', '.join(f'{name}={value}' for name, value in shown.items())})"
-
-
-def _literal(value: Any) -> str:  # Any: printed, never used
-    """Small tensors as code, large ones by shape."""
-    if not hasattr(value, "numel"):
-        return repr(value)
-    if value.numel() <= 64:
-        numbers = str(value.tolist()).replace("inf", "torch.inf").replace("nan", "torch.nan")
-        shape = f".reshape({list(value.shape)})" if value.numel() == 0 else ""
-        return f"torch.tensor({numbers}, dtype={value.dtype}){shape}"
-    return f"<{value.dtype} {list(value.shape)}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,13 +131,8 @@ class ExplicitNoise:
 
     def select(self, batch: SpecDecodeBatch, requests: Sequence[int]) -> ExplicitNoise:
         """The noise of `batch.select(requests)`."""
-        import torch
-
-        rows = [row for i in requests for row in range(*batch.token_slice(i).indices(batch.num_tokens))]
-        return ExplicitNoise(
-            self.uniforms[torch.tensor(rows, dtype=torch.int64, device=self.uniforms.device)],
-            self.exponentials[torch.tensor(list(requests), dtype=torch.int64, device=self.exponentials.device)],
-        )
+        rows = batch.token_rows(requests).to(self.uniforms.device)
+        return ExplicitNoise(self.uniforms[rows], self.exponentials[rows_of(requests, self.exponentials.device)])
 
 
 @dataclass(frozen=True)
@@ -255,12 +217,10 @@ def rejection_sampler(
     Args:
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
-        unsupported: Capability to the reason why the sampler does not support it.
+        unsupported: Capability to the reason why it is unsupported.
         slow: Draw fewer examples.
 
     Raises:
         ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
-    combined = {Capability(k) if k in set(Capability) else k: v for k, v in (unsupported or {}).items()}
-    capabilities = Capabilities(combined, slow)  # type: ignore[arg-type]  # unknown names are refused there
-    return FunctionSampler(name or function.__name__, function, device, capabilities)
+    return FunctionSampler(name or function.__name__, function, device, Capabilities.of(unsupported or {}, slow))

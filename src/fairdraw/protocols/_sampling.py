@@ -1,16 +1,14 @@
-"""The sampling contract: one token per request from its logits; a drafter also says the distribution that it drew
-from.
-"""
+"""The sampling contract: one token per request; a drafter also returns the distributions that it drew from."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities, Capability
-from fairdraw.protocols._rejection import SeededNoise, _literal
+from fairdraw.protocols._rejection import SeededNoise
 
 if TYPE_CHECKING:
     import torch
@@ -34,9 +32,9 @@ GREEDY_BELOW = 1e-5
 """A request of the sampling contract with a lower temperature is greedy, as in vLLM's `Sampler`."""
 
 
-@dataclass(frozen=True, eq=False)
-class SamplingBatch:
-    """One decoding step: a row of logits per request, and what each request asks for.
+@dataclass(frozen=True, eq=False, repr=False)
+class SamplingBatch(Batch):
+    """One decoding step: a row of logits per request, and the parameters of each request.
 
     Args:
         logits: After penalties, biases and the like; temperature and filters are the sampler's work.
@@ -45,7 +43,6 @@ class SamplingBatch:
         top_p: Keep the most probable tokens with at least this mass; 1 keeps all.
         min_p: Keep tokens with at least this fraction of the largest probability; 0 keeps all.
         positions: Index of the token to be drawn in its request's text; a sampler with counters needs it.
-        origin: Code that builds this batch; printed instead of the numbers.
     """
 
     logits: Tensor  # [batch_size, vocab_size] float32 | bfloat16 | float16
@@ -54,7 +51,6 @@ class SamplingBatch:
     top_p: Tensor | None  # [batch_size] float32
     min_p: Tensor | None  # [batch_size] float32
     positions: Tensor  # [batch_size] int64
-    origin: str | None = None
 
     @property
     def batch_size(self) -> int:
@@ -74,29 +70,8 @@ class SamplingBatch:
 
     def select(self, requests: Sequence[int]) -> SamplingBatch:
         """The batch made of these requests, in this order (a permutation, a subset, or with repeats)."""
-        import torch
-
-        index = torch.tensor(list(requests), dtype=torch.int64, device=self.device)
+        index = rows_of(requests, self.device)
         return self.replace(**{name: value[index] for name, value in self.tensors().items()})
-
-    def replace(self, **changes: Any) -> SamplingBatch:  # Any: one field each, checked by the constructor's users
-        """A copy with some fields replaced; its printed origin is dropped."""
-        return dataclasses.replace(self, **{"origin": None, **changes})
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Every tensor of the batch by its name."""
-        values = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return {name: value for name, value in values if hasattr(value, "is_contiguous")}
-
-    def clone(self) -> SamplingBatch:
-        """The same values in fresh memory; dense strides are kept."""
-        return self.replace(**{name: value.clone() for name, value in self.tensors().items()}, origin=self.origin)
-
-    def __repr__(self) -> str:
-        if self.origin is not None:
-            return self.origin
-        shown = ((f.name, _literal(getattr(self, f.name))) for f in dataclasses.fields(self) if f.name != "origin")
-        return f"SamplingBatch({', '.join(f'{name}={value}' for name, value in shown)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,10 +86,7 @@ class RaceNoise:
 
     def select(self, requests: Sequence[int]) -> RaceNoise:
         """The noise of `batch.select(requests)`."""
-        import torch
-
-        index = torch.tensor(list(requests), dtype=torch.int64, device=self.exponentials.device)
-        return RaceNoise(self.exponentials[index])
+        return RaceNoise(self.exponentials[rows_of(requests, self.exponentials.device)])
 
 
 SamplingNoise = RaceNoise | SeededNoise
@@ -123,7 +95,7 @@ SamplingNoise = RaceNoise | SeededNoise
 
 @dataclass(frozen=True)
 class FilterPolicy:
-    """What engines may do differently and still be right; declared, so that the suite asks for nothing else.
+    """How a sampler filters. Engines differ here and are correct; the suite tests what is declared.
 
     The default is vLLM's. transformers filters by top-k, top-p and min-p; MLX-LM by top-p, min-p and top-k, with the
     temperature last.
@@ -131,9 +103,11 @@ class FilterPolicy:
     Args:
         order: The filters in the order of their application.
         temperature: `first`: filters see the distribution at the request's temperature. `last`: they see the
-            distribution of the logits as given, and the tokens that they leave are drawn at the temperature.
+        distribution of the logits
+            as given, and the tokens that they leave are drawn at the temperature.
         joint: Every filter looks at the unfiltered distribution, and the supports are intersected; otherwise each looks
-            at what the one before it left.
+        at what
+            the one before it left.
         top_k_ties: `all` tokens tied with the k-th stay, or `some` of them.
         top_p_ties: The same for tokens tied at the edge of top-p.
 
@@ -189,7 +163,7 @@ class TokenSampler(Protocol):
 
 @runtime_checkable
 class TokenDrafter(TokenSampler, Protocol):
-    """A token sampler that can say the distribution that it drew from (capability `draft-distribution`)."""
+    """A token sampler that also returns the distribution that it drew from (capability `draft-distribution`)."""
 
     def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted: ...
 
@@ -246,7 +220,7 @@ def token_sampler(
         drafting: `function(batch, noise) -> Drafted`; without one the capability `draft-distribution` is unsupported.
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
-        unsupported: Capability to the reason why the sampler does not support it.
+        unsupported: Capability to the reason why it is unsupported.
         filters: How it filters; as vLLM 0.22.0 does if `None`.
         slow: Draw fewer examples.
 
@@ -254,9 +228,7 @@ def token_sampler(
         ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
     combined: dict[str, str] = {} if drafting else {Capability.DRAFT_DISTRIBUTION.value: "it returns tokens alone"}
-    combined |= unsupported or {}
-    known = {Capability(k) if k in set(Capability) else k: v for k, v in combined.items()}
-    capabilities = Capabilities(known, slow)  # type: ignore[arg-type]  # unknown names are refused there
+    capabilities = Capabilities.of(unsupported | dict(unsupported or {}), slow)
     return FunctionTokenSampler(
         name or function.__name__, function, drafting, device, capabilities, filters or FilterPolicy()
     )
