@@ -18,6 +18,7 @@ Limits:
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ _POINTWISE, _TOGETHER = 0.05, 0.001
 """Probability that one cell leaves the narrow band, and that any cell leaves the wide one."""
 
 _HEIGHT, _WIDTH, _MAX_TICKS = 4.0, 7.0, 12
+
+_TITLE_WIDTH, _LABEL_WIDTH, _TICK_WIDTH = 84, 44, 22
+"""In letters."""
 
 
 class Kind(StrEnum):
@@ -151,8 +155,10 @@ def write_pictures(folder: Path, pictures: Iterable[Picture]) -> list[Path]:
         axes = figure.subplots()
         pools = _Pools.of(picture)
         _DRAW[Kind.of(picture.name)](axes, pools)
-        axes.set_title(_title(picture, pools), fontsize=9, loc="left")
-        axes.legend(fontsize=7, frameon=False)
+        name, numbers = picture.name, _title(picture, pools).removeprefix(f"{picture.name}: ")
+        axes.set_title(f"{textwrap.fill(name, _TITLE_WIDTH)}\n{numbers}", fontsize=9, loc="left")
+        handles, legends = axes.get_legend_handles_labels()
+        figure.legend(handles, legends, loc="outside lower center", ncols=len(legends), fontsize=7, frameon=False)
         written.append(folder / picture.file_name)
         figure.savefig(written[-1], dpi=120)
     return written
@@ -175,7 +181,7 @@ def _draw_cells(axes: Axes, pools: _Pools) -> None:
     for low, high, colour, legend in pools.bands():
         axes.fill_between(expected, low[order] / expected, high[order] / expected, color=colour, label=legend, lw=0)
     _mark(axes, pools.expected, pools)
-    axes.set_xscale("log")
+    _count_ticks(axes, expected)
     axes.set_xlabel("expected observations per pooled cell")
 
 
@@ -227,13 +233,43 @@ def _mark(axes: Axes, places: NDArray[np.floating] | NDArray[np.integer], pools:
     if outside.any():
         axes.plot(places[outside], ratios[outside], "o", ms=4, color="#c0392b", label="outside")
         worst = int(np.argmax(np.abs(pools.observed - pools.expected) / np.sqrt(pools.expected)))
-        axes.annotate(pools.labels[worst], (float(places[worst]), float(ratios[worst])), fontsize=7)
+        # Towards the middle, so that the text stays inside.
+        is_right = worst in np.argsort(places)[places.size // 2 :]
+        axes.annotate(
+            _short(pools.labels[worst], _LABEL_WIDTH),
+            (float(places[worst]), float(ratios[worst])),
+            xytext=(-7 if is_right else 7, 0),
+            textcoords="offset points",
+            fontsize=7,
+            ha="right" if is_right else "left",
+            va="center",
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
+        )
     axes.set_ylabel("observed / expected")
+
+
+def _count_ticks(axes: Axes, expected: NDArray[np.float64]) -> None:  # [num_pools] float64
+    """A logarithmic axis if counts span a decade, with plain numbers for ticks."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    decades = float(np.log10(expected[-1] / expected[0]))
+    axes.set_xscale("log" if decades >= 1 else "linear")
+    axes.xaxis.set_major_locator(
+        LogLocator(subs=(1, 2, 5) if decades < 3 else (1,)) if decades >= 1 else MaxNLocator(6)
+    )
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+
+
+def _short(text: str, width: int) -> str:
+    """`text`, its middle left out if it is too long."""
+    return text if len(text) <= width else f"{text[: width // 2 - 1]}...{text[-(width // 2 - 2) :]}"
 
 
 def _name_places(axes: Axes, labels: list[str]) -> None:
     """Labels of some cells, so that they can be read."""
     places = list(range(0, len(labels), -(-len(labels) // _MAX_TICKS)))
-    axes.set_xticks(places, [labels[i] for i in places], fontsize=7)
-    if len(labels) > _MAX_TICKS:
-        axes.tick_params(axis="x", labelrotation=30)
+    axes.set_xticks(places, [_short(labels[i], _TICK_WIDTH) for i in places], fontsize=7)
+    if len(labels) > _MAX_TICKS or max(map(len, labels)) > _TICK_WIDTH // 2:
+        for label in axes.get_xticklabels():
+            label.set(rotation=30, ha="right", rotation_mode="anchor")

@@ -86,7 +86,7 @@ def stratified_rows(check: AnyCheck, sampler: Any) -> Iterator[Row]:
 
 
 def workload_rows(checks: Sequence[Any], sampler: Any) -> Iterator[Row]:
-    """The first check pays for what all of them share; asked again, it pays for itself."""
+    """The first check pays for what all of them share; run again, it pays for itself."""
     share = checks[0].workload.share
     for draws in [*(size for size in DRAWS if size < MOST * share / 2), MOST * share]:
         clear_caches()
@@ -189,12 +189,12 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--compare", nargs="+", metavar="SPEC")
     parser.add_argument("--profile", choices=list(PROFILES), default="smoke")
-    asked = parser.parse_args()
-    if asked.compare:
-        compare(asked.compare, PROFILES[asked.profile])
+    options = parser.parse_args()
+    if options.compare:
+        compare(options.compare, PROFILES[options.profile])
     else:
-        for contract in asked.contract or CONTRACTS:
-            for part in asked.part or PARTS:
+        for contract in options.contract or CONTRACTS:
+            for part in options.part or PARTS:
                 write_table(contract, part)
 
 

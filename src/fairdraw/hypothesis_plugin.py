@@ -1,6 +1,6 @@
-"""`st.from_type(SpecDecodeBatch)` works wherever fairdraw is installed: Hypothesis loads this by its entry point.
+"""`st.from_type(SpecDecodeBatch)` works wherever fairdraw is installed. Hypothesis loads this by its entry point.
 
-Nothing heavy is imported until such a strategy is drawn from.
+Nothing heavy is imported until a batch is drawn.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class SamplerTests:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
 
-        def test_promise(self: SamplerTests, sampler: AnySampler, check: CheckUnderPytest) -> None:
+        def test_check(self: SamplerTests, sampler: AnySampler, check: CheckUnderPytest) -> None:
             check(sampler)
 
-        cls.test_promise = parametrize_with_checks([cls.sampler], only=cls.only)(test_promise)  # type: ignore[attr-defined]
+        cls.test_check = parametrize_with_checks([cls.sampler], only=cls.only)(test_check)  # type: ignore[attr-defined]

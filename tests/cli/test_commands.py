@@ -1,4 +1,4 @@
-"""What a report tells a person to type is understood by a shell, and every code that it prints is explained."""
+"""A shell understands every command that a report prints, and every code that it prints is explained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure, FailureReport
 from fairdraw._run.failure_reports import RAISED, raised_meanings
-from fairdraw._run.loading import all_checks, all_questions, load_sampler
+from fairdraw._run.loading import SUITES, all_checks, all_questions, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, run_check
 from fairdraw.statistical._nightly import LedgerCheck, ledger_check
 
@@ -95,12 +95,6 @@ def test_command_stands_alone_on_its_line() -> None:
     assert CheckRecord.from_json(record.to_json()) == record
 
 
-def test_command_of_a_long_line_is_not_wrapped() -> None:
-    failure_report = broken_failure_report(Session("s" * 500 + ":make", PROFILES["smoke"], 5))
-    assert failure_report.search in failure_report.lines()
-    assert "s" * 500 in failure_report.search
-
-
 def test_commands_of_a_run_are_run() -> None:
     """From the terminal to bash and back to the same failure."""
     found = CliRunner().invoke(main, ["check", "stranger:make_beyond", "-k", "REJ101", "--profile", "smoke"])
@@ -112,7 +106,7 @@ def test_commands_of_a_run_are_run() -> None:
         assert "REJ101 token ids lie in the vocabulary" in again.output
 
 
-def test_ledger_is_asked_again_with_another_seed(tmp_path: Path) -> None:
+def test_ledger_is_run_again_with_another_seed(tmp_path: Path) -> None:
     check = ledger_check(tmp_path / "my ledger.json", [], 5)
     assert isinstance(check, LedgerCheck)
     failure_report = run_check(
@@ -149,13 +143,18 @@ def test_every_code_that_is_printed_is_explained() -> None:
         assert result.output.startswith(code)
 
 
-def test_list_names_every_code() -> None:
+def test_list_names_every_check_and_what_it_needs() -> None:
     shown = CliRunner().invoke(main, ["list"]).output
-    for code in {question.code for question in all_questions()} | {c.raised for c in CONTRACTS.values()}:
-        assert code in shown
+    for word in {question.id for question in all_questions()} | {c.raised for c in CONTRACTS.values()}:
+        assert word in shown
+    for suite in SUITES:
+        own = sum(one.suite == suite and one.contract == "rejection" for one in CHECKS.values())
+        assert f"{suite} of the rejection contract: {own} checks" in shown
+    assert "needs explicit-noise" in shown
+    assert "a reference sampler" in shown
 
 
-def test_alone_is_a_command_that_asks_this_question() -> None:
+def test_alone_is_a_command_that_runs_this_check() -> None:
     assert "alone: fairdraw check SPEC -k REJ101\n" in CliRunner().invoke(main, ["explain", "REJ101"]).output
     ledger = CliRunner().invoke(main, ["explain", "DIST901"]).output
     assert "alone: fairdraw check SPEC --only statistical --seed fresh --ledger FILE\n" in ledger

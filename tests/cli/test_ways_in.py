@@ -30,7 +30,7 @@ def test_class_has_a_test_for_each_check(pytester: pytest.Pytester) -> None:
         path, "-p", "fairdraw.pytest_plugin", "--fairdraw-profile", "smoke", "-k", "REJ101 or REJ102", "-v"
     )
     result.assert_outcomes(passed=2, deselected=len(all_checks("properties", "rejection")) - 2)
-    result.stdout.fnmatch_lines(["*TestMine::test_promise?mine-REJ101 token ids lie in the vocabulary? PASSED*"])
+    result.stdout.fnmatch_lines(["*TestMine::test_check?mine-REJ101 token ids lie in the vocabulary? PASSED*"])
 
 
 def test_class_without_a_sampler_is_refused_when_it_is_made() -> None:

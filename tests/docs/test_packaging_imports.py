@@ -1,4 +1,4 @@
-"""Import is free: what a person has not asked for is not imported."""
+"""Import is free: what is not used is not imported."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ HEAVY = {"torch", "triton", "numpy", "scipy", "hypothesis", "vllm"}
 SOURCE = Path(fairdraw.__file__).parents[1]
 
 
-def imported_by(statement: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has after `statement`."""
-    program = f"{statement}\nimport sys\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+def imported_by(statement: str, before: str = "pass") -> set[str]:
+    """Modules that `statement` adds to those of `before`, in a fresh interpreter."""
+    program = f"{before}\nimport sys\nbefore = set(sys.modules)\n{statement}\nprint(*(set(sys.modules) - before))"
     ran = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
@@ -28,36 +28,45 @@ def imported_by(statement: str) -> set[str]:
     return set(ran.stdout.split())
 
 
+def packages(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+PLUGIN = {"fairdraw", "fairdraw._core.pulse", "fairdraw.pytest_plugin", "fairdraw._core.seeds"}
+
+
+def test_plugin_adds_four_small_modules_to_pytest() -> None:
+    """What other people's pytest runs pay for it. Counted, because times depend on the machine."""
+    assert imported_by("import fairdraw.pytest_plugin", "import pytest") == PLUGIN
+
+
+def test_hypothesis_adds_the_protocols_only() -> None:
+    without_plugins = "import os; os.environ['HYPOTHESIS_NO_PLUGINS'] = '1'; import hypothesis.strategies"
+    added = imported_by("from fairdraw.hypothesis_plugin import register; register()", without_plugins)
+    ours = {name for name in added if name.startswith("fairdraw")}
+    assert {name for name in ours if "protocols" not in name} == {"fairdraw", "fairdraw.hypothesis_plugin"}
+    assert not packages(added) & (HEAVY - {"hypothesis"})
+    assert len(added) < 20
+
+
+def test_import_of_the_package_adds_itself_only() -> None:
+    assert imported_by("import fairdraw", "import typing, importlib") == {"fairdraw"}
+
+
 @pytest.mark.parametrize(
     "statement",
     [
-        "import fairdraw",
         "import fairdraw.protocols, fairdraw._core.seeds, fairdraw._core.failures, fairdraw._core.validation",
         "import fairdraw._core.checks",
         "import fairdraw; fairdraw.rejection_sampler(print, unsupported={'greedy': 'not ours'})",
-        "import fairdraw.pytest_plugin",
     ],
-    ids=["package", "words", "checks", "a sampler is wrapped", "pytest plugin"],
+    ids=["words", "checks", "a sampler is wrapped"],
 )
 def test_import_brings_nothing_heavy(statement: str) -> None:
-    assert not imported_by(statement) & HEAVY
+    assert not packages(imported_by(statement)) & (HEAVY | {"pytest"})
 
 
-def test_import_of_the_package_does_not_bring_pytest() -> None:
-    assert "pytest" not in imported_by("import fairdraw")
-
-
-def test_import_of_the_strategies_does_not_bring_triton() -> None:
-    assert not imported_by("from fairdraw import strategies") & {"triton", "vllm", "scipy"}
-
-
-def test_import_of_the_strategies_does_not_bring_our_samplers() -> None:
-    program = "from fairdraw import strategies; import sys; print(*(n for n in sys.modules if 'sampler_impl' in n))"
-    ran = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(SOURCE)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert ran.stdout.split() == []
+def test_import_of_the_strategies_brings_neither_triton_nor_our_samplers() -> None:
+    added = imported_by("from fairdraw import strategies")
+    assert not packages(added) & {"triton", "vllm", "scipy"}
+    assert not {name for name in added if "sampler_impl" in name}

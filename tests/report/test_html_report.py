@@ -84,7 +84,11 @@ def test_page_is_readable(name: str, width: int, dark: bool, browser: Browser) -
 
 
 def test_filter_leaves_the_checks_of_one_status(browser: Browser) -> None:
-    click = "<script>document.querySelector('[data-show=failed]').click(); document.title = [...document.querySelectorAll('[data-status]')].filter(row => row.checkVisibility()).map(row => row.dataset.status)</script>"
+    click = """<script>
+      document.querySelector("[data-show=failed]").click()
+      const shown = [...document.querySelectorAll("[data-status]")].filter(row => row.checkVisibility())
+      document.title = shown.map(row => row.dataset.status)
+    </script>"""
     assert "<title>failed</title>" in browser._run(page(HEADER, RED) + click, 1280, False, "--dump-dom")
 
 

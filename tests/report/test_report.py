@@ -1,8 +1,11 @@
-"""The header says what a verdict rests on; a summary is green only if something was measured that can fail."""
+"""The header says how to interpret the verdict; a summary is green only if something was measured that can fail."""
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import re
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,12 +18,16 @@ from fairdraw._report.summary import (
     broken_texts,
     failure_text,
     progress_line,
+    start_of_run,
+    wrapped,
 )
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
 from fairdraw._run.controls import Control
 from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fairdraw._run.runner import Status
 
 CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ302", caught=False)
@@ -60,10 +67,10 @@ def test_verdict_follows_from_records_and_controls(
 def test_skips_are_grouped_by_reason_and_counted() -> None:
     unsupported = [record("skipped", "ragged is unsupported: fixed shapes") for _ in range(3)]
     lines = Summary([record("skipped", "greedy is unsupported: never"), *unsupported, record("passed")]).lines()
-    assert lines[0] == "1 run: 1 passed, 0 failed, 0 xfailed, 4 skipped"
+    assert lines[0] == "run 1 of 5 checks, skipped 4: 1 passed, 0 failed, 0 xfailed"
     assert lines[1:3] == [
-        "  skipped 3: ragged is unsupported: fixed shapes",
-        "  skipped 1: greedy is unsupported: never",
+        "  3 skipped: ragged is unsupported: fixed shapes",
+        "  1 skipped: greedy is unsupported: never",
     ]
 
 
@@ -97,22 +104,52 @@ def test_header_says_what_the_verdict_rests_on() -> None:
     assert "reference: vllm 0.22.0" in text
 
 
-def test_progress_line_tells_cases_or_the_reason_of_a_skip() -> None:
+def test_progress_line_says_cases_or_the_reason_of_a_skip_and_the_effect_of_a_failure() -> None:
     assert progress_line(record("passed")) == "passed       REJ101 ids lie in the vocabulary (10 cases, 0.5 s)"
     assert progress_line(record("skipped", "why")) == "skipped      REJ101 ids lie in the vocabulary (why)"
+    failure_report = FailureReport("REJ101", "ids lie in the vocabulary", "meaning", "emitted 7")
+    failed = dataclasses.replace(record("failed"), failure_report=failure_report)
+    assert progress_line(failed) == "failed       REJ101 ids lie in the vocabulary\n  emitted 7"
 
 
-def test_exception_that_ends_many_checks_is_told_once() -> None:
+CODE = "smallest example: RejectionCase(vocab_size=4, requests=(RequestRecipe(token={}), RequestRecipe()))"
+
+
+def test_text_is_wrapped_at_words_and_what_is_pasted_is_not() -> None:
+    command = "fairdraw replay " + "x" * 90
+    text = f"meaning: {'word ' * 40}\nreproduce:\n{command}\n{CODE.format(1)}"
+    lines = wrapped(text, 80).split("\n")
+    assert command in lines
+    assert max(len(line) for line in lines if line != command) <= 80
+    code = "\n".join(lines[lines.index(command) + 1 :]).removeprefix("smallest example: ")
+    assert ast.dump(ast.parse(code)) == ast.dump(ast.parse(CODE.format(1).removeprefix("smallest example: ")))
+
+
+def test_code_whose_strings_would_break_is_not_wrapped() -> None:
+    code = CODE.format("'" + "a b " * 20 + "'")
+    assert wrapped(code, 80) == code
+
+
+def test_run_knows_its_date_and_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", start_of_run()[0])
+    monkeypatch.chdir(tmp_path)
+    assert start_of_run()[1] == ""
+    for words in (["init", "-q"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x", "--allow-empty"]):
+        subprocess.run(["git", *words], check=True)
+    assert re.fullmatch(r"[0-9a-f]{12}", start_of_run()[1])
+
+
+def test_exception_that_ends_many_checks_is_reported_once() -> None:
     failure_report = FailureReport("REJ100", "sampler raised an exception", "meaning", "IndexError: lane out of range")
     records = [
         dataclasses.replace(record("error", code=code), failure_report=failure_report)
         for code in ("REJ101", "REJ102", "REJ103")
     ]
     (text,) = broken_texts(find_causes(records))
-    assert text.endswith("note: the same in 2 more checks: REJ102, REJ103")
+    assert text.endswith("note: 2 more checks fail in the same way: REJ102, REJ103")
 
 
-def test_broken_promises_are_told_one_by_one() -> None:
+def test_failures_are_reported_one_by_one() -> None:
     failure_report = FailureReport("REJ101", "ids lie in the vocabulary", "meaning", "emitted 7")
     records = [
         dataclasses.replace(record("failed", code=code), failure_report=failure_report) for code in ("REJ101", "REJ102")
@@ -120,14 +157,14 @@ def test_broken_promises_are_told_one_by_one() -> None:
     assert len(broken_texts(find_causes([*records, record("passed")]))) == 2
 
 
-def test_defect_that_is_gone_is_told_with_its_remedy() -> None:
+def test_known_failure_that_is_gone_is_reported_with_its_remedy() -> None:
     text = failure_text(dataclasses.replace(record("xpassed", "https://example.org/1"), source="xfails.toml"))
-    assert "known defect" in text
+    assert "a known failure did not occur in 10 cases" in text
     assert "https://example.org/1" in text
     assert text.endswith("remove REJ101 from xfails.toml")
 
 
-def test_failure_report_that_one_example_decides_is_told_first() -> None:
+def test_failure_that_one_example_decides_is_reported_first() -> None:
     failure_report = FailureReport("REJ101", "ids lie in the vocabulary", "meaning", "emitted 7")
     distribution = dataclasses.replace(
         record("failed", code="DIST101"), suite="statistical", failure_report=failure_report
@@ -142,27 +179,29 @@ def test_green_run_has_nowhere_to_start() -> None:
     assert not any(line.startswith("start with") for line in Summary([record("passed")]).lines())
 
 
-def test_summary_says_what_each_declined_capability_costs() -> None:
+def test_summary_says_what_each_unsupported_capability_costs() -> None:
     unsupported = "explicit-noise is unsupported: the kernel draws inside"
     skipped = dataclasses.replace(record("skipped", unsupported), needs=("explicit-noise", "reference-race"))
     other = dataclasses.replace(record("skipped", "ragged is unsupported: never"), needs=("ragged", "explicit-noise"))
     lines = Summary([skipped, other, record("passed")]).lines()
-    assert "not asked: 2 of 3 checks; explicit-noise unsupported: 2, ragged unsupported: 1" in lines
+    assert lines[1] == "2 of 3 checks skipped as unsupported (explicit-noise: 2, ragged: 1)"
+    assert lines[2:4] == [f"  1 skipped: {unsupported}", "  1 skipped: ragged is unsupported: never"]
 
 
-def test_missing_capability_comes_with_the_line_that_does_not_support_it() -> None:
+def test_missing_capability_comes_with_the_line_that_declares_it() -> None:
     failure_report = FailureReport("REJ201", "greedy requests equal argmax decoding", "meaning", "emitted 7")
     greedy = [
         dataclasses.replace(record("failed", code=code), failure_report=failure_report, needs=("greedy",))
         for code in ("REJ201", "REJ202")
     ]
     summary = Summary([*greedy, record("passed")])
-    assert '    "greedy": "say why",  # broken: REJ201, REJ202; then not asked: 2' in summary.lines()
+    assert "Possibly unsupported. To skip these checks, declare:" in summary.lines()
+    assert '    "greedy": "say why",  # failed: REJ201, REJ202; checks that this skips: 2' in summary.lines()
     (text,) = broken_texts(summary.causes)
-    assert "note: needs greedy, which the sampler may never have promised; broken, too: REJ202" in text
+    assert "note: needs greedy, which the sampler possibly does not support; also failed: REJ202" in text
 
 
-def test_lone_property_beside_many_distributions_is_named_apart() -> None:
+def test_lone_property_beside_many_distributions_is_named_separately() -> None:
     failure_report = FailureReport(
         "DIST203", "recovered tokens do not depend on the rejected draft", "meaning", "TV 0.17"
     )
@@ -173,10 +212,10 @@ def test_lone_property_beside_many_distributions_is_named_apart() -> None:
     lone = dataclasses.replace(record("failed", code="REJ112"), failure_report=failure_report)
     line = Summary([lone, *distributions]).lines()[-2]
     assert line.startswith("start with DIST203 recovered tokens do not")
-    assert line.endswith("fairdraw explain DIST203; apart from it: REJ112")
+    assert line.endswith("fairdraw explain DIST203; probably another fault: REJ112")
 
 
-def test_distribution_that_rests_on_a_broken_one_says_so() -> None:
+def test_distribution_that_rests_on_a_failed_one_says_so() -> None:
     failure_report = FailureReport("DIST301", "rows of one call are independent", "meaning", "TV 0.17")
     distributions = [
         dataclasses.replace(
@@ -185,5 +224,5 @@ def test_distribution_that_rests_on_a_broken_one_says_so() -> None:
         for code, others in (("DIST102", ()), ("DIST301", ("DIST102",)))
     ]
     assert (
-        "note: broken, too: DIST102. A wrong distribution of single rows" in broken_texts(find_causes(distributions))[1]
+        "note: also failed: DIST102. A wrong distribution of single rows" in broken_texts(find_causes(distributions))[1]
     )

@@ -144,9 +144,8 @@ class TestPytest:
         run = pytester.runpytest_subprocess if "-n" in options else pytester.runpytest_inprocess
         return run(*self.OPTIONS, "--sampler", f"stranger:{factory}", *options)
 
-    @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
-    def test_files_are_written_whole(self, pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
-        assert self.run(pytester, "make_beyond", *self.FILES, *workers).ret == 1
+    def test_files_are_written_whole(self, pytester: pytest.Pytester) -> None:
+        assert self.run(pytester, "make_beyond", *self.FILES).ret == 1
         lines = read(pytester.path / "run.jsonl")
         require_valid(lines)
         assert [line["kind"] for line in lines] == ["header", "check", "check", "summary"]
@@ -155,22 +154,16 @@ class TestPytest:
         broken = next(line for line in lines if line.get("status") == "failed")
         for word in (broken["failure_report"]["command"], lines[0]["sampler"], "checks failed", __version__):
             assert word in page
-
-    def test_junit_says_the_version_of_the_suite(self, pytester: pytest.Pytester) -> None:
-        self.run(pytester, "make_right", *self.FILES)
         found = [p.get("value") for p in ElementTree.parse(pytester.path / "junit.xml").iter("property")]
         assert found.count(__version__) == 2  # one of each test
 
-    @pytest.mark.parametrize("option", ["--fairdraw-json", "--fairdraw-html"])
-    def test_file_that_cannot_be_written_is_refused_before_the_run(
-        self, pytester: pytest.Pytester, option: str
-    ) -> None:
-        result = self.run(pytester, "make_right", f"{option}=absent/run", "-n", "2")
+    def test_file_that_cannot_be_written_is_refused_before_workers_start(self, pytester: pytest.Pytester) -> None:
+        result = self.run(pytester, "make_right", "--fairdraw-json=absent/run", "-n", "2")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines([f"*{option}=absent/run cannot be written: no such folder.*"])
+        result.stderr.fnmatch_lines(["*--fairdraw-json=absent/run cannot be written: no such folder.*"])
         assert "workers" not in result.stdout.str()
 
-    def test_file_that_cannot_be_written_after_all_is_said(self, pytester: pytest.Pytester) -> None:
+    def test_file_that_cannot_be_written_after_all_is_reported(self, pytester: pytest.Pytester) -> None:
         result = self.run(pytester, "make_right", "--fairdraw-json=/dev/full")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stdout.fnmatch_lines(["/dev/full cannot be written: No space left on device.*"])

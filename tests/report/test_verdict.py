@@ -14,7 +14,17 @@ from fairdraw._cli.main import main
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import FailureReport
 from fairdraw._report.summary import Summary
-from fairdraw._report.verdict import GREEN, INCOMPLETE, NOT_JUDGED, NOTHING_RUN, RED, Scope, verdict_of
+from fairdraw._report.verdict import (
+    GREEN,
+    INCOMPLETE,
+    NOT_JUDGED,
+    NOTHING_RUN,
+    RED,
+    Scope,
+    Verdict,
+    combined,
+    verdict_of,
+)
 from fairdraw._run.controls import Control, Untried
 from fairdraw._run.loading import SUITES, CannotStart, all_checks, as_sampler
 from fairdraw._run.runner import CheckRecord
@@ -64,7 +74,7 @@ def test_control_whose_process_is_lost_is_not_green() -> None:
 
 
 def test_what_was_left_out_by_name_stands_in_a_green_verdict() -> None:
-    assert verdict_of(BOTH, scope=Scope(narrowed="-k 101")).text.endswith("passed, of those asked for: -k 101")
+    assert verdict_of(BOTH, scope=Scope(narrowed="-k 101")).text.endswith("passed, of those selected: -k 101")
 
 
 def test_incomplete_run_names_what_else_makes_it_red() -> None:
@@ -75,6 +85,21 @@ def test_incomplete_run_names_what_else_makes_it_red() -> None:
 def test_red_comes_before_checks_that_were_not_run() -> None:
     verdict = verdict_of([record("REJ101", "failed")], scope=Scope(not_run=5))
     assert (verdict.exit_code, verdict.text) == (RED, "RED: checks failed: 1; checks not run: 5")
+
+
+@pytest.mark.parametrize(
+    ("codes", "num_named", "exit_code", "text"),
+    [
+        ([0, 0], 2, GREEN, "GREEN: 2 of 2 samplers (a, b)"),
+        ([0, 1], 2, RED, "RED: 1 of 2 samplers (b); GREEN: 1 of 2 samplers (a)"),
+        ([11, 1], 2, RED, "RED: 1 of 2 samplers (b); INCOMPLETE: 1 of 2 samplers (a)"),
+        ([0, 10], 2, NOT_JUDGED, "GREEN IN PART: 1 of 2 samplers (b); GREEN: 1 of 2 samplers (a)"),
+        ([0], 2, INCOMPLETE, "INCOMPLETE; GREEN: 1 of 2 samplers (a); not run: 1 of 2 samplers"),
+    ],
+)
+def test_worst_of_several_samplers_decides(codes: list[int], num_named: int, exit_code: int, text: str) -> None:
+    verdicts = {name: Verdict(code, "") for name, code in zip("ab", codes, strict=False)}
+    assert combined(verdicts, num_named) == Verdict(exit_code, text)
 
 
 def test_each_sampler_of_a_run_must_be_judged() -> None:

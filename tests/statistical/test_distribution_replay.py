@@ -90,7 +90,7 @@ def test_distribution_that_failed_is_caught_again_with_the_same_counts(planted: 
     record = asked("planted:make")
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 1
-    assert result.stdout.startswith("FAILED: planted:make still breaks this promise with the stored seed and profile.")
+    assert result.stdout.startswith("FAILED: planted:make still fails this check with the stored seed and profile.")
     assert record.failure_report is not None
     assert effect(result.output) == f"effect: {record.failure_report.effect}"
     assert f"\nevidence: {record.failure_report.evidence}\n" in result.output
@@ -104,16 +104,16 @@ def test_distribution_is_fixed_once_the_sampler_is_mended(planted: Path) -> None
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
-    assert now == "planted:make keeps this promise with the stored seed and profile now."
+    assert now == "planted:make passes this check with the stored seed and profile now."
     assert record.failure_report is not None
-    assert before == f"It was broken so: {record.failure_report.effect}"
+    assert before == f"The failure was: {record.failure_report.effect}"
 
 
 def test_distribution_is_kept_by_another_sampler() -> None:
     asked("planted:make")
     result = fairdraw("replay", "DIST201", "--sampler", "planted:make_right")
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("KEPT: DIST201")
+    assert result.stdout.startswith("PASSED: DIST201")
 
 
 def test_distribution_without_as_many_draws_is_undecided(planted: Path) -> None:
@@ -123,7 +123,7 @@ def test_distribution_without_as_many_draws_is_undecided(planted: Path) -> None:
     result = fairdraw("replay", "DIST201", "DIST201", "--sampler", "planted:make_slow")
     assert result.exit_code == 1
     assert "UNDECIDED: DIST201" in result.output
-    assert "has a budget of 2000 draws here, and where the promise was broken there were 50000." in result.output
+    assert "draws 2000 times here; where the check failed there were 50000 draws." in result.output
     assert result.output.splitlines()[-1] == "2 replayed: 0 failed, 2 undecided, 0 not run"
 
 
@@ -138,7 +138,7 @@ def test_distribution_is_caught_even_without_as_many_draws() -> None:
     asked("planted:make")
     result = fairdraw("replay", "DIST201", "--sampler", "planted:make_slow")
     assert result.exit_code == 1
-    assert result.stdout.startswith("FAILED: planted:make_slow still breaks")
+    assert result.stdout.startswith("FAILED: planted:make_slow still fails")
 
 
 def test_distribution_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -33,7 +33,7 @@ from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import DEFAULT_SEED, parse_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from types import FrameType
 
     from fairdraw._cli.job import Plan
@@ -48,11 +48,11 @@ T = TypeVar("T")
 
 
 _OUTPUTS = ("json_file", "html_file", "write_baseline", "pictures", "ledger")
-"""Fields of `_Asked` that each sampler needs for itself."""
+"""Fields of `_Options` that each sampler needs for itself."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Options:
     """The command line for one sampler, as it was written. The options say what each field is."""
 
     spec: str
@@ -73,7 +73,7 @@ class _Asked:
     pictures: Path | None
     ledger: Path | None
 
-    def with_own_files(self) -> _Asked:
+    def with_own_files(self) -> _Options:
         """The same with the sampler's name put into the names of files.
 
         Raises:
@@ -178,7 +178,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 @click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")
 @click.option("--ledger", type=_FILE, help="Adds up nightly runs; with --seed fresh.")
-def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Asked
+def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Options
     """Run the checks of its contract on each sampler SPEC.
 
     SPEC is a built-in name (rejection/triton, penalties ...), a registered one, or pkg.module:factory. The method of
@@ -190,16 +190,16 @@ def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click
     files then contain {sampler}, for example --html 'run-{sampler}.html'.
     """
     names = list(dict.fromkeys(specs))
-    asked = [_Asked(spec=name, **options) for name in names]
-    if len(asked) > 1:
-        asked = or_refuse(lambda: [one.with_own_files() for one in asked])
-    for one in asked:
+    chosen = [_Options(spec=name, **options) for name in names]
+    if len(chosen) > 1:
+        chosen = or_refuse(lambda: [one.with_own_files() for one in chosen])
+    for one in chosen:
         or_refuse(one.refuse_early)
-    display = Display(quiet=asked[0].quiet)
-    runs = [_Run(one, display, is_alone=len(asked) == 1) for one in asked]
-    _conduct(runs, asked[0].workers, display)
+    display = Display(quiet=chosen[0].quiet)
+    runs = [_Run(one, display, is_alone=len(chosen) == 1) for one in chosen]
+    _conduct(runs, chosen[0].workers, display)
     refused = [run.refusal for run in runs if run.refusal]
-    verdicts = {run.asked.spec: run.verdict for run in runs if run.verdict is not None}
+    verdicts = {run.options.spec: run.verdict for run in runs if run.verdict is not None}
     if len(runs) > 1:
         both = combined(verdicts, len(runs))
         display.say(f"\nall samplers: {both.text}", colour=both.colour, always=True)
@@ -215,7 +215,7 @@ def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
     waiting = deque(runs)
     active: dict[_Run, Generator[bool, None, None]] = {}
     try:
-        with _signals_interrupt(), display:
+        with _signals(_interrupt, "SIGTERM", "SIGHUP"), display:
             while waiting or active:
                 while waiting and len(active) < max(1, num_workers):
                     run = waiting.popleft()
@@ -239,35 +239,20 @@ def _conduct(runs: Sequence[_Run], num_workers: int, display: Display) -> None:
 
 
 @contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does, so that what was found is reported."""
-    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        names = []
-    before = {name: signal.signal(getattr(signal, name), _interrupt) for name in names}
+def _signals(handler: signal.Handlers | Callable[[int, FrameType | None], NoReturn], *names: str) -> Iterator[None]:
+    """Handle these signals so; only the main thread can, and a system may lack some of them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [getattr(signal, name) for name in names if is_main and hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
-
-
-@contextmanager
-def _signals_ignored() -> Iterator[None]:
-    """A second signal does not cut the report of the first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(getattr(signal, name), signal.SIG_IGN) for name in names}
-    try:
-        yield
-    finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does, so that what was found is reported."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
@@ -281,7 +266,7 @@ class _Run:
         refusal: Why it could not be started, or could not go on.
     """
 
-    asked: _Asked
+    options: _Options
     display: Display
     is_alone: bool
     crew: Crew | None = None
@@ -303,7 +288,7 @@ class _Run:
     def steps(self, num_workers: int) -> Generator[bool, None, None]:
         """Do everything, a step at a time: whether the step brought something new."""
         self.began, self.started = time.monotonic(), start_of_run()
-        self.crew = open_crew(self.asked.job, min(num_workers, self.asked.workers), self.asked.call_timeout)
+        self.crew = open_crew(self.options.job, min(num_workers, self.options.workers), self.options.call_timeout)
         try:
             yield from self._work(self.crew)
         except CannotStart as refusal:
@@ -319,16 +304,16 @@ class _Run:
         self.plan = plan = yield from _each(planning)
         if plan.nothing:
             self.display.say(f"{self._label}NOTHING MEASURED: {plan.nothing}", always=True)
-            self.asked.files.write(self._header(), Summary([]))  # no older file may pass for this run's
+            self.options.files.write(self._header(), Summary([]))  # no older file may pass for this run's
             self.verdict = Verdict(NOTHING_RUN, plan.nothing)
             return
         if self.is_alone:
             self.display.say("\n".join(self._header().lines()))
-        self.asked.files.start(self._header(), len(plan.pieces))
+        self.options.files.start(self._header(), len(plan.pieces))
         for record in crew.records(plan):
             if record is not None:
                 self.records.append(record)
-                self.asked.files.add(record)
+                self.options.files.add(record)
                 self._say_record(record)
             self._show("checks", len(self.records), len(plan.pieces), plan.titles)
             yield record is not None
@@ -339,15 +324,15 @@ class _Run:
             names = {number: control.name for number, control in enumerate(plan.controls)}
             self._show("mutation controls", len(self.controls), len(plan.controls), names)
             yield control is not None
-        if self.asked.pictures is not None:
-            written = yield from _each(crew.draw_pictures(self.asked.pictures))
-            self.display.say(f"{self._label}{len(written)} pictures in {self.asked.pictures}")
+        if self.options.pictures is not None:
+            written = yield from _each(crew.draw_pictures(self.options.pictures))
+            self.display.say(f"{self._label}{len(written)} pictures in {self.options.pictures}")
             self.shown = shown_from(written)
 
     @property
     def _label(self) -> str:
         """Stands before every line if other samplers are run, too."""
-        return "" if self.is_alone else f"{self.asked.spec}: "
+        return "" if self.is_alone else f"{self.options.spec}: "
 
     def _say_record(self, record: CheckRecord) -> None:
         """A line of its own for every check; on a terminal, or beside other samplers, for failures only."""
@@ -365,17 +350,17 @@ class _Run:
         running = {} if self.crew is None else self.crew.running()
         expected = self.plan.seconds if self.plan is not None else 0.0
         if phase != "checks":
-            self.display.drop(f"{self.asked.spec} checks")
+            self.display.drop(f"{self.options.spec} checks")
         named = {titles.get(what, str(what)): since for what, since in running.items()}
-        self.display.show(f"{self.asked.spec} {phase}", done, total, named, expected)
+        self.display.show(f"{self.options.spec} {phase}", done, total, named, self.began, expected)
 
     def _drop_bars(self) -> None:
         for phase in ("checks", "mutation controls"):
-            self.display.drop(f"{self.asked.spec} {phase}")
+            self.display.drop(f"{self.options.spec} {phase}")
 
     def report(self) -> None:
         """Print failures, summary and verdict, and write the files. A second signal does not cut the report."""
-        with _signals_ignored():
+        with _signals(signal.SIG_IGN, "SIGINT", "SIGTERM", "SIGHUP"):
             records = sorted(self.records, key=lambda record: record.code)
             seconds = time.monotonic() - self.began
             summary = Summary(records, self.controls, self._scope(), seconds)
@@ -383,29 +368,31 @@ class _Run:
                 self.display.say("\n" + "\n".join(self._header().lines()))
             _print(summary, self.display, self._label)
             self.verdict = summary.judgement
-            _write(self.asked, self._header(), summary, self.shown)
+            _write(self.options, self._header(), summary, self.shown)
 
     def _scope(self) -> Scope:
         planned = len(self.plan.pieces) if self.plan else 0
-        return Scope(planned - len(self.records), self.asked.job.narrowed, self.signal)
+        return Scope(planned - len(self.records), self.options.job.narrowed, self.signal)
 
     def _header(self) -> Header:
         """The plan's. If the run was interrupted before there was one, what the command line says."""
-        asked = self.asked
+        options = self.options
         unknown = "not loaded when the run ended"
-        bare = Header(asked.spec, "unknown", asked.profile, asked.seed, unknown, {})
+        bare = Header(options.spec, "unknown", options.profile, options.seed, unknown, {})
         started, commit = self.started
         return replace(self.plan.header if self.plan else bare, started=started, commit=commit)
 
 
 def _each(steps: Steps[T]) -> Generator[bool, None, T]:
     """The steps of something that has nothing to show before it ends."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return cast("T", end.value)
+    result: list[T] = []
+
+    def to_the_end() -> Iterator[None]:
+        result.append((yield from steps))
+
+    for _ in to_the_end():
         yield False
+    return result[0]
 
 
 _MOST_REPORTS = 3
@@ -427,10 +414,10 @@ def _print(summary: Summary, display: Display, label: str) -> None:
     display.say(label + verdict, colour=summary.judgement.colour, always=True)
 
 
-def _write(asked: _Asked, header: Header, summary: Summary, shown: list[Shown]) -> None:
+def _write(options: _Options, header: Header, summary: Summary, shown: list[Shown]) -> None:
     """Write the files. The verdict was printed before, whatever becomes of them."""
-    frozen = asked.write_baseline
+    frozen = options.write_baseline
     if frozen is not None and not summary.scope.signal:
         failed = [record.code for record in summary.records if record.status in ("failed", "error")]
-        or_refuse(lambda: expected.write_baseline(frozen, asked.spec, failed))
-    or_refuse(lambda: asked.files.write(header, summary, shown))
+        or_refuse(lambda: expected.write_baseline(frozen, options.spec, failed))
+    or_refuse(lambda: options.files.write(header, summary, shown))

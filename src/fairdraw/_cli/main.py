@@ -32,7 +32,7 @@ __all__ = ["main"]
 @click.version_option(__version__, prog_name="fairdraw")
 @click.pass_context
 def main(context: click.Context) -> None:
-    """Is a token sampler right, fair and fast?"""
+    """Test token samplers: correctness, distributions, performance."""
     context.color = wants_colour()  # of every command below, and of its refusals
 
 
@@ -52,15 +52,15 @@ def init(spec: str, folder: Path) -> None:
 @main.command("list")
 @click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
 def list_checks(only: str | None) -> None:
-    """Name every check, by suite and contract, and the capabilities that each needs."""
+    """List every check, by suite and contract, and the capabilities that each needs."""
     for place, checks in _by_place(all_checks(only)).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:
             click.echo(f"  {one.id}" + (f"  [needs {', '.join(one.needed)}]" if one.needed else ""))
     raised = ", ".join(contract.raised for contract in CONTRACTS.values())
-    click.echo(f"exceptions where an answer was due: {raised}")
+    click.echo(f"exceptions instead of an answer: {raised}")
     beside = [one for one in all_questions() if one.code not in {check.code for check in all_checks()}]
-    click.echo("\n".join(f"beside the checks, by an option of its own: {one.id}" for one in beside))
+    click.echo("\n".join(f"run by an option of its own: {one.id}" for one in beside))
 
 
 @main.command()
@@ -72,9 +72,9 @@ def schema() -> None:
 @main.command()
 @click.argument("code")
 def explain(code: str) -> None:
-    """Say what the check CODE promises, and what it usually means when the promise is broken.
+    """Say what the check CODE requires, and the usual cause of a failure.
 
-    CODE may also be the word of a capability: what it promises, and which checks are skipped if it is unsupported.
+    CODE may also be the word of a capability: what it means, and which checks are skipped if it is unsupported.
     """
     if code.lower() in glossary():
         click.echo("\n".join(glossary()[code.lower()].lines()))

@@ -122,7 +122,8 @@ class Display:
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_terminal = sys.stdout.isatty()
         self._quiet, self._clock = quiet, clock
-        self._last_sign = self._began = clock()
+        self._last_line = clock()
+        self._beats: dict[str, float] = {}
         self._tasks: dict[str, TaskID] = {}
         self._bars: Progress | None = None
         if self.is_terminal and not quiet:
@@ -132,7 +133,7 @@ class Display:
             console = Console(highlight=False, markup=False, force_terminal=True, no_color=no_colour or None)
             self._bars = Progress(
                 TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=14),
+                BarColumn(bar_width=14, complete_style="cyan", finished_style="cyan"),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[rest]}", markup=False, table_column=_REST),
                 console=console,
@@ -157,7 +158,7 @@ class Display:
         """
         if self._quiet and not always:
             return
-        self._last_sign = self._clock()
+        self._last_line = self._clock()
         if self.is_terminal:
             text = wrapped(text, min(shutil.get_terminal_size().columns, 100))
         is_live = self._bars is not None and self._bars.live.is_started
@@ -173,6 +174,7 @@ class Display:
         done: int,
         total: int,
         running: Mapping[str, float],
+        since: float,
         expected: float = 0.0,
     ) -> None:
         """Show how far a sampler is.
@@ -180,20 +182,23 @@ class Display:
         Args:
             name: The sampler, and whether checks or controls are run.
             running: What runs now, and since when.
+            since: When the sampler's run began.
             expected: Seconds that the whole run is expected to take; 0 if unknown.
         """
         now = self._clock()
         about = f" of about {worded_seconds(expected)}" if expected else ""
         if self._bars is not None:
-            rest = f"{worded_seconds(now - self._began)}{about}  {'; '.join(running)}"
+            rest = f"{worded_seconds(now - since)}{about}  {'; '.join(running)}"
             if name not in self._tasks:
                 self._tasks[name] = self._bars.add_task(name, total=total, rest=rest)
             self._bars.update(self._tasks[name], completed=done, rest=rest)
-        elif now - self._last_sign >= HEARTBEAT_SECONDS:
-            current = "; ".join(f"{what} ({worded_seconds(now - since)})" for what, since in running.items())
-            self.say(f"... {name}: {done} of {total} after {worded_seconds(now - self._began)}{about}; now: {current}")
+        elif not self._quiet and now - max(self._last_line, self._beats.get(name, 0.0)) >= HEARTBEAT_SECONDS:
+            self._beats[name] = now
+            current = "; ".join(f"{what} ({worded_seconds(now - begun)})" for what, begun in running.items())
+            click.echo(f"... {name}: {done} of {total} after {worded_seconds(now - since)}{about}; now: {current}")
 
     def drop(self, name: str) -> None:
         """Remove the bar of what is done."""
         if self._bars is not None and name in self._tasks:
             self._bars.remove_task(self._tasks.pop(name))
+            self._bars.refresh()  # else the next line would be printed above a bar that is gone

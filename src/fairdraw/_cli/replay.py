@@ -1,11 +1,11 @@
-"""The command `fairdraw replay`: ask again for broken promises, on the very cases that are stored in crash files.
+"""The command `fairdraw replay`: run failed checks again, on the cases that are stored in crash files.
 
-A property is asked on the stored batch. A distribution is drawn again, from the stored seed and with the stored
-profile: the same sampler gives the same counts, and a pass says something only if the budget is no smaller than where
-it failed.
+A property is checked on the stored batch. A distribution is drawn again, from the stored seed and with the stored
+profile. The same sampler gives the same counts, and a pass means something only if the number of draws is no smaller
+than where the check failed.
 
-A name in a file is code that would run, and files come from other people's machines. What a file names is run only if
-it comes with fairdraw, or if the file was written in this folder; a person may name another on the command line.
+A name in a file is code that would run, and files come from other people's machines. A sampler that a file names is run
+only if it comes with fairdraw, or if the file was written in this folder. The command line may name another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from fairdraw._cli.parts import Refused, find_check, or_refuse
+from fairdraw._cli.parts import Refused, colour_option, find_check, or_refuse
 from fairdraw._core.checks import AnyCheck, Check, DrawnQuestion
 from fairdraw._report.case_text import batch_lines
 from fairdraw._report.verdict import GREEN, NOTHING_RUN, RED
@@ -35,10 +35,10 @@ __all__ = ["replay_command"]
 
 _CODE = re.compile(r"[A-Za-z]+\d+")
 
-Told = Literal["FIXED", "KEPT", "FAILED", "UNDECIDED", "NOT RUN"]
-_EXIT_CODES: dict[Told, int] = {
+Outcome = Literal["FIXED", "PASSED", "FAILED", "UNDECIDED", "NOT RUN"]
+_EXIT_CODES: dict[Outcome, int] = {
     "FIXED": GREEN,
-    "KEPT": GREEN,
+    "PASSED": GREEN,
     "FAILED": RED,
     "UNDECIDED": RED,
     "NOT RUN": NOTHING_RUN,
@@ -49,29 +49,32 @@ _EXIT_CODES: dict[Told, int] = {
 @click.argument("targets", metavar="FILE|CODE...", nargs=-1, required=True)
 @click.option("--sampler", "spec", metavar="SPEC", help="Run this one, not what the file names.")
 @click.option("--reference", metavar="SPEC", help="Compare with this one, not with what the file names.")
+@colour_option
 def replay_command(targets: tuple[str, ...], spec: str | None, reference: str | None) -> None:
-    """Ask again for promises that were broken, on the very cases stored in crash files.
+    """Run failed checks again, on the cases stored in crash files.
 
-    Each is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. What a file names as its sampler is
-    imported and called only if it comes with fairdraw, or if the file was written in this folder; else add --sampler.
-    Says FIXED (KEPT, if another sampler found it), FAILED, or of a distribution UNDECIDED. Exit code 0 if nothing
-    failed, 1 if something did or is undecided, 3 if no check was run; 2 if a file cannot be replayed, and then none is.
+    Each target is a FILE, or the CODE of a check: all of its files in .fairdraw/crashes. The sampler that a file names
+    is imported and called only if it comes with fairdraw, or if the file was written in this folder. Otherwise add
+    --sampler. Prints FIXED (PASSED, if another sampler had failed), FAILED, or for distributions UNDECIDED. Exit code 0
+    if nothing failed, 1 if a check failed or is undecided, 3 if no check was run, 2 if a file cannot be replayed; then
+    none is.
     """
     stored = [_read(path, spec, reference) for target in targets for path in _files(target)]
     for name in dict.fromkeys(one.name for one in stored):
         click.echo(f"sampler: {escaped(name)}", err=True)
     samplers = {name: or_refuse(partial(load_sampler, name)) for name in dict.fromkeys(one.name for one in stored)}
-    told = []
+    outcomes = []
     for one in stored:
         if len(stored) > 1:
             click.echo(f"{one.path}:")
-        told.append(_replay(one, samplers[one.name], spec, reference))
+        outcomes.append(_replay(one, samplers[one.name], spec, reference))
         if len(stored) > 1:
             click.echo()
     if len(stored) > 1:
-        undecided = f", {told.count('UNDECIDED')} undecided" if "UNDECIDED" in told else ""
-        click.echo(f"{len(told)} replayed: {told.count('FAILED')} failed{undecided}, {told.count('NOT RUN')} not run")
-    codes = [_EXIT_CODES[word] for word in told]
+        failed, undecided, not_run = (outcomes.count(word) for word in ("FAILED", "UNDECIDED", "NOT RUN"))
+        also = f", {undecided} undecided" if undecided else ""
+        click.echo(f"{len(outcomes)} replayed: {failed} failed{also}, {not_run} not run")
+    codes = [_EXIT_CODES[word] for word in outcomes]
     sys.exit(RED if RED in codes else min(codes))
 
 
@@ -80,7 +83,7 @@ class _Stored:
     """A crash file that can be replayed.
 
     Args:
-        name: Of the sampler to be asked.
+        name: Of the sampler to be run.
     """
 
     path: Path
@@ -91,12 +94,12 @@ class _Stored:
 
     @property
     def place(self) -> str:
-        """Where the promise was broken, in words."""
+        """Where the check failed, in words."""
         return "on the stored case" if isinstance(self.check, Check) else "with the stored seed and profile"
 
 
 def _files(target: str) -> list[Path]:
-    """The file called `target`, or the crash files of that code, the newest first."""
+    """The file `target`, or the crash files of that code, the newest first."""
     if Path(target).exists() or not _CODE.fullmatch(target):
         return [Path(target)]
     code = find_check(target).code
@@ -118,7 +121,7 @@ def _read(path: Path, spec: str | None, reference: str | None) -> _Stored:
 
 
 def _trusted(path: Path, crash: Crash, spec: str | None, reference: str | None) -> str:
-    """The sampler to be asked, if what the file names may run; nothing is imported to find out."""
+    """The sampler to be run, if the file's may run. Nothing is imported to find out."""
     name = crash.sampler if spec is None else spec
     if name is None:
         raise Refused(f"{path} names no sampler: it was an object of a test. Add --sampler SPEC.")
@@ -139,39 +142,39 @@ def _foreign(path: Path, what: str, name: str, remedy: str) -> str:
 
 
 def escaped(text: str, most: int = 100) -> str:
-    """A name out of a file as it may be shown: one line of ASCII, not too long, and harmless if it is pasted."""
+    """A name from a file, made safe to show: one line of ASCII, not too long, and harmless if it is pasted."""
     shown = ascii(text)[1:-1].replace("\\'", "'")
     return shlex.quote(shown if len(shown) <= most else f"{shown[:most]}... ({len(text)} characters)")
 
 
 def printable(text: str) -> str:
-    """A sentence out of a file without control characters, which a terminal would obey."""
+    """A sentence from a file, without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None) -> Told:
-    """Ask, and say what became of it."""
+def _replay(stored: _Stored, sampler: AnySampler, spec: str | None, reference: str | None) -> Outcome:
+    """Run the check again, and print the outcome."""
     compared, _ = or_refuse(lambda: load_reference(reference or stored.crash.reference, [stored.check]))
     options = {"--sampler": spec, "--reference": reference}
     given = [word for option, value in options.items() if value is not None for word in (option, value)]
     again = shlex.join(["fairdraw", "replay", str(stored.path), *given])
     session = Session(stored.name, seed=stored.crash.seed, reference=compared, crash_folder=None, command=again)
-    record = _asked(stored, sampler, session)
-    told = _tell(record, stored, _why_undecided(record, stored, sampler))
-    numbers = batch_lines(stored.case) if told == "FAILED" else []
+    record = _run_again(stored, sampler, session)
+    outcome = _report(record, stored, _why_undecided(record, stored, sampler))
+    numbers = batch_lines(stored.case) if outcome == "FAILED" else []
     if numbers:
         click.echo("\n".join(["\nthe batch, in numbers:", *numbers]))
-    return told
+    return outcome
 
 
-def _asked(stored: _Stored, sampler: AnySampler, session: Session) -> CheckRecord:
+def _run_again(stored: _Stored, sampler: AnySampler, session: Session) -> CheckRecord:
     if isinstance(stored.check, Check):
         return replay_case(stored.check, sampler, stored.case, session)
     return run_check(stored.check, sampler, replace(session, profile=stored.case.build()))
 
 
 def _why_undecided(record: CheckRecord, stored: _Stored, sampler: AnySampler) -> str:
-    """Why a distribution that is not seen broken is not known to be kept either; empty if it is, and for properties."""
+    """Why a distribution that did not fail has not passed either; empty if it has, and for properties."""
     if record.status == "inconclusive":
         return record.reason
     if not isinstance(stored.check, DrawnQuestion):
@@ -179,27 +182,29 @@ def _why_undecided(record: CheckRecord, stored: _Stored, sampler: AnySampler) ->
     budget = stored.check.num_draws(sampler, stored.case.build())
     if budget >= stored.case.num_draws:
         return ""
-    there = f"where the promise was broken there were {stored.case.num_draws}"
-    return f"{stored.name} has a budget of {budget} draws here, and {there}. Replay it on such a device."
+    return (
+        f"{stored.name} draws {budget} times here; where the check failed there were {stored.case.num_draws} draws. "
+        "Replay it on such a device."
+    )
 
 
-def _tell(record: CheckRecord, stored: _Stored, undecided: str) -> Told:
-    """Print what became of the case, in one word and more."""
+def _report(record: CheckRecord, stored: _Stored, undecided: str) -> Outcome:
+    """Print the outcome: one word first, then the details."""
     crash, name = stored.crash, stored.name
     if record.status == "skipped":
         click.echo(f"NOT RUN: {record.id}: {record.reason}")
         return "NOT RUN"
     if record.failure_report is not None:
-        click.echo(f"FAILED: {name} still breaks this promise {stored.place}.\n")
+        click.echo(f"FAILED: {name} still fails this check {stored.place}.\n")
         click.echo("\n".join(record.failure_report.lines()))
         return "FAILED"
     if undecided:
         click.echo(f"UNDECIDED: {record.id}\n{undecided}")
         return "UNDECIDED"
     same = crash.sampler == name
-    now = f"{name} keeps this promise {stored.place}" + (" now." if same else ".")
-    told: Told = "FIXED" if same else "KEPT"
-    click.echo(f"{told}: {record.id}\n{now}")
-    by = "" if same else f" by {escaped(crash.sampler or 'an object of a test')}"
-    click.echo(f"It was broken so{by}: {printable(crash.effect)}")
-    return told
+    now = f"{name} passes this check {stored.place}" + (" now." if same else ".")
+    outcome: Outcome = "FIXED" if same else "PASSED"
+    click.echo(f"{outcome}: {record.id}\n{now}")
+    other = "" if same else f" of {escaped(crash.sampler or 'an object of a test')}"
+    click.echo(f"The failure{other} was: {printable(crash.effect)}")
+    return outcome

@@ -19,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Generator
 from multiprocessing import connection, get_context, parent_process
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from fairdraw._cli.job import LEDGER, Bench, Job, Pace, Plan
 from fairdraw._core import pulse
@@ -50,50 +50,8 @@ _STARTING_SECONDS = 600.0
 """How long a worker may take to load the sampler. Compilers and model weights are slow."""
 
 
-class Crew(Protocol):
-    """Runs a job. Pieces are run one after the other or side by side; the results do not depend on it.
-
-    Args:
-        number: Processes that it may use now.
-    """
-
-    number: int
-
-    def plan(self) -> Steps[Plan]:
-        """Load the sampler and list what is to be done.
-
-        Raises:
-            CannotStart: If the job cannot be done, or its process dies.
-        """
-        ...
-
-    def records(self, plan: Plan) -> Iterator[CheckRecord | None]:
-        """A record of every piece, as soon as it is there."""
-        ...
-
-    def controls(self, plan: Plan) -> Iterator[Control | None]:
-        """The result of each mutation control."""
-        ...
-
-    def draw_pictures(self, folder: Path) -> Steps[list[Path]]:
-        """Pictures of what was drawn."""
-        ...
-
-    def running(self) -> dict[Any, float]:  # Any: a piece, or the number of a mutation control
-        """What runs now, and since when, by `time.monotonic`."""
-        ...
-
-    def signs(self) -> list[Any]:  # Any: what `connection.wait` takes
-        """One of these is ready as soon as there is something new."""
-        ...
-
-    def close(self) -> None:
-        """End every process at once."""
-        ...
-
-
 class Here:
-    """Runs the job in this process. Nothing protects it from the sampler."""
+    """Runs the job in this process. Nothing protects it from the sampler. Its methods are those of `Workers`."""
 
     def __init__(self, job: Job, call_timeout: float) -> None:
         pulse.limit_calls(call_timeout)
@@ -130,22 +88,6 @@ class Here:
 
     def close(self) -> None:
         pulse.limit_calls(None)
-
-
-def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
-    """Workers for `job`; none if `num_workers` is 0.
-
-    Args:
-        call_timeout: Seconds after which one call of the sampler counts as hanging.
-    """
-    return Workers(job, num_workers, call_timeout) if num_workers else Here(job, call_timeout)
-
-
-def wait_for(crews: Iterable[Crew]) -> None:
-    """Wait until there is something new, for a second at most; not at all for what runs in this process."""
-    signs = [sign for crew in crews for sign in crew.signs()]
-    if signs:
-        connection.wait(signs, timeout=1.0)
 
 
 # -- in the worker --------------------------------------------------------------------------------------------------
@@ -274,7 +216,13 @@ def _cause_of_death(exit_code: int | None) -> str:
 
 
 class Workers:
-    """Processes, each with the sampler loaded. A piece whose process is lost becomes an `incomplete` record."""
+    """Runs the job in processes, each with the sampler loaded. Results do not depend on how many there are.
+
+    A piece whose process is lost becomes an `incomplete` record.
+
+    Args:
+        number: Processes that may be used now.
+    """
 
     def __init__(self, job: Job, number: int, call_timeout: float) -> None:
         self.number = number
@@ -286,6 +234,11 @@ class Workers:
         self._pace: Pace | None = None
 
     def plan(self) -> Steps[Plan]:
+        """Load the sampler and list what is to be done.
+
+        Raises:
+            CannotStart: If the job cannot be done, or its process dies.
+        """
         try:
             yield from self._ask("load")
             pace = yield from self._timed()
@@ -317,6 +270,7 @@ class Workers:
                 yield _unfinished(piece, plan, str(record)) if isinstance(record, _Lost) else record
 
     def controls(self, plan: Plan) -> Iterator[Control | None]:
+        """The result of each mutation control."""
         self._num_lost = 0  # the sampler is not called any more
         for found in self._spread("control", range(len(plan.controls))):
             if found is None:
@@ -332,13 +286,16 @@ class Workers:
             raise CannotStart(f"pictures could not be drawn: {lost}.") from None
         return written
 
-    def running(self) -> dict[Any, float]:
+    def running(self) -> dict[Any, float]:  # Any: a piece, or the number of a mutation control
+        """What runs now, and since when, by `time.monotonic`."""
         return {argument: worker.since for worker, argument in self._busy.items()}
 
-    def signs(self) -> list[Any]:
+    def signs(self) -> list[Any]:  # Any: what `connection.wait` takes
+        """One of these is ready as soon as there is something new."""
         return [sign for worker in self._busy for sign in worker.signs]
 
     def close(self) -> None:
+        """End every process at once."""
         for worker in [*self._idle, *self._busy]:
             worker.end()
         self._idle.clear()
@@ -423,3 +380,22 @@ def _unfinished(piece: str, plan: Plan, reason: str) -> CheckRecord:
         raise CannotStart(f"{LEDGER} was not entered: {reason}.")
     check = next(check for check in all_checks() if check.code == piece)
     return unfinished(check, plan.sampler_name, reason)
+
+
+Crew = Here | Workers
+
+
+def open_crew(job: Job, num_workers: int, call_timeout: float) -> Crew:
+    """Workers for `job`; none if `num_workers` is 0.
+
+    Args:
+        call_timeout: Seconds after which one call of the sampler counts as hanging.
+    """
+    return Workers(job, num_workers, call_timeout) if num_workers else Here(job, call_timeout)
+
+
+def wait_for(crews: Iterable[Crew]) -> None:
+    """Wait until there is something new, for a second at most; not at all for what runs in this process."""
+    signs = [sign for crew in crews for sign in crew.signs()]
+    if signs:
+        connection.wait(signs, timeout=1.0)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairdraw._mutants._mutant import patched, planted
+from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 from fairdraw.protocols import GREEDY_TEMPERATURE, ExplicitNoise, Noise, SpecDecodeBatch
 

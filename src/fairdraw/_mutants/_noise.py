@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from fairdraw._mutants._mutant import patched, planted
+from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.rejection import RejectionOracle
 from fairdraw.protocols import ExplicitNoise, SeededNoise, SpecDecodeBatch
 

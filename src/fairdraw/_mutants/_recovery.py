@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fairdraw._mutants._mutant import patched, planted
+from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
 
 if TYPE_CHECKING:

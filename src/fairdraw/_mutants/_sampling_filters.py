@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairdraw._mutants._mutant import patched, planted
+from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, masked, softmax
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""How a pytest run ended: which checks were to be run, which were, and what stopped the rest.
+"""How a pytest run ended: which checks were planned, which were run, and what stopped the rest.
 
-Nothing that is missing may look like a pass. A worker of xdist that dies, a signal, `-x` and a plugin that times a test
-out all leave tests without a record; here they are counted, and named where pytest says which one it was.
+A missing check must not look like a pass. A worker of xdist that dies, a signal, `-x` and a plugin that times a test
+out all leave tests without a record. They are counted here, and named where pytest says which test it was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Ending", "SignalsInterrupt", "is_interrupt"]
 
 
 class Ending:
-    """The tests that put a check to a sampler: planned, and done."""
+    """The tests that run a check on a sampler: planned, and done."""
 
     def __init__(self) -> None:
         self.planned: set[str] = set()
@@ -33,11 +33,11 @@ class Ending:
         self._done: set[str] = set()
 
     def plan(self, node_ids: Iterable[str]) -> None:
-        """These tests are to be run; workers of xdist all plan the same."""
+        """These tests are to be run. All workers of xdist plan the same ones."""
         self.planned.update(node_ids)
 
     def watch(self, report: pytest.TestReport, *, has_records: bool) -> CheckRecord | None:
-        """Note what became of a test; a check that failed without a record of its own gets one that is incomplete."""
+        """Note the result of a test. A check that failed without a record gets an incomplete one."""
         node_id = report.nodeid
         if has_records or node_id in self._done:
             self._done.add(node_id)
@@ -56,29 +56,29 @@ class Ending:
         return unfinished(check, "", _first_line(report.longreprtext))
 
     def scope(self, narrowed: str, outside: str) -> Scope:
-        """What the verdict has to know."""
+        """What the verdict needs."""
         marked = f"{self.num_marked} checks skipped by marks" if self.num_marked else ""
         words = ", ".join(word for word in (narrowed, marked) if word)
         return Scope(len(self.planned - self._done), words, self.signal, outside)
 
 
 def _first_line(text: str) -> str:
-    """The line of a failure's text that says what happened: pytest marks the exception with an E."""
+    """The line of a failure's text that says what happened. Pytest marks the exception with an E."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line.removeprefix("E").strip() for line in lines if line.startswith("E  ")]
     return next(iter([*marked, *lines[-1:]]), "the test ended without a result")
 
 
 def is_interrupt(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether somebody interrupted the run: xdist and `-x` raise subclasses of their own."""
+    """Whether a person interrupted the run. xdist and `-x` raise subclasses of their own."""
     return excinfo.type is KeyboardInterrupt
 
 
 class SignalsInterrupt:
-    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that what was found is written; pytest alone would just die.
+    """SIGTERM and SIGHUP end the run as Ctrl-C does, so that results are written. Without this, pytest would just die.
 
     Args:
-        received: The first signal that came; those after it change nothing.
+        received: The first signal. Later ones change nothing.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class SignalsInterrupt:
         self._before: dict[int, signal.Handlers] = {}
 
     def begin(self) -> None:
-        """Take over signals that nobody handles; only the main thread can."""
+        """Handle signals that have no handler. Only the main thread can."""
         if threading.current_thread() is not threading.main_thread():
             return
         for name in ("SIGTERM", "SIGHUP"):
@@ -96,7 +96,7 @@ class SignalsInterrupt:
                 signal.signal(number, self._interrupt)
 
     def end(self) -> None:
-        """Give them back."""
+        """Restore them."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()

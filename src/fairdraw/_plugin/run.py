@@ -1,7 +1,7 @@
-"""What the pytest plugin knows of one run, and what it prints.
+"""The state of one run under the pytest plugin, and what it prints.
 
-Under pytest-xdist the checks run in workers and the controller prints and writes files. What became of a check travels
-home as an attribute of the test's report, the header in `workeroutput`; `user_properties` are for JUnit files.
+Under pytest-xdist the checks run in workers, and the controller prints and writes files. Results of a check are sent to
+it as an attribute of the test's report, the header in `workeroutput`. `user_properties` are for JUnit files.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _FOUND = pytest.StashKey[dict[str, list[Fields]]]()
 """Of a test: its records and controls as plain data, by the names above."""
 
 _EXIT_CODES = {NOTHING_RUN: pytest.ExitCode.NO_TESTS_COLLECTED}
-"""Exit codes for which pytest has a number of its own; 2 and 4 are pytest's, and no verdict has them."""
+"""Exit codes for which pytest has its own number. No verdict has 2 or 4, which are pytest's."""
 
 _current_item: ContextVar[pytest.Item | None] = ContextVar("fairdraw item", default=None)
 
 
 @dataclass(frozen=True)
 class CheckUnderPytest:
-    """A check that skips, xfails and fails the pytest way when it is called."""
+    """A check that skips, xfails and fails as a pytest test when it is called."""
 
     check: AnyCheck
 
@@ -77,7 +77,7 @@ class CheckUnderPytest:
 
 
 class PytestRun:
-    """One pytest run: a plugin object with the state that hooks share."""
+    """One pytest run: a plugin object whose hooks share this state."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -117,7 +117,7 @@ class PytestRun:
         return self._loaded(self._spec(contract))
 
     def sampler_or_fail(self, contract: str) -> AnySampler:
-        """The same; what cannot be loaded fails the test in one sentence."""
+        """The same. One that cannot be loaded fails the test with one sentence."""
         __tracebackhide__ = True
         return _or_failed(lambda: self.sampler_for(contract))
 
@@ -125,7 +125,7 @@ class PytestRun:
         return str(self.config.getoption("sampler") or CONTRACTS[contract].default)
 
     def _loaded(self, spec: str) -> AnySampler:
-        """Loaded once and when it is needed."""
+        """Loaded once, when it is needed."""
         if spec not in self._samplers:
             self._samplers[spec] = load_sampler(spec)
         return self._samplers[spec]
@@ -133,7 +133,7 @@ class PytestRun:
     # -- running ------------------------------------------------------------------------------------------------
 
     def conduct(self, check: AnyCheck, sampler: AnySampler, item: pytest.Item) -> None:
-        """Run a check and end the test accordingly."""
+        """Run a check and end the test with its result."""
         __tracebackhide__ = True
         limit_calls(self.config.getoption("fairdraw_call_timeout"))
         try:
@@ -151,7 +151,7 @@ class PytestRun:
             pytest.fail(failure_text(record), pytrace=False)
 
     def plant(self, mutant: Mutant, item: pytest.Item) -> None:
-        """Try one mutant; the test fails if its check is blind, and xfails if this run is too weak to see it."""
+        """Try a mutant. The test fails if the check misses it; it xfails if only this run's numbers are too small."""
         __tracebackhide__ = True
         first = next(check for check in all_checks() if check.code == mutant.caught_by[0])
         contract = first.contract
@@ -166,10 +166,10 @@ class PytestRun:
         if control.is_blind:
             pytest.fail(f"the mutant {control.name!r} was not caught by {control.code}", pytrace=False)
         if control.is_missed:
-            pytest.xfail(f"missed by this run, which is too weak to see it with {control.code}")
+            pytest.xfail(f"missed by this run, whose numbers are too small for {control.code} to detect it")
 
     def _session_for(self, sampler: AnySampler, check: AnyCheck, item: pytest.Item) -> Session:
-        """The session as one test sees it: a sampler made by a test has no name on the command line."""
+        """The session for one test. A sampler made by a test has no name on the command line."""
         session = self._sessions.get(check.contract) or self._open([check])[0]
         if any(sampler is loaded for loaded in self._samplers.values()):
             return session
@@ -179,7 +179,7 @@ class PytestRun:
         return dataclasses.replace(session, spec=None, command=shlex.join(["pytest", test, *options]))
 
     def _open(self, checks: Sequence[AnyCheck]) -> tuple[Session, str]:
-        """The session that all tests of one contract share, and a word about its reference."""
+        """The session that all tests of one contract share, and a text about its reference."""
         option, contract = self.config.option, checks[0].contract
         reference, about_reference = load_reference(option.fairdraw_reference, checks)
         self._sessions[contract] = Session(
@@ -208,30 +208,30 @@ class PytestRun:
 
     def leave_out(self, items: list[pytest.Item]) -> None:
         """Deselect the checks of other suites, and of other contracts than the named sampler's."""
-        only, contract = self.config.getoption("fairdraw_only"), self._contract_asked()
-        asked = [(item, check) for item in items if (check := _about(item))]
+        only, contract = self.config.getoption("fairdraw_only"), self._named_contract()
+        pairs = [(item, check) for item in items if (check := _about(item))]
         others = [
-            item for item, check in asked if only not in (None, check.suite) or contract not in (None, check.contract)
+            item for item, check in pairs if only not in (None, check.suite) or contract not in (None, check.contract)
         ]
         if others:
             self.config.hook.pytest_deselected(items=others)
             items[:] = [item for item in items if item not in others]
 
-    def _contract_asked(self) -> str | None:
-        """The contract of the named sampler; `None` if none is named, or nothing is to be run."""
+    def _named_contract(self) -> str | None:
+        """The contract of the named sampler; `None` if none is named, or nothing is run."""
         if not self._sampler_was_named or self.config.option.collectonly:
             return None
         return contract_name(_or_usage_error(lambda: self.named))
 
-    @pytest.hookimpl(tryfirst=True)  # before the terminal asks for the header
+    @pytest.hookimpl(tryfirst=True)  # before the header is printed
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Load what the collected checks need, and word the header."""
-        asked = [(item, check) for item in session.items if (check := _check_of(item))]
-        if self.config.option.collectonly or not (asked or self._sampler_was_named):
+        """Load what the collected checks need, and write the header."""
+        pairs = [(item, check) for item in session.items if (check := _check_of(item))]
+        if self.config.option.collectonly or not (pairs or self._sampler_was_named):
             return
-        self.has_checks = bool(asked)
-        self.header = _or_usage_error(lambda: self._worded_header(asked))
-        self._ending.plan(item.nodeid for item, _ in asked)
+        self.has_checks = bool(pairs)
+        self.header = _or_usage_error(lambda: self._worded_header(pairs))
+        self._ending.plan(item.nodeid for item, _ in pairs)
         if self._is_worker:
             self._not_sent = (self.has_checks, dataclasses.asdict(self.header), sorted(self._ending.planned))
             self.config.workeroutput["fairdraw"] = self._not_sent  # type: ignore[attr-defined]  # xdist's
@@ -250,11 +250,11 @@ class PytestRun:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:  # Any: a class of xdist, which may be absent
-        """A worker is done; one that ran no test has not said yet what it collected."""
+        """A worker is done. If it ran no test, it has not yet sent what it collected."""
         self._hear(getattr(node, "workeroutput", {}).get("fairdraw"))
 
     def _hear(self, sent: tuple[bool, Fields, list[str]] | None) -> None:
-        """What a worker collected; the first that speaks brings the header."""
+        """Take what a worker collected; the header comes from the first."""
         if sent is None:
             return
         has_checks, header, planned = sent
@@ -266,7 +266,7 @@ class PytestRun:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Remember which test runs: a `CheckUnderPytest` is called with the sampler alone."""
+        """Remember which test runs, because a `CheckUnderPytest` is called with the sampler only."""
         token = _current_item.set(item)
         found: dict[str, list[Fields]] = {_RECORD: [], _CONTROL: []}
         item.stash[_FOUND] = found
@@ -279,12 +279,12 @@ class PytestRun:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Hand what was found to the report; xdist sends attributes of reports home."""
+        """Attach results to the report. xdist sends attributes of reports to the controller."""
         report = yield
         found = item.stash.get(_FOUND, {})
         if call.when == "call" and any(found.values()):
             report.fairdraw = found  # type: ignore[attr-defined]  # reports take any attribute
-        if self._not_sent is not None:  # with the first report: an interrupted run hears nothing at its end
+        if self._not_sent is not None:  # with the first report: an interrupted run sends nothing at its end
             report.fairdraw_start, self._not_sent = self._not_sent, None  # type: ignore[attr-defined]  # as above
         return report
 
@@ -319,12 +319,12 @@ class PytestRun:
             self.trouble, session.exitstatus = str(error), pytest.ExitCode.USAGE_ERROR
 
     def _has_run(self) -> bool:
-        """Whether there is anything to say: a header, controls alone, or an interrupt before them in a run of ours."""
+        """Whether there is anything to report: a header, controls, or an interrupt before them in a run of ours."""
         ours = self._sampler_was_named or self._files.are_wanted
         return self.header is not None or bool(self.controls) or bool(self._ending.signal and ours)
 
     def _summarised(self, exit_status: int | pytest.ExitCode) -> Summary:
-        """The summary, which knows how pytest itself ended."""
+        """The summary, with how pytest itself ended."""
         outside = ""
         if exit_status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             name = pytest.ExitCode(exit_status).name if exit_status in set(pytest.ExitCode) else str(exit_status)
@@ -347,7 +347,7 @@ class PytestRun:
         return " ".join(words)
 
     def _end_with(self, session: pytest.Session, summary: Summary) -> None:
-        """Exit with the verdict's code, and say it in the JUnit file; errors of usage and of pytest stay its own."""
+        """Exit with the verdict's code, also in the JUnit file. Usage and internal errors keep pytest's code."""
         if session.exitstatus in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
             return
         if summary.exit_code != GREEN and (self.has_checks or summary.exit_code != NOTHING_RUN):
@@ -375,17 +375,17 @@ class PytestRun:
         if self.trouble:
             terminalreporter.line(self.trouble, red=True)
         if summary.exit_code == NOTHING_RUN and not self.has_checks:
-            return  # controls alone: no sampler was judged
+            return  # controls only: no sampler was tested
         terminalreporter.line(verdict, bold=True, **{summary.judgement.colour: True})
 
     def _header_lines(self) -> list[str]:
         return [] if self.header is None else self.header.lines()
 
-    def _worded_header(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
-        checks = {check.id: check for _, check in asked}
+    def _worded_header(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> Header:
+        checks = {check.id: check for _, check in pairs}
         contracts = {c: [k for k in checks.values() if k.contract == c] for c in CONTRACTS}
         about = {c: self._open(listed)[1] for c, listed in contracts.items() if listed}
-        samplers = self._samplers_of(asked)
+        samplers = self._samplers_of(pairs)
         option, (started, commit) = self.config.option, start_of_run()
         return Header(
             sampler=", ".join(samplers),
@@ -399,18 +399,18 @@ class PytestRun:
             commit=commit,
         )
 
-    def _samplers_of(self, asked: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:
-        """Every sampler that is judged in this run, by the words of the header."""
-        samplers = {sampler.name: sampler for item, _ in asked if (sampler := _params(item).get("sampler"))}
+    def _samplers_of(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:
+        """Every sampler of this run, by its name in the header."""
+        samplers = {sampler.name: sampler for item, _ in pairs if (sampler := _params(item).get("sampler"))}
         if self._sampler_was_named:
             return {**samplers, self._spec("rejection"): self.named}
-        unnamed = {check.contract for item, check in asked if "sampler" not in _params(item)}
+        unnamed = {check.contract for item, check in pairs if "sampler" not in _params(item)}
         for contract in sorted(unnamed):
             samplers[f"{self._spec(contract)} (the default; choose with --sampler)"] = self.sampler_for(contract)
         return samplers
 
     def _fairness(self, checks: Iterable[AnyCheck], samplers: Sequence[AnySampler]) -> str:
-        """What the run can see of each sampler; its name is said if there are several."""
+        """What the run can detect in each sampler, with its name if there are several."""
         option = self.config.option
         profile = PROFILES[option.fairdraw_profile]
         words = {}
@@ -421,7 +421,7 @@ class PytestRun:
 
 
 def _joined(words: dict[str, str], nothing: str) -> str:
-    """One text if all say the same, else each with its name."""
+    """One text if all are the same, else each with its name."""
     if len(set(words.values())) <= 1:
         return next(iter(words.values()), nothing)
     return "; ".join(f"{name}: {text}" for name, text in words.items())
@@ -443,7 +443,7 @@ def _params(item: pytest.Item) -> dict[str, Any]:  # Any: parameters of any test
 
 
 def _check_of(item: pytest.Item) -> AnyCheck | None:
-    """The check that a test puts to a sampler, if it does: other tests may be *about* a check."""
+    """The check that a test runs on a sampler, if it does. Other tests may be *about* a check."""
     for value in _params(item).values():
         if isinstance(value, CheckUnderPytest):
             return value.check
@@ -453,7 +453,7 @@ def _check_of(item: pytest.Item) -> AnyCheck | None:
 
 
 def _about(item: pytest.Item) -> AnyCheck | None:
-    """The check that a test is about: it puts it to a sampler, or to a mutant that it has to catch."""
+    """The check that a test is about: it runs it on a sampler, or on a mutant that the check has to catch."""
     check = _check_of(item)
     if check is not None:
         return check
@@ -469,7 +469,7 @@ def _about_contract(items: Iterable[pytest.Item], contract: str) -> list[AnyChec
 
 
 def _or_failed(action: Callable[[], T]) -> T:
-    """What `action` gives; what cannot start fails the test in one sentence."""
+    """The result of `action`. What cannot start fails the test with one sentence."""
     __tracebackhide__ = True
     try:
         return action()
@@ -478,7 +478,7 @@ def _or_failed(action: Callable[[], T]) -> T:
 
 
 def _keep(item: pytest.Item, prefix: str, fields: Fields) -> None:
-    """Remember what a test found: whole for us, its plain fields as properties for JUnit files."""
+    """Keep the results of a test: all fields for us, the plain ones as properties for JUnit files."""
     fields = json.loads(json.dumps(fields))  # enums of strings are no strings to xdist
     item.stash[_FOUND][prefix].append(fields)
     plain = {name: value for name, value in fields.items() if isinstance(value, str | int | float)}

@@ -1,11 +1,11 @@
-"""A run as files: JSON lines for machines, a page for people. The command line and the pytest plugin write the same.
+"""A run as files: JSON lines for machines, a page for people. Command line and pytest plugin write the same files.
 
     {"kind": "header", "format": "fairdraw-run", "format_version": 1, "sampler": ..., "suite_version": ...}
     {"kind": "check", "code": "REJ101", "status": "passed", ...}        one for each check
     {"kind": "control", "name": ..., "caught": true, ...}               one for each mutant
     {"kind": "summary", "exit_code": 0, "verdict": "GREEN: ..."}        the last line
 
-Lines are appended while the run goes on. A file without the summary is of a run that was killed: INCOMPLETE.
+Lines are appended during the run. A file without the summary is of a run that was killed: INCOMPLETE.
 
 `fairdraw schema` prints the JSON Schema of a line.
 """
@@ -56,7 +56,7 @@ def schema_text() -> str:
 
 
 def require_writable(option: str, path: Path | None) -> None:
-    """Refuse before a run what would lose its result after it. Nothing is left behind, and no file is changed.
+    """Refuse a file before the run if the result could not be written to it. Nothing is left behind or changed.
 
     Raises:
         CannotStart: If `path` can be neither written nor made.
@@ -65,7 +65,7 @@ def require_writable(option: str, path: Path | None) -> None:
         return
     try:
         if path.exists() and not path.is_dir():
-            path.open("ab").close()  # to append nothing: asking for permission is not enough for root
+            path.open("ab").close()  # append nothing: a look at the permissions is not enough for root
         else:
             tempfile.TemporaryFile(dir=next(p for p in (path, *path.absolute().parents) if p.exists())).close()
     except OSError as error:
@@ -81,7 +81,7 @@ class RunFiles:
     Args:
         lines: JSON lines.
         page: HTML.
-        option: What the names of the options begin with.
+        option: How the names of the options begin.
     """
 
     lines: Path | None = None
@@ -107,7 +107,7 @@ class RunFiles:
             require_extra(f"{self.option}html", "jinja2")
 
     def start(self, header: Header, num_checks: int) -> None:
-        """Write what is true of a run that has just begun: whatever kills it leaves files that say INCOMPLETE.
+        """Write files that say INCOMPLETE, so that a run that is killed leaves no older verdict.
 
         Raises:
             CannotStart: If that fails.
@@ -118,13 +118,13 @@ class RunFiles:
         self._write({self.page: page(header, begun)} if self.page else {})
 
     def add(self, record: CheckRecord) -> None:
-        """Append a finished check to the lines; `write` puts all of them in order."""
+        """Append a finished check to the lines. `write` sorts them at the end."""
         if self.lines is not None:
             with contextlib.suppress(OSError), self.lines.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"kind": "check", **record.to_json()}) + "\n")
 
     def write(self, header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> None:
-        """Write what was asked for, once the run is over.
+        """Write the files once the run is over.
 
         Raises:
             CannotStart: If that fails now; the disk may be full.

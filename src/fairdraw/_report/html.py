@@ -59,8 +59,8 @@ def shown_from(paths: Iterable[Path]) -> list[Shown]:
 
 _MEANINGS = {
     GREEN: "Every check that was run passed, known failures aside. The line on distribution tests says how small a "
-    "difference this run would have detected; the mutants show that the checks can fail here.",
-    NOT_JUDGED: "Nothing that ran failed, but a part of the sampler was not tested. The line above says which, and why.",
+    "difference this run would have detected.",
+    NOT_JUDGED: "No check failed, but a part of the sampler was not tested. The line above says which, and why.",
     NOTHING_RUN: "No check was run, so this page says nothing about the sampler.",
     INCOMPLETE: "The run did not come to its end, so the sampler is only partly tested.",
     INTERRUPTED: "The run was interrupted, so the sampler is only partly tested.",
@@ -124,16 +124,19 @@ def _totals(summary: Summary) -> list[dict[str, str]]:
     draws = sum(record.cases for record in summary.records if record.suite == "statistical")
     cases = sum(record.cases for record in summary.records if record.suite != "statistical")
     totals = [
-        ("good" if summary.count("passed") else "", summary.count("passed"), "checks passed"),
+        ("good", summary.count("passed"), "checks passed"),
         ("bad" if num_failed else "", num_failed, "failed"),
-        ("bad" if num_undecided else "", num_undecided, "undecided") if num_undecided else None,
-        ("", summary.count("xfailed"), "known failures") if summary.count("xfailed") else None,
         ("", summary.count("skipped"), "skipped"),
-        ("", f"{num_caught} / {len(tried)}", "mutants caught") if tried else None,
-        ("", f"{cases:,}", "test cases") if cases else None,
-        ("", f"{draws:,}", "draws judged") if draws else None,
     ]
-    return [dict(zip(("kind", "number", "what"), map(str, total), strict=True)) for total in totals if total]
+    if_any = [
+        ("bad", num_undecided, "undecided"),
+        ("", summary.count("xfailed"), "known failures"),
+        ("", tried and f"{num_caught} / {len(tried)}", "mutants caught"),
+        ("", cases and f"{cases:,}", "test cases"),
+        ("", draws and f"{draws:,}", "draws judged"),
+    ]
+    shown = [*totals, *(total for total in if_any if total[1])]
+    return [{"kind": kind, "number": str(number), "what": what} for kind, number, what in shown]
 
 
 def _by_suite(summary: Summary) -> list[dict[str, Any]]:  # Any: values of a template

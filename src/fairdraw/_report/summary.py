@@ -273,10 +273,11 @@ _UNSUPPORTED = re.compile(r"(.+?) (?:is|are) (?:unsupported|unsupported): ")
 
 def progress_line(record: CheckRecord) -> str:
     """One finished check as one line; of a failure also the effect."""
+    if record.is_broken and record.failure_report is not None:
+        return f"{record.status:12} {record.id}\n  {record.failure_report.effect}"
     used = f"{record.cases} {'draws' if record.suite == 'statistical' else 'cases'}, {record.seconds:.1f} s"
     detail = record.reason if record.status in ("skipped", "inconclusive", "incomplete") else used
-    effect = f"\n  {record.failure_report.effect}" if record.is_broken and record.failure_report is not None else ""
-    return f"{record.status:12} {record.id} ({detail}){effect}"
+    return f"{record.status:12} {record.id} ({detail})"
 
 
 def failure_text(record: CheckRecord) -> str:

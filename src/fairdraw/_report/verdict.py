@@ -243,7 +243,7 @@ def _green(records: Sequence[CheckRecord], ended: Scope) -> Verdict:
     exit_code = NOT_JUDGED if any(gap.is_missing for _, gap in gaps) else GREEN
     passed = _passed(records)
     if ended.narrowed and all(gap.why != ended.narrowed for _, gap in gaps):
-        passed += f", of those asked for: {ended.narrowed}"
+        passed += f", of those selected: {ended.narrowed}"
     return Verdict(exit_code, _green_text(gaps, len(groups), passed))
 
 

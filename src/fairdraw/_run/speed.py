@@ -1,10 +1,10 @@
-"""How long a run will take: the sampler is timed first, and what each check costs is known from a table.
+"""How long a run will take. The sampler is timed first; what each check costs is in a table.
 
     seconds = calls * per_call + rows * per_row + elements * per_element + the suite's own seconds
 
-`measure` times the sampler (the three numbers of `Speed`); `costs.json` says how many calls, rows and elements each
-check has at some numbers of examples or draws, and how long the suite itself takes. `tools/measure_costs.py` writes
-that table. `fit` shrinks a profile until the run fits into a time budget.
+`measure` times the sampler (the three numbers of `Speed`). `costs.json` says how many calls, rows and elements each
+check has for some numbers of examples or draws, and how long the suite itself takes. `tools/measure_costs.py` writes
+that table. `fit` scales a profile down until the run fits into a time budget.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ __all__ = [
 ]
 
 _BUDGET_SHARE = 0.9
-"""Of the time budget that is planned; the rest is for what the estimate does not know."""
+"""Of the time budget that is planned. The rest is for what the estimate does not know."""
 
 _LONG = 300.0
-"""Seconds from which on a run without a budget is told how to become shorter."""
+"""A run that takes more seconds than this, without a budget, gets a hint how to shorten it."""
 
 _MEASURING = 2.0
-"""Seconds for timing the sampler; a call that has begun is not interrupted."""
+"""Seconds for timing the sampler. A call that has begun is not interrupted."""
 
 
 # -- what a check costs -----------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ _MEASURING = 2.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What something costs.
+    """Calls, sizes and seconds.
 
     Args:
         calls: Of the sampler, or of a session that it opened.
@@ -100,7 +100,7 @@ class Costs:
     rows: dict[str, list[tuple[float, Cost]]] = field(default_factory=dict)
 
     def at(self, key: str, size: float) -> Cost | None:
-        """The cost at `size`, between and beyond measured sizes on a line; `None` if the table does not know `key`."""
+        """The cost at `size`, interpolated and extrapolated linearly; `None` if the table does not have `key`."""
         known = self.rows.get(key)
         if not known:
             return None
@@ -113,12 +113,12 @@ class Costs:
         (low, before), (high, after) = known[right - 1], known[right]
         part = (size - low) / (high - low)
         pairs = zip(before.numbers, after.numbers, strict=True)
-        if part > 1:  # nothing shrinks for larger sizes, though batches of other sizes may need fewer calls
+        if part > 1:  # costs do not fall with size, though batches of other sizes may need fewer calls
             return Cost(*(b + (part - 1) * max(0.0, b - a) for a, b in pairs))
         return Cost(*(a + part * (b - a) for a, b in pairs))
 
     def typical(self, contract_codes: Iterable[str], size: float) -> Cost:
-        """The middle cost of the known checks among those; for a check that the table does not know."""
+        """The median cost of the known checks among those; for a check that is not in the table."""
         known = [cost for code in contract_codes if (cost := self.at(code, size)) is not None]
         columns = list(zip(*(cost.numbers for cost in known), strict=True))
         return Cost(*map(median, columns)) if known else Cost()
@@ -139,15 +139,13 @@ def shipped_costs() -> Costs:
 
 
 def workload_key(check: AnyCheck) -> str:
-    """The key of what a statistical check draws from, which it shares with others; empty if it draws for itself."""
+    """The key of the workload that a statistical check draws from and shares with others; empty if it has its own."""
     workload = getattr(check, "workload", None)
     return "" if workload is None else f"workload {workload.name}"
 
 
 def size_of(check: AnyCheck, sampler: Any, profile: Profile) -> float:
-    """How large a check is under `profile`: examples, strata, or draws of its workload. Any: of the check's
-    contract.
-    """
+    """The size of a check under `profile`: examples, strata, or draws. Any: of the check's contract."""
     if isinstance(check, Check):
         return profile.examples_for(sampler.capabilities, check.weight)
     workload, strata = getattr(check, "workload", None), getattr(check, "num_strata", None)
@@ -203,7 +201,7 @@ class Call:
 
 
 class Meter:
-    """Notes every call of the sampler that it wraps."""
+    """Records every call of the sampler that it wraps."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.calls: list[Call] = []
@@ -236,7 +234,7 @@ def _size_of_logits(arguments: tuple[Any, ...]) -> tuple[int, int]:
 
 
 def calibrate(clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of some work like the suite's own: small tensors and arrays, and Python between them."""
+    """Seconds of some work like the suite's own: small tensors and arrays, with Python between them."""
     import numpy as np
     import torch
 
@@ -250,7 +248,7 @@ def calibrate(clock: Callable[[], float] = time.perf_counter) -> float:
 
     with one_torch_thread():
         work()  # loads what is loaded at first use
-        return median(work() for _ in range(20))  # other processes come and go
+        return median(work() for _ in range(20))  # the median: other processes disturb single measurements
 
 
 def measure(
@@ -258,7 +256,7 @@ def measure(
 ) -> Speed:
     """Time the sampler on a few cases of the run's own checks: small batches, many rows, and large vocabularies.
 
-    What the checks find is not looked at: a sampler that fails, or raises, is timed all the same.
+    Results of the checks are ignored: a sampler that fails or raises is timed all the same.
 
     Args:
         checks: Of the run.
@@ -290,7 +288,7 @@ def _timed(check: AnyCheck, sampler: Any, profile: Profile, seconds: float) -> l
             first[0] = time.perf_counter()
         return bool(meter.calls) and time.perf_counter() >= first[0] + seconds
 
-    with suppress(Exception, SystemExit):  # what it finds is the business of the run
+    with suppress(Exception, SystemExit):  # the run itself will report it
         check.run(meter.wrap(sampler), profile=profile, out_of_time=out_of_time)
     # The first calls load, compile and touch memory for the first time.
     return meter.calls[min(2, len(meter.calls) // 3) :]
@@ -342,7 +340,7 @@ def expected_seconds(
 ) -> dict[str, float]:
     """Code to the seconds that the check will take, in one process; 0 for a check that will be skipped.
 
-    What checks draw together is counted at the first of them.
+    Draws that checks share are counted at the first of them.
     """
     known, paid = costs or shipped_costs(), set()
     codes = [check.code for check in checks if isinstance(check, Check)]
@@ -358,7 +356,7 @@ def expected_seconds(
 
 
 def expected_controls(contract: str, sampler: Any, profile: Profile, speed: Speed, costs: Costs | None = None) -> float:
-    """Seconds of the mutation controls; they call mutants of the oracle, not the sampler."""
+    """Seconds of the mutation controls, which call mutants of the oracle, not the sampler."""
     cost = (costs or shipped_costs()).at(f"controls {contract}", profile.draws_for(sampler.capabilities))
     return 0.0 if cost is None else speed.seconds(cost)
 
@@ -389,7 +387,7 @@ class Estimate:
     """How long a run will take, in words.
 
     Args:
-        profile: Of the run, shrunk if there is a budget.
+        profile: Of the run, scaled down if there is a budget.
         seconds: Expected, of checks and mutation controls.
         budget: In seconds; `None` for none.
     """
@@ -402,19 +400,19 @@ class Estimate:
     def lines(self) -> list[str]:
         """For the header."""
         timed = f"{self.speed.num_calls} calls of the sampler were timed"
-        told = [f"expected duration: {worded_seconds(self.seconds)}; {timed}"]
+        lines = [f"expected duration: {worded_seconds(self.seconds)}; {timed}"]
         if self.profile.scale < 1:
-            told.append(
+            lines.append(
                 f"{worded_seconds(self.budget or 0.0)} left of the time budget: {100 * self.profile.scale:.2g} % of "
-                f"the examples and draws of {self.profile.name}; what this run can see is coarser accordingly"
+                f"the examples and draws of {self.profile.name}; so this run detects larger differences only"
             )
         elif self.budget is None and self.seconds > _LONG:
-            told.append(
+            lines.append(
                 "shorter: --time-budget SECONDS, a smaller --profile, or Capabilities(slow=True) in the adapter"
             )
         if self.budget is not None and self.seconds > self.budget:
-            told.append("the time budget is too short for all checks: properties come first, some will be undecided")
-        return told
+            lines.append("the time budget is too short for all checks: properties come first, some will be undecided")
+        return lines
 
 
 def worded_seconds(seconds: float) -> str:

@@ -228,7 +228,7 @@ def token_sampler(
         ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
     combined: dict[str, str] = {} if drafting else {Capability.DRAFT_DISTRIBUTION.value: "it returns tokens alone"}
-    capabilities = Capabilities.of(unsupported | dict(unsupported or {}), slow)
+    capabilities = Capabilities.of(combined | dict(unsupported or {}), slow)
     return FunctionTokenSampler(
         name or function.__name__, function, drafting, device, capabilities, filters or FilterPolicy()
     )
