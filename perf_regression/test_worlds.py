@@ -45,6 +45,6 @@ def test_sampling_kernels_cost_no_more_than_their_counts(sizes: WorldSizes, verd
 @pytest.mark.timing
 @pytest.mark.parametrize("world", WORLDS)
 def test_step_takes_its_part_of_upstream(benchmark: Any, world: str, verdicts: Note) -> None:
-    names = {"ours": contract_of(world), "reference": f"{contract_of(world)}_vllm"}
+    names = {"ours": contract_of(world), "reference": f"{contract_of(world)}/vllm"}
     timed = Timed("fairdraw.perf_regression._timed:world_pair", {"world": world, **names})
     verdicts([judge_ratio(benchmark, world, timed)])

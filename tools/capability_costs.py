@@ -1,4 +1,5 @@
-"""Write docs/capability-costs.md: the checks that are skipped if a sampler does not support one capability.
+"""Write docs/capability-costs.md (the checks that are skipped without one capability), and the table of capabilities in
+docs/own-sampler.md.
 
 python tools/capability_costs.py            # write
 python tools/capability_costs.py --check    # exit 1 if the page is stale, as CI asks
@@ -7,6 +8,7 @@ python tools/capability_costs.py --check    # exit 1 if the page is stale, as CI
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
 from fairdraw.protocols import Capability
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "capability-costs.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, MANUAL = DOCS / "capability-costs.md", DOCS / "own-sampler.md"
 
 WHY = {
     Capability.EXPLICIT_NOISE: "stratified noise is explicit; other checks test the same distributions by counting",
@@ -47,17 +50,26 @@ cost no check there.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Write docs/capability-costs.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; complain if the page is stale")
+    parser = argparse.ArgumentParser(
+        description="Write docs/capability-costs.md, and the table in docs/own-sampler.md."
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; complain if one of them is stale")
     options = parser.parse_args()
-    text = page()
+    texts = {PAGE: page(), MANUAL: with_table(MANUAL.read_text(encoding="utf-8"))}
+    stale = [path for path, text in texts.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if options.check:
-        is_stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text
-        print("stale. Run: python tools/capability_costs.py" if is_stale else "the page is up to date")
-        return int(is_stale)
-    PAGE.write_text(text, encoding="utf-8")
-    print(f"wrote docs/{PAGE.name}")
+        print(f"stale: {stale}. Run: python tools/capability_costs.py" if stale else "the pages are true")
+        return int(bool(stale))
+    for path in stale:
+        path.write_text(texts[path], encoding="utf-8")
+        print(f"wrote docs/{path.name}")
     return 0
+
+
+def with_table(manual: str) -> str:
+    """The manual with the rows of every capability, as `fairdraw explain` describes them."""
+    rows = "".join(f"{word.row()}\n" for word in glossary().values())
+    return re.sub(r"(^\| word \|.*\n\|[-|]+\|\n)(?:\|.*\n)+", lambda head: head[1] + rows, manual, flags=re.MULTILINE)
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""`fairdraw init` writes files that work at once, says what it could not know, and touches nothing that is there."""
+"""`fairdraw init` writes files that work at once, reports what it could not know, and touches no file that exists."""
 
 from __future__ import annotations
 
@@ -7,117 +7,211 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
-import fairdraw
 from fairdraw._cli.main import main
-from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.capability_words import glossary
+from fairdraw._run.loading import load_sampler
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import FunctionSampler
+    from fairdraw.protocols import AnySampler
 
-KERNEL = """
-from fairdraw import ExplicitNoise, SpecDecodeBatch
+KERNELS = """
+import torch
+from fairdraw import ExplicitNoise, RaceNoise, SamplingBatch, SpecDecodeBatch
+from fairdraw._oracles.logits_plan import LogitsPlanOracle
 from fairdraw._oracles.rejection import verify as oracle
+from fairdraw._oracles.sampling import sample as sampling_oracle
 
 def explicit(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
-             bonus_token_ids, temperature, uniforms, exponentials, eps=0):
+             bonus_token_ids, temperature, uniforms, exponentials, eps=0, *rest):
     batch = SpecDecodeBatch(draft_token_ids, num_draft_tokens, cu_num_draft_tokens, max_spec_len, draft_probs,
                             target_logits, bonus_token_ids, temperature)
     return oracle(batch, ExplicitNoise(uniforms, exponentials))
 
 verify = make = explicit
 
-def odd(draft_token_ids, workspace):
-    return draft_token_ids
-
-def chain(draft_ids, draft_lens, q, p, generator=None):
-    return draft_ids
-
-def seeded(draft_token_ids, target_probs, seed):
-    return draft_token_ids
-
-def bare(draft_token_ids, target_probs):
-    return draft_token_ids
-
-def inverse(draft_token_ids, draft_probs, target_probs, uniforms, synthetic_rates):
-    return draft_token_ids
-
 def careless(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, q, target_logits,
              bonus_token_ids, temperature, uniforms, exponentials):
     return explicit(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, None, target_logits,
                     bonus_token_ids, temperature, uniforms, exponentials)
 
+def draws(logits, temperature, exponentials):
+    return sampling_oracle(SamplingBatch(logits, temperature, None, None, None, None), RaceNoise(exponentials))
+
+def penalise(logits, prompt_token_ids, output_token_ids, presence_penalties, frequency_penalties,
+             repetition_penalties):
+    def counted(token_ids):
+        return torch.bincount(torch.tensor(token_ids, dtype=torch.int64), minlength=logits.shape[1])
+
+    counts = torch.stack([counted(output) for output in output_token_ids])
+    seen = (counts > 0) | (torch.stack([counted(prompt) for prompt in prompt_token_ids]) > 0)
+    factor = repetition_penalties[:, None]
+    logits = torch.where(seen, torch.where(logits > 0, logits / factor, logits * factor), logits)
+    return logits - frequency_penalties[:, None] * counts - presence_penalties[:, None] * (counts > 0)
+
+def think(output_token_ids, thinking_token_budget):
+    return []
+
+def process(batch, setup):
+    return LogitsPlanOracle().process(batch, setup)
+
+def odd(draft_token_ids, workspace): ...
+def chain(draft_ids, draft_lens, q, p, generator=None): ...
+def seeded(draft_token_ids, target_probs, seed): ...
+def bare(draft_token_ids, target_probs): ...
+def inverse(draft_token_ids, draft_probs, target_probs, uniforms, synthetic_rates): ...
+def own(draft_token_ids, draft_probs, target_probs, generators): ...
+def global_rng(logits, temperature, top_k): ...
+def renamed(logits, t, k): ...
+def mystery(a, b): ...
+def both(batch, noise): ...
 constant = 3
+"""
+
+NUMPY = """
+import numpy as np
+
+def draw(logits, temperature, exponentials):
+    greedy = temperature < 1e-5
+    scaled = logits / np.where(greedy, 1, temperature)[:, None]
+    scores = np.exp(scaled - scaled.max(1, keepdims=True)) / exponentials
+    return np.where(greedy, logits.argmax(1), scores.argmax(1))
 """
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with somebody's kernels, as the current one."""
-    (tmp_path / "kernels_of_init.py").write_text(KERNEL)
+    (tmp_path / "kernels_of_init.py").write_text(KERNELS)
+    (tmp_path / "numpy_of_init.py").write_text(NUMPY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
-def init(function: str) -> Result:
-    return CliRunner().invoke(main, ["init", f"kernels_of_init:{function}"])
+def init(function: str, *options: str, module: str = "kernels_of_init") -> Result:
+    return CliRunner().invoke(main, ["init", f"{module}:{function}", *options])
 
 
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("function", ["explicit", "verify", "make"])
-def test_written_adapter_is_judged_at_once(function: str) -> None:
-    """Also if the function is called as one of the adapter is."""
-    assert init(function).exit_code == 0
-    words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", "-k", "REJ101", "-k", "REJ401"]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
-    assert "2 run: 2 passed" in result.output
+def adapted(function: str) -> AnySampler:
+    """What the written adapter makes."""
+    return load_sampler(f"fairdraw_{function}:make")
 
 
-def test_every_file_is_named(here: Path) -> None:
-    result = init("explicit")
-    for name in ("fairdraw_explicit.py", "test_fairdraw_explicit.py", ".github/workflows/fairdraw.yml"):
-        assert f"written: {name}" in result.output
-        assert (here / name).is_file()
-    assert "then: fairdraw check fairdraw_explicit:make" in result.output
-
-
-def test_parameter_without_a_known_value_is_left_to_a_person(here: Path) -> None:
-    result = init("odd")
-    assert "fill in, in fairdraw_odd.py: workspace" in result.output
-    text = (here / "fairdraw_odd.py").read_text()
-    assert "workspace=...,  # fill in\n" in text
-    compile(text, "fairdraw_odd.py", "exec")
-
-
-def told(result: Result, what: str) -> str:
+def printed(result: Result, what: str) -> str:
     """The line of what init printed that begins so."""
     (line,) = (line for line in result.output.splitlines() if line.startswith(what))
     return line
 
 
-def adapted(function: str) -> FunctionSampler:
-    """What the written adapter makes."""
-    return load_sampler(f"fairdraw_{function}:make")  # type: ignore[return-value]  # the template wraps a function
+# Files that work at once
+
+AT_ONCE = {
+    "rejection": ("explicit", ("REJ101", "REJ401")),
+    "called as the adapter's function": ("verify", ("REJ101",)),
+    "called as the adapter's factory": ("make", ("REJ101",)),
+    "sampling": ("draws", ("SAM101", "SAM121")),
+    "penalties": ("penalise", ("PEN101",)),
+    "logits plan": ("process", ("PLAN101", "PLAN130")),
+    "NumPy": ("draw", ("SAM102", "SAM121")),
+}
 
 
-def test_name_that_is_missing_closes_nothing_while_another_may_stand_for_it(here: Path) -> None:
-    """The draft distribution is called `q` there, and a generator may hold the noise."""
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("function", "codes"), AT_ONCE.values(), ids=AT_ONCE)
+def test_written_adapter_runs_at_once(function: str, codes: tuple[str, ...]) -> None:
+    assert init(function, module="numpy_of_init" if function == "draw" else "kernels_of_init").exit_code == 0
+    words = ["check", f"fairdraw_{function}:make", "--profile", "smoke", *(w for code in codes for w in ("-k", code))]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.output
+    assert f"{len(codes)} run: {len(codes)} passed" in result.output
+
+
+@pytest.mark.usefixtures("here")
+def test_thinking_adapter_that_forces_nothing_is_caught() -> None:
+    assert init("think").exit_code == 0
+    result = CliRunner().invoke(main, ["check", "fairdraw_think:make", "--profile", "smoke", "-k", "THK101"])
+    assert result.exit_code == 1, result.output
+
+
+def test_sampler_that_ignores_draft_probabilities_of_another_name_is_caught(here: Path) -> None:
+    assert init("careless").exit_code == 0
+    path = here / "fairdraw_careless.py"
+    path.write_text(path.read_text().replace("q=...,  # fill in", "q=batch.draft_probs,"))
+    result = CliRunner().invoke(main, ["check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ403"])
+    assert result.exit_code == 1
+    assert "RED: checks failed: 1" in result.output
+
+
+def test_file_that_exists_is_kept_and_the_others_are_written(here: Path) -> None:
+    (here / "fairdraw_odd.py").write_text("mine")
+    result = init("odd")
+    assert result.exit_code == 0
+    assert "kept, it exists: fairdraw_odd.py" in result.output
+    assert (here / "fairdraw_odd.py").read_text() == "mine"
+    for name in ("test_fairdraw_odd.py", ".github/workflows/fairdraw.yml"):
+        assert f"written: {name}" in result.output
+        assert (here / name).is_file()
+
+
+# The contract
+
+DETECTED = {
+    "explicit": "rejection",
+    "chain": "rejection",
+    "global_rng": "sampling",
+    "penalise": "penalties",
+    "think": "thinking_budget",
+    "process": "logits_plan",
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("function", "contract"), DETECTED.items())
+def test_contract_is_detected_by_parameter_names(function: str, contract: str) -> None:
+    assert printed(init(function), "contract: ").startswith(f"contract: {contract}, by the parameters ")
+    assert getattr(adapted(function), "contract", None) == contract
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("function", ["mystery", "both"])
+def test_contract_that_nothing_shows_must_be_named(function: str) -> None:
+    refused = init(function)
+    assert refused.exit_code == 2
+    assert re.search(r"but they must show one contract, .* rejection and sampling.*Add --contract NAME", refused.output)
+    assert printed(init(function, "--contract", "sampling"), "contract: ") == "contract: sampling"
+
+
+# What names do not decide
+
+
+@pytest.mark.usefixtures("here")
+def test_parameters_without_a_value_are_reported() -> None:
+    result = init("odd")
+    assert "fill in, in fairdraw_odd.py: workspace" in result.output
+    text = Path("fairdraw_odd.py").read_text()
+    assert "workspace=...,  # fill in\n" in text
+    compile(text, "fairdraw_odd.py", "exec")
+    assert printed(init("explicit"), "not passed").endswith(": eps, rest")
+
+
+def test_missing_name_declares_nothing_while_another_may_stand_for_it(here: Path) -> None:
+    """The draft probabilities are called `q` there, and a generator may hold the noise."""
     result = init("chain")
     assert set(adapted("chain").capabilities.unsupported) == {"upstream-stream", "synthetic-rates"}
-    assert told(result, "fill in").endswith(": draft_ids, draft_lens, q, p")
-    assert re.search(
-        r": explicit-noise \(\d+ checks\), dense-drafts \(\d+ checks\)$", told(result, "left open, answer")
-    )
+    assert printed(result, "fill in").endswith(": draft_ids, draft_lens, q, p")
+    left = re.findall(r"([\w-]+) \(\d+ checks\)", printed(result, "left open, answer"))
+    assert left == ["explicit-noise", "request-seeds", "dense-drafts"]
     text = (here / "fairdraw_chain.py").read_text()
-    assert "# Does any of draft_ids, draft_lens, q, p, generator take batch.draft_probs?" in text
+    assert "# Does any of draft_ids, draft_lens, q, p take batch.draft_probs?" in text
     assert '# "dense-drafts": "our drafts are one-hot",' in text
 
 
-def test_other_right_ways_are_comments_that_can_be_taken_away(here: Path) -> None:
-    assert "other right ways to verify, to round and to break ties" in init("explicit").output
+def test_other_correct_ways_are_comments_that_can_be_taken_away(here: Path) -> None:
+    assert "other correct ways: take the # away in fairdraw_explicit.py" in init("explicit").output
     path = here / "fairdraw_explicit.py"
     before = adapted("explicit").capabilities.unsupported
     choices = {"token-verification", "reference-race", "reference-rounding", "lowest-id-ties"}
@@ -130,55 +224,73 @@ def test_other_right_ways_are_comments_that_can_be_taken_away(here: Path) -> Non
     assert set(found["make"]().capabilities.unsupported) == {*before, *choices}
 
 
-def test_sampler_that_ignores_a_draft_distribution_of_another_name_is_caught(here: Path) -> None:
-    assert init("careless").exit_code == 0
-    path = here / "fairdraw_careless.py"
-    path.write_text(path.read_text().replace("q=...,  # fill in", "q=batch.draft_probs,"))
-    result = CliRunner().invoke(main, ["check", "fairdraw_careless:make", "--profile", "smoke", "-k", "REJ403"])
-    assert result.exit_code == 1
-    assert "RED: checks failed: 1" in result.output
+HANDED, NO_FILTERS = {"seeded-noise", "request-seeds"}, {"top-p", "min-p"}
 
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize(
     ("function", "unsupported", "left"),
     [
-        ("seeded", {"explicit-noise", "synthetic-rates"}, "dense-drafts"),
-        ("bare", {"explicit-noise", "synthetic-rates"}, "dense-drafts"),
-        ("inverse", {"seeded-noise", "request-seeds"}, ""),
+        ("seeded", {"explicit-noise", "synthetic-rates", "request-seeds"}, "dense-drafts"),
+        ("bare", {"explicit-noise", "synthetic-rates", "request-seeds"}, "dense-drafts"),
+        ("own", {"explicit-noise", "synthetic-rates"}, ""),
+        ("inverse", HANDED, ""),
+        ("global_rng", {"explicit-noise", "request-seeds", "counter-noise", "draft-distribution", *NO_FILTERS}, ""),
+        ("renamed", {"draft-distribution"}, "request-seeds"),
     ],
 )
-def test_whatever_is_closed_is_told_with_its_cost(function: str, unsupported: set[str], left: str) -> None:
+def test_unsupported_capabilities_are_reported_with_their_cost(function: str, unsupported: set[str], left: str) -> None:
     result = init(function)
-    assert set(adapted(function).capabilities.unsupported) == {"upstream-stream", *unsupported}
-    named = re.findall(r"([\w-]+) \((\d+) checks\)", told(result, "declared unsupported for you, check it"))
-    assert {word: int(number) for word, number in named} == {
-        str(word): sum(word in check.needs for check in all_checks(contract="rejection"))
-        for word in adapted(function).capabilities.unsupported
+    sampler = adapted(function)
+    assert set(sampler.capabilities.unsupported) == {"upstream-stream", *unsupported}
+    named = re.findall(r"([\w-]+) \((\d+) checks\)", printed(result, "declared unsupported, check it in"))
+    skipped = {
+        str(word): glossary()[word].skipped for word in sampler.capabilities.unsupported if word != "draft-distribution"
     }
+    contract = str(getattr(sampler, "contract", ""))
+    assert {word: int(number) for word, number in named} == {w: len(by[contract]) for w, by in skipped.items()}
     assert ("left open, answer" in result.output) == bool(left)
     assert left in result.output
 
 
-def test_workflow_installs_torch_before_fairdraw_and_both_before_it_judges(here: Path) -> None:
-    init("odd")
-    text = (here / ".github" / "workflows" / "fairdraw.yml").read_text()
-    steps = re.findall(r"^ +(?:- )?run: (.+)$", text, flags=re.MULTILINE)
-    wheel = f"pip install ./fairdraw-{fairdraw.__version__}-py3-none-any.whl"
-    assert steps[:3] == ["pip install torch", wheel, "pip install ."]
-    assert all(step.startswith("fairdraw check fairdraw_odd:make --profile ci") for step in steps[3:])
-    assert f"- run: {wheel} " in (Path(__file__).parents[2] / "docs" / "ci.md").read_text()
+# The workflow
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("function", ["explicit", "penalise"])
+def test_workflow_is_valid_and_complete(function: str) -> None:
+    init(function)
+    text = Path(".github/workflows/fairdraw.yml").read_text()
+    found = yaml.safe_load(text)
+    assert set(found[True]) == {"pull_request", "push", "schedule"}  # YAML reads `on` as true
+    job = found["jobs"]["sampler"]
+    assert "timeout-minutes" in job
+    runs = [step["run"] for step in job["steps"] if "run" in step]
+    assert [run.split()[:2] for run in runs] == [["pip", "install"]] * 3 + [["fairdraw", "check"]] * 3
+    for run, (event, profile) in zip(runs[3:], PROFILES.items(), strict=True):
+        (step,) = (step for step in job["steps"] if step.get("run") == run)
+        assert step["if"] == f"github.event_name == '{event}'"
+        assert run.startswith(f"fairdraw check fairdraw_{function}:make --profile {profile} ")
+    draws = CONTRACTS[str(getattr(adapted(function), "contract", ""))].has_distributions
+    assert ("--seed fresh --ledger ledger.json" in runs[-1]) == draws
+    assert any(step.get("uses") == "actions/cache@v4" for step in job["steps"]) == draws
+    assert job["steps"][1]["with"]["cache"] == "pip"
+    assert {"report.html", "run.jsonl", ".fairdraw/crashes"} <= set(job["steps"][-1]["with"]["path"].split())
     assert text.count("# PLACEHOLDER: ") == 2
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_existing_file_is_not_overwritten(here: Path) -> None:
-    (here / "fairdraw_odd.py").write_text("mine")
-    result = init("odd")
-    assert result.exit_code == 2
-    assert "fairdraw_odd.py exists and is not overwritten" in result.output
-    assert (here / "fairdraw_odd.py").read_text() == "mine"
-    assert not (here / "test_fairdraw_odd.py").exists()
+PROFILES = {"pull_request": "smoke", "push": "ci", "schedule": "nightly"}
+
+
+@pytest.mark.usefixtures("here")
+def test_commented_gpu_job_is_valid_without_its_comment_signs() -> None:
+    init("explicit")
+    text = Path(".github/workflows/fairdraw.yml").read_text()
+    head, _, gpu = text.partition("Take the # away:\n")
+    jobs = yaml.safe_load(f"{head}\n{re.sub('^  # ', '  ', gpu, flags=re.MULTILINE)}")["jobs"]
+    assert set(jobs) == {"sampler", "gpu"}
+    assert any("fairdraw check fairdraw_explicit:make --profile ci" in str(step) for step in jobs["gpu"]["steps"])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ SMALL = WorldSizes(4, 1_000, 20)
 
 
 def contender(name: str) -> Any:  # Any: of some contract
-    return load("fairdraw._adapters:load")(f"rejection/{name.replace('_', '-')}", "cpu")
+    return load("fairdraw._adapters:load")(name, "cpu")
 
 
 def broken(world: str, subject: Any) -> set[str]:  # Any: of the world's contract
@@ -84,6 +84,6 @@ def test_ours_and_upstream_agree_in_every_world(world: str, monkeypatch: pytest.
     monkeypatch.setitem(WORLDS, world, (WORLDS[world][0], SMALL))
     contract = world.partition(".")[0]
     threads = torch.get_num_threads()
-    rounds = world_pair(world, contract, f"{contract}_vllm")
+    rounds = world_pair(world, contract, f"{contract}/vllm")
     torch.set_num_threads(threads)
     assert rounds.run(2)[-1].seconds.keys() == {"ours", "reference"}

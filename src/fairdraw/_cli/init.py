@@ -1,4 +1,7 @@
-"""`fairdraw init mypkg.kernels:verify`: the adapter, the test and the CI workflow that anybody would write anyway."""
+"""`fairdraw init mypkg.kernels:verify`: the adapter, the test and the CI workflow that anybody would write anyway.
+
+What is known of each contract is data in `templates/`: parameter names, capabilities, and the files to be written.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,15 @@ import inspect
 import os
 import sys
 import textwrap
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import tomllib
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import TYPE_CHECKING, Any
 
 from fairdraw import __version__
+from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import CannotStart, last_line
 
@@ -21,111 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Skeleton", "write_skeleton"]
 
-_BATCH_FIELDS = (
-    "draft_token_ids",
-    "num_draft_tokens",
-    "max_spec_len",
-    "cu_num_draft_tokens",
-    "draft_probs",
-    "target_logits",
-    "bonus_token_ids",
-    "temperature",
-    "synthetic_rates",
-)
-
-_ARGUMENTS = {
-    **{name: f"batch.{name}" for name in _BATCH_FIELDS},
-    "target_probs": "batch.target_probs()",
-    "batch_size": "batch.batch_size",
-    "vocab_size": "batch.vocab_size",
-    "uniforms": "noise.uniforms",
-    "exponentials": "noise.exponentials",
-    "seed": "noise.seed",
-}
-"""Parameter name to what the suite hands over; other names are left for a person."""
-
-_EXPLICIT = {"uniforms", "exponentials"}
-
-_OFFERED = {"explicit-noise": "we draw our own noise", "dense-drafts": "our drafts are one-hot"}
-"""The reason that stands beside a question, should the answer be to decline."""
-
-_CHOICES = {
-    "token-verification": "we accept by another lossless scheme, for instance exact match or block verification",
-    "reference-race": "we recover in another way, for instance from a cumulative sum",
-    "reference-rounding": "we compute with log-probabilities, in float64, or by a Gumbel-max",
-    "lowest-id-ties": "of equal logits, or equal scores of a race, another than the lowest id may come",
-}
-"""Where there are several right ways, and a signature does not say which one a sampler takes: word to reason."""
-
-_COMMENT = "        # "
-
-_ADAPTER = '''"""{spec} as fairdraw meets it. Judge it with: fairdraw check {module}:make"""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-import fairdraw
-import {package}
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fairdraw import Noise, RejectionSampler, SpecDecodeBatch
+_NUMPY = '''
+import numpy as np
+import torch
 
 
-def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Accepted drafts, then one recovered or bonus token, then -1. The batch must not be modified."""
-    return {package}.{function}(
-{arguments}    )
+def numpy(value: object) -> object:
+    """A tensor as an array, in float32 instead of bfloat16, which NumPy lacks; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
-
-def make() -> RejectionSampler:
-    # What your sampler does not promise, each with the reason; a unsupported capability is a visible, counted skip.
-    # What a word means, and what declining it costs: fairdraw explain WORD
-    unsupported = {{
-{unsupported}{questions}        # Several ways are right here. Take the # away where the sentence is true of your sampler:
-{choices}    }}
-    return fairdraw.rejection_sampler(verify, name="{function}", device="cpu", unsupported=unsupported)
 '''
-
-_TEST = '''"""Every promise of the rejection contract, asked of our sampler; one test per check."""
-
-import fairdraw
-from {module} import make
-
-
-@fairdraw.parametrize_with_checks([make()])
-def test_sampler(sampler, check):
-    check(sampler)
-'''
-
-_WORKFLOW = """# Properties and distributions with a fixed seed on every push, with fresh seeds at night. No GPU is needed.
-name: fairdraw
-on:
-  push:
-  schedule:
-    - cron: "0 3 * * *"
-jobs:
-  sampler:
-    runs-on: ubuntu-latest
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/setup-python@v5
-        with:
-          python-version: "3.12"
-      # torch first, so that you choose its build; one for CPUs is enough (PyTorch's installation page has the line).
-      - run: pip install torch
-      # PLACEHOLDER: fairdraw is on no package index yet. Commit its wheel (python -m build in a clone makes it), or
-      # write git+https://YOUR.HOST/fairdraw@COMMIT here.
-      - run: pip install ./fairdraw-{version}-py3-none-any.whl
-      # PLACEHOLDER: your own package, so that {package} can be imported.
-      - run: pip install .
-      - if: github.event_name == 'push'
-        run: fairdraw check {module}:make --profile ci
-      - if: github.event_name == 'schedule'
-        run: fairdraw check {module}:make --profile ci --seed fresh
-"""
 
 
 @dataclass(frozen=True)
@@ -133,72 +48,114 @@ class Skeleton:
     """What was written, and what is left to do.
 
     Args:
-        unknown: Parameters of the callable that must be given and that the suite has no value for.
-        unsupported: Capabilities that the adapter does not support.
+        written, kept: Files; those that are kept existed before and were not touched.
+        known: Parameters by which the contract was detected; empty if it was named.
+        unknown: Parameters of the callable that must be passed and that the suite has no value for.
+        dropped: Parameters with a default that the suite has no value for: they are not passed.
+        unsupported: Capabilities that the adapter declares unsupported.
         undecided: Capabilities that the names of the parameters do not decide: open, with a question in the adapter.
     """
 
-    files: tuple[Path, ...]
+    contract: str
+    module: str
+    written: tuple[Path, ...]
+    kept: tuple[Path, ...]
+    known: tuple[str, ...]
     unknown: tuple[str, ...]
+    dropped: tuple[str, ...]
     unsupported: tuple[str, ...]
     undecided: tuple[str, ...]
-    module: str
 
     def lines(self) -> list[str]:
-        """What a person is told."""
+        """What is printed."""
+        adapter = f"{self.module}.py"
+        found = f", by the parameters {', '.join(self.known)}; --contract names another" if self.known else ""
+        choices = _table()[self.contract].choices
         todo = {
-            "fill in, in": self.unknown,
-            "declared unsupported for you, check it in": _with_costs(self.unsupported),
-            "left open, answer in": _with_costs(self.undecided),
+            f"fill in, in {adapter}": self.unknown,
+            "not passed, so that the default is used": self.dropped,
+            f"declared unsupported, check it in {adapter}": self._with_costs(self.unsupported),
+            f"left open, answer in {adapter}": self._with_costs(self.undecided),
         }
         return [
-            *(f"written: {path}" for path in self.files),
-            *(f"{what} {self.files[0]}: {', '.join(names)}" for what, names in todo.items() if names),
-            f"other right ways to verify, to round and to break ties: take the # away in {self.files[0]}",
+            f"contract: {self.contract}{found}",
+            *(f"written: {path}" for path in self.written),
+            *(f"kept, it exists: {path}" for path in self.kept),
+            *(f"{what}: {', '.join(names)}" for what, names in todo.items() if names),
+            *([f"other correct ways: take the # away in {adapter}"] if choices else []),
             "what a word means, and which checks are skipped without it: fairdraw explain WORD",
             f"then: fairdraw check {self.module}:make --profile smoke",
         ]
 
+    def _with_costs(self, words: Iterable[str]) -> list[str]:
+        """Each with the number of checks that are skipped without it."""
+        return [f"{word} ({len(glossary()[word].skipped.get(self.contract, ()))} checks)" for word in words]
 
-def write_skeleton(spec: str, folder: Path) -> Skeleton:
-    """Write adapter, test and workflow for `pkg.module:callable` into `folder`; no existing file is touched.
+
+@dataclass(frozen=True)
+class _Wiring:
+    """One contract of `templates/contracts.toml`, whose head describes the fields."""
+
+    hints: list[str]
+    arguments: dict[str, str]
+    unsupported: dict[str, str] = field(default_factory=dict)
+    needs: dict[str, dict[str, Any]] = field(default_factory=dict)  # Any: names, a reason, and switches
+    choices: dict[str, str] = field(default_factory=dict)
+
+    def covers(self, wanted: str, names: Collection[str]) -> bool:
+        """Whether `wanted`, or the batch, noise or setup that holds it, is among the parameters `names`."""
+        root = self.arguments[wanted].partition(".")[0]
+        return wanted in names or (root in names and root in self.arguments)
+
+
+@cache
+def _table() -> Mapping[str, _Wiring]:
+    return {name: _Wiring(**row) for name, row in tomllib.loads(_text("contracts.toml")).items()}
+
+
+def _text(name: str) -> str:
+    return files("fairdraw").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+class _Template(Template):
+    delimiter = "%"  # `$` is GitHub's, `@` Python's
+
+
+def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> Skeleton:
+    """Write those of adapter, test and workflow that do not exist in `folder` for `pkg.module:callable`.
+
+    Args:
+        contract: The contract of the callable; detected by the names of its parameters if `None`.
 
     Raises:
-        CannotStart: If the callable cannot be had, or a file exists.
+        CannotStart: If the callable cannot be had, its contract cannot be detected, or a file cannot be written.
     """
     package, _, function = spec.partition(":")
-    signature = _signature(spec, _imported(spec, package, function))
-    needed = [name for name, one in signature.items() if _is_passed(one)]
-    unsupported, questions = _unsupported(signature)
-    words = {"spec": spec, "package": package, "function": function, "module": f"fairdraw_{function}"}
-    words |= {"arguments": _arguments(needed), "unsupported": _closed(unsupported), "questions": _questions(questions)}
-    words["choices"] = "".join(f'{_COMMENT}"{word}": "{reason}",\n' for word, reason in _CHOICES.items())
+    found = _imported(spec, package, function)
+    signature = _signature(spec, found)
+    name, known = (contract, ()) if contract else _detected(spec, signature)
+    wiring, module = _table()[name], f"fairdraw_{function}"
+    needed = [one for one, parameter in signature.items() if _is_passed(parameter, wiring)]
+    unsupported, questions = _declared(wiring, needed)
+    words = {"spec": spec, "package": package, "function": function, "module": module, "contract": name}
+    words |= {"version": __version__, "ledger": "", "option": ""}
+    if CONTRACTS[name].has_distributions:
+        words |= {"ledger": _text("ledger.txt"), "option": " --ledger ledger.json"}
+    words["imports"] = f"import {package}\n{_NUMPY if _is_numpy(found) else ''}"
+    words["call"] = _call(f"{package}.{function}", needed, wiring, as_arrays=_is_numpy(found))
+    words["unsupported"] = _declarations(unsupported, questions, wiring.choices)
     texts = {
-        folder / f"{words['module']}.py": _ADAPTER,
-        folder / f"test_{words['module']}.py": _TEST,
-        folder / ".github" / "workflows" / "fairdraw.yml": _WORKFLOW,
+        folder / f"{module}.py": f"{name}.txt",
+        folder / f"test_{module}.py": "test.txt",
+        folder / ".github" / "workflows" / "fairdraw.yml": "workflow.txt",
     }
-    present = [str(path) for path in texts if path.exists()]
-    if present:
-        raise CannotStart(f"{', '.join(present)} exists and is not overwritten. Remove it, or name another --folder.")
-    for path, text in texts.items():
-        _write(path, text.format(**words, version=__version__))
-    unknown = tuple(name for name in needed if name not in _ARGUMENTS)
-    return Skeleton(tuple(texts), unknown, tuple(unsupported), tuple(questions), words["module"])
-
-
-def _signature(spec: str, found: Callable[..., object]) -> Mapping[str, Parameter]:
-    try:
-        return inspect.signature(found).parameters
-    except (TypeError, ValueError) as error:
-        raise CannotStart(f"{spec} has no readable signature: {last_line(error)}. Name a Python function.") from error
-
-
-def _is_passed(parameter: Parameter) -> bool:
-    """It has no default, or the suite has a value for it."""
-    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-        return False
-    return parameter.default is parameter.empty or parameter.name in _ARGUMENTS
+    kept = tuple(path for path in texts if path.exists())
+    written = tuple(path for path in texts if path not in kept)
+    for path in written:
+        _write(path, _Template(_text(texts[path])).safe_substitute(words))
+    unknown = tuple(one for one in needed if one not in wiring.arguments)
+    dropped = tuple(one for one in signature if one not in needed)
+    return Skeleton(name, module, written, kept, known, unknown, dropped, tuple(unsupported), tuple(questions))
 
 
 def _imported(spec: str, package: str, function: str) -> Callable[..., object]:
@@ -215,57 +172,97 @@ def _imported(spec: str, package: str, function: str) -> Callable[..., object]:
     return found  # type: ignore[no-any-return]  # callable(found) has just been seen
 
 
-def _arguments(names: Iterable[str]) -> str:
-    """One line per parameter; what the suite cannot know is `...`, which a person fills in."""
-    lines = {name: f"{name}={_ARGUMENTS.get(name, '...')}," for name in names}
-    return "".join(f"        {line}{'' if name in _ARGUMENTS else '  # fill in'}\n" for name, line in lines.items())
+def _signature(spec: str, found: Callable[..., object]) -> Mapping[str, Parameter]:
+    try:
+        return inspect.signature(found).parameters
+    except (TypeError, ValueError) as error:
+        raise CannotStart(f"{spec} has no readable signature: {last_line(error)}. Name a Python function.") from error
 
 
-def _unsupported(names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What the names of the parameters decide, word to reason; and what they leave open, word to question.
+def _detected(spec: str, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
+    """The contract that most parameters speak for, and these parameters.
 
-    A name that is missing decides nothing, as long as another parameter may stand for it under a name of its own: a
-    capability that is unsupported by mistake makes a wrong sampler green.
+    Raises:
+        CannotStart: If none does, or several contracts are equally near.
     """
-    known = _ARGUMENTS.keys() & set(names)
-    others = [name for name in names if name not in known]
-    unsupported, questions = {"upstream-stream": "we do not draw in vLLM's order"}, {}
-    if "synthetic_rates" not in known:
-        unsupported["synthetic-rates"] = "we have no such mode"
-    if known & _EXPLICIT:
-        unsupported |= dict.fromkeys(("seeded-noise", "request-seeds"), "we are handed our noise")
-    elif others and "seed" not in known:
-        questions["explicit-noise"] = _question(others, "noise.uniforms or noise.exponentials")
-    else:
-        unsupported["explicit-noise"] = _OFFERED["explicit-noise"]
-    if "draft_probs" not in known:
-        questions["dense-drafts"] = _question(others, "batch.draft_probs")
+    known = {one: [name for name in names if name in wiring.arguments] for one, wiring in _table().items()}
+    hinted = {
+        one: [name for name in names if any(hint in name for hint in wiring.hints)] for one, wiring in _table().items()
+    }
+    scores = {one: (len(known[one]), len(hinted[one])) for one in known}
+    nearest = [one for one, score in scores.items() if score == max(scores.values())]
+    if len(nearest) > 1:
+        raise CannotStart(
+            f"{spec}: parameters=({', '.join(names)}), but they must show one contract, and they are equally near to "
+            f"{' and '.join(nearest)}. Add --contract NAME."
+        )
+    return nearest[0], tuple(known[nearest[0]] or hinted[nearest[0]])
+
+
+def _is_passed(parameter: Parameter, wiring: _Wiring) -> bool:
+    """It has no default, or the suite has a value for it."""
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return False
+    return parameter.default is parameter.empty or parameter.name in wiring.arguments
+
+
+def _is_numpy(found: Callable[..., object]) -> bool:
+    """Whether the function's module uses NumPy and not torch: then it is handed arrays."""
+    modules = {getattr(value, "__name__", "") for value in getattr(found, "__globals__", {}).values()}
+    return "numpy" in modules and "torch" not in modules
+
+
+def _call(path: str, names: Iterable[str], wiring: _Wiring, *, as_arrays: bool) -> str:
+    """The call, one line per parameter; what the suite cannot know is `...`, which a person fills in."""
+    text = ""
+    for name in names:
+        value = wiring.arguments.get(name)
+        given = f"numpy({value})" if as_arrays and value else value
+        text += f"        {name}={given},\n" if value else f"        {name}=...,  # fill in\n"
+    text = f"{path}(\n{text}    )"
+    return f"torch.as_tensor({text})" if as_arrays else text
+
+
+def _declared(wiring: _Wiring, names: list[str]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """What the names of the parameters decide, word to reason; and what they leave open, word to reason and question.
+
+    A name that is missing decides nothing as long as another parameter may stand for it under a name of its own: a
+    capability that is unsupported by mistake lets a wrong sampler pass.
+    """
+    others = [name for name in names if name not in wiring.arguments]
+    unsupported, questions = dict(wiring.unsupported), {}
+    if any(name in names for name in ("uniforms", "exponentials")):
+        handed = [word for word in ("request-seeds", "counter-noise") if word in wiring.needs]
+        unsupported |= dict.fromkeys(("seeded-noise", *handed), "we are handed our noise")
+    for word, need in wiring.needs.items():
+        if word in unsupported or any(wiring.covers(name, names) for name in need["names"]):
+            continue
+        if need.get("certain") or ("seed" in names and word == "explicit-noise") or not (others or need.get("ask")):
+            unsupported[word] = need["reason"]
+        else:
+            questions[word] = (need["reason"], _question(others, [wiring.arguments[name] for name in need["names"]]))
     return unsupported, questions
 
 
-def _question(names: list[str], value: str) -> str:
-    if names:
-        return f"Does any of {', '.join(names)} take {value}? If none does, declare it unsupported:"
-    return f"No parameter is called after {value}. If none takes it, declare it unsupported:"
+def _question(others: list[str], values: list[str]) -> str:
+    value = " or ".join(values)
+    if others:
+        return f"Does any of {', '.join(others)} take {value}? If none does, it is unsupported:"
+    return f"No parameter is called after {value}. If none takes it, it is unsupported:"
 
 
-def _closed(unsupported: Mapping[str, str]) -> str:
-    return "".join(f'        "{word}": "{reason}",\n' for word, reason in unsupported.items())
-
-
-def _questions(questions: Mapping[str, str]) -> str:
-    """Each as a comment, above the line that a person may take the `#` from."""
-    lines = (
-        f"{textwrap.fill(question, 100, initial_indent=_COMMENT, subsequent_indent=_COMMENT)}\n"
-        f'{_COMMENT}"{word}": "{_OFFERED[word]}",\n'
-        for word, question in questions.items()
-    )
-    return "".join(lines)
-
-
-def _with_costs(words: Iterable[str]) -> list[str]:
-    """Each with the checks that are skipped without it."""
-    return [f"{word} ({len(glossary()[word].skipped['rejection'])} checks)" for word in words]
+def _declarations(
+    unsupported: Mapping[str, str], questions: Mapping[str, tuple[str, str]], choices: Mapping[str, str]
+) -> str:
+    """Entries of the dictionary; questions and choices are comments, which a person may turn into entries."""
+    comment = "        # "
+    text = "".join(f'        "{word}": "{reason}",\n' for word, reason in unsupported.items())
+    for word, (reason, question) in questions.items():
+        text += textwrap.fill(question, 100, initial_indent=comment, subsequent_indent=comment)
+        text += f'\n{comment}"{word}": "{reason}",\n'
+    if choices:
+        text += f"{comment}Several ways are correct here. Take the # away where the sentence is true of your sampler:\n"
+    return text + "".join(f'{comment}"{word}": "{reason}",\n' for word, reason in choices.items())
 
 
 def _write(path: Path, text: str) -> None:

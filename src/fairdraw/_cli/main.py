@@ -18,7 +18,7 @@ from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.failure_reports import raised_meanings
-from fairdraw._run.loading import SUITES, all_checks, all_questions
+from fairdraw._run.loading import SUITES, all_checks, all_questions, sampler_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,15 +44,23 @@ main.add_command(replay_command)
 @main.command()
 @click.argument("spec")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(), help="Where to write.")
-def init(spec: str, folder: Path) -> None:
-    """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable)."""
-    click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder)).lines()))
+@click.option("--contract", type=click.Choice(list(CONTRACTS)), help="Instead of the one that its parameters show.")
+def init(spec: str, folder: Path, contract: str | None) -> None:
+    """Write the adapter, a test file and a CI workflow for the callable SPEC (pkg.module:callable).
+
+    Files that exist are kept.
+    """
+    click.echo("\n".join(or_refuse(lambda: write_skeleton(spec, folder, contract)).lines()))
 
 
 @main.command("list")
 @click.option("--only", type=click.Choice(list(SUITES)), help="One suite.")
-def list_checks(only: str | None) -> None:
+@click.option("--samplers", is_flag=True, help="Name the built-in samplers instead.")
+def list_checks(only: str | None, samplers: bool) -> None:
     """List every check, by suite and contract, and the capabilities that each needs."""
+    if samplers:
+        click.echo("\n".join(sampler_lines()))
+        return
     for place, checks in _by_place(all_checks(only)).items():
         click.echo(f"{place}: {len(checks)} checks")
         for one in checks:

@@ -32,6 +32,7 @@ __all__ = [
     "load_reference",
     "load_sampler",
     "require_extra",
+    "sampler_lines",
 ]
 
 SUITES: dict[str, tuple[str, ...]] = {
@@ -94,6 +95,18 @@ def is_built_in(spec: str) -> bool:
     """Whether `spec` names a built-in sampler, whose code comes with fairdraw."""
     adapters = importlib.import_module("fairdraw._adapters")
     return spec in adapters.BUILT_IN or spec in adapters.ALIASES
+
+
+def sampler_lines() -> list[str]:
+    """Every built-in sampler with its note, then the aliases and the names that other packages registered."""
+    adapters = importlib.import_module("fairdraw._adapters")  # as above
+    width = max(map(len, adapters.BUILT_IN))
+    registered = [name for name in adapters.known_names() if name not in adapters.BUILT_IN]
+    return [
+        *(f"{name:{width}}  {row.note}" for name, row in adapters.BUILT_IN.items()),
+        *(f"{alias:{width}}  the same as {name}" for alias, name in adapters.ALIASES.items()),
+        *(f"{name:{width}}  registered by an installed package" for name in registered),
+    ]
 
 
 def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:
