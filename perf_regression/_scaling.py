@@ -1,12 +1,12 @@
-"""How time grows with a size, as intervals: what each doubling of the size costs, in rounds of all sizes.
+"""How time grows with a size, as intervals: the cost of each doubling of the size, in rounds of all sizes.
 
-`log2(t(2n) / t(n))` of each round: 0 if size costs nothing, 1 if proportional. All sizes of a round run next to each
-other, so that a slow minute is slow for all; the sign test bounds the median. It is never asked which growth
-distribution fits best: a distribution that fits best may fit badly. Every doubling has to keep the limit, so that a
-cost which sets in at a certain size is not averaged away.
+`log2(t(2n) / t(n))` of each round: 0 if the size has no cost, 1 if time is proportional to it. All sizes of a round run
+one after the other, so that a slow minute affects all of them; the sign test bounds the median. No growth curve is
+fitted: the best fit may be a bad one. Every doubling has to keep the limit, so that a cost that begins at a certain
+size is not averaged out.
 
-On a GPU a launch costs so much that a power distribution would take it for growth slower than linear. There, time over
-the vocabulary is `fixed + slope * size`, and the fixed part is judged for itself.
+On a GPU a launch costs so much that a power distribution would look like sublinear growth. There, time over the
+vocabulary is `fixed + slope * size`, and the fixed part has its own limit.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _decided(
 
 
 def decide_fixed_share(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:
-    """PASS if the time that does not depend on the size is at most `limit` of the time at the largest size.
+    """PASS if the fixed time is at most `limit` of the time at the largest size.
 
     Error rates:
         Either wrong verdict has probability at most `alpha`.
@@ -111,7 +111,7 @@ def _fixed_shares(rounds: Rounds) -> list[float]:
 
 
 def affine(costs: Mapping[int, float]) -> tuple[float, float]:
-    """`cost = fixed + slope * size`, least squares: launch cost and cost per entry, told apart.
+    """`cost = fixed + slope * size`, by least squares: launch cost and cost per entry.
 
     Example:
         >>> affine({10: 7.0, 20: 9.0, 40: 13.0})

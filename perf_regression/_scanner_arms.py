@@ -35,16 +35,6 @@ if TYPE_CHECKING:
 
     Step = Callable[[], object]
 
-__all__ = [
-    "UPSTREAM",
-    "arithmetic_arms",
-    "our_penalties_step",
-    "our_thinking_step",
-    "penalties_arms",
-    "require_upstream",
-    "thinking_arms",
-    "upstream_thinking",
-]
 
 UPSTREAM = "0.22.0"
 
@@ -193,25 +183,19 @@ def arithmetic_arms(outputs: Outputs) -> Mapping[str, Step]:
     given = [torch.randn(count, VOCAB_SIZE, generator=generator) for count in num_rows]
     factors = [torch.full((batch_size,), value) for value in PARAMS.factors]
     work = {"ours": [logits.clone() for logits in given], "vllm": given}
-    steps = {
-        "ours": _ours_on_logits(ours, outputs, work["ours"], factors),
-        "vllm": _upstream_on_logits(outputs, work["vllm"], factors),
-    }
+
+    def on_logits() -> None:
+        ours.apply(work["ours"][0], *factors, outputs.drafts)
+        if outputs.num_drafts:
+            ours.apply_to_drafts(work["ours"][1], *factors, outputs.drafts)
+
+    steps = {"ours": on_logits, "vllm": _upstream_on_logits(outputs, work["vllm"], factors)}
     for step in steps.values():
         step()
     for mine, theirs in zip(work["ours"], work["vllm"], strict=True):
         if not torch.equal(mine.view(torch.int32), theirs.view(torch.int32)):
             raise NoVerdictError("ours and vllm give different logits: wrong arithmetic is fast. Run the tests.")
     return steps
-
-
-def _ours_on_logits(ours: Any, outputs: Outputs, work: list[Tensor], factors: list[Tensor]) -> Step:  # Any: by name
-    def step() -> None:
-        ours.apply(work[0], *factors, outputs.drafts)
-        if outputs.num_drafts:
-            ours.apply_to_drafts(work[1], *factors, outputs.drafts)
-
-    return step
 
 
 def _upstream_on_logits(outputs: Outputs, work: list[Tensor], factors: list[Tensor]) -> Step:

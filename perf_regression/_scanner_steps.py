@@ -23,7 +23,6 @@ from fairdraw.strategies._serving_batch import ServingBatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["END_ID", "PARAMS", "START_ID", "VOCAB_SIZE", "Outputs", "penalties_program", "thinking_program"]
 
 VOCAB_SIZE = 151936
 START_ID, END_ID, FIRST_ORDINARY_ID = 7, 8, 300

@@ -2,14 +2,14 @@
 
     python -m fairdraw.perf_regression._scanners --out perf_regression/records/scanners_cpu.json
 
-Writes one JSON record; `python -m fairdraw.perf_regression.tables` makes the table in the docs from it. Takes about
-ten minutes on two cores. Exit code 0 if every promise is kept, 1 if not, 3 if nothing could be measured.
+Writes one JSON record; `tools/perf_table.py` makes the table in the docs from it. Takes about
+ten minutes on two cores. Exit code 0 if every limit is kept, 1 if not, 3 if nothing could be measured.
 
-Times are what the one thread was charged, so that a busy neighbour flatters nobody: on the wall the slow side waits for
-cores more often. Every arm is timed twice, since what a step costs depends on who used the caches before it:
+Times are CPU time of one thread, so that other processes on the machine do not change the ratio. Every arm is timed
+twice, because the time of a step depends on what used the caches before it:
 
-    own     right after an untimed step of the same arm, as in a server that runs this code. This one is judged.
-    cold    right after another arm: vLLM walks all ids ever generated, and leaves none of our data in the caches.
+    own     right after an untimed step of the same arm, as in a server that runs this code. The limits apply to it.
+    cold    right after another arm: vLLM reads all ids ever generated, and removes our data from the caches.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from __future__ import annotations
 import argparse
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from fairdraw.perf_regression import _scanner_arms as arms
 from fairdraw.perf_regression._decision import Gate, Verdict, decide
@@ -33,14 +36,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BATCH_SIZE, LENGTH = 128, 12_000
-"""Where the promises are made."""
+"""Where the limits apply."""
 LENGTHS = (1_000, 4_000, LENGTH, 32_000)
 DRAFTS = (0, 3)
 ROUNDS = {LENGTH: 40}
 FEW_ROUNDS = 6
 RATIO_LIMIT, ARITHMETIC_LIMIT, EXPONENT_LIMIT = 1 / 500, 1.0, 0.02
 ALPHA = 0.01 / 6
-"""One-sided, for each of six timing promises: 1 % for the run."""
+"""One-sided, for each of six limits on times: 1 % for the run."""
 COUNTED_BATCH_SIZE, COUNTED_LENGTHS = 16, (1_000, 2_000, 6_000, 12_000, 32_000)
 SCANNERS = {"penalties": arms.penalties_arms, "thinking budget": arms.thinking_arms}
 PROGRAMS = {"penalties": "penalties_program", "thinking budget": "thinking_program"}
@@ -64,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measured(commit: str) -> dict[str, Any]:  # Any: JSON
     """Everything, as one record."""
     arms.require_upstream()
-    _one_thread()
+    torch.set_num_threads(1)  # parallel regions would wait for cores that other processes use
     origin = provenance(commit)
     steps = [row for num_drafts in DRAFTS for row in _steps(num_drafts)]
     arithmetic = [_arithmetic(num_drafts) for num_drafts in DRAFTS]
@@ -81,13 +84,6 @@ def measured(commit: str) -> dict[str, Any]:  # Any: JSON
         "arithmetic": arithmetic,
         "instructions": counts,
     }
-
-
-def _one_thread() -> None:
-    """With more, each parallel region waits for a core that a neighbour may hold: minutes instead of seconds."""
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _steps(num_drafts: int) -> list[dict[str, Any]]:  # Any: JSON
@@ -108,7 +104,7 @@ def _step(steps: Any, outputs: Outputs, length: int) -> dict[str, Any]:  # Any: 
     cold = Rounds(steps, clock=after_another_arm(outputs.advance, thread_clock), drop_switched=False)
     own.run(ROUNDS.get(length, FEW_ROUNDS))
     cold.run(FEW_ROUNDS)
-    decided = _decided(own, "ours", RATIO_LIMIT)
+    decided = _decided(own, RATIO_LIMIT)
     return {"num_drafts": outputs.num_drafts, "length": length, **decided, "cold_us": _medians(cold)}
 
 
@@ -119,15 +115,15 @@ def _arithmetic(num_drafts: int) -> dict[str, Any]:  # Any: JSON
     rounds = Rounds(arms.arithmetic_arms(outputs), clock=thread_clock, drop_switched=False)
     rounds.run(20)
     row = {"scanner": "penalties on logits", "num_drafts": num_drafts, "length": LENGTH}
-    row |= _decided(rounds, "ours", ARITHMETIC_LIMIT)
+    row |= _decided(rounds, ARITHMETIC_LIMIT)
     print(_line(row), flush=True)
     return row
 
 
-def _decided(rounds: Rounds, ours: str, limit: float) -> dict[str, Any]:  # Any: JSON
-    """Medians, and the verdict with its interval; `None` where too few rounds were run to judge at all."""
+def _decided(rounds: Rounds, limit: float) -> dict[str, Any]:  # Any: JSON
+    """Medians, and the verdict with its interval; `None` where too few rounds were run for one."""
     gate = Gate(limit, alpha=ALPHA, looks=(len(rounds.found),))
-    decision = decide(rounds.pairs(ours, "vllm"), gate, num_dropped=rounds.num_dropped)
+    decision = decide(rounds.pairs("ours", "vllm"), gate, num_dropped=rounds.num_dropped)
     return {
         "us": _medians(rounds),
         "limit": limit,
@@ -150,19 +146,13 @@ def _instructions() -> list[dict[str, Any]]:  # Any: JSON
     with ThreadPoolExecutor(2) as pool:
         counted = dict(zip(wanted, pool.map(lambda key: _count(*key), wanted), strict=True))
     rows = []
-    for scanner in PROGRAMS:
-        for num_drafts in DRAFTS:
-            counts = {length: counted[scanner, num_drafts, length] for length in COUNTED_LENGTHS}
-            rows.append(
-                {
-                    "scanner": scanner,
-                    "num_drafts": num_drafts,
-                    "batch_size": COUNTED_BATCH_SIZE,
-                    "per_step": {str(length): round(count) for length, count in counts.items()},
-                    "exponent": round(exponent(counts), 5),
-                }
-            )
-            print(f"{scanner}, {num_drafts} drafts: exponent {rows[-1]['exponent']}", flush=True)
+    for scanner, num_drafts in product(PROGRAMS, DRAFTS):
+        counts = {length: counted[scanner, num_drafts, length] for length in COUNTED_LENGTHS}
+        row: dict[str, Any] = {"scanner": scanner, "num_drafts": num_drafts, "batch_size": COUNTED_BATCH_SIZE}
+        row["per_step"] = {str(length): round(count) for length, count in counts.items()}
+        row["exponent"] = round(exponent(counts), 5)
+        print(f"{scanner}, {num_drafts} drafts: exponent {row['exponent']}", flush=True)
+        rows.append(row)
     return rows
 
 

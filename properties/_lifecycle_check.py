@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Capability
     from fairdraw.strategies.lifecycle import Event, EventTrace
 
-__all__ = ["LifecycleCheck", "RewritingMachine", "apply_unreported", "lifecycle_check"]
-
 
 def _by_machine(_: object) -> NoReturn:
     raise TypeError("cases: a LifecycleCheck draws by a state machine, but Check.cases was called. Use run.")

@@ -1,4 +1,4 @@
-"""Words that the checks of the logits-plan contract share: follow a case, compare logits, count copies."""
+"""What the checks of the logits-plan contract share: follow a case, compare logits, count copies."""
 
 from __future__ import annotations
 
@@ -26,28 +26,15 @@ if TYPE_CHECKING:
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsSession, PlanSetup
     from fairdraw.strategies.logits_plan import LogitsCase
 
-__all__ = [
-    "Answer",
-    "Counted",
-    "answered",
-    "as_float32",
-    "as_specified",
-    "bounds_of",
-    "differing_rows",
-    "follow",
-    "opened",
-    "same_logits",
-    "wrong_rows",
-]
 
 _COPYING = ("aten::_to_copy", "aten::clone", "aten::copy_")
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
-    """Names of the operations that were done to the logits, and how many of them copied all of them.
+    """Names of the operations on the logits, and how many of them copied all logits.
 
-    Others are bookkeeping: tensors of parameters, counts and indices that a plan makes, on the host or beside the
-    logits. A view is no operation, and a copy of a copy is a copy of the logits.
+    Other operations are bookkeeping: tensors of parameters, counts and indices that a plan makes, on the host or on the
+    device. A view is not an operation, and a copy of a copy is a copy of the logits.
     """
 
     def __init__(self, logits: Tensor) -> None:  # [num_rows, vocab_size] any
@@ -57,7 +44,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         self._shape = logits.shape
         self._given = _memory(logits)
         self._copies = {self._given}
-        self._kept: list[Tensor] = []  # memory of a copy must not be given to another tensor
+        self._kept: list[Tensor] = []  # so that the memory of a copy is not reused for another tensor
 
     def __torch_dispatch__(
         self,
@@ -89,7 +76,7 @@ def _memory(tensor: Tensor) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What one step gave.
+    """The answer of one step.
 
     Args:
         before: A copy of the logits, made before the call.
@@ -103,15 +90,15 @@ class Answer:
 
     @property
     def is_same(self) -> bool:
-        """The very tensor that was given came back."""
+        """The very tensor that was given was returned."""
         return self.processed is self.batch.logits
 
 
 def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch) -> Answer:
-    """One step, its operations counted, and its answer checked.
+    """One step: its operations are counted, and its answer is checked.
 
     Raises:
-        AdapterError: If the answer is no tensor of logits.
+        AdapterError: If the answer is not a tensor of logits.
     """
     before, counted = batch.logits.clone(), Counted(batch.logits)
     with calling(planner), counted:
@@ -126,26 +113,26 @@ def answered(planner: LogitsPlanner, session: LogitsSession, batch: LogitsBatch)
 
 
 def opened(planner: LogitsPlanner, setup: PlanSetup) -> LogitsSession:
-    """A session of the planner's; what it raises is marked as the planner's own."""
+    """A session of the planner; whatever it raises is attributed to the planner."""
     with calling(planner):
         return planner.open_plan(setup)
 
 
 def follow(planner: LogitsPlanner, case: LogitsCase, setup: PlanSetup | None = None) -> Iterator[Answer]:
-    """All steps of a case in one session. An answer holds until the next one is taken, as output lists are live."""
+    """All steps of a case in one session. An answer is valid until the next one is taken, as output lists are live."""
     session = opened(planner, setup or case.setup())
     for batch in case.batches(planner.device):
         yield answered(planner, session, batch)
 
 
 def specified(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> Tensor:  # [num_rows, vocab_size] float32
-    """What the specification says of the same step, with the rounding that the planner declares."""
+    """The specification's answer to the same step, with the rounding that the planner declares."""
     given = answer.batch.replace(logits=answer.before.cpu())
     return as_float32(oracle_process(given, case.setup(), rounding_of(planner)))
 
 
 def bounds_of(case: LogitsCase, answer: Answer) -> list[RowBounds]:
-    """What each row may be if no rounding is declared."""
+    """The allowed logits of each row if no rounding is declared."""
     return logits_bounds(answer.batch.replace(logits=answer.before.cpu()), case.setup())
 
 
@@ -173,7 +160,7 @@ def wrong_logits(
     *,
     is_specified: bool,
 ) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool
-    """Where `seen` is not what is `wanted`: in its bits, or beyond what rounding and ties explain if none are promised.
+    """Where `seen` differs from `wanted`: in its bits, or beyond what rounding and ties explain if none are declared.
 
     Args:
         is_specified: `wanted` is the specification's answer, and not one that is itself up to rounding.
@@ -184,7 +171,9 @@ def wrong_logits(
         bounds = bounds_of(case, answer)
         for row in np.flatnonzero(wrong.any(axis=1)):
             right = bounds[row].hold(found[row]) if is_specified else bounds[row].agree(found[row], due[row])
-            if declared is Rounding.VLLM_CUDA:  # a tie may go the other way; whatever is kept has its bits
+            if (
+                declared is Rounding.VLLM_CUDA
+            ):  # a tie may be decided differently; the logits that are kept must have the same bits
                 right = right & (np.isneginf(found[row]) ^ np.isneginf(due[row])) | ~wrong[row]
             wrong[row] = ~right
     return wrong
@@ -205,10 +194,10 @@ def wrong_rows(
 def as_specified(
     planner: LogitsPlanner, case: LogitsCase, answer: Answer, why: str, rows: set[int] | None = None
 ) -> None:
-    """Logits are those of the specification, in all rows or in `rows`; says where they first differ."""
+    """Logits equal those of the specification, in all rows or in `rows`; fails with the first difference."""
     wanted = specified(planner, case, answer)
     wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=True)
-    _tell_first(answer, wanted, wrong, why, rows)
+    _fail_at_first(answer, wanted, wrong, why, rows)
 
 
 def same_logits(
@@ -219,12 +208,12 @@ def same_logits(
     why: str,
     rows: set[int] | None = None,
 ) -> None:
-    """Logits are those of another answer, in all rows or in `rows`; says where they first differ."""
+    """Logits equal those of another answer, in all rows or in `rows`; fails with the first difference."""
     wrong = wrong_logits(planner, case, answer, wanted, as_float32(answer.processed), is_specified=False)
-    _tell_first(answer, wanted, wrong, why, rows)
+    _fail_at_first(answer, wanted, wrong, why, rows)
 
 
-def _tell_first(
+def _fail_at_first(
     answer: Answer,
     wanted: Tensor,  # [num_rows, vocab_size] float32
     wrong: NDArray[np.bool_],  # [num_rows, vocab_size] bool

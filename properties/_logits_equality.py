@@ -1,8 +1,7 @@
 """11x to 16x: the specification, step by step, and the real vLLM.
 
-Planners that declare a `rounding` are compared bit for bit. For others, float32 arithmetic in another order, ties at
-the edge of a filter and the way of forcing a token may make a difference; `fairdraw._oracles.logits_bounds` says how
-much.
+Planners that declare a `rounding` are compared bit for bit. Others may differ by float32 arithmetic in another order,
+by ties at the edge of a filter, and by the way of forcing a token; `fairdraw._oracles.logits_bounds` defines how much.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from fairdraw.properties._logits_asserts import (
     opened,
     same_logits,
 )
-from fairdraw.protocols import Capabilities, Capability
 from fairdraw.protocols._lifecycle import all_added
+from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 from fairdraw.strategies.logits_plan import PARAMETER_KINDS, logits_cases, sets_of_kinds
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
+    from fairdraw.protocols import Capabilities
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
     from fairdraw.strategies.logits_plan import LogitsCase
 
 _HISTORY = ("bad-words", "min-tokens", "penalties", "thinking")
 _UNTHINKING = tuple(kind for kind in PARAMETER_KINDS if kind != "thinking")
 _SPECULATIVE = tuple(kind for kind in _UNTHINKING if kind not in ("bias", "min-p", "custom", "custom-random"))
-_INVALID = {"empty": Capability.EMPTY_ROWS, "nan": Capability.NAN_LOGITS}
 
 
 def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
@@ -42,7 +41,7 @@ def _equal_to_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
 
 @check("PLAN110", lambda can: sets_of_kinds(can, size=1), weight=0.3, contract="logits_plan")
 def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """One parameter per request, all of them in one batch: what the specification says, bitwise if that is declared.
+    """One parameter per request, all of them in one batch: equal to the specification, bitwise if that is declared.
 
     The processor itself is wrong: inverted masks, added twice, the wrong row, another dtype.
     """
@@ -51,7 +50,7 @@ def every_processor_alone_equals_the_oracle(planner: LogitsPlanner, case: Logits
 
 @check("PLAN111", lambda can: sets_of_kinds(can, size=2), weight=0.1, contract="logits_plan")
 def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Two parameters per request, all pairs in one batch. Order shows: processors do not commute.
+    """Two parameters per request, all pairs in one batch. The order matters: processors do not commute.
 
     vLLM's order is allowed ids, bad words, min tokens, logit bias, custom, penalties, thinking budget, temperature,
     min-p, custom for random requests, top-k, top-p.
@@ -61,16 +60,16 @@ def every_pair_of_processors_equals_the_oracle(planner: LogitsPlanner, case: Log
 
 @check("PLAN112", lambda can: logits_cases(can, max_kinds=8), contract="logits_plan")
 def any_mix_of_parameters_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Up to eight parameters per request, each request its own: what always copying gives in vLLM's order.
+    """Up to eight parameters per request, different ones for each: equal to always copying, in vLLM's order.
 
-    Masks or numbers of one request on its neighbour's rows; greedy requests beside random ones.
+    Masks or numbers of one request on another's rows; greedy requests together with random ones.
     """
     _equal_to_the_oracle(planner, case)
 
 
 @check("PLAN113", lambda can: logits_cases(can, greedy=True, min_kinds=1, max_kinds=4), contract="logits_plan")
 def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Temperature, min-p, top-k and top-p do not concern greedy requests, whose parameters may name them.
+    """Temperature, min-p, top-k and top-p do not apply to greedy requests, even if their parameters are set.
 
     Dividing by a temperature of 0, or filtering a greedy row down to another token.
     """
@@ -79,14 +78,16 @@ def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) ->
 
 @check(
     "PLAN114",
-    lambda can: logits_cases(can, logits=[kind for kind, word in _INVALID.items() if word in can], max_kinds=3),
-    needs_one_of=(tuple(_INVALID.values()),),
+    lambda can: logits_cases(
+        can, logits=[kind for kind, word in INVALID_ROW_NEEDS.items() if word in can], max_kinds=3
+    ),
+    needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),),
     contract="logits_plan",
 )
 def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Rows with NaN or of -inf only pass all processors and stay in their row.
 
-    NaN that reaches a neighbour comes from arithmetic over the whole batch, such as `0 * mask`.
+    If NaN reaches another row, the cause is arithmetic over the whole batch, such as `0 * mask`.
     """
     _equal_to_the_oracle(planner, case)
 
@@ -114,7 +115,8 @@ def draft_rows_see_the_output_and_the_drafts_before_them(planner: LogitsPlanner,
 def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> None:
     """It is used only if all drafts are accepted, so it sees `output + drafts`.
 
-    One draft too few (the row of the last draft taken for it), or none: vLLM's min tokens count the output alone.
+    One draft too few (the row of the last draft taken for it), or none: vLLM's min tokens count the
+    output alone.
     """
     for answer in follow(planner, case):
         as_specified(planner, case, answer, "by the specification of bonus rows", _bonus_rows(answer.batch))
@@ -129,8 +131,8 @@ def the_bonus_row_sees_all_drafts(planner: LogitsPlanner, case: LogitsCase) -> N
 def drafts_change_nothing_that_decoding_step_by_step_would_give(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Each row equals the only row of its request in a batch where the drafts before it are output already.
 
-    Asked of the implementation itself, so it needs no specification: speculation must not change the text. (A thinking
-    budget decides about all positions at once, as far as drafts can be accepted; the specification speaks of it.)
+    The implementation is compared with itself, without a specification: speculation must not change the text. (A
+    thinking budget decides all positions at once, as far as drafts can be accepted; `PLAN120` covers it.)
     """
     (answer,) = follow(planner, case)
     for position in range(max(answer.batch.num_draft_tokens) + 1):
@@ -158,8 +160,8 @@ def _advanced(request: LogitsRequest, position: int) -> LogitsRequest:
     return dataclasses.replace(request, output_token_ids=output, draft_token_ids=[])
 
 
-# The real vLLM. Thinking budgets with drafts or over several steps are left to their own contract, which names where
-# vLLM is wrong; a minimum with drafts is compared where vLLM counts them (`PLAN121` says where it does not).
+# The real vLLM. Thinking budgets with drafts or over several steps belong to their own contract, which names vLLM's
+# defects; a minimum with drafts is compared only where vLLM counts them (see `PLAN121`).
 
 
 @differential("PLAN160", lambda can: logits_cases(can, max_drafts=0, max_kinds=8), contract="logits_plan")
@@ -187,7 +189,7 @@ def plain_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, referen
 def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
     """Several steps of a batch whose requests come, go and move: vLLM's logits in each.
 
-    State that went with the wrong row, or a plan made for an earlier batch.
+    State that moved with the wrong row, or a plan made for an earlier batch.
     """
     _equal_to(planner, case, reference)
 
@@ -200,9 +202,9 @@ def live_batches_equal_upstream(planner: LogitsPlanner, case: LogitsCase, refere
     contract="logits_plan",
 )
 def speculative_steps_equal_upstream(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner) -> None:
-    """Steps with drafts: what vLLM's `RejectionSampler` verifies with, and what it draws bonus tokens from.
+    """Steps with drafts: the logits that vLLM's `RejectionSampler` verifies with and draws bonus tokens from.
 
-    Parameters that vLLM drops or refuses with drafts are left out.
+    Parameters that vLLM drops or refuses with drafts are excluded.
     """
     _equal_to(planner, case, reference)
 
@@ -217,7 +219,7 @@ def _equal_to(planner: LogitsPlanner, case: LogitsCase, reference: LogitsPlanner
 
 
 def _rows_of_pending_minima(batch: LogitsBatch) -> set[int]:
-    """Bonus rows of requests that reach their minimum by their drafts."""
+    """Bonus rows of requests that reach their minimum through their drafts."""
     return {
         first + len(request.draft_token_ids)
         for request, first in zip(batch.requests, batch.first_rows, strict=True)

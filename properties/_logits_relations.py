@@ -1,4 +1,4 @@
-"""13x and 14x: a plan follows its batch, and nobody reaches into another's rows."""
+"""13x and 14x: a plan follows its batch, and no request affects the rows of another."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _every_step_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> N
 def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A row gets another request with other parameters: from that step on, its processors run and no others.
 
-    A plan kept because the batch has the same size, or because most of it is the same.
+    A plan is kept because the batch has the same size, or because most of it is the same.
     """
     _every_step_equals_the_oracle(planner, case)
 
@@ -63,7 +63,7 @@ def the_plan_follows_changed_parameters(planner: LogitsPlanner, case: LogitsCase
 def parameters_move_with_their_request(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Requests join, leave and move between rows: each keeps its parameters and its history.
 
-    Masks, biases and temperatures that stay behind in the old row.
+    Masks, biases and temperatures that stay in the old row.
     """
     _every_step_equals_the_oracle(planner, case)
 
@@ -72,9 +72,9 @@ _GROWS_AND_IS_CUT = (EventRecipe("grow"), EventRecipe("cut"))
 
 
 def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
-    """Half of the cases are one request whose work begins and ends while its output grows, is cut, and whatever else.
+    """Half of the cases are one request whose work begins and ends while its output grows and is cut.
 
-    Drawn freely, kinds and events that fit together are rare.
+    In freely drawn cases, kinds and events that fit together are rare.
     """
     freely = _living(can, "grow", "cut", kinds=_OF_TEXT, max_requests=2)
     one = logits_cases(
@@ -95,7 +95,8 @@ def _growing(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
 def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: LogitsCase) -> None:
     """From step to step outputs grow by accepted drafts and a token, or lose their end; drafts differ in number.
 
-    Decisions that held for an earlier output: minima reached once and never again asked, bad words of the last step.
+    Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
+    step.
     """
     _every_step_equals_the_oracle(planner, case)
 
@@ -108,8 +109,8 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
 def rows_do_not_depend_on_other_requests(planner: LogitsPlanner, case: LogitsCase) -> None:
     """A request alone gives the same rows as in its batch.
 
-    Left out are top-k and top-p: a mate's top-p excludes tokens of probability 0 in every row, as in vLLM. So are
-    custom processors for random requests: a greedy request passes them only beside a random one.
+    Top-k and top-p are excluded: as in vLLM, another request's top-p excludes tokens of probability 0 in every row. So
+    are custom processors for random requests: they run for a greedy request only if a random one is in the batch.
     """
     (together,) = follow(planner, case)
     request = case.seed % len(case.requests)
@@ -128,7 +129,7 @@ def _alone(batch: LogitsBatch, request: int) -> LogitsBatch:
 
 
 class _Recorder:
-    """A custom processor that writes down how it was called."""
+    """A custom processor that records how it was called."""
 
     def __init__(self, inner: CustomLogitsProcessor) -> None:
         self.inner = inner
@@ -161,9 +162,9 @@ def _with_customs(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
 
 @check("PLAN141", _with_customs, needs=(Capability.CUSTOM_PROCESSORS,), contract="logits_plan")
 def custom_processors_are_called_once_with_the_right_rows(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Once per step with every row that wants it, its request, and what the row sees; not at all if none does.
+    """Once per step with every row that uses it, its request, and what the row sees; not at all if no row does.
 
-    Called per request, for rows of others, or for a batch that is all greedy though it only changes odds.
+    It is called per request, for rows of others, or for an all-greedy batch although it keeps the argmax.
     """
     recorders = [_Recorder(processor) for processor in CUSTOM_PROCESSORS]
     for answer in follow(planner, case, case.setup(tuple(recorders))):
@@ -176,7 +177,7 @@ def custom_processors_are_called_once_with_the_right_rows(planner: LogitsPlanner
 
 
 def _in_order(rows: Sequence[RowOfRequest]) -> list[RowOfRequest]:
-    """The same rows by their number: a call may name them in any order, and a text in any sequence."""
+    """The same rows by number: a call may have them in any order, and texts as any sequence."""
     return [row._replace(token_ids=list(row.token_ids)) for row in sorted(rows, key=lambda row: row.row)]
 
 
@@ -184,8 +185,8 @@ def _in_order(rows: Sequence[RowOfRequest]) -> list[RowOfRequest]:
 def greedy_tokens_are_those_before_temperature_and_filters(planner: LogitsPlanner, case: LogitsCase) -> None:
     """The argmax of a greedy request's processed row is that of the row after the thinking budget.
 
-    So one pass serves greedy and random requests. Of tokens that tie, up to rounding if none is promised, any may be
-    the greatest. Custom processors that keep the argmax are left to their makers.
+    So one pass serves greedy and random requests. Of tokens that tie, up to rounding if none is declared, any may be
+    the greatest. Custom processors that keep the argmax are not checked.
     """
     for answer in follow(planner, case):
         greatest = _greatest(planner, case, answer)

@@ -1,4 +1,4 @@
-"""10x: nothing is copied in vain, nothing given is written, and the answer has the documented form."""
+"""10x: no unnecessary copy, no write to the inputs, and an answer of the documented form."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def without_parameters_the_same_tensor_comes_back_without_any_operation(
 ) -> None:
     """Default parameters, greedy or random: the very tensor that was given, and not one operation on it.
 
-    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server. Tensors
-    of parameters or counts that a plan makes for itself are its own affair, and so is a view.
+    A cast, a clone "to be safe" or a mask of zeros costs a pass over the logits at every step of every server. Views,
+    and tensors of parameters or counts that a plan makes for itself, are allowed.
     """
     _nothing_is_done(planner, case)
 
@@ -36,9 +36,9 @@ def without_parameters_the_same_tensor_comes_back_without_any_operation(
     contract="logits_plan",
 )
 def parameters_without_work_leave_the_same_tensor(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Bad words that are not begun, minima that are reached, budgets that are not spent, top-k of everything.
+    """Bad words that do not match, minima that are reached, budgets that are not spent, top-k of everything.
 
-    Whoever decides by "is it set" instead of "has it work" copies for the rest of the request's trace.
+    A plan that checks whether a parameter is set, instead of whether it has work, copies until the request ends.
     """
     _nothing_is_done(planner, case)
 
@@ -53,10 +53,10 @@ def _nothing_is_done(planner: LogitsPlanner, case: LogitsCase) -> None:
 
 @check("PLAN103", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
 def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """One copy, however many processors run and whatever the dtype is; none if the same tensor comes back.
+    """One copy, however many processors run and whatever the dtype is; none if the same tensor is returned.
 
-    Casting first and cloning then is two; so is a copy per processor. A first processor that writes its results to a
-    new tensor needs no copy.
+    A cast followed by a clone makes two copies; so does a copy per processor. A first processor that writes its results
+    to a new tensor needs no copy.
     """
     for answer in follow(planner, case):
         allowed = 0 if answer.is_same else 1
@@ -66,9 +66,9 @@ def logits_are_copied_at_most_once_where_a_processor_has_work(planner: LogitsPla
 
 @check("PLAN104", lambda can: logits_cases(can, max_events=2), needs=(Capability.COPY_FREE,), contract="logits_plan")
 def the_same_tensor_comes_back_exactly_where_nothing_has_work(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """No work, no copy; and where a logit has to change, the change is there.
+    """No work, no copy; and where a logit has to change, it does.
 
-    A processor that is thought idle and is not, or a decision that was taken for an earlier step.
+    A processor with work is treated as idle, or a decision was made for an earlier step.
     """
     for answer in follow(planner, case):
         changed = wrong_rows(planner, case, answer, as_float32(answer.before))
@@ -82,7 +82,7 @@ def the_same_tensor_comes_back_exactly_where_nothing_has_work(planner: LogitsPla
 def the_logits_given_are_never_modified(planner: LogitsPlanner, case: LogitsCase) -> None:
     """They are the raw logits, from which log-probabilities are computed after sampling.
 
-    In-place processors on float32 logits: `to(float32)` is no copy there.
+    In-place processors on float32 logits, for which `to(float32)` is not a copy.
     """
     for answer in follow(planner, case):
         changed = differing_rows(as_float32(answer.before), as_float32(answer.batch.logits))
@@ -94,9 +94,9 @@ def the_logits_given_are_never_modified(planner: LogitsPlanner, case: LogitsCase
     "PLAN106", lambda can: logits_cases(can, max_events=1), needs=(Capability.INTACT_LOGITS,), contract="logits_plan"
 )
 def raw_logprobs_can_be_computed_after_processing(planner: LogitsPlanner, case: LogitsCase) -> None:
-    """Processed logits share no memory with the given ones: who samples in place does not spoil raw logits.
+    """Processed logits share no memory with the given ones, so that sampling in place does not change the raw logits.
 
-    A view of the input, returned as if it were a copy.
+    A view of the input is returned like a copy.
     """
     for answer in follow(planner, case):
         if answer.is_same:

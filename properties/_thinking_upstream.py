@@ -39,7 +39,6 @@ from fairdraw.strategies.lifecycle import (
 if TYPE_CHECKING:
     from fairdraw.strategies._serving_batch import ServedRequest
 
-__all__ = ["SoundUpstreamMachine"]
 
 _START, _END = -1, -2
 """Drawn for: emit the start marker, emit the end marker, where vLLM is correct."""

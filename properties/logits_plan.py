@@ -1,4 +1,4 @@
-"""The promises of the logits-plan contract: a table of contents. Each entry is a check: code, title, meaning."""
+"""The checks of the logits-plan contract: a table of contents. Each entry is a check: code, title, meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS"]
 
 CHECKS: tuple[Check, ...] = (
-    # 10x: copies, and what is given
+    # 10x: copies, and the inputs
     structure.without_parameters_the_same_tensor_comes_back_without_any_operation,
     structure.parameters_without_work_leave_the_same_tensor,
     structure.logits_are_copied_at_most_once_where_a_processor_has_work,
@@ -36,7 +36,7 @@ CHECKS: tuple[Check, ...] = (
     relations.the_plan_follows_changed_parameters,
     relations.parameters_move_with_their_request,
     relations.the_plan_follows_outputs_that_grow_and_shrink,
-    # 14x: whose rows
+    # 14x: rows of other requests
     relations.rows_do_not_depend_on_other_requests,
     relations.custom_processors_are_called_once_with_the_right_rows,
     relations.greedy_tokens_are_those_before_temperature_and_filters,

@@ -1,34 +1,34 @@
-"""Which logits processors a batch needs: decided when the batch changes, and nothing is copied where none has work.
+"""The logits processors that a batch needs: planned when the batch changes; no copy where no processor has work.
 
-vLLM's V1 sampler casts, gathers and clones the logits at every step, and asks every processor at every step. Here the
-batch's sampling parameters are turned into a plan, and a step follows it:
+vLLM's V1 sampler casts, gathers and clones the logits and runs every processor at every step. Here the sampling
+parameters of the batch become a plan, and a step follows it:
 
-    sync_batch     a request came, went or moved      the plan is dropped, and made anew by the next step
+    sync_batch     a request came, went or moved      the plan is dropped; the next step makes a new one
     apply          in every step                      no processor has work: the very same tensor, no copy, no launch
-                                                      one has: one float32 copy, on which they run in vLLM's order
+                                                      otherwise: one float32 copy; processors run in vLLM's order
 
     allowed ids > bad words > min tokens > logit bias > custom > penalties > thinking budget
         > temperature > min-p > custom (argmax-invariant) > top-k and top-p            left out where all is greedy
 
-Having work is decided per step: bad words work only where one is about to be completed, min tokens only until there are
-enough, a thinking budget only once it is spent, a temperature only if it is not 1.
+Whether a processor has work is decided per step: bad words where one is about to be completed, min tokens until there
+are enough, a thinking budget once it is spent, a temperature if it is not 1.
 
-The caller's logits are never written, so they are the raw logits that log-probabilities are computed from: no clone is
-needed for those, asked for or not.
+The caller's logits are never written, so they remain the raw logits from which log-probabilities are computed. No clone
+is needed for those.
 
-**With drafts** one call serves draft rows and bonus rows, in vLLM's row order. A row sees the output and the drafts
-before it, and the bonus row sees all drafts, so every row is what decoding step by step would have given.
+**With drafts** one call processes draft rows and bonus rows, in vLLM's row order. A row sees the output and the drafts
+before it, and the bonus row sees all drafts, so every row equals that of decoding step by step.
 
-Deviations from vLLM 0.22.0, all on purpose:
+Intentional deviations from vLLM 0.22.0:
 
-* *bonus min tokens*: vLLM counts the output without the drafts, and so bars the bonus row from stopping too long.
+* *bonus min tokens*: vLLM counts the output without the drafts, so the bonus row may not stop although it could.
 * *silent parameters*: with speculation vLLM drops logit bias and min-p (with a warning) and refuses custom processors;
   here they apply to draft rows and bonus rows as to any other.
-* *thinking budget*: where ours deviates, see there.
-* *half-precision logits*: with no work they come back as they are, not as float32.
+* *thinking budget*: those of `thinking_budget`.
+* *half-precision logits*: without work they are returned as they are, not as float32.
 
-Where vLLM orders processors differently for draft rows (penalties first, then masks) the bits are the same: a penalty
-leaves -inf alone. Where top-k or top-p is cut by FlashInfer or Triton, ties may fall otherwise than here (`_filters`).
+vLLM orders processors differently for draft rows (penalties first, then masks), but the bits are the same: a penalty
+does not change -inf. If FlashInfer or Triton filters by top-k or top-p, ties may differ from those here (`_filters`).
 
 In place of `Sampler.forward` and `RejectionSampler.forward` of vLLM, where `raw` are the logits:
 
@@ -82,17 +82,17 @@ class LogitsPlan:
     Args:
         vocab_size: Width of the logits.
         device: Where the logits are.
-        thinking: Made with the model's markers, and from now on the plan's own: do not update it elsewhere. `None`:
-            no request may have a thinking budget.
-        custom_processors: The caller's own, in the order in which they run.
+        thinking: Made with the model's markers; the plan updates it, so do not update it elsewhere. `None`: no request
+            may have a thinking budget.
+        custom_processors: The caller's processors, in the order in which they run.
 
     Limits:
-        Bits are those of vLLM's PyTorch code on float32. A row without top-p loses tokens of probability exactly 0 as
-        soon as another row of its batch uses top-p, and a greedy one that wants an argmax-invariant custom processor
-        gets it only beside a random one, both as in vLLM; nothing else depends on batch mates.
+        Bits are those of vLLM's PyTorch code on float32. As in vLLM, two things depend on other requests: a row without
+        top-p loses tokens of probability exactly 0 if another row of its batch uses top-p, and an argmax-invariant
+        custom processor runs for a greedy request only if a random one is in the batch.
 
     Traffic:
-        With work, one float32 copy of the logits, and what each processor with work reads and writes. Memory between
+        With work, one float32 copy of the logits, and the reads and writes of each processor with work. Memory between
         steps: one byte per logit if a request has allowed ids; the counts of `Penalties`.
 
     Example:
@@ -135,17 +135,16 @@ class LogitsPlan:
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """What runs for this batch whenever it has work, in this order."""
+        """The planned processors, in the order in which they run."""
         return tuple(processor.name for processor in self._planned())
 
     def sync_batch(self, update: BatchUpdate | None) -> None:
         """Follow requests that were added, removed, moved or swapped; a request that is added again starts anew.
 
-        A request whose parameters change must be added again. Rows must be `0, 1, ...` without a gap once all updates
-        are in.
+        A request whose parameters change must be added again. After all updates rows must be `0, 1, ...` without a gap.
 
         Args:
-            update: vLLM's `BatchUpdate`, or any object like it. `None`: nothing happened.
+            update: vLLM's `BatchUpdate`, or any object like it. `None`: no row changed.
 
         Raises:
             ValueError: If a parameter is out of its range, or an id is outside the vocabulary. Nothing has been
@@ -197,7 +196,7 @@ class LogitsPlan:
             yield ForceEndOfThinking(self._thinking, self.vocab_size)
 
     def _for_random(self) -> Iterator[Processor]:
-        """Processors that only random requests need, in vLLM's order."""
+        """Processors that only random requests use, in vLLM's order."""
         batch = self._batch
         if any(request.temperature != 1 for request in batch):
             yield Temperature(batch, self.device)
@@ -216,7 +215,7 @@ class LogitsPlan:
                     yield Custom(processor, wanting)
 
     def _reads_tokens(self, params: SamplingParams) -> bool:
-        """Whether the tokens themselves are read here, of the row that `apply` is given."""
+        """Whether a processor reads the token ids that `apply` is given."""
         return bool(params.bad_words_token_ids) or any(processor.wants(params) for processor in self._custom)
 
     def apply(
@@ -230,7 +229,7 @@ class LogitsPlan:
         Args:
             logits: One row per request; with drafts, each request's draft rows, then its bonus row. Never written.
             output_token_ids: The batch's live lists, one per row: the very objects that the requests were added with.
-                Read only if a processor needs tokens; vLLM's empty list does if none does.
+                Read only if a processor needs tokens; otherwise vLLM's empty list is enough.
             draft_token_ids: Per request, as many as there are rows or more, -1 for one that is not known yet.
 
         Returns:
@@ -266,5 +265,5 @@ class LogitsPlan:
             raise ValueError(
                 f"LogitsPlan.apply: logits are {list(logits.shape)} {logits.dtype} on {logits.device}, but they must "
                 f"be {list(shape)} float32, bfloat16 or float16 on {self.device}. Pass a row for each draft and one "
-                f"for each of the {len(self._batch)} requests that sync_batch was told of."
+                f"for each of the {len(self._batch)} requests that sync_batch has added."
             )

@@ -11,41 +11,40 @@ and so on. What is forced is a function of prompt, output, drafts and budget alo
                                        . S x y E1        E2                 x y z       position 0: E2
 
 vLLM's V1 runner searches the whole output for both markers at every step (at 128 requests of 12000 tokens 176 ms per
-step, here 0.18 ms: `perf_regression/records/scanners_cpu.json`). Here a `History` says what is new, and `turns`, the
+step, here 0.18 ms: `perf_regression/records/scanners_cpu.json`). Here a `History` reports what is new, and `turns`, the
 positions where sections opened and closed, is cut back with it. A marker may span the edge between old and new tokens,
-and that between prompt and output.
+and the edge between prompt and output.
 
-State, forced positions and forced tokens are those of vLLM 0.22.0, with these deviations, all on purpose. "Both" says
-that vLLM 0.33.0 was run as well and has the same defect.
+State, forced positions and forced tokens are those of vLLM 0.22.0, with these intentional deviations. "Both" means that
+vLLM 0.33.0 was run as well and has the same defect.
 
-* *no-draft step* (both): with speculation configured, in a step without any draft vLLM forces its token in row 0, some
-  other request's, and never in the right row.
-* *re-entry* (0.22.0; vLLM issue 45974): after one section has closed, vLLM never watches another one.
-* *stray end* (both): after an end marker outside of any section vLLM misses the end of the next one, and forces an end
+* *no-draft step* (both): with speculation configured, in a step without any draft vLLM forces its token in row 0, which
+  belongs to another request, and never in the correct row.
+* *re-entry* (0.22.0; vLLM issue 45974): after one section has closed, vLLM never detects another one.
+* *stray end* (both): after an end marker outside any section vLLM misses the end of the next one, and forces an end
   marker into the answer.
-* *cut* (both): vLLM remembers markers that were taken back, and a cut while it forces makes it force too early and
+* *cut* (both): vLLM remembers markers that were cut off, and after a cut while it forces it forces too early and
   several times.
 * *draft markers* (both): vLLM ignores markers among the drafts: it forces an end after a drafted end, and lets a
   section that opens within the drafts overspend.
-* *draft of the end* (both): of a longer end marker vLLM forces one token per step. Where a draft equals it, what
-  follows is left to chance, and the marker may be broken: `E1 x E2`. So may it if a forced token is overruled, or if
-  the model itself says `E1` before the forced position.
+* *draft of the end* (both): of a longer end marker vLLM forces one token per step. If a draft equals that token, the
+  next one is not forced, and the marker may be broken: `E1 x E2`. The same happens if a forced token is overruled, or
+  if the model itself emits `E1` before the forced position.
 * *late ids* (both): a forced token that is still a placeholder is unknown to vLLM, which forces the first token of the
-  end marker again. Here a placeholder at the end stands for what was forced there.
-* *repeat* (both): a step that yields no token makes vLLM forget to force, in the drafts or at the bonus position.
-* *resume* (both): a request that is preempted in the middle of a forced end marker starts the marker again. Of several
+  end marker again. Here a placeholder at the end stands for the token that was forced there.
+* *repeat* (both): after a step that yields no token vLLM forgets to force, in the drafts or at the bonus position.
+* *resume* (both): for a request that is preempted within a forced end marker vLLM starts the marker again. Of several
   start markers that vLLM reads at once, after a resumption or from one step, the last one counts and renews the budget.
-* *long start* (both): in a prompt, each token of the start marker after the first is one thinking token too many.
+* *long start* (both): in a prompt, vLLM counts each token of the start marker after the first as a thinking token.
 * *spanning* (both): a marker across the edge of prompt and output is missed.
 * *nested markers* (both): of two markers that end at the same token, as `/think` and `think`, the longer one counts.
-* *left behind* (both): the state of a finished request is inherited by an untracked one that condensing moves into its
-  row.
-* *swap* (0.22.0; vLLM pull request 49613): swapping with an untracked request leaves both rows with the same state.
+* *left behind* (both): an untracked request that condensing moves into the row of a finished one inherits its state.
+* *swap* (0.22.0; vLLM pull request 49613): after a swap with an untracked request both rows have the same state.
 
-In a prompt the last of several start markers counts, since earlier turns may have been cut off; in the output the first
-one does, or a model could renew its own budget. Both as vLLM, which has read the output token by token by then.
+In a prompt the last of several start markers counts, since earlier turns may have been cut off. In the output the first
+one counts, or a model could renew its own budget. vLLM does the same if it reads the output token by token.
 
-Imports torch only when a token is forced.
+torch is imported only when a token is forced.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["ForcedToken", "ThinkingBudget"]
 
 NO_BUDGET = -1
-"""vLLM's word for a request that thinks as long as it likes; so is `None`."""
+"""vLLM's value for a request without a budget, like `None`."""
 
 FORCED_LOGIT = 1e9
 
@@ -83,7 +82,7 @@ class ForcedToken(NamedTuple):
 
 
 class Markers:
-    """The two token sequences, and which of them ends at a given token."""
+    """The start and end markers, and which of them ends at a given token."""
 
     def __init__(self, start: Sequence[int], end: Sequence[int]) -> None:
         for name, marker in (("start_token_ids", start), ("end_token_ids", end)):
@@ -148,14 +147,14 @@ class _Request:
                     turns.append(length)
 
     def text(self, ids: list[int], length: int) -> list[int]:
-        """As much of prompt and `ids[:length]` as decides about markers."""
+        """The end of prompt and `ids[:length]`, as long as a marker."""
         reach = self.markers.reach + 1
         if length >= reach:
             return ids[length - reach : length]
         return self.prompt_tail[max(0, len(self.prompt_tail) + length - reach) :] + ids[:length]
 
     def forced(self, drafts: Sequence[int]) -> list[ForcedToken]:
-        """What the positions of this step must be, up to the first one that rejects its draft."""
+        """The forced tokens of this step, up to the first position that rejects its draft."""
         turns = self.turns
         most = len(self.history.live) - turns[-1] if len(turns) & 1 else -1
         if most + len(drafts) < self.budget:
@@ -176,7 +175,7 @@ class _Request:
     def now(self) -> tuple[list[int], int | None]:
         """The end of the text, and the thinking tokens in its open section, if any.
 
-        A placeholder at the end is read as the token that was forced there, or as any thinking token.
+        A placeholder at the end counts as the token that was forced there, or as a thinking token.
         """
         ids, turns = self.history.ids, self.turns
         text = self.text(ids, len(ids))
@@ -188,7 +187,7 @@ class _Request:
         return text, count
 
     def _due(self, text: list[int], count: int | None) -> int | None:
-        """What the next token must be; `None` if it is free."""
+        """The forced next token; `None` if none is forced."""
         if count is None or count < self.budget:
             return None
         return self.markers.end[self.markers.begun(text, count - self.budget)]
@@ -202,7 +201,7 @@ class _Request:
 
 
 def _turns_of_prompt(markers: Markers, prompt_token_ids: list[int]) -> list[int]:
-    """Where the section opened that the prompt leaves open: at minus its thinking tokens, or nowhere."""
+    """Where the section opened that the prompt leaves open: at minus its thinking tokens; empty if there is none."""
     turns: list[int] = []
     reach = markers.reach + 1
     for length, token_id in enumerate(prompt_token_ids, start=1):
@@ -214,14 +213,14 @@ def _turns_of_prompt(markers: Markers, prompt_token_ids: list[int]) -> list[int]
 
 
 class ThinkingBudget:
-    """Thinking sections of one batch; takes the place of vLLM's `ThinkingBudgetStateHolder`.
+    """Thinking sections of one batch; replaces vLLM's `ThinkingBudgetStateHolder`.
 
     Call `sync_batch` whenever rows change, `update_state` once per step, then `apply_to_logits` once for a plain step,
     twice (bonus rows, draft rows) for a speculative one.
 
     Args:
         start_token_ids: Opens a section.
-        end_token_ids: Closes it, and is what is forced.
+        end_token_ids: Closes it; these tokens are forced.
 
     Raises:
         ValueError: If a marker is empty or has a negative id, or if both are equal.
@@ -242,24 +241,24 @@ class ThinkingBudget:
         self._requests: dict[int, _Request] = {}
         self._rows: list[int] = []
         self.forced: dict[int, list[ForcedToken]] = {}
-        """Row to what its positions in this step must be; rows without forced tokens are absent."""
+        """Row to its forced tokens in this step; rows without any are absent."""
 
     def has_tracked_requests(self) -> bool:
         """Whether any request of the batch has a budget; if not, `update_state` and `apply_to_logits` do nothing."""
         return bool(self._requests)
 
     def think_counts(self) -> dict[int, int | None]:
-        """Thinking tokens in the open section of each request with a budget; `None` outside of sections."""
+        """Thinking tokens in the open section of each request with a budget; `None` outside sections."""
         return {row: request.now()[1] for row, request in self._requests.items()}
 
     def sync_batch(self, batch_update: BatchUpdate | None) -> None:
         """Follow requests that were added, removed, moved or swapped; a request that is added again starts anew.
 
         Args:
-            batch_update: vLLM's `BatchUpdate`, or any object like it. `None`: nothing happened.
+            batch_update: vLLM's `BatchUpdate`, or any object like it. `None`: no row changed.
 
         Raises:
-            ValueError: If a budget is below -1 (vLLM would take it for 0). Nothing has been changed then.
+            ValueError: If a budget is below -1 (vLLM treats it as 0). Nothing has been changed then.
         """
         if batch_update is None:
             return
@@ -283,7 +282,7 @@ class ThinkingBudget:
     def update_state(
         self, output_token_ids: Sequence[list[int]], spec_token_ids: Sequence[Sequence[int]] | None = None
     ) -> None:
-        """Read what is new and decide what this step must emit. Calling it again changes nothing.
+        """Read what is new and decide the forced tokens of this step. Calling it again changes nothing.
 
         Args:
             output_token_ids: The batch's live lists, one per row, without drafts: the very objects that the requests
@@ -329,7 +328,7 @@ class ThinkingBudget:
         return logits
 
     def _bonus_logits(self, lengths: list[int]) -> list[tuple[int, int]]:
-        """Row of a request and forced token, where it is the bonus (or only) token that is forced."""
+        """Row of a request and forced token, where the bonus (or only) token is forced."""
         last = [(row, forced[-1], lengths[row] if row < len(lengths) else 0) for row, forced in self.forced.items()]
         return [(row, token.token_id) for row, token, bonus_position in last if token.position == bonus_position]
 

@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+    from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RejectionCase, RequestRecipe
+    from fairdraw.strategies._recipe import DTYPES, LAYOUTS
     from fairdraw.strategies._sizes import AWKWARD_VOCAB_SIZES, LARGE_VOCAB_SIZES, num_draft_tokens, vocab_sizes
     from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, explicit_noises, seeded_noises
     from fairdraw.strategies.rejection import draft_recipes, rejection_cases, request_recipes, spec_decode_batches
@@ -67,7 +68,7 @@ __all__ = [
     "vocab_sizes",
 ]
 
-_MODULES = ("_cases", "noise", "rejection", "rows", "sampling", "_sizes")
+_MODULES = ("_cases", "_recipe", "noise", "rejection", "rows", "sampling", "_sizes")
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Arguments of strategies and fields of recipes, checked when the first value is drawn or made."""
+"""Checks of strategies' arguments and recipes' fields, made when the first value is drawn or built."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
-
-__all__ = ["check_interval", "check_kinds", "one_of"]
 
 
 def check_interval(

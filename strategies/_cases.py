@@ -7,61 +7,43 @@ come from NumPy generators seeded by hashing the recipe's seed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, Noise, SpecDecodeBatch
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, hashed_seeds
 from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = ["DTYPES", "LAYOUTS", "TOKEN_KINDS", "DraftRecipe", "RejectionCase", "RequestRecipe"]
-
-LAYOUTS: tuple[str, ...] = ("contiguous", "transposed", "sliced", "huge-stride")
-"""How target logits lie in memory: in order, column by column, inside wider rows, in rows 2**16 elements apart."""
-
-DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
-"""Type of the target logits."""
-
-_Token = Callable[["NDArray[np.float32]", "NDArray[np.float32]", np.random.Generator], int]
+    from collections.abc import Callable
 
 
-def _any_token(
-    target_probs: NDArray[np.float32],  # [vocab_size] float32
-    draft_distribution: NDArray[np.float32],  # [vocab_size] float32
-    rng: np.random.Generator,
-) -> int:
-    return int(rng.integers(target_probs.size))
+Probs = NDArray[np.float32]
+"""One row of probabilities, `[vocab_size] float32`."""
 
 
-def _drawn_token(
-    target_probs: NDArray[np.float32],  # [vocab_size] float32
-    draft_distribution: NDArray[np.float32],  # [vocab_size] float32
-    rng: np.random.Generator,
-) -> int:
-    rng.integers(target_probs.size)  # its place in the stream is part of every recipe that was ever stored
-    distribution = draft_distribution.astype(np.float64)
-    return int(rng.choice(distribution.size, p=distribution / distribution.sum()))
+def _drawn_token(target_probs: Probs, draft_probs: Probs, rng: np.random.Generator) -> int:
+    rng.integers(target_probs.size)  # its place in the stream is part of every stored recipe
+    probs = draft_probs.astype(np.float64)
+    return int(rng.choice(probs.size, p=probs / probs.sum()))
 
 
-_TOKENS: dict[str, _Token] = {
-    "likely": lambda target_probs, draft_distribution, rng: int(np.argmax(target_probs)),
-    "first": lambda target_probs, draft_distribution, rng: 0,
-    "last": lambda target_probs, draft_distribution, rng: target_probs.size - 1,
-    "unlikely": lambda target_probs, draft_distribution, rng: int(np.argmin(target_probs)),
+_TOKENS: dict[str, Callable[[Probs, Probs, np.random.Generator], int]] = {
+    "likely": lambda target_probs, draft_probs, rng: int(np.argmax(target_probs)),
+    "first": lambda target_probs, draft_probs, rng: 0,
+    "last": lambda target_probs, draft_probs, rng: target_probs.size - 1,
+    "unlikely": lambda target_probs, draft_probs, rng: int(np.argmin(target_probs)),
     "drawn": _drawn_token,
-    "any": _any_token,
-    "placeholder": lambda target_probs, draft_distribution, rng: PLACEHOLDER_TOKEN_ID,
+    "any": lambda target_probs, draft_probs, rng: int(rng.integers(target_probs.size)),
+    "placeholder": lambda target_probs, draft_probs, rng: PLACEHOLDER_TOKEN_ID,
 }
 
 TOKEN_KINDS = tuple(_TOKENS)
@@ -77,7 +59,7 @@ class DraftRecipe(Recipe):
         target: Shape of its target logits (`TARGET_KINDS`, `INVALID_KINDS`).
         draft: The distribution that it was drafted from (`DRAFT_KINDS`).
         token: Which token was drafted (`TOKEN_KINDS`).
-        uniform: What its acceptance is compared with (`UNIFORM_KINDS`; explicit noise only).
+        uniform: Its acceptance uniform (`UNIFORM_KINDS`; explicit noise only).
 
     Raises:
         ValueError: If a kind is unknown.
@@ -101,7 +83,7 @@ class RequestRecipe(Recipe):
 
     Args:
         exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
-        request_seed: It has a generator of its own (seeded noise only).
+        request_seed: It has a per-request seed (seeded noise only).
 
     Raises:
         ValueError: If the kind of exponentials is unknown.
@@ -129,7 +111,7 @@ class _DrawnBatch(PrintsAsCode, SpecDecodeBatch):
 
 
 @dataclass(frozen=True, repr=False)
-class RejectionCase(Recipe):
+class RejectionCase(BatchRecipe):
     """A batch and its noise, as data.
 
     Args:
@@ -165,12 +147,7 @@ class RejectionCase(Recipe):
     def __post_init__(self) -> None:
         for name in ("vocab_size", "slack", "seed"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
-        one_of("RejectionCase", "dtype", self.dtype, DTYPES)
-        one_of("RejectionCase", "layout", self.layout, LAYOUTS)
-        if self.vocab_size < 1:
-            raise ValueError(f"RejectionCase: vocab_size={self.vocab_size}, but it must be at least 1. Use 1.")
-        if not self.requests:
-            raise ValueError("RejectionCase: requests=(), but there must be one. Use (RequestRecipe(),).")
+        self._check("RequestRecipe()")
         if self.slack < 0 or self.max_spec_len > MAX_SPEC_LEN:
             raise ValueError(
                 f"RejectionCase: slack={self.slack}, but max_spec_len={self.max_spec_len} must lie between "
@@ -191,7 +168,7 @@ class RejectionCase(Recipe):
         return [draft for request in self.requests for draft in request.drafts]
 
     def batch(self, device: str = "cpu") -> SpecDecodeBatch:
-        """Build the tensors, in memory of their own."""
+        """Build new tensors."""
         counts, drafting = self.num_draft_tokens, self._drafting(device)
         temperature = [0.0 if request.greedy else 1.0 for request in self.requests]
         bonus = bulk_rng("bonus", self.seed).integers(self.vocab_size, size=len(counts))
@@ -220,7 +197,7 @@ class RejectionCase(Recipe):
         return recipe.noise(self.batch(device), origin=f"{self!r}.noise({_argument(device)})")
 
     def build(self) -> None:
-        """Make everything once: raises what a damaged recipe raises."""
+        """Build everything once; raises what a damaged recipe raises."""
         self.batch()
         self.noise()
 
@@ -230,7 +207,7 @@ class RejectionCase(Recipe):
 
         Raises:
             TypeError: If a field is missing or unknown.
-            ValueError: If a value is none that a case could have.
+            ValueError: If a value is invalid.
         """
         requests = tuple(
             RequestRecipe(**{**request, "drafts": tuple(DraftRecipe(**draft) for draft in request.get("drafts", ()))})
@@ -245,7 +222,7 @@ class RejectionCase(Recipe):
 
     @cached_property
     def _target_logits(self) -> torch.Tensor:  # [num_tokens, vocab_size] dtype
-        """Kept for the next build; never handed out, because a sampler may write into what it is given."""
+        """Cached for the next build; never given to a sampler, because it may write into its inputs."""
         kinds = [draft.target for draft in self._drafts]
         rows = [target_row(kind, self.vocab_size, derive_seed(self.seed, row)) for row, kind in enumerate(kinds)]
         stacked = np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
@@ -277,7 +254,7 @@ def _argument(device: str) -> str:
 
 
 def _laid_out(logits: torch.Tensor, layout: str) -> torch.Tensor:  # [num_tokens, vocab_size]
-    """The same values with other strides, in fresh memory; what lies between them is inf, so that it shows if read."""
+    """The same values with other strides, in new memory; the elements between them are inf, which shows if read."""
     num_tokens, vocab_size = logits.shape
     if layout == "transposed":
         return logits.clone().t().contiguous().t()

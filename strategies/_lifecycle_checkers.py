@@ -31,7 +31,6 @@ if TYPE_CHECKING:
         ThinkingScanner,
     )
 
-__all__ = ["Checker", "OpenSession", "PenaltiesChecker", "ReadingChecker", "ThinkingChecker"]
 
 Forced = dict[int, list[tuple[int, int]]]
 """Row to forced (position, token id)."""

@@ -18,22 +18,6 @@ if TYPE_CHECKING:
 
     from fairdraw.strategies._serving_batch import ServingBatch
 
-__all__ = [
-    "EVENT_KINDS",
-    "Add",
-    "CarryOn",
-    "Cut",
-    "Decode",
-    "Draft",
-    "Event",
-    "Finish",
-    "Preempt",
-    "Repair",
-    "Replace",
-    "Resume",
-    "Swap",
-    "event_from_json",
-]
 
 Tokens = tuple[int, ...]
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from fairdraw.strategies._lifecycle_events import Event
 
-__all__ = ["shrunk"]
 
 Events = tuple["Event", ...]
 

@@ -19,8 +19,6 @@ from fairdraw.strategies._lifecycle_events import Add, Event, Replace, Resume, e
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving_batch import ServingBatch
 
-__all__ = ["EventTrace", "PenaltiesTrace", "Playing", "ThinkingTrace"]
-
 Watch = Literal["answer", "state", "reading"]
 
 

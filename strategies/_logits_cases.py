@@ -10,7 +10,7 @@ import torch
 
 from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsBatch, LogitsRequest, PlanSetup
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import DTYPES, LAYOUTS, _argument, _laid_out
+from fairdraw.strategies._cases import _argument, _laid_out
 from fairdraw.strategies._logits_requests import (
     CUSTOM_PROCESSORS,
     END,
@@ -19,7 +19,7 @@ from fairdraw.strategies._logits_requests import (
     LogitsRequestRecipe,
     ordinary_ids,
 )
-from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies._serving_batch import ServingBatch
 from fairdraw.strategies.rows import bulk_rng, target_row
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols._lifecycle import RowChanges
 
-__all__ = ["EVENT_KINDS", "EventRecipe", "LogitsCase"]
 
 EVENT_KINDS = ("grow", "cut", "replace", "join", "leave", "swap")
 """Between two steps outputs grow and drafts are new. Beyond that: nothing; an output loses its end; a row gets another
@@ -61,7 +60,7 @@ class _DrawnLogits(PrintsAsCode, LogitsBatch):
 
 
 @dataclass(frozen=True, repr=False)
-class LogitsCase(Recipe):
+class LogitsCase(BatchRecipe):
     """A live batch over one or more steps.
 
     Args:
@@ -81,12 +80,10 @@ class LogitsCase(Recipe):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        one_of("LogitsCase", "dtype", self.dtype, DTYPES)
-        one_of("LogitsCase", "layout", self.layout, LAYOUTS)
-        if self.vocab_size < MIN_VOCAB_SIZE or not self.requests:
+        self._check("LogitsRequestRecipe()")
+        if self.vocab_size < MIN_VOCAB_SIZE:
             raise ValueError(
-                f"LogitsCase: vocab_size={self.vocab_size}, len(requests)={len(self.requests)}, but they must be at "
-                f"least {MIN_VOCAB_SIZE} and 1. Use larger ones."
+                f"LogitsCase: vocab_size={self.vocab_size}, but it must be at least {MIN_VOCAB_SIZE}. Use a larger one."
             )
 
     def setup(self, custom_processors: tuple[CustomLogitsProcessor, ...] = CUSTOM_PROCESSORS) -> PlanSetup:

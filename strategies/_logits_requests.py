@@ -1,8 +1,8 @@
 """Recipes of one request under the logits-plan contract: words that become sampling parameters and texts.
 
-A request is a set of *parameter kinds* (`PARAMETER_KINDS`). Numbers and texts follow from a seed, chosen so that a
-processor has work as often as not: bad words end where the text ends or where a draft would take it, minima lie between
-the output and the output with all drafts, thinking budgets are about to be spent.
+A request is a set of *parameter kinds* (`PARAMETER_KINDS`). Numbers and texts follow from a seed, such that processors
+often have work: bad words match the end of the text, with or without drafts; minima lie between the output and the
+output with all drafts; thinking budgets are nearly spent.
 """
 
 from __future__ import annotations
@@ -22,26 +22,16 @@ from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "CUSTOM_PROCESSORS",
-    "END",
-    "IDLE_KINDS",
-    "MIN_VOCAB_SIZE",
-    "PARAMETER_KINDS",
-    "START",
-    "LogitsRequestRecipe",
-    "ordinary_ids",
-]
 
 MIN_VOCAB_SIZE = 12
 """Below it, markers and ordinary tokens would not fit side by side."""
 START, END = (1,), (2, 3)
-"""Markers of thinking sections; ordinary texts are made of the ids after them, without the last one."""
+"""Markers of thinking sections; ordinary texts consist of the ids after them, without the last one."""
 
 
 @dataclass(frozen=True)
 class _Affine:
-    """A processor that commutes with none of the built-in ones, and that depends on what its rows see."""
+    """A processor that commutes with none of the built-in ones, and depends on what its rows see."""
 
     name: str
     slope: float
@@ -67,12 +57,12 @@ CUSTOM_PROCESSORS: tuple[CustomLogitsProcessor, ...] = (
     _Affine("custom", -0.5, invariant=False),
     _Affine("custom-random", 0.75, invariant=True),
 )
-"""What every setup is opened with; a request wants those that its parameter kinds name."""
+"""The processors of every setup; a request uses those that its parameter kinds name."""
 
 
 @dataclass(frozen=True)
 class _Text:
-    """What parameters are fitted to."""
+    """The texts that parameters are fitted to."""
 
     prompt: list[int]
     output: list[int]
@@ -90,7 +80,8 @@ def _some_ids(text: _Text, rng: np.random.Generator, most: int) -> list[int]:
 
 
 def _bad_words(text: _Text, rng: np.random.Generator) -> _Fields:
-    """Words that end where the output ends, or the output with some drafts; one that never fits; one of one id."""
+    """Words that match the end of the output, or of the output with some drafts; one that never matches; one of one
+    id."""
     seen = [*text.output, *text.drafts]
     ends = rng.integers(len(text.output), len(seen) + 1, size=3)
     last = rng.integers(text.vocab_size, size=5)

@@ -9,7 +9,13 @@ import dataclasses
 from dataclasses import fields
 from typing import Any, Self
 
-__all__ = ["PrintsAsCode", "Recipe"]
+from fairdraw.strategies._arguments import one_of
+
+DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
+"""Type of the target logits."""
+
+LAYOUTS: tuple[str, ...] = ("contiguous", "transposed", "sliced", "huge-stride")
+"""How target logits lie in memory: in order, column by column, inside wider rows, in rows 2**16 elements apart."""
 
 
 class PrintsAsCode:
@@ -49,3 +55,22 @@ class Recipe:
                     printer.breakable()
                 printer.text(f"{name}=")
                 printer.pretty(value)
+
+
+class BatchRecipe(Recipe):
+    """A recipe of a batch of logits and its noise."""
+
+    vocab_size: int
+    requests: tuple[Any, ...]
+    dtype: str
+    layout: str
+
+    def _check(self, request: str) -> None:
+        """Refuse words that are unknown, and sizes of 0; `request` is code that makes one."""
+        name = type(self).__name__
+        one_of(name, "dtype", self.dtype, DTYPES)
+        one_of(name, "layout", self.layout, LAYOUTS)
+        if self.vocab_size < 1:
+            raise ValueError(f"{name}: vocab_size={self.vocab_size}, but it must be at least 1. Use 1.")
+        if not self.requests:
+            raise ValueError(f"{name}: requests=(), but there must be one. Use ({request},).")

@@ -12,15 +12,14 @@ import torch
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import RaceNoise, SamplingBatch, SamplingNoise
 from fairdraw.strategies._arguments import one_of
-from fairdraw.strategies._cases import DTYPES, LAYOUTS, _argument, _laid_out
-from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS, _exponentials, hashed_seeds
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, target_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FILTERS", "SampledRequest", "SamplingCase"]
 
 FILTERS: tuple[str, ...] = ("top_k", "top_p", "min_p")
 """Names of the filters; each is a field of `SampledRequest`."""
@@ -33,12 +32,12 @@ class SampledRequest(Recipe):
     Args:
         logits: Shape of the row (`TARGET_KINDS`, `INVALID_KINDS`).
         temperature: 0 is greedy.
-        top_k: At most the vocabulary is meant by a larger number; `None` filters nothing, as do the others.
+        top_k: A larger number means the whole vocabulary; `None` filters nothing, also for `top_p` and `min_p`.
         exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
-        request_seed: It has a generator of its own (seeded noise only).
+        request_seed: It has a per-request seed (seeded noise only).
 
     Raises:
-        ValueError: If a kind is unknown or a parameter out of its range.
+        ValueError: If a kind is unknown or a parameter out of range.
     """
 
     logits: str = "flat"
@@ -53,14 +52,14 @@ class SampledRequest(Recipe):
         one_of("SampledRequest", "logits", self.logits, {**TARGET_KINDS, **INVALID_KINDS})
         one_of("SampledRequest", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
         rules = {
-            "temperature": (self.temperature, self.temperature >= 0, "at least 0. Use 0 for greedy."),
-            "top_k": (self.top_k, self.top_k is None or self.top_k >= 1, "at least 1. Use None for no filter."),
-            "top_p": (self.top_p, self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]. Use None for no filter."),
-            "min_p": (self.min_p, self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]. Use None for no filter."),
+            "temperature": (self.temperature >= 0, "at least 0. Use 0 for greedy."),
+            "top_k": (self.top_k is None or self.top_k >= 1, "at least 1. Use None for no filter."),
+            "top_p": (self.top_p is None or 0 < self.top_p <= 1, "in (0, 1]. Use None for no filter."),
+            "min_p": (self.min_p is None or 0 <= self.min_p <= 1, "in [0, 1]. Use None for no filter."),
         }
-        for name, (value, is_right, rule) in rules.items():
-            if not is_right:
-                raise ValueError(f"SampledRequest: {name}={value}, but it must be {rule}")
+        for name, (is_valid, rule) in rules.items():
+            if not is_valid:
+                raise ValueError(f"SampledRequest: {name}={getattr(self, name)}, but it must be {rule}")
 
     @property
     def greedy(self) -> bool:
@@ -82,7 +81,7 @@ class _DrawnRace(PrintsAsCode, RaceNoise):
 
 
 @dataclass(frozen=True, repr=False)
-class SamplingCase(Recipe):
+class SamplingCase(BatchRecipe):
     """A batch of the sampling contract and its noise, as data.
 
     Args:
@@ -107,15 +106,10 @@ class SamplingCase(Recipe):
     def __post_init__(self) -> None:
         for name in ("vocab_size", "seed"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
-        one_of("SamplingCase", "dtype", self.dtype, DTYPES)
-        one_of("SamplingCase", "layout", self.layout, LAYOUTS)
-        if self.vocab_size < 1:
-            raise ValueError(f"SamplingCase: vocab_size={self.vocab_size}, but it must be at least 1. Use 1.")
-        if not self.requests:
-            raise ValueError("SamplingCase: requests=(), but there must be one. Use (SampledRequest(),).")
+        self._check("SampledRequest()")
 
     def batch(self, device: str = "cpu") -> SamplingBatch:
-        """Build the tensors, in memory of their own."""
+        """Build new tensors."""
         rows = [target_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.requests)]
         logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
         positions = bulk_rng("positions", self.seed).integers(4096, size=len(rows))
@@ -141,7 +135,7 @@ class SamplingCase(Recipe):
         return _DrawnRace(torch.from_numpy(np.stack(rows)).to(device), origin)
 
     def build(self) -> None:
-        """Build what the case describes, once: raises where it describes nothing."""
+        """Build everything once; raises what a damaged recipe raises."""
         self.batch()
         self.noise()
 
@@ -151,7 +145,7 @@ class SamplingCase(Recipe):
 
         Raises:
             TypeError: If a field is missing or unknown.
-            ValueError: If a value is none that a case could have.
+            ValueError: If a value is invalid.
         """
         return SamplingCase(**{**data, "requests": tuple(SampledRequest(**r) for r in data.get("requests", ()))})
 

@@ -19,7 +19,6 @@ from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Move
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["MOST_REQUESTS", "CountedTokens", "ServedRequest", "ServingBatch", "plain_tokens", "trailing_placeholders"]
 
 MOST_REQUESTS = 4
 """Requests of a batch at one time."""

@@ -1,4 +1,4 @@
-"""How large things are: vocabularies, and how many drafts each request has."""
+"""Sizes: of vocabularies, and numbers of drafts per request."""
 
 from __future__ import annotations
 

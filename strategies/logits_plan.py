@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from fairdraw.protocols import Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
-from fairdraw.strategies._cases import DTYPES
 from fairdraw.strategies._logits_cases import EVENT_KINDS, EventRecipe, LogitsCase
 from fairdraw.strategies._logits_requests import (
     CUSTOM_PROCESSORS,
@@ -18,6 +17,7 @@ from fairdraw.strategies._logits_requests import (
     PARAMETER_KINDS,
     LogitsRequestRecipe,
 )
+from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ __all__ = [
 
 _CUSTOM = ("custom", "custom-random")
 _NOT_WITH_DRAFTS = ("bias", "min-p", *_CUSTOM)
-"""What implementations without `DRAFT_PROCESSORS` leave out in steps with drafts."""
+"""Kinds that are left out in steps with drafts without `DRAFT_PROCESSORS`."""
 
 
 def _open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> list[str]:
@@ -68,9 +68,9 @@ def logits_cases(
     dtypes: Sequence[str] | None = None,
     placeholders: bool = True,
 ) -> LogitsCase:
-    """Live batches, as recipes: any mix of parameters, none at all included.
+    """Live batches, as recipes: any mix of parameters, also none.
 
-    Draws only what `capabilities` leave open.
+    Draws only what `capabilities` support.
 
     Args:
         min_kinds: Fewest parameters of a request.
@@ -85,7 +85,7 @@ def logits_cases(
         placeholders: The last draft may be -1.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is none; when the first case is drawn.
+        TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.
 
     Example:
         >>> from hypothesis import given
@@ -139,10 +139,10 @@ def sets_of_kinds(
     size: int = 2,
     max_drafts: int = 2,
 ) -> LogitsCase:
-    """One batch in which every set of `size` parameters has a request of its own, so none is left to chance.
+    """One batch with a request for every set of `size` parameters, so that each set is tested.
 
     Raises:
-        TypeError, ValueError: If a bound is none; when the first case is drawn.
+        TypeError, ValueError: If a bound is invalid; when the first case is drawn.
     """
     check_interval("sets_of_kinds", "size", size, "number of kinds", len(PARAMETER_KINDS), at_least=1)
     num_drafts = draw(st.integers(0, max_drafts))

@@ -1,4 +1,4 @@
-"""Noise for any batch: random, at the edges where comparisons flip, and with races that tie.
+"""Noise for any batch: random, at the edges where comparisons flip, and with ties in the race.
 
 Both strategies take a batch, so they serve tests that build their batches elsewhere.
 """
@@ -110,7 +110,7 @@ class NoiseRecipe(Recipe):
 
 
 def _ratios(batch: SpecDecodeBatch) -> list[float]:
-    """target / draft of every drafted token, as the batch's own device computes them; 0 if it can't be accepted."""
+    """target / draft of every drafted token, as the batch's own device computes it; 0 if it can't be accepted."""
     drafts = batch.draft_token_ids.tolist()
     target_probs = batch.target_probs().cpu().numpy()
     draft_probs = None if batch.draft_probs is None else batch.draft_probs.cpu().numpy()
@@ -161,7 +161,7 @@ def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.
 
 
 def hashed_seeds(seed: int, requests: Iterable[int]) -> SeededNoise:
-    """Seeded noise whose seeds follow from `seed`, with a generator of its own for each of `requests`."""
+    """Seeded noise whose seeds follow from `seed`, with a per-request seed for each of `requests`."""
     return SeededNoise(derive_seed("call", seed), {i: derive_seed("request", seed, i) for i in requests})
 
 
@@ -196,7 +196,7 @@ def explicit_noises(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`).
 
     Raises:
-        TypeError, ValueError: If `batch` is none, or a kind is unknown; when the first noise is drawn.
+        TypeError, ValueError: If `batch` is no batch, or a kind is unknown; when the first noise is drawn.
 
     Example:
         >>> from hypothesis import given, strategies as st
@@ -221,10 +221,10 @@ def seeded_noises(draw: st.DrawFn, batch: SpecDecodeBatch, *, request_seed: bool
     """Seeds for `batch`; prints as code.
 
     Args:
-        request_seed: Every request has a generator of its own (`True`), none has (`False`), or some have (`None`).
+        request_seed: Every request has a per-request seed (`True`), none has (`False`), or some have (`None`).
 
     Raises:
-        TypeError: If `batch` is none; when the first noise is drawn.
+        TypeError: If `batch` is no batch; when the first noise is drawn.
     """
     _check_batch_argument("seeded_noises", batch)
     pattern = draw(_pattern((False, True) if request_seed is None else (request_seed,), batch.batch_size))

@@ -8,6 +8,7 @@ Small parts (counts, kinds, ids) are drawn by Hypothesis, so they shrink; bulk n
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, SpecDecodeBatch
 from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of_drafts
 from fairdraw.strategies._sizes import vocab_sizes
-from fairdraw.strategies._world import Kinds, Narrowing, World, kinds_of_drafts
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import bulk_seeds
 
@@ -47,33 +48,34 @@ def _request_recipes(
     ).map(lambda parts: RequestRecipe(*parts))
 
 
-# Making a strategy costs Hypothesis more than drawing from it, and every example of a check asks for the same few.
+# Making a strategy costs Hypothesis more than drawing from it, and all examples of a check use the same few.
 @lru_cache(maxsize=1024)
-def _requests_of(world: World) -> st.SearchStrategy[tuple[RequestRecipe, ...]]:
+def _requests_of(space: CaseSpace) -> st.SearchStrategy[tuple[RequestRecipe, ...]]:
     request = _request_recipes(
-        _draft_recipes(world.kinds), world.num_drafts, world.greedy, world.exponentials, world.request_seed
+        _draft_recipes(space.kinds), space.num_drafts, space.greedy, space.exponentials, space.request_seed
     )
-    return st.lists(request, min_size=world.num_requests[0], max_size=world.num_requests[1]).map(tuple)
+    return st.lists(request, min_size=space.num_requests[0], max_size=space.num_requests[1]).map(tuple)
 
 
-def _draw_case(draw: st.DrawFn, world: World) -> RejectionCase:
+def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
     """Sizes first and bulk numbers last: what is drawn first shrinks first."""
-    vocab_size = draw(vocab_sizes(*world.vocab_sizes))
-    dense, explicit = draw(st.sampled_from(world.dense)), draw(st.sampled_from(world.explicit))
-    world = world.with_numbers() if explicit else world.with_seeds()
-    if not world.is_ragged:
-        world = world.with_drafts(draw(st.integers(*world.num_drafts)))
-    requests = draw(_requests_of(world))
+    vocab_size = draw(vocab_sizes(*space.vocab_sizes))
+    dense, explicit = draw(st.sampled_from(space.dense)), draw(st.sampled_from(space.explicit))
+    space = space.with_noise(explicit)
+    if not space.is_ragged:
+        count = draw(st.integers(*space.num_drafts))
+        space = replace(space, num_drafts=(count, count))
+    requests = draw(_requests_of(space))
     has_room = max(len(request.drafts) for request in requests) < MAX_SPEC_LEN
     return RejectionCase(
         vocab_size=vocab_size,
         requests=requests,
         dense=dense,
         explicit=explicit,
-        dtype=draw(st.sampled_from(world.dtypes)),
-        layout=draw(st.sampled_from(world.layouts)),
-        slack=draw(st.integers(0, 1)) if world.is_ragged and has_room else 0,
-        synthetic=world.synthetic,
+        dtype=draw(st.sampled_from(space.dtypes)),
+        layout=draw(st.sampled_from(space.layouts)),
+        slack=draw(st.integers(0, 1)) if space.is_ragged and has_room else 0,
+        synthetic=space.synthetic,
         seed=draw(bulk_seeds()),
     )
 
@@ -117,10 +119,10 @@ def request_recipes(
     Args:
         drafts: Its drafted positions; `draft_recipes()` if `None`.
         exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
-        request_seed: It has a generator of its own.
+        request_seed: It has a per-request seed.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is none; when the first recipe is drawn.
+        TypeError, ValueError: If a bound or kind is invalid; when the first recipe is drawn.
     """
     check_interval("request_recipes", "min_drafts", min_drafts, "max_drafts", max_drafts, at_most=MAX_SPEC_LEN)
     kinds = check_kinds("request_recipes", "exponentials", exponentials, EXPONENTIAL_KINDS)
@@ -158,14 +160,13 @@ def rejection_cases(
 ) -> RejectionCase:
     """Whole verification steps, as recipes: ragged batches of greedy and random requests, and their noise.
 
-    Draws only what `capabilities` leave open. Upper bounds, sequences of kinds and choices left to the draw (`None`)
-    are narrowed to it in silence; what cannot be narrowed (`dense=True` where draft distributions are unsupported) is
-    an error.
+    Draws only what `capabilities` support. Upper bounds, sequences of kinds and choices left to the draw (`None`) are
+    narrowed silently. What cannot be narrowed (`dense=True` where dense drafts are unsupported) is an error.
 
     Args:
         dense: Draft probabilities given, or one-hot drafts.
-        explicit: Explicit (also adversarial) noise, or seeded noise. A sampler that takes neither is given seeds.
-        request_seed: Requests have a generator of their own; `True` implies seeded noise.
+        explicit: Explicit (also adversarial) noise, or seeded noise. A sampler that supports neither gets seeds.
+        request_seed: Requests have per-request seeds; `True` implies seeded noise.
         synthetic: Acceptance by given rates.
         targets: Kinds of target rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
         drafts: Kinds of draft distributions (`DRAFT_KINDS`); one-hot drafts use them to choose the drafted token.
@@ -176,8 +177,8 @@ def rejection_cases(
         layouts: Strides of the target logits (`LAYOUTS`).
 
     Raises:
-        TypeError, ValueError: If a bound or kind is none, options contradict each other, or the capabilities close what
-            is asked for; when the first case is drawn.
+        TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is
+            unsupported; when the first case is drawn.
 
     Example:
         >>> from hypothesis import given
@@ -187,7 +188,7 @@ def rejection_cases(
     """
     kinds = kinds_of_drafts("rejection_cases", targets, drafts, tokens, uniforms)
     open_to = Narrowing("rejection_cases", capabilities)
-    world = World(
+    space = CaseSpace(
         vocab_sizes=open_to.vocab_sizes(min_vocab_size, max_vocab_size),
         num_requests=open_to.num_requests(min_requests, max_requests),
         num_drafts=open_to.num_drafts(min_drafts, max_drafts),
@@ -202,7 +203,7 @@ def rejection_cases(
         layouts=open_to.layouts(layouts),
         synthetic=open_to.flags("synthetic", synthetic, true=Capability.SYNTHETIC_RATES)[0],
     )
-    return _draw_case(draw, world)
+    return _draw_case(draw, space)
 
 
 @st.composite
@@ -230,7 +231,7 @@ def spec_decode_batches(
         device: Where the tensors are.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is none; when the first batch is drawn.
+        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
 
     Example:
         >>> from hypothesis import given

@@ -1,8 +1,8 @@
-"""Rows over a vocabulary: the shapes that target logits and draft distributions take in the field and at its edges.
+"""Rows over a vocabulary: the shapes of target logits and draft distributions in practice and at the edges.
 
-A row is named by a *kind* (a word that prints and shrinks) and one seed for its bulk numbers.
-Kinds are ordered from simple to strange, and those that need no seed come first: Hypothesis shrinks towards them, and a
-failure that hangs on no random number goes on failing while everything else shrinks.
+A row is named by a *kind* (a word that prints and shrinks) and one seed for its bulk numbers. Kinds are ordered from
+simple to adversarial, and those that need no seed come first: Hypothesis shrinks towards them, and a failure that does
+not depend on a random number keeps failing while everything else shrinks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def bulk_rng(*parts: object) -> np.random.Generator:
     """The generator of bulk numbers for one drawn value.
 
     Limits:
-        NumPy promises its streams for one release: another NumPy may draw other numbers from the same parts.
+        NumPy guarantees its streams for one release only: another NumPy may draw other numbers from the same parts.
     """
     return np.random.default_rng(derive_seed(*parts))
 
@@ -54,13 +54,10 @@ def bulk_seeds(draw: st.DrawFn) -> int:
     """Seeds of bulk numbers, 4096 of them, from two small draws.
 
     Hypothesis mixes integer constants of imported local modules into its draws of wide integers, so one wide draw would
-    give a clone, an installed copy and a user's project different cases for the same seed. Small draws are left alone.
+    give a clone, an installed copy and a user's project different cases for the same seed. Small draws are not
+    affected.
     """
     return 64 * draw(_DIGITS) + draw(_DIGITS)
-
-
-def _flat(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    return np.zeros(size, np.float32)
 
 
 def _normal(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -87,15 +84,6 @@ def _only(size: int, alive: int) -> NDArray[np.float32]:
     logits = np.full(size, -np.inf, np.float32)
     logits[alive] = 0
     return logits
-
-
-def _one_hot(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    return _only(size, int(rng.integers(size)))
-
-
-def _last_only(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """All mass on the last id: what a mishandled tail tile loses."""
-    return _only(size, size - 1)
 
 
 def _half(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
@@ -131,10 +119,6 @@ def _denormal(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
     return logits
 
 
-def _empty(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    return np.full(size, -np.inf, np.float32)
-
-
 def _nan(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
     logits = _normal(size, rng)
     logits[rng.integers(size)] = np.nan
@@ -142,9 +126,9 @@ def _nan(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
 
 
 TARGET_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {
-    "flat": _flat,
-    "last-only": _last_only,
-    "one-hot": _one_hot,
+    "flat": lambda size, rng: np.zeros(size, np.float32),
+    "last-only": lambda size, rng: _only(size, size - 1),  # what a mishandled tail tile loses
+    "one-hot": lambda size, rng: _only(size, int(rng.integers(size))),
     "tied": _tied,
     "normal": _normal,
     "zipf": _zipf,
@@ -154,9 +138,12 @@ TARGET_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]
     "twins": _twins,
     "denormal": _denormal,
 }
-"""Logit rows that are distributions, in each of `DTYPES`."""
+"""Logit rows that have a distribution, in each of `DTYPES`."""
 
-INVALID_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {"empty": _empty, "nan": _nan}
+INVALID_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {
+    "empty": lambda size, rng: np.full(size, -np.inf, np.float32),
+    "nan": _nan,
+}
 """Logit rows without a distribution (all -inf; one NaN): a documented result is expected, never an id out of range."""
 
 
@@ -183,7 +170,7 @@ def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _same(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """The target's own distribution, bit for bit (a flat row where the target has none)."""
+    """The target distribution, bit for bit (a flat row where the target has none)."""
     if not np.isfinite(target_probs).all():
         return _uniform(target_probs, rng)
     return target_probs.copy()
@@ -193,21 +180,13 @@ def _uniform(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDA
     return _normalised(np.ones(target_probs.size))
 
 
-def _independent(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    return _softmax(_normal(target_probs.size, rng))
-
-
 def _reversed(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
     """The target's probabilities in reverse order: many rejections."""
     return _same(target_probs, rng)[::-1].copy()
 
 
-def _sparse(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    return _softmax(_half(target_probs.size, rng))
-
-
 def _elsewhere(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """All draft mass where the target has none, or on its least likely token if it has mass everywhere."""
+    """All draft probability where the target has none, or on its least likely token if all are possible."""
     dead = ~(target_probs > 0)
     if not dead.any():
         dead = np.arange(target_probs.size) == int(np.argmin(target_probs))
@@ -215,7 +194,7 @@ def _elsewhere(target_probs: NDArray[np.float32], rng: np.random.Generator) -> N
 
 
 def _rounded(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """The target's distribution through bfloat16: sums to nearly 1, as a drafter in half precision returns it."""
+    """The target distribution through bfloat16: it sums to nearly 1, as returned by a drafter in half precision."""
     bits = _same(target_probs, rng).view(np.uint32)
     return ((bits + 0x8000) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
@@ -226,10 +205,10 @@ def _dominating(target_probs: NDArray[np.float32], rng: np.random.Generator) -> 
 
 
 def _denormal_draft(target_probs: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """One token has all the mass that counts, the others denormal probabilities: target / draft overflows to inf."""
-    distribution = np.full(target_probs.size, 2.0**-140, np.float32)
-    distribution[rng.integers(target_probs.size)] = 1
-    return distribution
+    """One token has nearly all probability, the others are denormal: target / draft overflows to inf."""
+    probs = np.full(target_probs.size, 2.0**-140, np.float32)
+    probs[rng.integers(target_probs.size)] = 1
+    return probs
 
 
 DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDArray[np.float32]]] = {
@@ -239,13 +218,11 @@ DRAFT_KINDS: dict[str, Callable[[NDArray[np.float32], np.random.Generator], NDAr
     "reversed": _reversed,
     "rounded": _rounded,
     "dominating": _dominating,
-    "independent": _independent,
-    "sparse": _sparse,
+    "independent": lambda target_probs, rng: _softmax(_normal(target_probs.size, rng)),
+    "sparse": lambda target_probs, rng: _softmax(_half(target_probs.size, rng)),
     "denormal": _denormal_draft,
 }
-"""Draft distributions, each given the target distribution of its position; a row sums to 1, give or take its
-rounding.
-"""
+"""Draft distributions, each made from the target distribution of its position; a row sums to 1 up to rounding."""
 
 
 def draft_row(
@@ -253,7 +230,7 @@ def draft_row(
     target_probs: NDArray[np.float32],  # [vocab_size] float32
     seed: int,
 ) -> NDArray[np.float32]:  # [vocab_size] float32
-    """One row of draft probabilities beside a target distribution.
+    """One row of draft probabilities for a target distribution.
 
     Raises:
         ValueError: If `kind` is unknown.
@@ -265,7 +242,7 @@ def draft_row(
 def probability_row(
     target: str, vocab_size: int, seed: int, draft: str = "same"
 ) -> NDArray[np.float32]:  # [vocab_size] float32
-    """One row of probabilities: the distribution of a target row, or a draft distribution beside it.
+    """One row of probabilities: the distribution of a target row, or a draft distribution for it.
 
     Raises:
         ValueError: If `target` has no distribution or is unknown, `draft` is unknown, or `vocab_size < 1`.
@@ -278,7 +255,7 @@ def probability_row(
 def logit_rows(
     draw: st.DrawFn, min_vocab_size: int = 1, max_vocab_size: int = 1025, *, kinds: Sequence[str] | None = None
 ) -> NDArray[np.float32]:  # [vocab_size] float32
-    """Rows of target logits; a failing one prints as code, unless tiny as the call of `target_row` that makes it.
+    """Rows of target logits. A failing row prints as code; unless tiny, as the call of `target_row` that makes it.
 
     Args:
         kinds: `TARGET_KINDS` if `None`; `INVALID_KINDS` (all -inf, NaN) only if named.
@@ -303,11 +280,11 @@ def probability_rows(
 ) -> NDArray[np.float32]:  # [vocab_size] float32
     """Rows of probabilities, rounded ones whose sum is not 1 to the last bit among them.
 
-    A failing row prints as code, unless tiny as the call of `probability_row` that makes it.
+    A failing row prints as code; unless tiny, as the call of `probability_row` that makes it.
 
     Args:
         targets: Shape of the target that the row belongs to (`TARGET_KINDS`).
-        drafts: How the row differs from that target's distribution (`DRAFT_KINDS`; `same` is the distribution itself).
+        drafts: How the row differs from that target distribution (`DRAFT_KINDS`; `same` does not differ).
 
     Raises:
         TypeError, ValueError: If a kind is unknown or the bounds are not in order; when the first row is drawn.

@@ -1,4 +1,4 @@
-"""Strategies of the sampling contract: requests with parameters of their own, and whole decoding steps."""
+"""Strategies of the sampling contract: requests with their own parameters, and whole decoding steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from fairdraw.protocols import Capabilities, Capability, SamplingBatch
 from fairdraw.strategies._arguments import check_kinds
+from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase
 from fairdraw.strategies._sizes import vocab_sizes
-from fairdraw.strategies._world import Narrowing
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
 
@@ -28,7 +28,6 @@ _TOP_PS = (0.5, 0.9, 0.1, 0.99, 1.0)
 _MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0)
 
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
-_INVALID_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
 
 
 @lru_cache(maxsize=256)
@@ -55,7 +54,7 @@ def _requests(
 
 
 def _temperatures(greedy: tuple[bool, ...], given: Sequence[float]) -> tuple[float, ...]:
-    """One request in four is greedy if both kinds are open."""
+    """One request in four is greedy if both kinds are possible."""
     random = tuple(given) if False in greedy else ()
     return (*random, *((0.0,) * max(1, len(random) // 4) if True in greedy else ()))
 
@@ -78,7 +77,7 @@ def sampled_requests(
         temperatures: Of random requests.
         filters: Names of the filters that may be on (`FILTERS`).
         exponentials: Kinds of its row of the race (`EXPONENTIAL_KINDS`).
-        request_seed: It has a generator of its own.
+        request_seed: It has a per-request seed.
 
     Raises:
         TypeError, ValueError: If a kind is unknown; when the first request is drawn.
@@ -96,7 +95,7 @@ def sampled_requests(
 
 
 def _filters(function: str, given: Sequence[str] | None) -> tuple[str, ...]:
-    """No filter is a choice, too."""
+    """`()` means no filter."""
     return () if given is not None and not given else check_kinds(function, "filters", given, FILTERS)
 
 
@@ -119,15 +118,15 @@ def sampling_cases(
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] = ("contiguous",),
 ) -> SamplingCase:
-    """Whole decoding steps, as recipes: requests with parameters of their own side by side, and their noise.
+    """Whole decoding steps, as recipes: requests with different parameters, and their noise.
 
-    Draws only what `capabilities` leave open. Upper bounds, sequences of kinds and choices left to the draw (`None`)
-    are narrowed to it in silence; what cannot be narrowed is an error.
+    Draws only what `capabilities` support. Upper bounds, sequences of kinds and choices left to the draw (`None`) are
+    narrowed silently; what cannot be narrowed is an error.
 
     Args:
         greedy: Temperature 0.
         explicit: Exponentials handed in (also adversarial ones), or seeded noise.
-        request_seed: Requests have a generator of their own; `True` implies seeded noise.
+        request_seed: Requests have per-request seeds; `True` implies seeded noise.
         logits: Kinds of rows (`TARGET_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
         temperatures: Of random requests.
         filters: Names of the filters that may be on (`FILTERS`); `()` for none.
@@ -136,8 +135,8 @@ def sampling_cases(
         layouts: Strides of the logits (`LAYOUTS`).
 
     Raises:
-        TypeError, ValueError: If a bound or kind is none, options contradict each other, or the capabilities close what
-            is asked for; when the first case is drawn.
+        TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is
+            unsupported; when the first case is drawn.
 
     Example:
         >>> from hypothesis import given
@@ -151,7 +150,7 @@ def sampling_cases(
     is_explicit = draw(st.sampled_from(open_to.explicit(explicit, request_seed)))
     seeds = open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS)
     request = _requests(
-        tuple(kind for kind in kinds if _INVALID_NEEDS.get(kind) not in capabilities.unsupported),
+        open_to.rows("logits", kinds),
         _temperatures(open_to.flags("greedy", greedy, true=Capability.GREEDY), temperatures),
         tuple(f for f in _filters(name, filters) if _FILTER_NEEDS[f] in capabilities),
         check_kinds(name, "exponentials", exponentials, EXPONENTIAL_KINDS) if is_explicit else ("random",),
@@ -182,7 +181,7 @@ def sampling_batches(
     """Batches ready for a token sampler; each prints as the code that builds it. Arguments as for `sampling_cases`.
 
     Raises:
-        TypeError, ValueError: If a bound or kind is none; when the first batch is drawn.
+        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
     """
     cases = sampling_cases(
         max_vocab_size=max_vocab_size,

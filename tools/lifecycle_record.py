@@ -1,9 +1,10 @@
-"""Live the nightly lives of the stateful contracts with our scanners, beside the real vLLM, and keep the figures.
+"""Run the checks of the stateful contracts at `nightly` on our scanners, with the real vLLM as reference; keep a
+record.
 
     python tools/lifecycle_record.py --out perf_regression/records/lifecycle_nightly.json
 
-With `--contract` the other one keeps its entry in the record. Per check: events tried, seconds of
-processor time, and the difference if there is one. Exits 1 on a difference.
+With `--contract` the other contract keeps its entry in the record. Per check: events tried, seconds of processor time,
+and the difference if there is one. Exits 1 on a difference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def live(check: Any, scanner: Any, reference: Any, profile: str) -> dict[str, An
     try:
         events = check.run(scanner, profile=PROFILES[profile], seed=DEFAULT_SEED, reference=reference)
     except CapabilityUnsupported as reason:
-        events, difference = 0, f"not asked: {reason}"
+        events, difference = 0, f"skipped: {reason}"
     except CheckFailure as failure:
         events, difference = getattr(failure, "tried", 0), f"{failure.effect} in {getattr(failure, 'case', None)!r}"
     seconds = round(time.process_time() - started, 1)
@@ -47,13 +48,13 @@ def main() -> int:
     parser.add_argument("--contract", choices=("penalties", "thinking_budget"))
     parser.add_argument("--profile", choices=sorted(PROFILES), default="nightly")
     arguments = parser.parse_args()
-    subjects = (
+    scanners = (
         (PENALTIES, load("penalties/torch", "cpu"), load("penalties/vllm", "cpu")),
         (THINKING, load("thinking_budget/torch"), load("thinking_budget/vllm", "cpu")),
     )
     contracts: dict[str, Any] = json.loads(arguments.out.read_text())["contracts"] if arguments.out.exists() else {}
     with one_torch_thread():
-        for checks, scanner, reference in subjects:
+        for checks, scanner, reference in scanners:
             if arguments.contract not in (None, scanner.contract):
                 continue
             rows = [live(check, scanner, reference, arguments.profile) for check in checks]

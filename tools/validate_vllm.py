@@ -1,9 +1,9 @@
-"""Validate a vLLM release for the plugin: one command, some minutes, and an entry in `validated.json`.
+"""Validate a vLLM release for the plugin: one command, a few minutes, and an entry in `validated.json`.
 
     python tools/validate_vllm.py 0.24.0
 
-It installs the release into a folder (`install_vllm.py`), lives a server's trace with vLLM's own objects and again with
-the plugin in them (`vllm_soak.py`), asks the patched rejection sampler for every property of the suite, and writes
+It installs the release into a folder (`install_vllm.py`), plays event traces of a server with vLLM's own objects and
+again with the plugin (`vllm_soak.py`), runs every property of the suite on the patched rejection sampler, and writes
 hashes and evidence of the pieces that never differed. Review the entry and commit it: from then on the plugin serves
 this release. A piece that differed is left out, and its differences are printed.
 """
@@ -47,14 +47,14 @@ Json = dict[str, Any]  # Any: JSON
 
 
 class NotValidatedError(Exception):
-    """Nothing was learnt about the release; one sentence says why."""
+    """The release could not be validated; the message says why."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Validate a vLLM release for fairdraw's vLLM plugin.")
     parser.add_argument("release", help="0.24.0, say")
     parser.add_argument("--folder", type=Path, help="where it is or will be installed (default: .cache/vllm/RELEASE)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of trace (default: {STEPS})")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of event trace (default: {STEPS})")
     parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the entry is written")
     options = parser.parse_args(arguments)
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def validate(release: str, folder: Path, steps: int, profile: str) -> tuple[Json, list[str]]:
-    """The entry of `release`, and why any piece is not in it."""
+    """The entry of `release`, and the reasons why pieces are missing."""
     found, problems = hashed(folder / "vllm")
     if not found:
         raise NotValidatedError(f"no piece fits it: {'; '.join(problems)}")
@@ -97,7 +97,7 @@ def validate(release: str, folder: Path, steps: int, profile: str) -> tuple[Json
 
 
 def hashed(package: Path) -> tuple[list[Piece], list[str]]:
-    """Pieces whose functions this release has, and what the others miss."""
+    """Pieces whose functions exist in this release, and what is missing for the others."""
     found, problems = [], []
     for piece in PIECES:
         try:
@@ -110,7 +110,7 @@ def hashed(package: Path) -> tuple[list[Piece], list[str]]:
 
 
 def run(folder: Path, scratch: str, *arguments: str) -> str:
-    """What Python prints last, with the release in `folder` importable."""
+    """The last line that Python prints, with the release in `folder` importable."""
     path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
     env = {
         **os.environ,
@@ -129,7 +129,7 @@ def run(folder: Path, scratch: str, *arguments: str) -> str:
 
 
 def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
-    """How many properties the patched rejection sampler kept, by status, and which it broke."""
+    """Properties of the patched rejection sampler: counts by status, and the codes that failed."""
     report = Path(scratch) / "report.json"
     run(folder, scratch, "-c", SUITE, str(table), str(report), profile)
     records = [record for line in report.read_text().splitlines() if (record := json.loads(line))["kind"] == "check"]
@@ -141,7 +141,7 @@ def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
 
 
 def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[str]]:
-    """The entry without its hashes; a piece that never served a call is not validated either."""
+    """The entry without its hashes; a piece that never served a call is not validated."""
     pieces: Json = {}
     problems = [f"together: {text}" for text in soaked["pieces"]["all"]["differences"]]
     for piece in found:

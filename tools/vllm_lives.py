@@ -1,9 +1,9 @@
-"""Lives of a vLLM server without a model: vLLM's own batch and samplers, and whatever happens to them.
+"""Event traces of a vLLM server without a model: vLLM's own batch and samplers, driven like a model runner drives them.
 
-vLLM's `InputBatch`, `Sampler`, `RejectionSampler` and thinking-budget holder are the real ones, driven through what a
-V1 model runner does to them: requests are added, finished, swapped, preempted and resumed, tokens are discarded and
-taken back, token ids arrive late, drafts are verified. Where vLLM itself is wrong ours is not (the docstrings in
-`sampler_impl` list it); the lives stay out of those places.
+vLLM's `InputBatch`, `Sampler`, `RejectionSampler` and thinking-budget holder are the real ones. The suite's simulated
+`ServingBatch` says what happens: requests are added, finished, swapped, preempted and resumed, tokens are discarded and
+cut, token ids arrive late, drafts are verified. vLLM's batch follows, and must have the same requests in the same rows.
+Event traces in which vLLM itself is wrong (the docstrings in `sampler_impl` list them) are avoided.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.seeds import derive_seed
+from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServedRequest, ServingBatch
 
 prepare_triton("cpu")
 os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")
@@ -29,17 +30,17 @@ with quiet_imports():
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
     from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
-MOST_REQUESTS, MOST_DRAFTS, VOCAB_SIZE, CPU = 4, 3, 40, torch.device("cpu")
+MOST_DRAFTS, VOCAB_SIZE, CPU = 3, 40, torch.device("cpu")
 EVENTS = ("step", "step", "add", "step", "finish", "swap", "resume", "cut", "discard")
 MARKERS = (((1,), (3,)), ((1, 2), (3, 4)), ((1,), (3, 3, 4)), ((1, 1, 2), (3,)))
 ORDINARY, FILLER = 10, 11
-"""Ids below are kept for markers; what a model says that has nothing more to say."""
+"""The lowest id that is not part of a marker; the token that follows the end of a script."""
 LIKELY = 40.0
-"""The logit of what a script says next; other tokens are emitted once in 1e15 draws, unforced markers never."""
+"""The logit of a script's next token; other tokens are emitted once in 1e15 draws, unforced markers never."""
 
 
 def without_pinned_memory() -> None:
-    """A host without CUDA cannot pin memory, but vLLM's unspecified platform says that it can."""
+    """A host without CUDA cannot pin memory, but vLLM's unspecified platform reports that it can."""
     for module in [module for name, module in sys.modules.items() if name.startswith("vllm")]:
         names = getattr(module, "__dict__", {})
         if "PIN_MEMORY" in names:
@@ -52,7 +53,7 @@ def without_pinned_memory() -> None:
 
 @dataclass(frozen=True)
 class EventTrace:
-    """A recipe; everything follows from it."""
+    """A recipe of an event trace; everything follows from it."""
 
     seed: int
     num_steps: int
@@ -66,17 +67,19 @@ class EventTrace:
 
 
 @dataclass
-class Request:
+class Script:
+    """What the model will emit for one request, and what the server knows of it."""
+
     state: Any  # Any: vLLM's CachedRequestState
-    budget: int | None
-    script: list[int] = field(default_factory=list)
+    budget: int | None = None
+    planned: list[int] = field(default_factory=list)
     emitted: list[int] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)
     forced: bool = False
 
 
 Record = tuple[int, str, bytes]
-"""Step, what it is, and its bytes."""
+"""Step, name of the tensor, and its bytes."""
 
 
 class Server:
@@ -95,11 +98,11 @@ class Server:
         self.verifier = RejectionSampler(self.sampler)
         for name, module in (("plain", self.sampler), ("draft", self.verifier)):
             self.record_logits(name, module)
-        self.requests: dict[str, Request] = {}
-        self.waiting: list[Request] = []
+        self.served = ServingBatch(VOCAB_SIZE)
+        self.scripts: dict[str, Script] = {}
 
     def live(self, until: int | None = None) -> list[Record]:
-        """All steps, or those before `until`; may be called again to go on."""
+        """All steps, or those before `until`; may be called again to continue."""
         if self.step == 0:
             torch.manual_seed(derive_seed("global", self.trace) % 2**63)
         while self.step < (until or self.trace.num_steps):
@@ -111,28 +114,40 @@ class Server:
             self.step += 1
         return self.records
 
-    # What a scheduler decides, and what the runner does to the batch.
+    # What a scheduler decides: the served batch leads, and vLLM's batch follows.
     def schedule(self, event: str) -> None:
-        running = sorted(self.batch.req_id_to_index)
-        chosen = self.requests[running[self.rng.integers(len(running))]] if running else None
-        leaves = chosen is not None and (event == "finish" or (event == "resume" and self.may_resume(chosen)))
-        if chosen and leaves:
-            self.batch.remove_request(chosen.state.req_id)
-            self.waiting += [chosen] if event == "resume" else []
+        served, rows = self.served, len(self.served.requests)
+        row = int(self.rng.integers(rows)) if rows else 0
+        chosen = self.script_of(row) if rows else None
+        if chosen and event == "finish":
+            self.batch.remove_request(served.remove(row).req_id)
+        preempted = chosen is not None and event == "resume" and self.may_resume(chosen)
+        if chosen and preempted:
+            self.batch.remove_request(served.in_row(row).req_id)
+            served.preempt(row)
         if self.trace.asynchronous and self.trace.speculative:
-            for req_id in self.batch.req_id_to_index:
-                self.requests[req_id].state.output_token_ids.extend([-1] * len(self.requests[req_id].drafts))
+            for request in served.requests:
+                request.output_token_ids.extend([-1] * len(self.scripts[request.req_id].drafts))
         if chosen and event == "cut":
-            self.cut(chosen)
-        if self.waiting and self.batch.num_reqs < MOST_REQUESTS:
-            self.resume(self.waiting.pop())
-        elif event == "add" and len(running) < MOST_REQUESTS:
+            self.cut(chosen, served.in_row(row))
+        if chosen and preempted:
+            self.resume(chosen)
+        elif event == "add" and rows < MOST_REQUESTS:
             self.add()
         self.batch.condense()
-        if event == "swap" and self.batch.num_reqs > 1:
-            self.batch.swap_states(*self.rng.choice(self.batch.num_reqs, 2, replace=False).tolist())
+        rows = len(served.requests)
+        if event == "swap" and rows > 1:
+            places = self.rng.choice(rows, 2, replace=False).tolist()
+            served.swap(*places)
+            self.batch.swap_states(*places)
+        served.take_changes()
+        names = [request.req_id for request in served.requests]
+        assert self.batch.req_ids == names, f"vLLM has the rows {self.batch.req_ids}, the simulated batch {names}"
         self.draft()
         self.batch.refresh_metadata()
+
+    def script_of(self, row: int) -> Script:
+        return self.scripts[self.served.requests[row].req_id]
 
     def words(self, most: int, least: int = 0) -> list[int]:
         """Ordinary ids."""
@@ -140,7 +155,7 @@ class Server:
         return drawn
 
     def add(self) -> None:
-        number = len(self.requests)
+        number = len(self.scripts)
         presence, frequency = self.rng.choice([0, 0, 0.5, -1.3], 2).tolist()
         params = vllm.SamplingParams(
             temperature=float(self.rng.choice([0.0, 0.7, 1.0])),
@@ -153,27 +168,29 @@ class Server:
             params.top_p = float(self.rng.choice([1.0, 1.0, 0.9]))
         if self.rng.random() < 0.2:
             params._bad_words_token_ids = [[12], [13, 14]]
-        prompt, request = self.words(5, least=1), Request(None, None)
+        prompt, script = self.words(5, least=1), Script(None)
         if self.trace.thinking:
-            prompt, request.script = self.failure_report()
-            params.thinking_token_budget = request.budget = int(self.rng.integers(9))
+            prompt, script.planned = self.failure_report()
+            params.thinking_token_budget = script.budget = int(self.rng.integers(9))
         own = self.rng.random() < 0.5 and params.temperature > 0
         generator = torch.Generator().manual_seed(number) if own else None
-        request.state = CachedRequestState(
-            req_id=f"r{number}",
+        entered = self.served.add(params, prompt, [])
+        assert entered is not None, "there is room"
+        script.state = CachedRequestState(
+            req_id=entered.req_id,
             prompt_token_ids=prompt,
             mm_features=[],
             sampling_params=params,
             generator=generator,
             block_ids=([],),
             num_computed_tokens=0,
-            output_token_ids=[],
+            output_token_ids=entered.output_token_ids,
         )
-        self.requests[request.state.req_id] = request
-        self.batch.add_request(request.state)
+        self.scripts[entered.req_id] = script
+        self.batch.add_request(script.state)
 
     def failure_report(self) -> tuple[list[int], list[int]]:
-        """A prompt, and what the model says: one section at most, as vLLM before 0.26.0 watches no other."""
+        """A prompt, and what the model emits: one section at most, as vLLM before 0.26.0 detects no other."""
         start, end = map(list, self.trace.markers)
         opening = [*self.words(2), *start, *self.words(4)]
         unsupported = [*opening, *end, *self.words(2)]
@@ -183,78 +200,78 @@ class Server:
             script = [*script, *self.words(4), *end]
         return (self.words(3, least=1), unsupported, [*unsupported, *opening])[kind], [*script, *self.words(20)]
 
-    def may_resume(self, request: Request) -> bool:
+    def may_resume(self, script: Script) -> bool:
         """Not where vLLM starts a forced end marker again."""
-        return not self.trace.thinking or not (
-            request.forced or (len(self.trace.markers[1]) > 1 and request.budget < 6)
-        )
+        long_end = len(self.trace.markers[1]) > 1
+        return not self.trace.thinking or not (script.forced or (long_end and (script.budget or 0) < 6))
 
-    def resume(self, request: Request) -> None:
+    def resume(self, script: Script) -> None:
         """After a preemption; with asynchronous scheduling the list is a new one."""
-        request.drafts = []
+        script.drafts = []
         if self.trace.asynchronous:
-            request.state.output_token_ids = list(request.emitted)
-        self.batch.add_request(request.state)
+            self.served.waiting[0].output_token_ids = script.state.output_token_ids = list(script.emitted)
+        self.served.resume(same_list=True)
+        self.batch.add_request(script.state)
 
-    def cut(self, request: Request) -> None:
+    def cut(self, script: Script, request: ServedRequest) -> None:
         """The KV cache of the last tokens was lost."""
         count = int(self.rng.integers(1, 4))
-        lost = request.emitted[-count:]
-        if self.trace.thinking and (self.trace.speculative or request.forced or min(lost, default=0) < ORDINARY):
+        lost = script.emitted[-count:]
+        if self.trace.thinking and (self.trace.speculative or script.forced or min(lost, default=0) < ORDINARY):
             return
-        del request.emitted[-count:]
-        request.script[:0] = lost
-        del request.state.output_token_ids[len(request.emitted) :]
-        row, length = self.batch.req_id_to_index[request.state.req_id], len(request.state.output_token_ids)
+        del script.emitted[-count:]
+        script.planned[:0] = lost
+        self.served.cut(request, max(0, len(request.output_token_ids) - len(script.emitted)))
+        row, length = self.batch.req_id_to_index[request.req_id], len(request.output_token_ids)
         self.batch.num_tokens_no_spec[row] = self.batch.num_prompt_tokens[row] + length
 
     def draft(self) -> None:
         """At least one draft wherever there can be one: without any, vLLM forces in another request's row."""
-        for req_id in self.batch.req_ids:
-            request, least = self.requests[req_id], int(self.trace.thinking)
-            can = self.trace.speculative and (request.emitted or not self.trace.thinking)
+        for request in self.served.requests:
+            script, least = self.scripts[request.req_id], int(self.trace.thinking)
+            can = self.trace.speculative and (script.emitted or not self.trace.thinking)
             count = int(self.rng.integers(least, MOST_DRAFTS + 1)) if can else 0
             guesses = (
-                [*request.script, *[ORDINARY] * count][:count] if self.trace.thinking else self.words(count, count)
+                [*script.planned, *[ORDINARY] * count][:count] if self.trace.thinking else self.words(count, count)
             )
-            request.drafts = [t if t >= ORDINARY and self.rng.random() < 0.8 else ORDINARY for t in guesses]
-            self.batch.update_req_spec_token_ids(request.state, {req_id: request.drafts})
+            script.drafts = [t if t >= ORDINARY and self.rng.random() < 0.8 else ORDINARY for t in guesses]
+            self.batch.update_req_spec_token_ids(script.state, {request.req_id: script.drafts})
 
     # What `_sample` does.
     def sample(self) -> list[list[int]]:
         self.batch.update_async_output_token_ids()
-        metadata, requests = self.batch.sampling_metadata, [self.requests[req_id] for req_id in self.batch.req_ids]
-        drafts = [request.drafts for request in requests]
-        logits = self.logits(requests)
+        metadata, scripts = self.batch.sampling_metadata, [self.scripts[req_id] for req_id in self.batch.req_ids]
+        drafts = [script.drafts for script in scripts]
+        logits = self.logits(scripts)
         if not any(drafts):
             tokens = self.sampler(logits, metadata).sampled_token_ids
         else:
-            distribution = torch.from_numpy(self.rng.random((sum(map(len, drafts)), VOCAB_SIZE), np.float32))
-            draft_probs = distribution / distribution.sum(-1, keepdim=True) if self.rng.random() < 0.5 else None
+            weights = torch.from_numpy(self.rng.random((sum(map(len, drafts)), VOCAB_SIZE), np.float32))
+            draft_probs = weights / weights.sum(-1, keepdim=True) if self.rng.random() < 0.5 else None
             spec = spec_metadata(drafts)
             tokens = self.verifier(spec, draft_probs, logits, metadata).sampled_token_ids
         self.keep("tokens", tokens.contiguous())
         self.keep("global generator", torch.get_rng_state())
-        for request in requests:
-            if request.state.generator is not None:
-                self.keep(f"generator of {request.state.req_id}", request.state.generator.get_state())
+        for script in scripts:
+            if script.state.generator is not None:
+                self.keep(f"generator of {script.state.req_id}", script.state.generator.get_state())
         return [[token for token in row if token >= 0] for row in tokens.tolist()]
 
-    def logits(self, requests: list[Request]) -> Any:  # Any: Tensor [num_tokens + batch_size, vocab_size] float32
+    def logits(self, scripts: list[Script]) -> Any:  # Any: Tensor [num_tokens + batch_size, vocab_size] float32
         """Drafts' rows and bonus row of each request in turn."""
-        num_rows = sum(len(request.drafts) + 1 for request in requests)
+        num_rows = sum(len(script.drafts) + 1 for script in scripts)
         drawn = self.rng.standard_normal((num_rows, VOCAB_SIZE)).astype(np.float32) * 2
         if self.trace.thinking:
             drawn[:, :ORDINARY] -= 3 * LIKELY
         row = 0
-        for request in requests:
-            for position in range(len(request.drafts) + 1):
-                said = request.script[:position]
+        for script in scripts:
+            planned, drafts = script.planned, script.drafts
+            for position in range(len(drafts) + 1):
                 if self.trace.thinking:
-                    on_script = said == request.drafts[:position] and len(request.script) > position
-                    drawn[row, request.script[position] if on_script else FILLER] = LIKELY
-                elif position < len(request.drafts):
-                    drawn[row, request.drafts[position]] += 3
+                    on_script = planned[:position] == drafts[:position] and len(planned) > position
+                    drawn[row, planned[position] if on_script else FILLER] = LIKELY
+                elif position < len(drafts):
+                    drawn[row, drafts[position]] += 3
                 row += 1
         return torch.from_numpy(drawn)
 
@@ -274,20 +291,20 @@ class Server:
 
     # What `_bookkeeping_sync` does.
     def record_tokens(self, sampled: list[list[int]], discarded: set[int]) -> None:
-        for row, (req_id, ids) in enumerate(zip(self.batch.req_ids, sampled, strict=True)):
-            request, known = self.requests[req_id], [-1] if self.trace.asynchronous else ids
+        for row, (request, ids) in enumerate(zip(self.served.requests, sampled, strict=True)):
+            script, known = self.scripts[request.req_id], [-1] if self.trace.asynchronous else ids
             if row in discarded:
-                request.drafts = []
+                script.drafts = []
                 continue
-            request.emitted += ids
+            script.emitted += ids
             for token in ids:
-                on_script = token == (request.script[0] if request.script else FILLER)
-                request.forced = request.forced or not on_script
-                request.script = request.script[1:] if on_script else []
+                on_script = token == (script.planned[0] if script.planned else FILLER)
+                script.forced = script.forced or not on_script
+                script.planned = script.planned[1:] if on_script else []
             begin = self.batch.num_tokens_no_spec[row]
             self.batch.token_ids_cpu[row, begin : begin + len(known)] = known
             self.batch.num_tokens_no_spec[row] = begin + len(known)
-            request.state.output_token_ids.extend(known)
+            self.served.emit(request, known)
         if self.trace.asynchronous:
             width = max(map(len, sampled))
             padded = torch.tensor([ids + [-1] * (width - len(ids)) for ids in sampled])
@@ -297,7 +314,7 @@ class Server:
 
 
 def make_batch(reasoning_config: object, num_spec_tokens: int) -> Any:  # Any: vLLM's InputBatch
-    """By the arguments that this release knows."""
+    """With the arguments that this release knows."""
     arguments = {
         "max_num_reqs": MOST_REQUESTS,
         "max_model_len": 4096,

@@ -1,9 +1,9 @@
-"""Live a vLLM server's trace twice: with vLLM's own sampler objects alone, and with fairdraw's plugin in them.
+"""Play event traces of a vLLM server twice: with vLLM's own sampler objects, and with fairdraw's plugin installed.
 
     python tools/vllm_soak.py --steps 100            # whatever vLLM is importable; prints JSON
 
-Both lives must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
-and in all random generators afterwards. What happens in a trace is in `vllm_lives.py`.
+Both runs must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
+and in all random generators afterwards. The event traces are made by `vllm_lives.py`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 def first_difference(theirs: list[Record], ours: list[Record]) -> str:
-    """In words; empty if there is none."""
+    """A description; empty if there is none."""
     for their, our in zip(theirs, ours, strict=False):
         if their != our:
             return f"step {their[0]}: {their[1]} differ" if their[:2] == our[:2] else f"step {their[0]}: other events"
-    return "" if len(theirs) == len(ours) else "one trace is longer"
+    return "" if len(theirs) == len(ours) else "one event trace is longer"
 
 
 def some_lives(num_steps: int) -> list[EventTrace]:
-    """Of all kinds, `num_steps` in all of each kind."""
+    """Event traces of all kinds, with `num_steps` in total of each kind."""
     kinds = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
     return [EventTrace(seed, num_steps // 4, *kind) for kind in kinds for seed in range(4)]
 
@@ -64,7 +64,7 @@ def plugin(*pieces: str) -> Iterator[None]:
 
 
 def live_with(trace: EventTrace, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
-    """Its records, who served the calls, and how many tokens were forced."""
+    """Its records, counts of the calls, and the number of forced tokens."""
     with plugin(*pieces):
         server = Server(trace)
         return server.live(), vllm_plugin.calls(), server.num_forced
@@ -93,8 +93,10 @@ def soak(lives: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: J
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Live a vLLM server's trace with and without fairdraw's plugin.")
-    parser.add_argument("--steps", type=int, default=100, help="of each of eight kinds of trace (default: 100)")
+    parser = argparse.ArgumentParser(
+        description="Play event traces of a vLLM server with and without fairdraw's plugin."
+    )
+    parser.add_argument("--steps", type=int, default=100, help="of each of eight kinds of event trace (default: 100)")
     parser.add_argument("--table", type=Path, help="validated sources, if not those of the package")
     options = parser.parse_args(arguments)
     if options.table:

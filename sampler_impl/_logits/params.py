@@ -1,4 +1,4 @@
-"""The border of the logits plan: a request's sampling parameters, checked once when it joins the batch."""
+"""Validation for the logits plan: a request's sampling parameters, checked once when it joins the batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from ..thinking_budget import NO_BUDGET, ThinkingParams
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["GREEDY_BELOW", "Request", "SamplingParams", "checked_request", "is_penalised"]
 
 GREEDY_BELOW = 1e-5
 """Lower temperatures are greedy, as in vLLM's `SamplingParams`."""
@@ -22,7 +21,7 @@ _FUNCTION = "LogitsPlan.sync_batch"
 
 
 class SamplingParams(PenaltyParams, ThinkingParams, Protocol):
-    """What is read from vLLM's `SamplingParams`; any object with these attributes will do."""
+    """What is read from vLLM's `SamplingParams`; any object with these attributes is accepted."""
 
     @property
     def temperature(self) -> float: ...
@@ -46,11 +45,11 @@ class SamplingParams(PenaltyParams, ThinkingParams, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request of the batch. A greedy one has no temperature and no filters: they could not change its token."""
+    """One request of the batch. A greedy one has no temperature and no filters: they cannot change its token."""
 
     params: SamplingParams
     history: History
-    """Only for its live list; nothing is read ahead."""
+    """Used for its live list only; nothing is read in advance."""
     is_greedy: bool
     temperature: float
     top_k: int
@@ -65,12 +64,12 @@ def checked_request(
     vocab_size: int,
     has_markers: bool,
 ) -> Request:
-    """Check everything that a processor will rely on.
+    """Check everything that a processor relies on.
 
     Raises:
         ValueError: If a number is out of its range, an id is outside the vocabulary, or a bad word is empty.
     """
-    _check_filters(params)
+    _check_numbers(params)
     _check_ids("allowed_token_ids", params.allowed_token_ids, vocab_size)
     if params.allowed_token_ids is not None and not params.allowed_token_ids:
         raise _wrong("allowed_token_ids", [], "at least one id. Use None to allow all")
@@ -78,7 +77,8 @@ def checked_request(
         if not word:
             raise _wrong(f"bad_words_token_ids[{place}]", [], "at least one id. Drop words that became empty")
         _check_ids(f"bad_words_token_ids[{place}]", word, vocab_size)
-    _check_min_tokens(params, vocab_size)
+    if params.min_tokens:
+        _check_ids("all_stop_token_ids", params.all_stop_token_ids, vocab_size)
     _check_bias(params.logit_bias or {}, vocab_size)
     if is_penalised(params):
         _check_ids("prompt_token_ids", prompt_token_ids, vocab_size)
@@ -96,31 +96,25 @@ def checked_request(
 
 
 def is_penalised(params: SamplingParams) -> bool:
-    """Whether a penalty changes anything; only then ids of the prompt matter, which may be those of images."""
+    """Whether a penalty changes anything. Only then ids of the prompt are checked; others may be those of images."""
     return not (params.presence_penalty == params.frequency_penalty == 0 and params.repetition_penalty == 1)
 
 
-def _check_filters(params: SamplingParams) -> None:
-    if not 0 <= params.temperature < math.inf:
-        raise _wrong("temperature", params.temperature, "at least 0 and finite. Use 0 for a greedy request")
-    if params.top_k < -1:
-        raise _wrong("top_k", params.top_k, "at least 1, or 0 or -1 for all tokens. Use 0")
-    if not 0 < params.top_p <= 1:
-        raise _wrong("top_p", params.top_p, "in (0, 1]. Use 1 for all tokens")
-    if not 0 <= params.min_p <= 1:
-        raise _wrong("min_p", params.min_p, "in [0, 1]. Use 0 for all tokens")
-    if not 0 < params.repetition_penalty < math.inf:
-        raise _wrong("repetition_penalty", params.repetition_penalty, "positive and finite. Use 1 for none")
-    for name in ("presence_penalty", "frequency_penalty"):
-        if not math.isfinite(getattr(params, name)):
-            raise _wrong(name, getattr(params, name), "finite. Use 0 for none")
-
-
-def _check_min_tokens(params: SamplingParams, vocab_size: int) -> None:
-    if params.min_tokens < 0:
-        raise _wrong("min_tokens", params.min_tokens, "at least 0. Use 0 for no minimum")
-    if params.min_tokens:
-        _check_ids("all_stop_token_ids", params.all_stop_token_ids, vocab_size)
+def _check_numbers(params: SamplingParams) -> None:
+    finite = "finite. Use 0 for none"
+    rules = {
+        "temperature": (0 <= params.temperature < math.inf, "at least 0 and finite. Use 0 for a greedy request"),
+        "top_k": (params.top_k >= -1, "at least 1, or 0 or -1 for all tokens. Use 0"),
+        "top_p": (0 < params.top_p <= 1, "in (0, 1]. Use 1 for all tokens"),
+        "min_p": (0 <= params.min_p <= 1, "in [0, 1]. Use 0 for all tokens"),
+        "repetition_penalty": (0 < params.repetition_penalty < math.inf, "positive and finite. Use 1 for none"),
+        "presence_penalty": (math.isfinite(params.presence_penalty), finite),
+        "frequency_penalty": (math.isfinite(params.frequency_penalty), finite),
+        "min_tokens": (params.min_tokens >= 0, "at least 0. Use 0 for no minimum"),
+    }
+    for name, (is_valid, rule) in rules.items():
+        if not is_valid:
+            raise _wrong(name, getattr(params, name), rule)
 
 
 def _check_bias(logit_bias: Mapping[int, float], vocab_size: int) -> None:

@@ -1,8 +1,8 @@
 """The processors of a logits plan, one class each, in the order in which they run.
 
-A processor is made of the batch's requests, once per change of the batch. In each step `prepare` says whether it has
-work: it returns what is to be done to the float32 copy of the logits, or `None`, and then nobody copies for its sake.
-It computes on the host; a tensor is made only where there is work.
+A processor is made from the batch's requests, once per change of the batch. In each step `prepare` decides whether it
+has work: it returns a function that changes the float32 copy of the logits, or `None`, and then no copy is needed for
+it. It computes on the host; a tensor is made only where there is work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .params import Request
 
 Work = Callable[[Tensor], Tensor]
-"""Changes `[num_rows, vocab_size] float32` in place, or returns another tensor in its stead."""
+"""Changes `[num_rows, vocab_size] float32` in place, or returns another tensor instead."""
 
 EXCLUDED = float("-inf")
 
@@ -39,14 +39,14 @@ class Processor(Protocol):
 
 
 class CustomProcessor(Protocol):
-    """A processor of the caller's own, called once per step with all rows that want it."""
+    """A custom processor, called once per step with all rows that use it."""
 
     def is_argmax_invariant(self) -> bool:
-        """It never changes which logit is greatest: it runs after temperature and is left out where all is greedy."""
+        """It never changes the greatest logit: it runs after the temperature, and not if all requests are greedy."""
         ...
 
     def wants(self, params: Any) -> bool:  # Any: the caller's own sampling parameters
-        """Whether a request asks for it; decided once, when the request joins the batch."""
+        """Whether a request uses it; decided once, when the request joins the batch."""
         ...
 
     def apply(
@@ -54,7 +54,7 @@ class CustomProcessor(Protocol):
         logits: Tensor,  # [num_rows, vocab_size] float32
         rows: Sequence[SeenBy],
     ) -> Tensor:  # [num_rows, vocab_size] float32
-        """Process these rows, in place or not, and leave all others alone."""
+        """Process these rows, in place or not, and leave all others unchanged."""
         ...
 
 
@@ -78,7 +78,7 @@ class AllowedIds:
 
 
 class BadWords:
-    """The last token of a bad word is excluded where the tokens before it stand at the end of the text."""
+    """The last token of a bad word is excluded where the text ends with the tokens before it."""
 
     name = "bad words"
 
@@ -94,7 +94,7 @@ class BadWords:
         return _fill(hits, EXCLUDED, step.layout) if hits else None
 
     def _hits(self, step: Step, request: int) -> list[tuple[int, int]]:
-        """Rows, and what may not follow there."""
+        """Rows, and the tokens that are excluded there."""
         words = self._words[request]
         text = step.tail(request, max(map(len, words)) - 1)
         num_drafts, first = len(step.draft_token_ids[request]), step.layout.first_row[request]
@@ -165,7 +165,7 @@ class LogitBias:
 
 
 class Custom:
-    """A processor of the caller's own."""
+    """A custom processor."""
 
     def __init__(self, processor: CustomProcessor, wanting: Sequence[int]) -> None:
         self.name = type(processor).__name__
@@ -177,7 +177,7 @@ class Custom:
 
 
 class Penalise:
-    """Repetition, frequency and presence penalties, by counts that are kept up to date."""
+    """Repetition, frequency and presence penalties, from counts that are kept up to date."""
 
     name = "penalties"
 
@@ -189,7 +189,7 @@ class Penalise:
         self._factors = on_device(np.array(numbers, np.float32).T.copy(), penalties.device)
 
     def prepare(self, step: Step) -> Work:
-        """A row sees the drafts before it, so the bonus row is that of one draft more."""
+        """A row sees the drafts before it, so the bonus row is treated as that of one more draft."""
         self._penalties.update(step.output_token_ids)
         rows = [[*drafts, PLACEHOLDER_TOKEN_ID] for drafts in step.draft_token_ids]
         presence, frequency, repetition = self._factors
@@ -197,7 +197,7 @@ class Penalise:
 
 
 class ForceEndOfThinking:
-    """The end of a thinking section, where its budget is spent."""
+    """The end of a thinking section is forced where its budget is spent."""
 
     name = "thinking budget"
 

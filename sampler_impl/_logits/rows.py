@@ -1,4 +1,4 @@
-"""Rows of one step's logits: whose they are, and what each of them sees.
+"""Rows of one step's logits: the request of each row, and the tokens that it sees.
 
 A request with drafts d0 and d1 owns three rows, one without drafts owns one; the layout is that of vLLM's `logits`:
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["PerRequest", "RowLayout", "SeenBy", "Step", "on_device", "step_of"]
-
 
 class SeenBy(NamedTuple):
     """One row of logits, for a custom processor."""
@@ -35,12 +33,12 @@ class SeenBy(NamedTuple):
     row: int
     request: int
     token_ids: list[int]
-    """The request's output and the drafts before this row; yours to keep."""
+    """The request's output and the drafts before this row; a copy."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowLayout:
-    """How many rows each request has; tensors that depend on nothing else are kept with the layout as key."""
+    """How many rows each request has. Tensors that depend on nothing else are cached per layout."""
 
     num_draft_tokens: list[int]  # [batch_size]
     device: torch.device
@@ -65,7 +63,7 @@ class RowLayout:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What one call of the plan is about."""
+    """The arguments of one call of the plan."""
 
     layout: RowLayout
     output_token_ids: Sequence[list[int]]
@@ -119,7 +117,7 @@ def step_of(
     vocab_size: int,
     last: RowLayout,
 ) -> Step:
-    """Check the drafts, and take the last layout again if the numbers of drafts are the same.
+    """Check the drafts, and reuse the last layout if the numbers of drafts are the same.
 
     Raises:
         ValueError: If a request has no list of drafts, or an id is out of range.

@@ -1,26 +1,27 @@
 """Follow live output lists by reading only what is new.
 
 An engine keeps one Python list of output token ids per request and changes it in place. Between two sampler calls a
-vLLM V1 runner does three things to such a list, and replaces the list object only together with an `added` event:
+vLLM V1 runner changes such a list in three ways. It replaces the list object only together with an `added` event:
 
     append    [5, 6]             -> [5, 6, 7, -1]      -1 stands for a token that is still on the device
     repair    [5, 6, 7, -1, -1]  -> [5, 6, 7, 8]       trailing placeholders become tokens, perhaps fewer of them
-    cut       [5, 6, 7, 8]       -> [5, 6]             tokens are taken back: a lost KV cache, drafts counted too early
+    cut       [5, 6, 7, 8]       -> [5, 6]             tokens are removed: a lost KV cache, drafts counted too early
 
-A `History` keeps its own copy of what it has read, so a step reads the new tokens alone, and what a cut takes back is
-known without reading anything again. The copy holds references to the engine's own `int` objects: 8 bytes per token.
+A `History` keeps its own copy of what it has read. So a step reads only new tokens, and the tokens that a cut removes
+are known without reading again. The copy holds references to the engine's own `int` objects: 8 bytes per token.
 
-What is noticed of a list that was changed behind our back:
+Changes without a report that are noticed:
 
-* another list object in the row (`check_rows`): refused, as the prompt may be another one's as well;
+* another list object in the row (`check_rows`): refused, as the prompt may belong to another request as well;
 * any cut or repair, whatever its size;
-* a cut followed by appends within one step, if the last id read is no longer the *same object* at its place. Ids above
-  256 are objects of their own, so this is certain for them; below, CPython shares one object per value, and a tail that
-  was rewritten so that it ends with an equal id goes unnoticed. The V1 runner never cuts and appends between two calls.
+* a cut followed by appends within one step, if the last id read is no longer the *same object* at its position. Ids
+  above 256 are separate objects, so this is certain for them. Below, CPython shares one object per value, and a tail
+  that was rewritten so that it ends with an equal id is not noticed. The V1 runner never cuts and appends between two
+  calls.
 
-What only `History.audit` notices, which reads everything again: other ids before the last one read.
+Other ids before the last one read are noticed only by `History.audit`, which reads everything again.
 
-Imports neither torch nor NumPy.
+Neither torch nor NumPy is imported.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class History:
     """What has been read of one request's live output list.
 
     `ids` never ends with a placeholder: those are read again at the next step, when they may have been repaired.
-    Placeholders between tokens are `holes`; each is looked at in every step, as it may be repaired as well.
+    Placeholders between tokens are `holes`; each is read in every step, as it may be repaired as well.
     """
 
     __slots__ = ("holes", "ids", "live")
@@ -51,7 +52,7 @@ class History:
         """Make `ids` equal to the live list without its trailing placeholders.
 
         Returns:
-            How many of the earlier ids still stand; everything in `ids` from there on is new.
+            How many of the earlier ids are still valid; everything in `ids` from there on is new.
         """
         kept = self.standing()
         self.rewind(kept)
@@ -59,7 +60,7 @@ class History:
         return kept
 
     def standing(self) -> int:
-        """Length of the prefix of `ids` that still stands in the live list; 0 if it was changed behind our back."""
+        """Length of the prefix of `ids` that is still in the live list; 0 if the list was changed without a report."""
         ids, live = self.ids, self.live
         kept = min(len(ids), len(live))
         for hole in self.holes:
@@ -70,7 +71,7 @@ class History:
         return kept if kept == 0 or live[kept - 1] is ids[kept - 1] else 0
 
     def rewind(self, length: int) -> list[int]:
-        """Forget everything from position `length` on; what is forgotten is returned."""
+        """Forget everything from position `length` on, and return it."""
         dropped = self.ids[length:]
         del self.ids[length:]
         if self.holes:
@@ -78,7 +79,7 @@ class History:
         return dropped
 
     def read(self) -> list[int]:
-        """Append what the live list has beyond `ids`, without trailing placeholders, and return it."""
+        """Append what is new in the live list, without trailing placeholders, and return it."""
         first = len(self.ids)
         new = self.live[first:]
         while new and new[-1] == PLACEHOLDER_TOKEN_ID:
@@ -91,17 +92,17 @@ class History:
     def audit(self) -> bool:
         """Compare every id read with the live list; `False` if one differs.
 
-        Lists of equal length are compared pointer by pointer; a slice would first touch every object.
+        Lists of equal length are compared pointer by pointer; a slice would first access every object.
         """
         live, ids = self.live, self.ids
         return live == ids if len(live) == len(ids) else live[: len(ids)] == ids
 
 
 class Changes(NamedTuple):
-    """What one step changed in the histories of a batch."""
+    """The changes of one step in the histories of a batch."""
 
     added: list[int]
-    """New ids of all histories, flattened; holes are in it."""
+    """New ids of all histories, flattened; holes included."""
     num_added: list[int]
     """Per history."""
     dropped: list[tuple[int, list[int]]]
@@ -111,9 +112,9 @@ class Changes(NamedTuple):
 def read_changes(histories: Sequence[History]) -> Changes:
     """Advance all histories.
 
-    The loop is the hot path of a step without surprises: some tokens more, none of them a placeholder. It is written
-    out because calls of the methods below it would cost more than what they do, and one token, the commonest case, is
-    read without a slice. What whole steps take is in `perf_regression/records/scanners_cpu.json`.
+    The loop is the hot path: some more tokens, none of them a placeholder. It is written out because calls of the
+    methods would cost more than their work, and one token, the most common case, is read without a slice. Times of
+    whole steps are in `perf_regression/records/scanners_cpu.json`.
     """
     added: list[int] = []
     num_added: list[int] = []
@@ -149,7 +150,7 @@ class Direction(Protocol):
 
 
 class BatchUpdate(Protocol):
-    """vLLM's `BatchUpdate`: what happened to the rows of a batch, to be followed in the order of these fields."""
+    """vLLM's `BatchUpdate`: changes of the rows of a batch, to be followed in the order of these fields."""
 
     @property
     def removed(self) -> Sequence[int]: ...
@@ -166,10 +167,10 @@ MakeState = Callable[[Any, "list[int] | None", "list[int]"], "RequestState | Non
 def follow_rows(
     states: dict[int, RequestState], update: BatchUpdate, make_state: MakeState[RequestState]
 ) -> dict[int, RequestState]:
-    """The states of the batch after `update`, keyed by row. `states` itself is left alone, should `make_state` raise.
+    """The states of the batch after `update`, keyed by row. `states` itself is unchanged, in case `make_state` raises.
 
-    A move takes the place of whatever was in its target row. vLLM leaves a finished request's state there when the
-    request that moves in has none: condensing does not report the row as removed.
+    A move replaces whatever was in its target row. vLLM leaves a finished request's state there if the request that
+    moves in has none, as condensing does not report the row as removed.
     """
     rows = dict(states)
     for row in update.removed:

@@ -25,11 +25,11 @@ class PaddedOutputs:
     milliseconds instead of tens of them. `Penalties` needs no such tensor at all.
 
     Limits:
-        The buffer is trusted except where it can be checked cheaply: it must reach as far as the list, a row's last
-        token must be the list's, and a placeholder in the buffer is looked up in the list. The id that is found is
-        written back to the buffer, which under asynchronous scheduling vLLM itself never repairs, so each placeholder
-        is looked up once. With asynchronous scheduling *and* speculative decoding vLLM leaves slots of the buffer
-        unwritten, which is not always noticed: do not build from it then.
+        Only cheap checks of the buffer are made: it must be as long as the list, a row's last token must be the list's,
+        and a placeholder in the buffer is looked up in the list. The id is then written to the buffer, which vLLM
+        itself never repairs under asynchronous scheduling, so each placeholder is looked up once. With asynchronous
+        scheduling *and* speculative decoding vLLM leaves slots of the buffer unwritten, which is not always noticed: do
+        not build from it then.
     """
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -94,7 +94,7 @@ def _repair(
 
 
 class _Staging:
-    """Host memory that a tensor is built in: pinned on CUDA, and not written again before its copy has finished."""
+    """Host memory in which a tensor is built: pinned on CUDA, and not written again before its copy has finished."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -1,7 +1,7 @@
-"""A vLLM plugin: fairdraw's samplers in the place of vLLM's own, where the suite has validated them.
+"""A vLLM plugin: replaces vLLM's samplers by fairdraw's, where the suite has validated them.
 
-Installed with fairdraw and off until `FAIRDRAW_VLLM_PLUGIN=1`; `docs/vllm-plugin.md` is its manual. It replaces, each
-with a switch of its own,
+It is installed with fairdraw and off until `FAIRDRAW_VLLM_PLUGIN=1`; `docs/vllm-plugin.md` is its manual. It replaces
+these functions, each with a switch of its own,
 
     rejection            rejection_sample                        ../rejection.py
     penalties tensor     the padded tensor of output tokens      PaddedOutputs in ../penalties.py
@@ -14,7 +14,7 @@ and nothing else. In the order in which it happens:
     wait                 until vLLM has imported what is to be patched                       _hook.py
     check                release and source of every function, against validated.json        _validated.py, _source.py
     patch                the attribute, and every name it was imported under                 _patch.py, _pieces.py
-    serve                a call that ours recognises; any other goes to vLLM's own code      _rejection.py and others
+    serve                calls that ours supports; any other goes to vLLM's own code         _rejection.py and others
 """
 
 from __future__ import annotations

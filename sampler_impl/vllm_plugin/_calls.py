@@ -1,4 +1,4 @@
-"""Who served each call: ours, or vLLM's own code and why."""
+"""Which calls ours served, and which went to vLLM's own code and why."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Upstream = Callable[..., Tensor]
-    """vLLM's own function, which stood where ours stands."""
+    """vLLM's own function, which ours replaces."""
 
 _ours: Counter[str] = Counter()
 _upstream: Counter[tuple[str, str]] = Counter()
+
+
+class NotOursError(Exception):
+    """This call goes to vLLM; the message is the reason, without rows or ids."""
 
 
 def ours(piece: str) -> None:
@@ -24,20 +28,47 @@ def ours(piece: str) -> None:
 
 
 def upstream(piece: str, reason: str, detail: object = "") -> None:
-    """Count a call that is left to vLLM; the first one for a reason is told.
+    """Count a call that goes to vLLM; the first one for each reason is logged.
 
     Args:
-        reason: Of a kind: it must not name rows or ids.
-        detail: The error, if one says more.
+        reason: The kind of reason, without rows or ids.
+        detail: The error, if it adds information.
     """
     _upstream[piece, reason] += 1
     if _upstream[piece, reason] == 1:
         logger.info(
-            "fairdraw: %s: a call is left to vLLM's own code: %s. Further ones are counted, not told. %s",
+            "fairdraw: %s: a call is left to vLLM's own code: %s. Further ones are counted, not logged. %s",
             piece,
             reason,
             detail,
         )
+
+
+def is_served(
+    piece: str,
+    serve: Callable[[], object],
+    refused: str,
+    *,
+    refusals: tuple[type[Exception], ...] = (ValueError,),
+    count: bool = True,
+) -> bool:
+    """Whether `serve` succeeded; if not, the call is counted as vLLM's.
+
+    Args:
+        refused: The reason if ours raises one of `refusals`; it has not changed anything then.
+        count: Count the call as ours if it succeeds.
+    """
+    try:
+        serve()
+    except NotOursError as reason:
+        upstream(piece, str(reason))
+        return False
+    except refusals as error:
+        upstream(piece, refused, error)
+        return False
+    if count:
+        ours(piece)
+    return True
 
 
 def calls() -> dict[str, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Tell when a module has been imported, without importing it."""
+"""Call back when a module has been imported, without importing it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class ImportHook(MetaPathFinder):
-    """Stands first on `sys.meta_path`, lets the other finders find, and calls back after a watched module has run.
+    """The first finder on `sys.meta_path`: lets the others find, and calls back after a watched module has run.
 
     Args:
         names: Modules to watch.
-        loaded: Called with the name. What it raises is logged: an import never fails because of it.
+        loaded: Called with the name. Its errors are logged, so that an import never fails because of it.
     """
 
     def __init__(self, names: Iterable[str], loaded: Callable[[str], None]) -> None:
@@ -27,7 +27,7 @@ class ImportHook(MetaPathFinder):
         self.loaded = loaded
 
     def install(self) -> None:
-        """Watch; modules that have been imported before are told at once."""
+        """Watch; modules that were imported before are reported at once."""
         sys.meta_path.insert(0, self)
         for name in sorted(self.names):
             if _is_ready(sys.modules.get(name)):
@@ -51,7 +51,7 @@ class ImportHook(MetaPathFinder):
         return spec
 
     def _tell_after(self, spec: ModuleSpec) -> None:
-        """The loader belongs to this one spec; its class, which debuggers and `inspect` look at, stays."""
+        """Patch the loader of this one spec; its class, which debuggers and `inspect` use, stays."""
         loader = spec.loader
         assert loader is not None  # find_spec
         run = loader.exec_module
@@ -71,5 +71,5 @@ class ImportHook(MetaPathFinder):
 
 
 def _is_ready(module: ModuleType | None) -> bool:
-    """Imported, and not just about to be."""
+    """Imported, and not still being imported."""
     return module is not None and not getattr(module.__spec__, "_initializing", False)

@@ -1,4 +1,4 @@
-"""Where the plugin speaks: below vLLM's own logger, so that its handler and level apply in every process."""
+"""The plugin's logger: a child of vLLM's own, so that its handler and level apply in every process."""
 
 from __future__ import annotations
 

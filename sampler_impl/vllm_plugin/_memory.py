@@ -1,4 +1,4 @@
-"""What is remembered of vLLM's objects, for as long as they live and the plugin is on."""
+"""State per vLLM object, kept as long as the object exists and the plugin is on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 _all: list[WeakKeyDictionary[Any, Any]] = []
 
 
-def memory() -> WeakKeyDictionary[Any, Any]:  # Any: vLLM's object to what one piece knows of it
+def memory() -> WeakKeyDictionary[Any, Any]:  # Any: vLLM's object to the state of one piece
     """A new dictionary that `forget_all` empties."""
     made: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
     _all.append(made)
@@ -16,6 +16,6 @@ def memory() -> WeakKeyDictionary[Any, Any]:  # Any: vLLM's object to what one p
 
 
 def forget_all() -> None:
-    """After this every object is unknown, as it must be once events were missed."""
+    """After this every object is unknown, as is necessary once events were missed."""
     for remembered in _all:
         remembered.clear()

@@ -1,8 +1,8 @@
-"""vLLM's model runner V2 has none of the paths that the plugin replaces; say so where it is in use.
+"""vLLM's model runner V2 has none of the functions that the plugin replaces; log a warning where it is in use.
 
 Only its construction proves that. A V1 worker imports V2's module, too (`gpu_worker` imports `gpu.warmup`, which needs
-the class), before any configuration is in force. The environment alone proves nothing either: the worker for CPUs runs
-V1 whatever the variable says.
+the class), before the configuration is known. The environment alone proves nothing: the worker for CPUs runs V1
+whatever the variable says.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
     """Call `constructed` when a runner of `module` is made, before vLLM's own constructor.
 
     Returns:
-        What takes the watch off again.
+        A function that removes the watch.
     """
     runner: Any = getattr(module, _CLASS, None)  # Any: vLLM's class, if this release has it
     original = vars(runner).get("__init__") if isinstance(runner, type) else None
@@ -39,7 +39,7 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
         original(self, *args, **options)
 
     def remove() -> None:
-        if vars(runner).get("__init__") is init:  # else somebody else stands there now
+        if vars(runner).get("__init__") is init:  # otherwise it was replaced by other code
             runner.__init__ = original
 
     runner.__init__ = init

@@ -1,4 +1,4 @@
-"""Put a function in the place of another, wherever it is known by name, and take it back."""
+"""Replace a function wherever it is known by name, and restore it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ForeignFunctionError(Exception):
-    """Another plugin was here first."""
+    """Another plugin has replaced the function before."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Patch:
     """One attribute of a module or class.
 
     Args:
-        original: What stood there, `staticmethod` included.
-        replacement: What stands there now.
+        original: The value before, `staticmethod` included.
+        replacement: The value now.
     """
 
     target: str
@@ -34,7 +34,7 @@ class Patch:
     replacement: Any  # Any: as original
 
     def remove(self) -> None:
-        """Put the original back, here and in every module that holds ours by whatever name."""
+        """Restore the original, here and in every module that holds ours under any name."""
         if vars(self.owner).get(self.attribute) is not self.replacement:
             logger.warning("fairdraw: %s was replaced by somebody else since and is left so.", self.target)
         for owner, name in list(self._places(self.replacement)):
@@ -45,7 +45,7 @@ class Patch:
             setattr(owner, name, self.replacement)
 
     def _places(self, value: object) -> Iterator[tuple[Any, str]]:
-        """Where `value` stands: its owner, and for a module's function also those that imported it by name."""
+        """Where `value` is: its owner, and for a module's function also the modules that imported it by name."""
         if vars(self.owner).get(self.attribute) is value:
             yield self.owner, self.attribute
         if isinstance(self.owner, ModuleType):
@@ -62,7 +62,7 @@ def make_patch(target: str, function: Callable[..., Any]) -> Patch:
         function: Called with the original, then with the arguments of the call.
 
     Raises:
-        ForeignFunctionError: If what stands there is not what the module's source defines.
+        ForeignFunctionError: If the value is not what the module's source defines.
     """
     module_name, _, name = target.partition(":")
     module = sys.modules[module_name]

@@ -23,7 +23,7 @@ _PIECE = "penalties tensor"
 
 @dataclass
 class _Buffer:
-    """One batch's builder, and what was seen of it."""
+    """The builder of one batch, and what the batch has used so far."""
 
     builders: dict[torch.device, PaddedOutputs] = field(default_factory=dict)
     speculative: bool = False
@@ -32,9 +32,6 @@ class _Buffer:
     def look(self, batch: Batch) -> None:
         self.speculative = self.speculative or any(batch.spec_token_ids)
         self.asynchronous = self.asynchronous or batch.prev_req_id_to_index is not None
-
-    def builder(self, device: torch.device) -> PaddedOutputs:
-        return self.builders.setdefault(device, PaddedOutputs(device))
 
 
 _buffers = memory()
@@ -50,38 +47,32 @@ def convert_to_tensors(
     vocab_size: int,
     device: torch.device,
 ) -> Tensor:  # [num_rows, length] int64
-    """From the buffer if the rows are a batch's own.
+    """From the buffer if the rows are a batch's own."""
+    built: list[Tensor] = []
+    served = _calls.is_served(
+        _PIECE, lambda: built.append(_padded(output_token_ids, vocab_size, device)), "rows that ours does not take"
+    )
+    return built[0] if served else upstream(output_token_ids, vocab_size, device)
 
-    With speculation and asynchronous scheduling vLLM leaves slots of the buffer unwritten: once both were seen in a
-    batch, it is no longer read.
-    """
+
+def _padded(
+    output_token_ids: Sequence[list[int]], vocab_size: int, device: torch.device
+) -> Tensor:  # [num_rows, length] int64
     batch = batch_of(output_token_ids)
     if batch is None:
-        return _left(upstream, output_token_ids, vocab_size, device, "rows that are not a batch's own")
+        raise _calls.NotOursError("rows that are not a batch's own")
     buffer: _Buffer = _buffers.setdefault(batch, _Buffer())
     buffer.look(batch)
-    if buffer.speculative and buffer.asynchronous:
-        return _left(upstream, output_token_ids, vocab_size, device, "speculation and asynchronous scheduling")
-    padded = buffer.builder(device).build(
-        output_token_ids,
-        batch.req_output_token_ids,
-        batch.token_ids_cpu,
-        batch.num_prompt_tokens,
-        batch.num_tokens_no_spec,
-        vocab_size,
+    if buffer.speculative and buffer.asynchronous:  # then vLLM leaves slots of its buffer unwritten
+        raise _calls.NotOursError("speculation and asynchronous scheduling")
+    padded = buffer.builders.setdefault(device, PaddedOutputs(device)).build(
+        output_token_ids=output_token_ids,
+        live_token_ids=batch.req_output_token_ids,
+        token_ids_cpu=batch.token_ids_cpu,
+        num_prompt_tokens=batch.num_prompt_tokens,
+        num_tokens=batch.num_tokens_no_spec,
+        vocab_size=vocab_size,
     )
     if padded is None:
-        return _left(upstream, output_token_ids, vocab_size, device, "a buffer that does not agree with the lists")
-    _calls.ours(_PIECE)
+        raise _calls.NotOursError("a buffer that does not agree with the lists")
     return padded
-
-
-def _left(
-    upstream: Upstream,
-    output_token_ids: Sequence[list[int]],
-    vocab_size: int,
-    device: torch.device,
-    reason: str,
-) -> Tensor:  # [num_rows, length] int64
-    _calls.upstream(_PIECE, reason)
-    return upstream(output_token_ids, vocab_size, device)

@@ -1,4 +1,4 @@
-"""What the plugin can replace: which functions of vLLM, by which of ours, and what it relies on."""
+"""What the plugin can replace: functions of vLLM, ours instead, and what ours relies on."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _ROWS = (
 
 @dataclass(frozen=True)
 class Piece:
-    """One thing that is switched, validated, installed and counted on its own.
+    """A part of the plugin that is switched, validated, installed and counted separately.
 
     Args:
         patched: vLLM's `module:name` to our `module:function` in this package. Pieces may share patches.
-        relies_on: What is not replaced, but done by ours in its stead, or trusted to call us as it does.
-        listener: Our `module:function` that is told of every batch's changes.
+        relies_on: Functions that are not replaced: ours does their work, or relies on how they call it.
+        listener: Our `module:function` that is called with the changes of every batch.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Piece:
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """All whose source is checked."""
+        """All functions whose source is checked."""
         return (*self.patched, *self.relies_on)
 
 

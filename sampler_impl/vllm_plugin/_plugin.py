@@ -1,4 +1,4 @@
-"""Register with vLLM, install each piece once its modules are there, and take everything off again."""
+"""Register with vLLM, install each piece once its modules are imported, and remove everything again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Registration:
-    """What is switched on in this process, and how far it has come."""
+    """The pieces that are switched on in this process, and the installed ones."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         self.waiting = pieces
@@ -112,7 +112,7 @@ def register() -> None:
 
 
 def unpatch() -> None:
-    """Take everything off: vLLM's own functions stand where they stood. `register` may be called again."""
+    """Remove everything: vLLM's own functions are restored. `register` may be called again."""
     while _current:
         registration = _current.pop()
         registration.stop()

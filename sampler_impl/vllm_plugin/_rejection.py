@@ -24,7 +24,7 @@ _ARGUMENTS = (
     "sampling_metadata",
 )
 _NEUTRAL = {"synthetic_mode": False, "synthetic_conditional_rates": None, "use_fp64_gumbel": False}
-"""Options, and the values with which they say nothing."""
+"""Options, and the values with which they have no effect."""
 
 
 def rejection_sample(
@@ -32,19 +32,20 @@ def rejection_sample(
     *args: Any,  # Any: vLLM's arguments, which ours checks
     **kwargs: Any,  # Any: as args
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Ours if it takes all arguments; it complains before it draws, so that vLLM's then draws the same numbers."""
+    """Ours if it takes all arguments; it raises before it draws, so that vLLM then draws the same numbers."""
     given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
     foreign = [name for name, value in given.items() if name not in _ARGUMENTS and not _is_neutral(name, value)]
     if foreign or len(args) > len(_ARGUMENTS):
         _calls.upstream(_PIECE, f"options {', '.join(foreign) or 'by position'}")
         return upstream(*args, **kwargs)
-    try:
-        tokens = rejection.rejection_sample(*(given[name] for name in _ARGUMENTS))
-    except (KeyError, TypeError, ValueError) as error:
-        _calls.upstream(_PIECE, "arguments that ours does not take", error)
-        return upstream(*args, **kwargs)
-    _calls.ours(_PIECE)
-    return tokens
+    tokens: list[Tensor] = []
+
+    def serve() -> None:
+        tokens.append(rejection.rejection_sample(*(given[name] for name in _ARGUMENTS)))
+
+    refusals = (KeyError, TypeError, ValueError)
+    served = _calls.is_served(_PIECE, serve, "arguments that ours does not take", refusals=refusals)
+    return tokens[0] if served else upstream(*args, **kwargs)
 
 
 def _is_neutral(name: str, value: object) -> bool:

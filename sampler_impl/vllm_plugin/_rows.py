@@ -1,4 +1,4 @@
-"""Output lists with draft tokens behind them, which vLLM copies in every step: here only if somebody looks."""
+"""Output lists followed by draft tokens. vLLM copies them in every step; here they are copied only if they are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Rows = Sequence[list[int]]
 
 
 class CombinedRows(Sequence[list[int]]):
-    """What vLLM's `_combine_outputs_with_spec_tokens` returns, made at the first look.
+    """The result of vLLM's `_combine_outputs_with_spec_tokens`, made at the first read.
 
     Args:
         output_token_ids: The batch's live lists.
@@ -40,7 +40,7 @@ class CombinedRows(Sequence[list[int]]):
 
 
 def combine(upstream: Callable[[Rows, Rows], Rows], output_token_ids: Rows, spec_token_ids: Rows | None = None) -> Rows:
-    """For vLLM's own code, which reads the rows that have bad words, or whatever ours does not take."""
+    """For vLLM's own code, which reads the rows with bad words, and all rows that ours does not take."""
     return output_token_ids if spec_token_ids is None else CombinedRows(upstream, output_token_ids, spec_token_ids)
 
 

@@ -1,6 +1,6 @@
 """The source of vLLM's functions, hashed without comments, docstrings and layout.
 
-A release number is not enough: distributors backport changes and keep it.
+A release number is not enough: distributors backport changes under the same number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def forget_sources() -> None:
-    """Release the parsed files, some 9 MB."""
+    """Release the parsed files, about 9 MB."""
     _parse.cache_clear()
 
 

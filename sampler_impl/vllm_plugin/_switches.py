@@ -1,4 +1,4 @@
-"""What the environment switches on."""
+"""Switches in the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OFF = ("", "0", "off", "false", "no")
 
 
 def is_on(name: str, *, default: bool) -> bool:
-    """The switch `name`; a value that is neither on nor off is told and counts as off."""
+    """The switch `name`; a value that is neither on nor off is logged and counts as off."""
     value = os.environ.get(name, "1" if default else "0").strip().lower()
     if value not in ON + OFF:
         logger.warning(

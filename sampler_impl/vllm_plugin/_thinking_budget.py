@@ -1,7 +1,7 @@
 """vLLM's `ThinkingBudgetStateHolder`, decided by ours.
 
-vLLM's object goes on following the rows, so that it can decide any step that ours does not take. What it knows of a
-request is then what it knows of one that has just been resumed: it reads the output anew.
+vLLM's object keeps following the rows, so that it can decide any step that ours cannot serve. It then knows as much
+about a request as about one that has just been resumed: it reads the whole output again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..thinking_budget import ThinkingBudget
 from . import _calls
-from ._batches import RowChanges
+from ._batches import Following, RowChanges
 from ._memory import memory
 from ._rows import Rows, live_rows
 
@@ -28,41 +28,27 @@ Holder = Any
 """vLLM's `ThinkingBudgetStateHolder`."""
 
 
-class _Decider:
-    """Who decides for one holder: `ours`, or vLLM's own code while that is `None`."""
+class _Decider(Following):
+    """Who decides for one holder: `ours`, or vLLM's own code."""
 
     def __init__(self) -> None:
-        self.ours: ThinkingBudget | None = None
         self.decides = False
         """Whether ours decided the last step."""
-        self.ask_upstream: Callable[[], None] = _nothing
+        self.ask_upstream: Callable[[], None] = lambda: None
+        """Lets vLLM decide the last step."""
 
-    def follow(self, holder: Holder, changes: RowChanges) -> None:
-        try:
-            if self.ours is None and changes.is_whole:
-                self.ours = ThinkingBudget(holder.think_start_token_ids, holder.think_end_token_ids)
-            if self.ours is not None:
-                self.ours.sync_batch(changes)
-        except Exception as error:  # a budget or markers out of range: nothing may stop the server
-            self.ours = None
-            _calls.upstream(_PIECE, "a request or markers that ours does not take", error)
+    def decide(self, holder: Holder, rows: Rows, drafts: Rows | None, repeated: bool) -> None:
+        """Decide this step.
 
-    def decide(self, holder: Holder, rows: Rows, drafts: Rows | None) -> bool:
-        """Whether ours decides this step."""
-        if self.ours is None:
-            _calls.upstream(_PIECE, "a batch that was not followed from its beginning")
-            return False
-        try:
-            self.ours.update_state(rows, drafts)
-        except ValueError as error:
-            _calls.upstream(_PIECE, "rows that ours does not take", error)
-            return False
+        Raises:
+            NotOursError: If a request may have been missed, or rows are repeated.
+            ValueError: If the lists are not the ones that were followed.
+        """
+        if repeated:
+            raise _calls.NotOursError("repeated rows")
+        self.followed().update_state(rows, drafts)
         if not self.decides:
             _restart(holder)
-        return True
-
-
-def _nothing() -> None: ...
 
 
 def _restart(holder: Holder) -> None:
@@ -84,7 +70,8 @@ def sync_batch(upstream: Callable[..., None], holder: Holder, batch_update: RowC
     upstream(holder, batch_update)
     if batch_update:
         changes = RowChanges(batch_update.batch_size, batch_update.removed, batch_update.added, batch_update.moved)
-        _decider(holder).follow(holder, changes)
+        make = partial(ThinkingBudget, holder.think_start_token_ids, holder.think_end_token_ids)
+        _decider(holder).follow(_PIECE, changes, make, "a request or markers that ours does not take")
 
 
 def update_state(
@@ -99,11 +86,9 @@ def update_state(
     decider.ask_upstream = partial(upstream, holder, output_token_ids, spec_token_ids, repeat_indices)
     if not holder.has_tracked_requests():
         return
-    if repeat_indices is not None:
-        _calls.upstream(_PIECE, "repeated rows")
-        decider.decides = False
-    else:
-        decider.decides = decider.decide(holder, live_rows(output_token_ids), spec_token_ids)
+    repeated = repeat_indices is not None
+    decide = partial(decider.decide, holder, live_rows(output_token_ids), spec_token_ids, repeated)
+    decider.decides = _calls.is_served(_PIECE, decide, "rows that ours does not take", count=False)
     if not decider.decides:
         decider.ask_upstream()
 
@@ -115,16 +100,12 @@ def apply_to_logits(
     predict_bonus_token: bool,
     spec_token_ids: Rows | None,
 ) -> Tensor:  # [num_rows, vocab_size] float32
-    """Force what was decided; should ours not be able to, vLLM decides this step after all."""
+    """Force what was decided; on any error, fall back to vLLM for this step."""
     decider = _decider(holder)
     if decider.decides and decider.ours is not None:
-        try:
-            logits = decider.ours.apply_to_logits(logits, predict_bonus_token, spec_token_ids)
-        except ValueError as error:
-            _calls.upstream(_PIECE, "logits that ours does not take", error)
-            decider.decides = False
-            decider.ask_upstream()
-        else:
-            _calls.ours(_PIECE)
+        force = partial(decider.ours.apply_to_logits, logits, predict_bonus_token, spec_token_ids)
+        if _calls.is_served(_PIECE, force, "logits that ours does not take"):
             return logits
+        decider.decides = False
+        decider.ask_upstream()
     return upstream(holder, logits, predict_bonus_token, spec_token_ids)

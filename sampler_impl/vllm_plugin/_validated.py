@@ -1,6 +1,6 @@
-"""Which releases, and which source of each function, the suite has validated: `validated.json`.
+"""The releases and the source of each function that the suite has validated: `validated.json`.
 
-`tools/validate_vllm.py` writes it. A release has an entry per function, and the evidence beside it.
+`tools/validate_vllm.py` writes it. A release has an entry per function, and the evidence.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ TABLE = Path(__file__).with_name("validated.json")
 
 
 class NotValidatedError(Exception):
-    """This vLLM is not one that was validated; the sentences say what to do."""
+    """This vLLM was not validated; the message says what to do."""
 
 
 def check(release: str, package: Path, piece: str, targets: Iterable[str]) -> None:
     """`piece` was validated for this release, and none of `targets` has changed since.
 
     Args:
-        release: vLLM's version; local parts as in `0.22.0+cu129` are ignored, as the hashes tell.
+        release: vLLM's version; local parts as in `0.22.0+cu129` are ignored; the hashes decide.
         package: The folder of the importable vLLM.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Steps of the other contracts: what counts see of mutants, and wrong answers that are not timed."""
+"""Benchmark batches of the other contracts: counts catch wasteful samplers, and wrong answers are not timed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_plan_with_other_logits_is_not_timed() -> None:
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_ours_and_upstream_agree_in_every_world(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ours_and_upstream_agree_on_every_benchmark_batch(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where answers are determined `world_pair` compares them; everywhere both arms run."""
     pytest.importorskip("vllm")
     monkeypatch.setitem(WORLDS, world, (WORLDS[world][0], SMALL))

@@ -56,12 +56,12 @@ def reference() -> OraclePlanner:
     [load("logits_plan/torch", "cpu"), load("logits_plan/always-copy", "cpu"), load("logits_plan/oracle", "cpu")],
     ids=lambda p: p.name,
 )
-def test_right_planner_passes(planner: LogitsPlanner, check: Check) -> None:
+def test_correct_planner_passes(planner: LogitsPlanner, check: Check) -> None:
     if check.why_not(planner, reference()) is None:
         check.run(planner, profile=FEW, reference=reference())
 
 
-def test_always_copying_is_asked_about_values_and_not_about_copies() -> None:
+def test_always_copying_skips_the_checks_of_copies_only() -> None:
     unsupported = {
         check.code for check in CHECKS if check.why_not(load("logits_plan/always-copy", "cpu"), reference()) is not None
     }
@@ -69,14 +69,14 @@ def test_always_copying_is_asked_about_values_and_not_about_copies() -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_odd_but_right_planners_pass(check: Check) -> None:
-    asked = 0
+def test_odd_but_correct_planners_pass(check: Check) -> None:
+    cases = 0
     for planner in ODD_BUT_RIGHT:
         try:
-            asked += check.run(planner, profile=Profile("few", 3, 3), reference=reference())
+            cases += check.run(planner, profile=Profile("few", 3, 3), reference=reference())
         except CapabilityUnsupported:
             continue
-    assert asked
+    assert cases
 
 
 @pytest.mark.parametrize(

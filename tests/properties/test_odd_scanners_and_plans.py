@@ -1,4 +1,4 @@
-"""Scanners and planners that are right, however odd, pass; who promises bits is held to them."""
+"""Scanners and planners that are correct, however odd, pass; declared bits are compared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *plans.ODD_BUT_RIGHT)
 QUICK = tuple(subject for subject in ODD if not hasattr(subject, "open_plan"))
-"""25 scanners of some seconds each at `ci`; `tools/odd_samplers.py` does it for all contracts."""
+"""25 scanners of a few seconds each at `ci`; `tools/odd_samplers.py` covers all contracts."""
 VARIED = tuple(plan for plan in plans.ODD_BUT_RIGHT if plan.name in ("vectorised", "keeps exactly k"))
 """Planners take seconds each; the others are in `tests/properties/test_logits_plan.py`, with fewer cases."""
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}
@@ -40,7 +40,7 @@ def _id(subject: AnySampler) -> str:
 
 
 @pytest.mark.parametrize("subject", [*QUICK, *VARIED], ids=_id)
-def test_odd_but_right_is_green(subject: AnySampler) -> None:
+def test_odd_but_correct_is_green(subject: AnySampler) -> None:
     reference = dataclasses.replace(plans.right(), name="reference") if subject in VARIED else None
     profile = "smoke" if subject in VARIED else "ci"
     records = check_sampler(subject, profile=profile, reference=reference)
@@ -63,19 +63,19 @@ def test_there_are_enough() -> None:
         ("logits_plan", "keeps exactly k", "PLAN110"),
     ],
 )
-def test_who_promises_bits_is_held_to_them(contract: str, name: str, code: str) -> None:
+def test_declared_bits_are_compared(contract: str, name: str, code: str) -> None:
     odd = next(subject for subject in ODD if _id(subject) == f"{contract} {name}")
-    promising = dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH)  # type: ignore[type-var]  # all are dataclasses
+    declaring = dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH)  # type: ignore[type-var]  # all are dataclasses
     with pytest.raises(CheckFailure):
-        BY_CODE[code].run(promising, profile=PROFILES["ci"])
+        BY_CODE[code].run(declaring, profile=PROFILES["ci"])
 
 
-def test_divisor_keeps_its_promise_of_quotients() -> None:
+def test_declared_quotients_are_compared() -> None:
     odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "divides by the repetition")
     BY_CODE["PEN101"].run(dataclasses.replace(odd, rounding=Rounding.VLLM_CUDA), profile=PROFILES["smoke"])
 
 
-def test_sign_of_zero_is_right_either_way_even_for_bits() -> None:
+def test_both_signs_of_zero_are_correct_even_with_declared_bits() -> None:
     odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "touches seen tokens only")
     trace = PenaltiesTrace(events=(Add(frequency=-0.5, output=(1,)), Decode(tokens=(3,))), vocab_size=300)
     trace.play(dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH))

@@ -1,4 +1,4 @@
-"""The plugin in the real vLLM 0.22.0: loaded by vLLM's own plugin machinery, refused, applied and taken off."""
+"""The plugin in the real vLLM 0.22.0: loaded by vLLM's own plugin machinery, refused, applied and removed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with quiet_imports():
     from vllm.v1.worker import gpu_input_batch
 
 if vllm.__version__ != "0.22.0":
-    pytest.skip("tools/validate_vllm.py judges other releases", allow_module_level=True)
+    pytest.skip("tools/validate_vllm.py validates other releases", allow_module_level=True)
 
 TARGETS = sorted({target for piece in PIECES for target in piece.patched})
 ALL = [piece.name for piece in PIECES]
@@ -39,20 +39,21 @@ ALL = [piece.name for piece in PIECES]
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("FAIRDRAW_VLLM_PLUGIN", "VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER", *(p.switch for p in PIECES)):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     yield
     vllm_plugin.unpatch()
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the plugin logs, past vLLM's logger, which keeps it to itself."""
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the plugin logs; vLLM's logger does not propagate it."""
     monkeypatch.setattr(logger, "parent", logging.getLogger())
     caplog.set_level("INFO", logger=logger.name)
     return caplog
 
 
-def about(told: pytest.LogCaptureFixture, piece: str) -> str:
-    return next(message for message in told.messages if message.startswith(f"fairdraw: {piece} "))
+def about(logged: pytest.LogCaptureFixture, piece: str) -> str:
+    return next(message for message in logged.messages if message.startswith(f"fairdraw: {piece} "))
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def standing() -> dict[str, Any]:
-    """What stands at every patch point, `staticmethod` included."""
+    """The value at every patch point, `staticmethod` included."""
     found = {}
     for target in TARGETS:
         module, _, name = target.partition(":")
@@ -86,14 +87,14 @@ def standing() -> dict[str, Any]:
 UPSTREAM = standing()
 
 
-def test_installed_plugin_is_off(load: Callable[[], None]) -> None:
+def test_installed_plugin_is_off(load: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FAIRDRAW_VLLM_PLUGIN")
     load()
     assert standing() == UPSTREAM
     assert vllm_plugin.installed() == []
 
 
-def test_environment_switches_it_on(load: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+def test_environment_switches_it_on(load: Callable[[], None]) -> None:
     load()
     assert vllm_plugin.installed() == ALL
     assert all(standing()[target] is not UPSTREAM[target] for target in TARGETS)
@@ -105,7 +106,6 @@ def test_environment_switches_it_on(load: Callable[[], None], monkeypatch: pytes
 def test_plugin_obeys_vllms_own_filter(
     names: str, loaded: bool, load: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     monkeypatch.setenv("VLLM_PLUGINS", names)
     load()
     assert vllm_plugin.installed() == (ALL if loaded else [])
@@ -113,7 +113,6 @@ def test_plugin_obeys_vllms_own_filter(
 
 @pytest.mark.parametrize("piece", PIECES, ids=lambda piece: piece.name)
 def test_each_piece_has_a_switch(piece: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     for other in PIECES:
         monkeypatch.setenv(other.switch, str(int(other is piece)))
     vllm_plugin.register()
@@ -121,18 +120,18 @@ def test_each_piece_has_a_switch(piece: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert {target for target in TARGETS if standing()[target] is not UPSTREAM[target]} == set(piece.patched)
 
 
-def test_patch_is_told_with_release_and_source(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+def test_patch_is_logged_with_release_and_source(logged: pytest.LogCaptureFixture) -> None:
     vllm_plugin.register()
-    assert about(told, "rejection") == (
+    assert about(logged, "rejection") == (
         "fairdraw: rejection is on: vLLM 0.22.0, source of 7 functions as validated, patched rejection_sample."
     )
-    assert sorted(message.partition(" is on")[0] for message in told.messages) == sorted(f"fairdraw: {n}" for n in ALL)
-    assert {record.levelname for record in told.records} == {"INFO"}
+    assert sorted(message.partition(" is on")[0] for message in logged.messages) == sorted(
+        f"fairdraw: {n}" for n in ALL
+    )
+    assert {record.levelname for record in logged.records} == {"INFO"}
 
 
-def test_second_registration_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
+def test_second_registration_changes_nothing() -> None:
     vllm_plugin.register()
     once = standing()
     vllm_plugin.register()
@@ -146,7 +145,6 @@ def test_removal_restores_every_object_also_where_it_was_imported_by_name(monkey
     early.sample = rejection_sampler.rejection_sample
     monkeypatch.setitem(sys.modules, "imports_early", early)
     monkeypatch.setitem(sys.modules, "imports_late", late)
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     vllm_plugin.register()
     late.renamed = rejection_sampler.rejection_sample
     assert early.sample is late.renamed is not UPSTREAM["vllm.v1.sample.rejection_sampler:rejection_sample"]
@@ -156,31 +154,29 @@ def test_removal_restores_every_object_also_where_it_was_imported_by_name(monkey
 
 
 def test_changed_source_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
     table = json.loads(_validated.TABLE.read_text())
     target = "vllm.v1.sample.rejection_sampler:generate_uniform_probs"
     found, table["0.22.0"]["functions"][target] = table["0.22.0"]["functions"][target], "0" * 16
     (tmp_path / "table.json").write_text(json.dumps(table))
     monkeypatch.setattr(_validated, "TABLE", tmp_path / "table.json")
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     vllm_plugin.register()
     assert vllm_plugin.installed() == [name for name in ALL if name != "rejection"]
     assert standing()["vllm.v1.sample.rejection_sampler:rejection_sample"] is rejection_sampler.rejection_sample
-    assert about(told, "rejection") == (
+    assert about(logged, "rejection") == (
         f"fairdraw: rejection stays off, vLLM's own code runs: the source of {target} has hash {found}, but the one "
         f"validated for vLLM 0.22.0 has 0000000000000000. Validate it with `python tools/validate_vllm.py 0.22.0` in "
         f"fairdraw's repository."
     )
 
 
-def test_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+def test_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(vllm, "__version__", "0.23.0+cu129")
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     vllm_plugin.register()
     assert vllm_plugin.installed() == []
     assert standing() == UPSTREAM
-    assert about(told, "rejection") == (
+    assert about(logged, "rejection") == (
         "fairdraw: rejection stays off, vLLM's own code runs: vLLM 0.23.0+cu129 is not validated for it. Validate it "
         "with `python tools/validate_vllm.py 0.23.0` in fairdraw's repository."
     )
@@ -188,42 +184,39 @@ def test_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch, told: pytes
 
 def test_local_build_of_a_validated_release_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vllm, "__version__", "0.22.0+cu129")
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     vllm_plugin.register()
     assert vllm_plugin.installed() == ALL
 
 
 def test_function_that_another_plugin_replaced_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
     def theirs(*args: object) -> None: ...
 
     monkeypatch.setattr(gpu_input_batch.InputBatch, "refresh_metadata", theirs)
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     vllm_plugin.register()
     assert vllm_plugin.installed() == ["rejection", "thinking budget"]
     assert vars(gpu_input_batch.InputBatch)["refresh_metadata"] is theirs
-    assert sum("InputBatch.refresh_metadata was replaced by somebody else before" in m for m in told.messages) == 2
+    assert sum("InputBatch.refresh_metadata was replaced by somebody else before" in m for m in logged.messages) == 2
 
 
 def test_function_that_somebody_replaced_after_us_is_left_to_them(
-    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
 ) -> None:
     def theirs(*args: object) -> None: ...
 
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     vllm_plugin.register()
     with monkeypatch.context() as patch:
         patch.setattr(rejection_sampler, "rejection_sample", theirs)
         vllm_plugin.unpatch()
         assert rejection_sampler.rejection_sample is theirs
-    assert any("rejection_sample was replaced by somebody else since and is left so" in m for m in told.messages)
-    # monkeypatch has put our replacement back, which nobody would do: take it off by hand.
+    assert any("rejection_sample was replaced by somebody else since and is left so" in m for m in logged.messages)
+    # monkeypatch has restored our replacement: remove it by hand.
     rejection_sampler.rejection_sample = UPSTREAM["vllm.v1.sample.rejection_sampler:rejection_sample"]
 
 
 def test_half_a_piece_is_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Should the last patch fail to be made, the first is not applied."""
+    """If the last patch cannot be made, the first is not applied."""
     make, made = _patch.make_patch, []
 
     def fails_at_last(target: str, function: Callable[..., Any]) -> Any:
@@ -233,7 +226,6 @@ def test_half_a_piece_is_never_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         return make(target, function)
 
     monkeypatch.setattr("fairdraw.sampler_impl.vllm_plugin._plugin.make_patch", fails_at_last)
-    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     monkeypatch.setenv("FAIRDRAW_VLLM_THINKING_BUDGET", "0")
     vllm_plugin.register()
     assert vllm_plugin.installed() == ["rejection"]

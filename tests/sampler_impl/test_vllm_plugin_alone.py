@@ -1,4 +1,4 @@
-"""The plugin's machinery without vLLM, or with a package that only pretends to be it."""
+"""The plugin's machinery without vLLM, or with a fake package of that name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Thing:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the plugin logs, past vLLM's logger, which keeps it to itself."""
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the plugin logs; vLLM's logger does not propagate it."""
     monkeypatch.setattr(logger, "parent", logging.getLogger())
     caplog.set_level("INFO", logger=logger.name)
     return caplog
@@ -73,22 +73,24 @@ def test_switch_is_read(value: str | None, on: bool, monkeypatch: pytest.MonkeyP
     assert _switches.is_on(_switches.PLUGIN, default=False) is on
 
 
-def test_unknown_switch_is_told_and_off(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+def test_unknown_switch_is_told_and_off(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
     before = list(sys.meta_path)
     monkeypatch.setenv(_switches.PLUGIN, "maybe")
     register()
     assert sys.meta_path == before
-    assert told.messages == ["fairdraw: FAIRDRAW_VLLM_PLUGIN=maybe, but it must be 1 or 0; what it switches stays off."]
+    assert logged.messages == [
+        "fairdraw: FAIRDRAW_VLLM_PLUGIN=maybe, but it must be 1 or 0; what it switches stays off."
+    ]
 
 
-def test_register_never_raises(monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture) -> None:
+def test_register_never_raises(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
     def broken(self: ImportHook) -> None:
         raise OSError("no import system today")
 
     monkeypatch.setenv(_switches.PLUGIN, "1")
     monkeypatch.setattr(ImportHook, "install", broken)
     register()
-    assert told.messages[0] == "fairdraw: the plugin stays off, as it could not be registered."
+    assert logged.messages[0] == "fairdraw: the plugin stays off, as it could not be registered."
     assert not any(isinstance(finder, ImportHook) for finder in sys.meta_path)
 
 
@@ -175,7 +177,7 @@ class GPUModelRunner:
 
 @pytest.fixture
 def pretended(tmp_path: Path) -> Path:
-    """A package `vllm` with a model runner V2 and nothing else."""
+    """A fake package `vllm` with a model runner V2 and nothing else."""
     folder = tmp_path / "vllm" / "v1" / "worker" / "gpu"
     folder.mkdir(parents=True)
     for package in (folder, *folder.parents[:3]):
@@ -197,8 +199,8 @@ MAKE = "from vllm.v1.worker.gpu.model_runner import GPUModelRunner; print('worke
 @pytest.mark.parametrize("switch", ["", "0", "1"])
 def test_idle_pieces_are_told_once_a_model_runner_v2_is_made(pretended: Path, switch: str) -> None:
     program = START + MAKE + "print(GPUModelRunner('config', device='cuda').made_of); GPUModelRunner(1, device=2)"
-    told = python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch).splitlines()
-    assert told == [
+    logged = python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch).splitlines()
+    assert logged == [
         "worker",
         f"{IDLE}, and rejection, penalties tensor, penalties, thinking budget are for V1 only: idle. "
         f"VLLM_USE_V2_MODEL_RUNNER=0 chooses V1.",
@@ -208,9 +210,9 @@ def test_idle_pieces_are_told_once_a_model_runner_v2_is_made(pretended: Path, sw
 
 @pytest.mark.parametrize("switch", ["", "0", "1"])
 def test_nothing_is_told_where_model_runner_v2_is_imported_only(pretended: Path, switch: str) -> None:
-    """As every V1 worker does; and one for CPUs runs V1 whatever the environment says."""
-    told = python(START + MAKE, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch)
-    assert told == "worker\n"
+    """As every V1 worker does; a worker for CPUs runs V1 whatever the environment says."""
+    logged = python(START + MAKE, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch)
+    assert logged == "worker\n"
 
 
 def test_unpatch_takes_the_watch_off(pretended: Path) -> None:
@@ -234,17 +236,17 @@ import vllm
 from fairdraw.sampler_impl.vllm_plugin import register, unpatch
 from fairdraw.sampler_impl.vllm_plugin._log import logger
 logger.parent = logging.getLogger()
-logging.basicConfig(stream=sys.stdout, level="WARNING", format="TOLD %(message)s", force=True)
+logging.basicConfig(stream=sys.stdout, level="WARNING", format="LOG %(message)s", force=True)
 register()
 import vllm.v1.worker.gpu_worker
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-print("TOLD worker")
+print("LOG worker")
 try:
     GPUModelRunner(None, None)
 except AttributeError as error:
-    print("TOLD", error)
+    print("LOG", error)
 unpatch()
-print("TOLD", GPUModelRunner.__init__.__module__, hasattr(GPUModelRunner.__init__, "__wrapped__"))
+print("LOG", GPUModelRunner.__init__.__module__, hasattr(GPUModelRunner.__init__, "__wrapped__"))
 """
 """The real worker, and a runner V2 that vLLM's own constructor refuses, as it gets no configuration."""
 
@@ -252,23 +254,23 @@ print("TOLD", GPUModelRunner.__init__.__module__, hasattr(GPUModelRunner.__init_
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm")
 def test_real_worker_is_not_told_to_be_v2_before_a_runner_v2_is_made() -> None:
     printed = python(REAL, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER="0")
-    told = [line.removeprefix("TOLD ") for line in printed.splitlines() if line.startswith("TOLD ")]
-    worker = told.index("worker")
-    assert not [line for line in told[:worker] if "V2" in line], printed
-    assert told[worker + 1].startswith(IDLE)
-    assert told[worker + 2] == "'NoneType' object has no attribute 'model_config'"
-    assert told[worker + 3] == "vllm.v1.worker.gpu.model_runner False"
+    logged = [line.removeprefix("LOG ") for line in printed.splitlines() if line.startswith("LOG ")]
+    worker = logged.index("worker")
+    assert not [line for line in logged[:worker] if "V2" in line], printed
+    assert logged[worker + 1].startswith(IDLE)
+    assert logged[worker + 2] == "'NoneType' object has no attribute 'model_config'"
+    assert logged[worker + 3] == "vllm.v1.worker.gpu.model_runner False"
 
 
-def test_call_left_to_upstream_is_told_once(told: pytest.LogCaptureFixture) -> None:
+def test_call_left_to_upstream_is_told_once(logged: pytest.LogCaptureFixture) -> None:
     unpatch()
     _calls.reset()
     for row in (1, 2):
         _calls.upstream("penalties", "rows that ours does not take", f"Penalties.update: row {row}")
     assert _calls.calls() == {"penalties": {"rows that ours does not take": 2}}
-    assert told.messages == [
+    assert logged.messages == [
         "fairdraw: penalties: a call is left to vLLM's own code: rows that ours does not take. Further ones are "
-        "counted, not told. Penalties.update: row 1"
+        "counted, not logged. Penalties.update: row 1"
     ]
     _calls.reset()
 

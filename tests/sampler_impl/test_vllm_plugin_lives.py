@@ -1,4 +1,4 @@
-"""vLLM's own sampler objects with the plugin in them: the same bits, ours really serving, and the ways back to vLLM."""
+"""vLLM's own sampler objects with the plugin: the same bits, calls served by ours, and fallbacks to vLLM."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ with quiet_imports():
 
 torch = lives.torch
 if lives.vllm.__version__ != "0.22.0":
-    pytest.skip("tools/validate_vllm.py judges other releases", allow_module_level=True)
+    pytest.skip("tools/validate_vllm.py validates other releases", allow_module_level=True)
 
 NAMES = [piece.name for piece in PIECES]
 KINDS = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
@@ -46,14 +46,14 @@ def _clean() -> Iterator[None]:
 
 @cache
 def own_trace(trace: Any) -> list[Any]:  # Any: of the script
-    """By vLLM's code alone."""
+    """With vLLM's code alone."""
     records: list[Any] = soak.live_with(trace)[0]
     return records
 
 
 @pytest.mark.parametrize("piece", [*NAMES, "all"])
-def test_life_with_the_plugin_is_bitwise_the_same(piece: str) -> None:
-    """Logits, tokens and generators of 192 steps; and ours served them."""
+def test_trace_with_the_plugin_is_bitwise_the_same(piece: str) -> None:
+    """Logits, tokens and generators of 192 steps, all served by ours."""
     pieces = NAMES if piece == "all" else [piece]
     served: dict[str, int] = {}
     for trace in LIVES:
@@ -67,20 +67,20 @@ def test_life_with_the_plugin_is_bitwise_the_same(piece: str) -> None:
     assert {name for name, count in served.items() if count > 20} == set(expected)
 
 
-def test_lives_force_tokens_and_read_bad_words() -> None:
-    """Without this, lives in which nothing happens would pass."""
+def test_traces_force_tokens_and_read_bad_words() -> None:
+    """Without this, event traces in which nothing happens would pass."""
     servers = [lives.Server(trace) for trace in LIVES]
     with quiet_floats():
         for server in servers:
             server.live()
     assert sum(server.num_forced for server in servers) > 10
-    assert any(r.state.sampling_params.bad_words_token_ids for s in servers for r in s.requests.values())
+    assert any(r.state.sampling_params.bad_words_token_ids for s in servers for r in s.scripts.values())
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: " ".join(map(str, kind)))
-def test_plugin_may_be_put_on_and_taken_off_in_the_middle_of_a_life(kind: tuple[bool, bool, bool]) -> None:
-    """A batch that is joined midway is left to vLLM until it has turned over, and what vLLM missed it reads again."""
-    trace = lives.EventTrace(0, 30, *kind)  # of one-token markers: vLLM begins longer ones anew
+def test_plugin_may_be_installed_and_removed_within_a_trace(kind: tuple[bool, bool, bool]) -> None:
+    """A batch that is joined midway is left to vLLM until it has turned over; vLLM reads again what it missed."""
+    trace = lives.EventTrace(0, 30, *kind)  # one-token markers: vLLM begins longer ones anew
     server = lives.Server(trace)
     with quiet_floats():
         for until in (8, 16, 24):
@@ -146,13 +146,13 @@ def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
                 try:
                     records = soak.live_with(trace, *pieces)[0]
                 except (AssertionError, IndexError, RuntimeError):
-                    return  # vLLM itself noticed
+                    return  # vLLM itself failed
                 if soak.first_difference(own_trace(trace), records):
                     return
-    pytest.fail("both lives were the same")
+    pytest.fail("both runs were the same")
 
 
-# Ways back to vLLM.
+# Fallbacks to vLLM.
 
 
 def penalised_server() -> Any:  # Any: of the script
@@ -183,7 +183,7 @@ def test_rows_that_are_not_the_batchs_own_are_left_to_vllm() -> None:
         }
 
 
-def test_list_that_was_exchanged_behind_our_back_is_left_to_vllm() -> None:
+def test_list_that_was_replaced_without_a_report_is_left_to_vllm() -> None:
     with soak.plugin("penalties"):
         server = penalised_server()
         ours = penalise(server)

@@ -1,4 +1,4 @@
-"""The checks that compare with a reference scanner can fail, too: each catches a fault beside the specification."""
+"""The checks that compare with a reference scanner can fail, too: each catches mutants of the specification."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from fairdraw._run.runner import Session
 def test_fault_beside_the_reference_is_caught(contract: str, code: str) -> None:
     check = next(check for check in all_checks(contract=contract) if check.code == code and check.differential)
     right = load_part(CONTRACTS[contract].right)()
-    planted = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)][:6]
-    caught = [mutant.name for mutant in planted if run_control(Planned(mutant, check), right, Session()).caught]
+    mutants = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)][:6]
+    caught = [mutant.name for mutant in mutants if run_control(Planned(mutant, check), right, Session()).caught]
     assert caught

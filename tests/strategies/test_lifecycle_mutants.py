@@ -1,4 +1,4 @@
-"""Every mutant of the stateful contracts is caught by the check that names it, and shrunk to a short trace."""
+"""Every mutant of the stateful contracts is caught by the check that names it, and shrunk to a short event trace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 CHECKS = {check.code: check for check in (*penalties.CHECKS, *thinking_budget.CHECKS)}
 MUTANTS = (*penalties_mutants.MUTANTS, *thinking_mutants.MUTANTS)
-MOST_RULES = 8
-PROFILE = Profile("planted", 400, 400)
+MOST_EVENTS = 8
+PROFILE = Profile("mutants", 400, 400)
 
 
 # tests/properties/test_mutants.py and the mutation controls run all of them, without shrinking.
@@ -29,10 +29,10 @@ def test_example_of_a_mutant_is_short(mutant: Mutant) -> None:
     with pytest.raises(CheckFailure) as caught:
         check.run(mutant.make(), profile=PROFILE)
     trace = caught.value.case
-    assert len(trace.events) <= MOST_RULES, trace
+    assert len(trace.events) <= MOST_EVENTS, trace
 
 
-def test_there_are_enough_faults() -> None:
+def test_there_are_enough_mutants() -> None:
     assert len(MUTANTS) >= 17
     assert {mutant.caught_by[0] for mutant in MUTANTS} == {code for code in CHECKS if code[3] == "1"}
 

@@ -45,8 +45,8 @@ def test_only_an_unnoticed_list_fails(code: str, mutant: Mutant) -> None:
     if error is not None:
         trace = vars(error)["case"]
         assert any(isinstance(event, Replace) for event in trace.events)
-        told = (dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in trace.events)
-        trace.replace(events=tuple(told)).play(scanner)
+        reported = (dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in trace.events)
+        trace.replace(events=tuple(reported)).play(scanner)
 
 
 class Ignores:

@@ -1,4 +1,4 @@
-"""Sizes and rows: each kind is what its docstring says, in every dtype; wrong arguments are named once drawn."""
+"""Sizes and rows: each kind has its documented shape in every dtype; wrong arguments are named when drawn."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from fairdraw._core.validation import check_batch
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 SIZES = (1, 2, 3, 31, 1025)
@@ -94,10 +96,29 @@ class TestSizes:
         assert any(len(counts) > 1 and not any(counts) for counts in batches)
 
 
+def _is_denormal_but_for_one(probs: NDArray[np.float32]) -> bool:  # [vocab_size] float32
+    rest = np.sort(probs)[:-1]
+    return bool((rest > 0).all() and (rest < np.finfo(np.float32).tiny).all())
+
+
+SHAPES: dict[str, tuple[tuple[int, ...], Callable[[NDArray[np.float32]], bool]]] = {
+    "flat": ((31,), lambda probs: np.unique(probs).size == 1),
+    "last-only": (SIZES, lambda probs: np.flatnonzero(probs).tolist() == [probs.size - 1]),
+    "one-hot": ((31,), lambda probs: np.sort(probs).tolist() == [0.0] * 30 + [1.0]),
+    "tied": ((100,), lambda probs: np.unique(probs).size == 2),
+    "half": ((1025,), lambda probs: 300 < (probs == 0).sum() < 725),
+    "peaked": ((1025,), lambda probs: bool(probs.max() > 0.5)),
+    "wide": ((1025,), lambda probs: bool((probs == 0).mean() > 0.5)),
+    "zipf": ((100,), lambda probs: np.sort(probs)[-1] / np.sort(probs)[-10] == pytest.approx(10**1.1, rel=0.05)),
+    "denormal": (SIZES[1:], _is_denormal_but_for_one),
+}
+"""Per kind: vocabulary sizes, and a property of the softmax of its rows."""
+
+
 @pytest.mark.parametrize("dtype", fst.DTYPES)
 class TestRowsAreDistributions:
     @pytest.mark.parametrize("target", fst.TARGET_KINDS)
-    def test_every_draft_distribution_beside_every_target_distribution_is_legal(self, target: str, dtype: str) -> None:
+    def test_every_draft_distribution_beside_every_target_is_valid(self, target: str, dtype: str) -> None:
         drafts = tuple(DraftRecipe(target=target, draft=kind, token="drawn") for kind in fst.DRAFT_KINDS)
         for vocab_size in SIZES:
             for seed in SEEDS:
@@ -109,39 +130,13 @@ class TestRowsAreDistributions:
                 drafted = batch.draft_probs[torch.arange(batch.num_tokens), batch.draft_token_ids.long()]
                 assert (drafted > 0).all()
 
-    def test_flat_row_is_flat(self, dtype: str) -> None:
-        assert np.unique(softmax(fst.target_row("flat", 31, 0), dtype)).size == 1
-
-    @pytest.mark.parametrize("vocab_size", SIZES)
-    def test_last_only_row_has_its_mass_on_the_last_id(self, vocab_size: int, dtype: str) -> None:
-        probs = softmax(fst.target_row("last-only", vocab_size, 0), dtype)
-        assert np.flatnonzero(probs).tolist() == [vocab_size - 1]
-
     @pytest.mark.parametrize("seed", SEEDS)
-    def test_one_hot_row_has_its_mass_on_one_id(self, seed: int, dtype: str) -> None:
-        assert np.sort(softmax(fst.target_row("one-hot", 31, seed), dtype)).tolist() == [0.0] * 30 + [1.0]
-
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_tied_row_has_two_values(self, seed: int, dtype: str) -> None:
-        assert np.unique(softmax(fst.target_row("tied", 100, seed), dtype)).size == 2
-
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_half_row_masks_about_half(self, seed: int, dtype: str) -> None:
-        assert 300 < (softmax(fst.target_row("half", 1025, seed), dtype) == 0).sum() < 725
-
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_peaked_row_has_most_mass_on_one_id(self, seed: int, dtype: str) -> None:
-        assert softmax(fst.target_row("peaked", 1025, seed), dtype).max() > 0.5
-
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_wide_row_underflows_for_most_ids(self, seed: int, dtype: str) -> None:
-        probs = softmax(fst.target_row("wide", 1025, seed), dtype)
-        assert (probs == 0).mean() > 0.5
-
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_zipf_row_falls_by_rank(self, seed: int, dtype: str) -> None:
-        probs = np.sort(softmax(fst.target_row("zipf", 100, seed), dtype))[::-1]
-        assert probs[0] / probs[9] == pytest.approx(10**1.1, rel=0.05)
+    @pytest.mark.parametrize(
+        ("kind", "vocab_size"), [(kind, size) for kind, (sizes, _) in SHAPES.items() for size in sizes]
+    )
+    def test_row_has_the_shape_of_its_kind(self, kind: str, vocab_size: int, seed: int, dtype: str) -> None:
+        _, has_shape = SHAPES[kind]
+        assert has_shape(softmax(fst.target_row(kind, vocab_size, seed), dtype))
 
     @pytest.mark.parametrize("vocab_size", SIZES[1:])
     @pytest.mark.parametrize("seed", SEEDS)
@@ -149,13 +144,6 @@ class TestRowsAreDistributions:
         logits = torch.from_numpy(fst.target_row("twins", vocab_size, seed)).to(getattr(torch, dtype))
         low, high = torch.nonzero(logits == logits.max()).flatten().tolist()
         assert low < vocab_size // 2 <= high
-
-    @pytest.mark.parametrize("vocab_size", SIZES[1:])
-    @pytest.mark.parametrize("seed", SEEDS)
-    def test_denormal_row_is_denormal_but_for_one_id(self, vocab_size: int, seed: int, dtype: str) -> None:
-        probs = np.sort(softmax(fst.target_row("denormal", vocab_size, seed), dtype))
-        assert (probs[:-1] > 0).all()
-        assert (probs[:-1] < np.finfo(np.float32).tiny).all()
 
     def test_invalid_rows_have_no_distribution(self, dtype: str) -> None:
         for kind in fst.INVALID_KINDS:
@@ -178,42 +166,26 @@ class TestDraftDistributions:
         target_probs, draft_probs = draft_beside("same", target, dtype=dtype, layout=layout)
         assert torch.equal(target_probs, draft_probs)
 
-    def test_reversed_is_the_target_distribution_backwards(self) -> None:
-        target_probs, draft_probs = draft_beside("reversed", "normal")
-        assert torch.equal(target_probs.flip(0), draft_probs)
-
-    @pytest.mark.parametrize("target", ["one-hot", "last-only", "half"])
-    def test_elsewhere_is_disjoint_from_a_masked_target(self, target: str) -> None:
-        target_probs, draft_probs = draft_beside("elsewhere", target)
-        assert not ((target_probs > 0) & (draft_probs > 0)).any()
-
-    def test_elsewhere_is_the_least_likely_token_if_no_other_is_masked(self) -> None:
-        target_probs, draft_probs = draft_beside("elsewhere", "normal")
-        assert draft_probs.nonzero().flatten().tolist() == [int(target_probs.argmin())]
-
-    def test_elsewhere_in_a_vocabulary_of_one_is_that_token(self) -> None:
-        assert draft_beside("elsewhere", "flat", vocab_size=1)[1].tolist() == [1.0]
-
-    def test_rounded_is_bfloat16_and_misses_one(self) -> None:
-        target_probs, draft_probs = draft_beside("rounded", "normal")
-        assert torch.equal(draft_probs, target_probs.bfloat16().float())
-        assert draft_probs.double().sum() != 1
-
-    @pytest.mark.parametrize("target", fst.TARGET_KINDS)
-    def test_dominating_is_above_the_target_everywhere(self, target: str) -> None:
-        target_probs, draft_probs = draft_beside("dominating", target)
-        assert (draft_probs > target_probs).all()
-
-    def test_sparse_leaves_tokens_out(self) -> None:
-        assert 0 < (draft_beside("sparse", "normal")[1] == 0).sum() < 31
-
-    def test_denormal_makes_the_quotient_overflow(self) -> None:
-        target_probs, draft_probs = draft_beside("denormal", "flat")
-        assert (target_probs / draft_probs).isinf().sum() == 30
+    @pytest.mark.parametrize(
+        ("draft", "target", "vocab_size", "holds"),
+        [
+            ("reversed", "normal", 31, lambda p, q: torch.equal(p.flip(0), q)),
+            *(("elsewhere", kind, 31, lambda p, q: not ((p > 0) & (q > 0)).any()) for kind in ("one-hot", "half")),
+            ("elsewhere", "last-only", 31, lambda p, q: not ((p > 0) & (q > 0)).any()),
+            ("elsewhere", "normal", 31, lambda p, q: q.nonzero().flatten().tolist() == [int(p.argmin())]),
+            ("elsewhere", "flat", 1, lambda p, q: q.tolist() == [1.0]),
+            ("rounded", "normal", 31, lambda p, q: torch.equal(q, p.bfloat16().float()) and q.double().sum() != 1),
+            *(("dominating", kind, 31, lambda p, q: (q > p).all()) for kind in fst.TARGET_KINDS),
+            ("sparse", "normal", 31, lambda p, q: 0 < (q == 0).sum() < 31),
+            ("denormal", "flat", 31, lambda p, q: (p / q).isinf().sum() == 30),
+        ],
+    )
+    def test_draft_has_the_shape_of_its_kind(self, draft: str, target: str, vocab_size: int, holds: Any) -> None:
+        assert holds(*draft_beside(draft, target, vocab_size))
 
     @pytest.mark.parametrize("draft", fst.DRAFT_KINDS)
     @pytest.mark.parametrize("target", fst.INVALID_KINDS)
-    def test_draft_distributions_beside_a_target_without_distribution_are_legal(self, target: str, draft: str) -> None:
+    def test_draft_distributions_beside_an_invalid_target_are_valid(self, target: str, draft: str) -> None:
         request = RequestRecipe((DraftRecipe(target=target, draft=draft, token="drawn"),))
         check_batch(RejectionCase(31, (request,), dense=True).batch())
 
@@ -226,7 +198,7 @@ class TestRowStrategies:
         assert row.dtype == np.float32
         assert softmax(row, "float32").sum() == pytest.approx(1, abs=1e-5)
 
-    def test_logit_rows_without_a_distribution_can_be_named(self) -> None:
+    def test_invalid_logit_rows_can_be_named(self) -> None:
         rows = drawn(fst.logit_rows(kinds=("nan", "empty")), 30)
         assert any(np.isnan(row).any() for row in rows)
         assert any(np.isneginf(row).all() for row in rows)

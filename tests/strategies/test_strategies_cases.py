@@ -1,4 +1,4 @@
-"""Recipes: they print and store as what they are, build what they say, and stay within a sampler's capabilities."""
+"""Recipes print as code, are stored as JSON, build what they describe, and respect a sampler's capabilities."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class TestRecipes:
 
     @given(EVERYTHING)
     @STEADY
-    def test_case_builds_the_same_again_whatever_a_sampler_did_to_it(self, case: RejectionCase) -> None:
+    def test_case_builds_the_same_again_after_its_tensors_were_written(self, case: RejectionCase) -> None:
         batch, noise = case.batch(), case.noise()
         before = digest(batch, noise)
         scribbled = [*batch.tensors().values()]
@@ -277,7 +277,7 @@ class TestCapabilities:
         assert all(not case.explicit and all(r.request_seed for r in case.requests) for case in cases)
 
     @pytest.mark.parametrize(
-        ("unsupported", "asked", "message"),
+        ("unsupported", "options", "message"),
         [
             (
                 "dense-drafts",
@@ -307,15 +307,15 @@ class TestCapabilities:
             ("ragged", {"max_drafts": 0}, "max_drafts=0, but {}. Use at least 1."),
         ],
     )
-    def test_asking_for_what_is_closed_is_refused_with_the_reason(
+    def test_unsupported_option_is_refused_with_the_reason(
         self,
         unsupported: str,
-        asked: dict[str, Any],
+        options: dict[str, Any],
         message: str,  # Any: arguments of rejection_cases
     ) -> None:
         expected = "rejection_cases: " + message.format(f"{unsupported} is unsupported: not ours")
         with pytest.raises(ValueError, match=whole(expected)):
-            drawn(rejection_cases(closing(Capability(unsupported)), **asked), 1)
+            drawn(rejection_cases(closing(Capability(unsupported)), **options), 1)
 
     def test_explicit_noise_with_request_seeds_is_refused(self) -> None:
         message = (

@@ -1,8 +1,7 @@
-"""A few hundred cases hold every kind, flag and branch; mutants shrink to one request and a tiny vocabulary."""
+"""A few hundred cases contain every kind, flag and branch; mutants shrink to one request and a tiny vocabulary."""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from functools import cache
 from typing import TYPE_CHECKING
@@ -16,15 +15,15 @@ from fairdraw import strategies as fst
 from fairdraw._core.checks import Profile, check
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.harness import emit
+from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
+from fairdraw.protocols import RejectionSampler, rejection_sampler
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
-    from torch import Tensor
 
 EVERYTHING = rejection_cases(targets=(*fst.TARGET_KINDS, *fst.INVALID_KINDS), layouts=fst.LAYOUTS)
 ORACLE = rejection_sampler(RejectionOracle().verify, name="oracle")
@@ -50,14 +49,14 @@ def many_cases() -> list[RejectionCase]:
 
 
 class Witness(RejectionOracle):
-    """The oracle, which remembers what it had to do."""
+    """The oracle; it records which branches were taken."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
 
     def accepts(self, step: DraftStep) -> bool:
         accepted = super().accepts(step)
-        self.seen.add("placeholder draft" if not step.is_token else "accepted" if accepted else "rejected")
+        self.seen.add("placeholder" if not step.is_token else "accepted" if accepted else "rejected")
         return accepted
 
     def greedy_token(self, step: DraftStep) -> int:
@@ -68,9 +67,7 @@ class Witness(RejectionOracle):
         return best
 
     def recovered_token(self, step: DraftStep) -> int:
-        has_residual, has_target = (
-            (distribution > 0).any() for distribution in (self.residual(step), step.target_probs)
-        )
+        has_residual, has_target = ((probs > 0).any() for probs in (self.residual(step), step.target_probs))
         self.seen.add(
             "recovered" if has_residual else "recovered without residual" if has_target else "no distribution"
         )
@@ -131,7 +128,7 @@ class TestCoverage:
         for case in many_cases():
             witness.verify(case.batch(), case.noise())
         assert witness.seen == {
-            "accepted", "rejected", "placeholder draft", "greedy accepted", "greedy rejected", "greedy tie",
+            "accepted", "rejected", "placeholder", "greedy accepted", "greedy rejected", "greedy tie",
             "recovered", "recovered without residual", "no distribution", "race won", "race tie",
         }  # fmt: skip
 
@@ -146,112 +143,33 @@ def equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
 EQUALITY = check("TST001", lambda can: EVERYTHING)(equals_the_oracle)
 
 
-def smallest_failure(planted: RejectionOracle) -> RejectionCase:
-    """The case to which the mutant shrinks."""
+def smallest_failure(name: str) -> RejectionCase:
+    """The case to which the mutant's fault shrinks."""
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     with pytest.raises(CheckFailure) as caught:
-        EQUALITY.run(rejection_sampler(planted.verify, name="planted"), profile=Profile("test", 400, 400))
+        EQUALITY.run(mutant.make(), profile=Profile("test", 400, 400))
     case = caught.value.case
     assert isinstance(case, RejectionCase)
     return case
 
 
-class AcceptsAtTwiceTheRatio(RejectionOracle):
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, uniform=step.uniform / 2))
-
-
-class AcceptsByTheInverseRatio(RejectionOracle):
-    def accepts(self, step: DraftStep) -> bool:
-        if step.draft_probs is None:
-            return super().accepts(step)
-        return super().accepts(dataclasses.replace(step, target_probs=step.draft_probs, draft_probs=step.target_probs))
-
-
-class AcceptsOnlyAboveTheUniform(RejectionOracle):
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(dataclasses.replace(step, uniform=float(np.nextafter(step.uniform, 2))))
-
-
-class AcceptsPlaceholderDrafts(RejectionOracle):
-    def accepts(self, step: DraftStep) -> bool:
-        return not step.is_token or super().accepts(step)
-
-
-class AcceptsRowsWithNan(RejectionOracle):
-    def accepts(self, step: DraftStep) -> bool:
-        return super().accepts(step) or bool(step.is_token and np.isnan(step.target_probs).any())
-
-
-class GoesOnAfterARejection(RejectionOracle):
-    def random_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        return [*(s.draft_token_id if self.accepts(s) else self.recovered_token(s) for s in steps), bonus_token_id]
-
-
-class ForgetsTheBonusToken(RejectionOracle):
-    def random_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        return super().random_request(steps, bonus_token_id)[: max(len(steps), 1)]
-
-
-class RecoversFromTheTarget(RejectionOracle):
-    def residual(self, step: DraftStep) -> NDArray[np.float32]:  # [vocab_size] float32
-        return step.target_probs
-
-
-class RecoversTheOneHotDraft(RejectionOracle):
-    def residual(self, step: DraftStep) -> NDArray[np.float32]:  # [vocab_size] float32
-        return step.target_probs if step.draft_probs is None else super().residual(step)
-
-
-class LosesTheTailOfTheRace(RejectionOracle):
-    def race(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:
-        return super().race(
-            weights[: weights.size - weights.size % 2 or 1], exponentials[: weights.size - weights.size % 2 or 1]
-        )
-
-
-class RacesToTheHighestId(RejectionOracle):
-    def race(self, weights: NDArray[np.float32], exponentials: NDArray[np.float32]) -> int:
-        return weights.size - 1 - super().race(weights[::-1], exponentials[::-1])
-
-
-class DecodesTheHighestId(RejectionOracle):
-    def greedy_token(self, step: DraftStep) -> int:
-        return step.target_logits.size - 1 - int(np.argmax(step.target_logits[::-1]))
-
-
-class DecodesGreedyRequestsAtRandom(RejectionOracle):
-    def greedy_request(self, steps: list[DraftStep], bonus_token_id: int) -> list[int]:
-        return self.random_request(steps, bonus_token_id)
-
-
-class ScribblesIntoLogits(RejectionOracle):
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        batch.target_logits[:, 1:] = 0
-        return super().verify(batch, noise)
-
-
-PLANTED = [
-    AcceptsAtTwiceTheRatio, AcceptsByTheInverseRatio, AcceptsOnlyAboveTheUniform, AcceptsPlaceholderDrafts,
-    AcceptsRowsWithNan, GoesOnAfterARejection, ForgetsTheBonusToken, RecoversFromTheTarget, RecoversTheOneHotDraft,
-    LosesTheTailOfTheRace, RacesToTheHighestId, DecodesTheHighestId, DecodesGreedyRequestsAtRandom, ScribblesIntoLogits,
-]  # fmt: skip
-
-
-class GivesAllTheFirstBonusToken(RejectionOracle):
-    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        first = batch.bonus_token_ids[:1].expand_as(batch.bonus_token_ids)
-        return super().verify(batch.replace(bonus_token_ids=first.contiguous()), noise)
-
-
 class TestShrinking:
-    @pytest.mark.parametrize("planted", PLANTED, ids=lambda fault: fault.__name__)
-    def test_mutant_shrinks_to_one_request_and_a_tiny_vocabulary(self, planted: type[RejectionOracle]) -> None:
-        case = smallest_failure(planted())
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "divides draft by target", "accepts strictly above the uniform", "accepts placeholders", "accepts nan",
+            "goes on after a rejection", "forgets the bonus token", "recovers from the target",
+            "keeps the rejected draft in the race", "race ties go to the highest id",
+            "greedy takes the highest id on ties", "greedy accepts by chance", "never recovers the last token",
+        ],
+    )  # fmt: skip
+    def test_mutant_shrinks_to_one_request_and_a_tiny_vocabulary(self, name: str) -> None:
+        case = smallest_failure(name)
         assert len(case.requests) == 1
         assert case.vocab_size <= 4
 
     def test_fault_between_requests_shrinks_to_two_of_them(self) -> None:
-        case = smallest_failure(GivesAllTheFirstBonusToken())
+        case = smallest_failure("takes the next requests bonus token")
         assert (case.num_draft_tokens, case.vocab_size) == ([0, 0], 2)
 
     @pytest.mark.parametrize(

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fairdraw._mutants._mutant import Mutant
     from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, MovedRow
 
-__all__ = ["following_mutants"]
-
 
 class Trusting(Follower):
     """Reads the list that a request entered with, and never compares it with the row's."""

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = [
-    "Copy",
-    "Follower",
-    "PenaltiesFollower",
-    "PenaltiesOf",
-    "Scanner",
-    "ThinkingFollower",
-    "ThinkingOf",
-    "combined",
-    "mutant_follower",
-]
-
 
 @dataclass(eq=False)
 class Copy:

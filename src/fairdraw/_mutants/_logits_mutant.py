@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fairdraw._oracles.logits_plan import LogitsPlanOracle
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsSession, PlanSetup
 
-__all__ = ["OraclePlanner", "mutant_planner"]
-
 
 @dataclass(frozen=True)
 class _OracleSession:

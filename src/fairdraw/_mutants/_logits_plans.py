@@ -141,7 +141,7 @@ class ForgetsMinimaThatWereReached(LogitsPlanOracle):
         self.reached: list[list[int]] = []
 
     def min_tokens(self, row: Row) -> Edit | None:
-        output = row.asked.output_token_ids
+        output = row.source.output_token_ids
         if len(output) >= row.params.min_tokens:
             self.reached.append(output)
         return None if any(output is known for known in self.reached) else super().min_tokens(row)

@@ -107,7 +107,7 @@ class FiltersGreedyRows(LogitsPlanOracle):
         if not row.is_greedy:
             return super().min_p(row)
         as_random = dataclasses.replace(row.params, temperature=1.0)
-        return super().min_p(dataclasses.replace(row, asked=dataclasses.replace(row.asked, params=as_random)))
+        return super().min_p(dataclasses.replace(row, source=dataclasses.replace(row.source, params=as_random)))
 
 
 @mutant_planner("PLAN150", "PLAN113")
@@ -144,7 +144,7 @@ class BadWordsIgnoreTheDrafts(LogitsPlanOracle):
     """A bad word that begins among the drafts can be completed."""
 
     def text_for_bad_words(self, row: Row) -> list[int]:
-        return row.asked.output_token_ids
+        return row.source.output_token_ids
 
 
 @mutant_planner("PLAN120", "PLAN121", "PLAN122")
@@ -152,16 +152,16 @@ class PenaltiesIgnoreTheDrafts(LogitsPlanOracle):
     """Every row is penalised for the output alone."""
 
     def text_for_penalties(self, row: Row) -> list[int]:
-        return row.asked.output_token_ids
+        return row.source.output_token_ids
 
 
 @mutant_planner("PLAN121", "PLAN122")
 class TheBonusRowMissesTheLastDraft(LogitsPlanOracle):
     """It sees what the last draft row sees."""
 
-    def seen(self, asked: LogitsRequest, position: int) -> list[int]:
-        is_bonus = position == len(asked.draft_token_ids)
-        return super().seen(asked, max(0, position - 1) if is_bonus else position)
+    def seen(self, source: LogitsRequest, position: int) -> list[int]:
+        is_bonus = position == len(source.draft_token_ids)
+        return super().seen(source, max(0, position - 1) if is_bonus else position)
 
 
 @mutant_planner("PLAN121")
@@ -169,8 +169,8 @@ class MinTokensCountTheOutputAlone(LogitsPlanOracle):
     """As vLLM 0.22.0 to 0.33.0 in the bonus row: the text may not stop though it is long enough."""
 
     def length_for_min_tokens(self, row: Row) -> int:
-        is_bonus = row.position == len(row.asked.draft_token_ids)
-        return len(row.asked.output_token_ids) if is_bonus else super().length_for_min_tokens(row)
+        is_bonus = row.position == len(row.source.draft_token_ids)
+        return len(row.source.output_token_ids) if is_bonus else super().length_for_min_tokens(row)
 
 
 @mutant_planner("PLAN120")
@@ -178,7 +178,7 @@ class MinTokensCountAllDraftsInEveryRow(LogitsPlanOracle):
     """The first draft row may stop, although the drafts after it were counted."""
 
     def length_for_min_tokens(self, row: Row) -> int:
-        return len(row.asked.output_token_ids) + len(row.asked.draft_token_ids)
+        return len(row.source.output_token_ids) + len(row.source.draft_token_ids)
 
 
 @mutant_planner("PLAN141")

@@ -51,7 +51,7 @@ class KeepsOneOfTheTiedTooFew(LogitsPlanOracle):
 
 @mutant_planner("PLAN110", "PLAN112")
 class TopPStopsATokenEarly(LogitsPlanOracle):
-    """The token that crosses top-p is dropped: what is kept has less probability than asked for."""
+    """The token that crosses top-p is dropped: the tokens kept have less probability than required."""
 
     def top_k_top_p(self, row: Row) -> Edit | None:
         cut = super().top_k_top_p(row)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsPlanner, LogitsRequest
 
-__all__ = ["ODD_BUT_RIGHT"]
-
 
 class _AllocatesThenCopies(LogitsPlanOracle):
     """A buffer of its own, filled by one `copy_`."""
@@ -214,14 +212,16 @@ def _vectorised(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, v
     """Whole-batch torch operations, each of which makes a new tensor; there are no copies and no writes in place."""
     rows, logits = batch.rows(), batch.logits
     params = [batch.requests[row.request].params for row in rows]
-    excluded = _excluded(batch, rows, setup.vocab_size)
-    if excluded.any():
-        logits = torch.where(excluded, -torch.inf, logits.float())
+    tables = _Tables(batch, rows, setup.vocab_size)
+    if tables.excluded.any():
+        logits = torch.where(tables.excluded, -torch.inf, logits.float())
     if any(p.logit_bias for p in params):
-        logits = logits.float() + _biases(params, setup.vocab_size)
+        logits = logits.float() + tables.biases
     logits = _customised(logits, batch, rows, setup, invariant=False)
     if any(p.penalised for p in params):
-        logits = _with_penalties(logits.float(), batch, rows)
+        logits = logits.float()
+        repeated = torch.where(logits > 0, logits / tables.repetition, logits * tables.repetition)
+        logits = repeated - tables.penalties
     forced = [_forced(batch.requests[row.request], row, batch, setup) for row in rows]
     if any(token is not None for token in forced):
         keep = torch.tensor([[token is None or token == i for i in range(setup.vocab_size)] for token in forced])
@@ -230,26 +230,32 @@ def _vectorised(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, v
     return _drawn_from(logits, batch, rows, setup)
 
 
-def _excluded(batch: LogitsBatch, rows: list[RowOfRequest], vocab_size: int) -> Tensor:  # [num_rows, vocab_size] bool
-    excluded = torch.zeros(len(rows), vocab_size, dtype=torch.bool)
-    for row in rows:
-        params, text = batch.requests[row.request].params, row.token_ids
+class _Tables:
+    """Dense tensors of the parameters that name tokens, each `[num_rows, vocab_size]`."""
+
+    def __init__(self, batch: LogitsBatch, rows: list[RowOfRequest], vocab_size: int) -> None:
+        shape = len(rows), vocab_size
+        self.excluded = torch.zeros(shape, dtype=torch.bool)
+        self.biases, self.penalties, self.repetition = torch.zeros(shape), torch.zeros(shape), torch.ones(shape)
+        for row in rows:
+            self._fill(row.row, batch.requests[row.request], row.token_ids)
+
+    def _fill(self, row: int, request: LogitsRequest, text: list[int]) -> None:
+        params = request.params
         if params.allowed_token_ids is not None:
-            excluded[row.row] = True
-            excluded[row.row, params.allowed_token_ids] = False
+            self.excluded[row] = True
+            self.excluded[row, params.allowed_token_ids] = False
         for word in params.bad_words_token_ids or ():
-            excluded[row.row, word[-1]] |= text[len(text) - len(word) + 1 :] == word[:-1] and len(text) >= len(word) - 1
+            matches = text[len(text) - len(word) + 1 :] == word[:-1] and len(text) >= len(word) - 1
+            self.excluded[row, word[-1]] |= matches
         if len(text) < params.min_tokens:
-            excluded[row.row, list(params.all_stop_token_ids)] = True
-    return excluded
-
-
-def _biases(params: Sequence[object], vocab_size: int) -> Tensor:  # [num_rows, vocab_size] float32
-    biases = torch.zeros(len(params), vocab_size)
-    for row, one in enumerate(params):
-        for token_id, bias in (getattr(one, "logit_bias", None) or {}).items():
-            biases[row, token_id] = bias
-    return biases
+            self.excluded[row, list(params.all_stop_token_ids)] = True
+        for token_id, bias in (params.logit_bias or {}).items():
+            self.biases[row, token_id] = bias
+        known = torch.tensor([i for i in text if i >= 0], dtype=torch.int64)
+        self.repetition[row, [*known.tolist(), *request.prompt_token_ids]] = params.repetition_penalty
+        self.penalties[row, known] = params.presence_penalty
+        self.penalties[row].index_add_(0, known, torch.full((len(known),), params.frequency_penalty))
 
 
 def _customised(
@@ -265,21 +271,6 @@ def _customised(
         if wanted and processor.is_argmax_invariant() == invariant:
             logits = processor.apply(logits.float() + 0.0, wanted)
     return logits
-
-
-def _with_penalties(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    batch: LogitsBatch,
-    rows: list[RowOfRequest],
-) -> Tensor:  # [num_rows, vocab_size] float32
-    penalties, repetition = torch.zeros(logits.shape), torch.ones(logits.shape)
-    for row in rows:
-        request = batch.requests[row.request]
-        said = torch.tensor([i for i in row.token_ids if i >= 0], dtype=torch.int64)
-        repetition[row.row, [*said.tolist(), *request.prompt_token_ids]] = request.params.repetition_penalty
-        penalties[row.row, said] = request.params.presence_penalty
-        penalties[row.row].index_add_(0, said, torch.full((len(said),), request.params.frequency_penalty))
-    return torch.where(logits > 0, logits / repetition, logits * repetition) - penalties
 
 
 def _forced(request: LogitsRequest, row: RowOfRequest, batch: LogitsBatch, setup: PlanSetup) -> int | None:

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
 
-__all__ = ["ODD_BUT_RIGHT", "ODD_PENALTIES", "ODD_THINKING"]
-
 
 class _ComputesInDouble(PenaltiesFollower):
     """One rounding at the end, from factors that were never rounded to float32."""

@@ -142,7 +142,7 @@ class RowBounds:
 
     def penalised(self, row: Row, text: list[int]) -> RowBounds:
         params = row.params
-        penalised = PenalisedRow(row.asked.prompt_token_ids, text, PenaltyFactors(*params.factors))
+        penalised = PenalisedRow(row.source.prompt_token_ids, text, PenaltyFactors(*params.factors))
         return replace(self, may_be=penalised_intervals(self.may_be, penalised))
 
     @property

@@ -52,7 +52,7 @@ class Row:
     """0 for a request's first row, its number of drafts for the bonus row."""
     seen: list[int]
     """Output and drafts before this row."""
-    asked: LogitsRequest
+    source: LogitsRequest
     vocab_size: int
     batch_uses_top_k: bool
     batch_uses_top_p: bool
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def params(self) -> LogitsParams:
-        return self.asked.params
+        return self.source.params
 
     @property
     def is_greedy(self) -> bool:
@@ -122,20 +122,20 @@ class LogitsPlanOracle:
                 index=first + position,
                 request=request,
                 position=position,
-                seen=self.seen(asked, position),
-                asked=asked,
+                seen=self.seen(source, position),
+                source=source,
                 vocab_size=vocab_size,
                 batch_uses_top_k=uses_top_k,
                 batch_uses_top_p=uses_top_p,
                 setup=setup,
             )
-            for request, (asked, first) in enumerate(zip(batch.requests, batch.first_rows, strict=True))
-            for position in range(len(asked.draft_token_ids) + 1)
+            for request, (source, first) in enumerate(zip(batch.requests, batch.first_rows, strict=True))
+            for position in range(len(source.draft_token_ids) + 1)
         ]
 
-    def seen(self, asked: LogitsRequest, position: int) -> list[int]:
+    def seen(self, source: LogitsRequest, position: int) -> list[int]:
         """Output and the drafts before this position; the bonus position comes after all drafts."""
-        return [*asked.output_token_ids, *asked.draft_token_ids[:position]]
+        return [*source.output_token_ids, *source.draft_token_ids[:position]]
 
     # Who has work where.
 
@@ -199,7 +199,7 @@ class LogitsPlanOracle:
         if not params.penalised:
             return None
         text = self.text_for_penalties(row)
-        penalised = PenalisedRow(row.asked.prompt_token_ids, text, PenaltyFactors(*params.factors))
+        penalised = PenalisedRow(row.source.prompt_token_ids, text, PenaltyFactors(*params.factors))
 
         def penalise(logits: Logits) -> None:
             logits[:] = self.arithmetic.penalise(logits, penalised)
@@ -212,9 +212,9 @@ class LogitsPlanOracle:
     def thinking_budget(self, row: Row) -> Edit | None:
         """The forced token's logit becomes greater than any other can be."""
         oracle = ThinkingBudgetOracle(row.setup.start_token_ids, row.setup.end_token_ids)
-        asked = row.asked
+        source = row.source
         budget = row.params.thinking_token_budget
-        forced = dict(oracle.forced(asked.prompt_token_ids, asked.output_token_ids, asked.draft_token_ids, budget))
+        forced = dict(oracle.forced(source.prompt_token_ids, source.output_token_ids, source.draft_token_ids, budget))
 
         def force(logits: Logits) -> None:
             logits[forced[row.position]] = FORCED

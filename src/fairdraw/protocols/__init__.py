@@ -21,7 +21,6 @@ from fairdraw.protocols._lifecycle import (
     ThinkingSession,
 )
 from fairdraw.protocols._logits_plan import (
-    BatchChange,
     CustomLogitsProcessor,
     FunctionLogitsPlanner,
     LogitsBatch,
@@ -29,7 +28,6 @@ from fairdraw.protocols._logits_plan import (
     LogitsPlanner,
     LogitsRequest,
     LogitsSession,
-    MoveDirection,
     PlanSetup,
     RowOfRequest,
     logits_planner,
@@ -69,7 +67,6 @@ __all__ = [
     "PLACEHOLDER_TOKEN_ID",
     "AddedRow",
     "AnySampler",
-    "BatchChange",
     "Capabilities",
     "Capability",
     "CustomLogitsProcessor",
@@ -88,7 +85,6 @@ __all__ = [
     "LogitsSession",
     "Markers",
     "Move",
-    "MoveDirection",
     "MovedRow",
     "Noise",
     "PenaltiesScanner",

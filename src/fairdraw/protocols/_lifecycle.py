@@ -22,22 +22,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols._capabilities import Capabilities
 
-__all__ = [
-    "AddedRow",
-    "LiveBatch",
-    "LiveRequest",
-    "Markers",
-    "Move",
-    "MovedRow",
-    "PenaltiesScanner",
-    "PenaltiesSession",
-    "RequestParams",
-    "RowChanges",
-    "ThinkingScanner",
-    "ThinkingSession",
-    "all_added",
-]
-
 
 @dataclass(frozen=True)
 class RequestParams:

@@ -14,20 +14,6 @@ from fairdraw.protocols._rounding import Rounding, rounding_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "CustomLogitsProcessor",
-    "FunctionLogitsPlanner",
-    "LogitsBatch",
-    "LogitsParams",
-    "LogitsPlanner",
-    "LogitsRequest",
-    "LogitsSession",
-    "PlanSetup",
-    "ProcessFunction",
-    "RowOfRequest",
-    "logits_planner",
-]
-
 
 @dataclass(frozen=True)
 class LogitsParams(RequestParams):

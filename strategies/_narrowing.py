@@ -1,4 +1,4 @@
-"""What a case may be made of: the caller's options, narrowed to what a sampler's capabilities leave open."""
+"""What a case may contain: the caller's options, narrowed to what a sampler supports."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
-from fairdraw.strategies._cases import DTYPES, LAYOUTS, TOKEN_KINDS, DraftRecipe, RequestRecipe
+from fairdraw.strategies._cases import TOKEN_KINDS, DraftRecipe, RequestRecipe
+from fairdraw.strategies._recipe import DTYPES, LAYOUTS
 from fairdraw.strategies.noise import UNIFORM_KINDS
 from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Kinds", "Narrowing", "World", "kinds_of_drafts"]
 
 _ORDINARY_VOCAB_SIZE = 1025
 _ORDINARY_DRAFTS = 8
-"""What samplers without `LARGE_VOCAB` or `LONG_DRAFTS` are asked at most."""
+"""Limits for samplers without `LARGE_VOCAB` or `LONG_DRAFTS`."""
 
-_TARGET_NEEDS = {"nan": Capability.NAN_LOGITS, "empty": Capability.EMPTY_ROWS}
+INVALID_ROW_NEEDS = {"empty": Capability.EMPTY_ROWS, "nan": Capability.NAN_LOGITS}
 _TOKEN_NEEDS = {"placeholder": Capability.PLACEHOLDER_DRAFTS}
 _DTYPE_NEEDS = dict.fromkeys(DTYPES[1:], Capability.HALF_LOGITS)
 _LAYOUT_NEEDS = dict.fromkeys(LAYOUTS[1:], Capability.STRIDED_INPUTS)
@@ -28,7 +28,7 @@ _LAYOUT_NEEDS = dict.fromkeys(LAYOUTS[1:], Capability.STRIDED_INPUTS)
 
 @dataclass(frozen=True)
 class Kinds:
-    """What a drafted position may be made of."""
+    """The kinds of a drafted position."""
 
     targets: tuple[str, ...]
     drafts: tuple[str, ...]
@@ -43,7 +43,7 @@ def kinds_of_drafts(
     tokens: Sequence[str] | None,
     uniforms: Sequence[str] | None,
 ) -> Kinds:
-    """The kinds that a caller of `function` asked for; all of them where `None`."""
+    """The kinds that a caller of `function` named; all of them where `None`."""
     return Kinds(
         check_kinds(function, "targets", targets, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS)),
         check_kinds(function, "drafts", drafts, tuple(DRAFT_KINDS)),
@@ -53,8 +53,8 @@ def kinds_of_drafts(
 
 
 @dataclass(frozen=True)
-class World:
-    """What may be drawn: bounds, and the values left to each choice."""
+class CaseSpace:
+    """What may be drawn: bounds, and the values that are left for each choice."""
 
     vocab_sizes: tuple[int, int]
     num_requests: tuple[int, int]
@@ -70,25 +70,19 @@ class World:
     layouts: tuple[str, ...]
     synthetic: bool
 
-    def with_seeds(self) -> World:
-        """The same with seeded noise: recipes then name no numbers, which nobody would read."""
+    def with_noise(self, explicit: bool) -> CaseSpace:
+        """The same without choices that this kind of noise does not use: seeds, or kinds of numbers."""
+        if explicit:
+            return replace(self, request_seed=(False,))
         kinds = replace(self.kinds, uniforms=(DraftRecipe.uniform,))
         return replace(self, kinds=kinds, exponentials=(RequestRecipe.exponentials,))
-
-    def with_numbers(self) -> World:
-        """The same with explicit noise: nobody would read a request's per-request seed."""
-        return replace(self, request_seed=(False,))
-
-    def with_drafts(self, count: int) -> World:
-        """The same with equally many drafts in every request."""
-        return replace(self, num_drafts=(count, count))
 
 
 @dataclass(frozen=True)
 class Narrowing:
-    """Checks the arguments of `function` one by one and narrows each to what is open.
+    """Checks the arguments of `function` one by one and narrows each to what is supported.
 
-    Every method raises `ValueError` if nothing would be left: the caller asked for what the sampler does not support.
+    Every method raises `ValueError` if nothing is left: the caller requires what the sampler does not support.
     """
 
     function: str
@@ -110,7 +104,7 @@ class Narrowing:
         return low, self._upper("vocab_size", low, high, _ORDINARY_VOCAB_SIZE, Capability.LARGE_VOCAB)
 
     def num_requests(self, low: int, high: int) -> tuple[int, int]:
-        """At least one; no capability says how many."""
+        """At least one; no capability limits the number."""
         check_interval(self.function, "min_requests", low, "max_requests", high, at_least=1)
         return low, high
 
@@ -128,7 +122,7 @@ class Narrowing:
     def flags(
         self, name: str, fixed: bool | None, *, true: Capability | None = None, false: Capability | None = None
     ) -> tuple[bool, ...]:
-        """The values that a flag may take: the one that is fixed, or whatever is open if `None`."""
+        """The values that a flag may have: the fixed one, or whatever is supported if `None`."""
         needs = {False: false, True: true}
         values = (False, True) if fixed is None else (fixed,)
         kept = tuple(value for value in values if (needed := needs[value]) is None or needed in self.can)
@@ -138,7 +132,7 @@ class Narrowing:
         return kept
 
     def explicit(self, fixed: bool | None, request_seed: bool | None) -> tuple[bool, ...]:
-        """Explicit noise first, because it is simpler to read; a sampler that takes neither kind is given seeds."""
+        """Explicit noise first, because it is simpler to read. A sampler that supports neither kind gets seeds."""
         if fixed and request_seed:
             raise self._refusal(
                 "explicit=True, request_seed=True",
@@ -153,9 +147,13 @@ class Narrowing:
         """Without NaN, empty rows and placeholders where they are unsupported."""
         return replace(
             kinds,
-            targets=self._open("targets", kinds.targets, _TARGET_NEEDS),
+            targets=self.rows("targets", kinds.targets),
             tokens=self._open("tokens", kinds.tokens, _TOKEN_NEEDS),
         )
+
+    def rows(self, name: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        """Without NaN and empty rows where they are unsupported."""
+        return self._open(name, kinds, INVALID_ROW_NEEDS)
 
     def dtypes(self, given: Sequence[str] | None) -> tuple[str, ...]:
         """float32 alone without `HALF_LOGITS`."""
