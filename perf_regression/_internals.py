@@ -39,7 +39,7 @@ __all__ = [
     "takes_several_tiles",
 ]
 
-FAST_PATH = {"measure_kernel": 25, "judge_kernel": 8, "draw_kernel": 28}
+FAST_PATH = {"measure_kernel": 25, "accept_kernel": 8, "draw_kernel": 28}
 """Kernels of the verification step in the order of their launches, and the most barriers of each."""
 
 
@@ -91,7 +91,7 @@ def padded_outputs() -> PaddedOutputs:
 
 def rejection_kernels() -> tuple[ModuleType, Callable[..., Any]]:  # Any: a checked step
     """The kernels with upstream's noise (`accept`, `recover`), and the check of the arguments that they need."""
-    from fairdraw.sampler_impl import _rejection_kernels
-    from fairdraw.sampler_impl._checks import checked_step
+    from fairdraw.sampler_impl._rejection import kernels
+    from fairdraw.sampler_impl._rejection.step import checked_step
 
-    return _rejection_kernels, checked_step
+    return kernels, checked_step

@@ -4,14 +4,14 @@ For each request, draft tokens are accepted from the left with probability `min(
 one is replaced by a *recovered* token from the residual distribution `max(target - draft, 0)`; if none is rejected, the
 *bonus* token is appended. Output tokens are therefore distributed as if drawn from the target model alone.
 
-    draft tokens     a  b  c        uniforms say yes, yes, no
+    draft tokens     a  b  c        accepted, accepted, rejected
     output tokens    a  b  r  -1    r: recovered at the first rejection; then placeholders
 
 `rejection_sample` is a drop-in for vLLM 0.22.0's function of that name: same arguments, same random numbers in the same
 order, so the same final generator states and, but for the deviations listed below, the same tokens. It does less work:
-positions are decided first, and a token is recovered only at the one position of each request that needs it. Read
-`_verify` below for the whole of it; the arithmetic is in `_rejection_kernels.py` (Triton) and, token for token the
-same, in `_rejection_torch.py` (PyTorch).
+positions are decided first, and a token is recovered only at the one position of each request that needs it. `_verify`
+below shows the whole step; the arithmetic is in `_rejection/kernels.py` (Triton) and, token for token the same, in
+`_rejection/pytorch.py` (PyTorch).
 
 Exactly, at one position of a random request:
 
@@ -23,7 +23,7 @@ Exactly, at one position of a random request:
   weight is the target's with the drafted id removed. If no weight is positive, the target row itself is raced; if that
   has no positive entry either (NaN logits, or all -inf), the token is 0. NaN never accepts and never wins.
 
-Where vLLM 0.22.0 differs, ours is meant; each line is pinned by a test:
+Intentional deviations from vLLM 0.22.0, each held by a test:
 
 ===================== ============================================ ============================================
 name                  vLLM 0.22.0                                  here, and why
@@ -53,19 +53,29 @@ Reference:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from . import _checks, _rejection_torch
-from ._checks import GREEDY_TEMPERATURE, MAX_SPEC_LEN, SamplingMetadata
-from ._noise import generate_exponentials, generate_uniforms
+from ._rejection import pytorch
+from ._rejection.noise import generate_exponentials, generate_uniforms
+from ._rejection.step import (
+    GREEDY_TEMPERATURE,
+    SamplingMetadata,
+    check_noise,
+    check_noise_values,
+    check_values,
+    checked_step,
+)
+from ._shared.backend import BackendName, choose_backend
+from ._shared.checks import IDS, MAX_SPEC_LEN, check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
-    from ._checks import VerifyStep
+    from ._rejection.step import VerifyStep
 
 __all__ = [
     "GREEDY_TEMPERATURE",
@@ -80,9 +90,7 @@ __all__ = [
 ]
 
 PLACEHOLDER_TOKEN_ID = -1
-"""Fills the output after the last token, and stands for a draft token that was withdrawn."""
-
-BackendName = Literal["triton", "torch"]
+"""Fills the output after the last token, and stands for a placeholder draft token."""
 
 
 def rejection_sample(
@@ -100,18 +108,18 @@ def rejection_sample(
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Verify one batch of draft tokens with random numbers of its own; a drop-in for vLLM 0.22.0's `rejection_sample`.
+    """Verify one batch of draft tokens; a drop-in for vLLM 0.22.0's `rejection_sample`, with its random numbers.
 
     Args:
-        draft_token_ids: Flattened over requests; -1 marks a withdrawn draft token, which is never accepted.
+        draft_token_ids: Flattened over requests; -1 is a placeholder draft token, which is never accepted.
         num_draft_tokens: Per request; 0 is legal and yields the bonus token.
         max_spec_len: At least `max(num_draft_tokens)`, at most 128.
         cu_num_draft_tokens: Inclusive cumulative sum of `num_draft_tokens`, no leading 0.
-        draft_probs: The law that each draft token was drawn from; `None` if drafts are deterministic (n-gram).
+        draft_probs: The distribution that each draft token was drawn from; `None` if drafts are deterministic (n-gram).
         target_logits: Processed (temperature, penalties, filters); float32, bfloat16, float16 or float64, any strides.
-        bonus_token_ids: Used only for requests whose drafts are all accepted; `[batch_size]` is welcome as well.
-        sampling_metadata: `all_greedy` and `all_random` are believed; otherwise temperature 0 marks a greedy request.
-        synthetic_mode: Accept position `pos` with probability `synthetic_conditional_rates[pos]`, come what may.
+        bonus_token_ids: Used only for requests whose drafts are all accepted; `[batch_size]` is accepted as well.
+        sampling_metadata: `all_greedy` and `all_random` are trusted; otherwise temperature 0 marks a greedy request.
+        synthetic_mode: Accept position `pos` with probability `synthetic_conditional_rates[pos]`, whatever the logits.
         synthetic_conditional_rates: At least `max_spec_len` long.
         backend: `None` takes Triton on a GPU and PyTorch elsewhere.
         validate: Also check values inside tensors. Waits for the device. Without it, values that break the contract
@@ -122,40 +130,30 @@ def rejection_sample(
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If arguments disagree, or with `validate=True` a value is out of its range. Nothing was drawn then.
+        ValueError: If arguments disagree, or with `validate=True` a value is out of its range. Nothing is drawn then.
 
     Randomness:
-        `num_tokens` float64 uniforms from the default generator, then those of requests with own generators from these,
-        in request order; then `batch_size * vocab_size` float32 exponentials likewise, own generators in dict order.
-        If all requests are greedy nothing is drawn (in synthetic mode: the uniforms).
+        `num_tokens` float64 uniforms from the default generator, then those of requests with own generators from
+        these, in request order; then `batch_size * vocab_size` float32 exponentials likewise, own generators in dict
+        order. If all requests are greedy nothing is drawn (in synthetic mode: the uniforms).
 
     Limits:
         Acceptance is biased by the rounding of one float32 quotient, the race by that of one product: relative 2**-23.
     """
     name = "rejection_sample"
-    step = _checks.checked_step(
-        name,
-        draft_token_ids,
-        num_draft_tokens,
-        max_spec_len,
-        cu_num_draft_tokens,
-        draft_probs,
-        target_logits,
-        bonus_token_ids,
-        sampling_metadata,
-        synthetic_mode,
-        synthetic_conditional_rates,
-    )
-    engine = _choose_backend(name, backend, step.device)
+    drafts = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
+    rates = (synthetic_mode, synthetic_conditional_rates)
+    step = checked_step(name, *drafts, target_logits, bonus_token_ids, sampling_metadata, *rates)
+    backend = _choose_backend(name, backend, step.device)
     if validate:
-        _checks.check_values(name, step, sampling_metadata)
+        check_values(name, step, sampling_metadata)
     uniforms = exponentials = None
     generators = sampling_metadata.generators
     if step.has_random or synthetic_mode:
         uniforms = generate_uniforms(num_draft_tokens, generators, step.device)
     if step.has_random:
         exponentials = generate_exponentials(num_draft_tokens, step.vocab_size, generators, step.device)
-    return _verify(engine, step, uniforms, exponentials)
+    return _verify(backend, step, uniforms, exponentials)
 
 
 def verify_drafts(
@@ -185,48 +183,38 @@ def verify_drafts(
         TypeError, ValueError: As `rejection_sample`; also if noise is missing or of the wrong shape.
     """
     name = "verify_drafts"
-    step = _checks.checked_step(
-        name,
-        draft_token_ids,
-        num_draft_tokens,
-        max_spec_len,
-        cu_num_draft_tokens,
-        draft_probs,
-        target_logits,
-        bonus_token_ids,
-        sampling_metadata,
-        synthetic_mode,
-        synthetic_conditional_rates,
-    )
-    _checks.check_noise(name, step, uniforms, exponentials)
-    engine = _choose_backend(name, backend, step.device)
+    drafts = (draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs)
+    rates = (synthetic_mode, synthetic_conditional_rates)
+    step = checked_step(name, *drafts, target_logits, bonus_token_ids, sampling_metadata, *rates)
+    check_noise(name, step, uniforms, exponentials)
+    backend = _choose_backend(name, backend, step.device)
     if validate:
-        _checks.check_values(name, step, sampling_metadata)
-        _checks.check_noise_values(name, uniforms, exponentials)
-    return _verify(engine, step, uniforms, exponentials)
+        check_values(name, step, sampling_metadata)
+        check_noise_values(name, uniforms, exponentials)
+    return _verify(backend, step, uniforms, exponentials)
 
 
 def _verify(
-    engine: _Backend,
+    backend: BackendName,
     step: VerifyStep,
     uniforms: Tensor | None,  # [num_tokens] float64
     exponentials: Tensor | None,  # [batch_size, vocab_size] float32
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Greedy requests, then random ones. Each row of the output is written by one of the two."""
+    """Accept, then recover one token for each request that has a rejected row."""
+    module = _module_of(backend)
     output_token_ids = torch.full(
         (step.batch_size, step.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=step.device
     )
-    uniforms = None if uniforms is None else uniforms.contiguous()
-    if step.has_greedy:
-        # On the logits as they are: a softmax may round different logits to equal probabilities.
-        target_argmax = step.target_logits.argmax(dim=-1)
-        engine.verify_greedy(step, target_argmax, uniforms, output_token_ids)
+    # Of the logits as they are: a softmax may round different logits to equal probabilities.
+    target_argmax = step.target_logits.argmax(dim=-1) if step.has_greedy else None
+    target_probs = None
     if step.has_random:
-        assert uniforms is not None  # check_noise
-        assert exponentials is not None
         target_probs = step.target_logits.softmax(dim=-1, dtype=torch.float32).contiguous()
-        recover_rows = engine.accept(step, target_probs, uniforms, output_token_ids)
-        engine.recover(step, target_probs, exponentials.contiguous(), recover_rows, output_token_ids)
+    uniforms = None if uniforms is None else uniforms.contiguous()
+    recover_rows = module.accept(step, target_argmax, target_probs, uniforms, output_token_ids)
+    if step.has_random:
+        assert exponentials is not None  # check_noise
+        module.recover(step, target_probs, exponentials.contiguous(), recover_rows, output_token_ids)
     return output_token_ids
 
 
@@ -247,8 +235,10 @@ def expand_batch_to_tokens(
         replace_from: Requests with this value get `replace_to` instead.
     """
     name = "expand_batch_to_tokens"
-    _checks.check_tensor(name, "cu_num_tokens", cu_num_tokens, (x.shape[0],), _checks.IDS, x.device)
-    return _choose_backend(name, backend, x.device).expand(x, cu_num_tokens, num_tokens, replace_from, replace_to)
+    check_tensor(name, "cu_num_tokens", cu_num_tokens, (x.shape[0],), IDS, x.device, reference="x")
+    module = _module_of(_choose_backend(name, backend, x.device))
+    expanded: Tensor = module.expand(x, cu_num_tokens, num_tokens, replace_from, replace_to)  # [num_tokens] any
+    return expanded
 
 
 def apply_temperature_(
@@ -289,56 +279,14 @@ def parse_output(
     return [[next(token_ids) for _ in range(count)] for count in kept.sum(dim=-1).tolist()]
 
 
-class _Backend(Protocol):
-    """What the two backend modules define."""
-
-    def verify_greedy(
-        self,
-        step: VerifyStep,
-        target_argmax: Tensor,  # [num_tokens] int64
-        uniforms: Tensor | None,  # [num_tokens] float64
-        output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-    ) -> None: ...
-
-    def accept(
-        self,
-        step: VerifyStep,
-        target_probs: Tensor,  # [num_tokens, vocab_size] float32
-        uniforms: Tensor,  # [num_tokens] float64
-        output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-    ) -> Tensor: ...  # [batch_size] int32
-
-    def recover(
-        self,
-        step: VerifyStep,
-        target_probs: Tensor,  # [num_tokens, vocab_size] float32
-        exponentials: Tensor,  # [batch_size, vocab_size] float32
-        recover_rows: Tensor,  # [batch_size] int32
-        output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-    ) -> None: ...
-
-    def expand(
-        self,
-        x: Tensor,  # [batch_size] any
-        cu_num_draft_tokens: Tensor,  # [batch_size] int32
-        num_tokens: int,
-        replace_from: float,
-        replace_to: float,
-    ) -> Tensor: ...  # [num_tokens] any
+def _choose_backend(function: str, backend: BackendName | None, device: torch.device) -> BackendName:
+    return choose_backend(function, backend, device, tensor="target_logits")
 
 
-def _choose_backend(function: str, name: str | None, device: torch.device) -> _Backend:
-    """Triton is imported only if it is used: the PyTorch backend runs where there is none."""
-    name = name or ("triton" if device.type == "cuda" else "torch")
-    if name == "torch":
-        return _rejection_torch
-    if name != "triton":
-        raise ValueError(f"{function}: backend={name!r}, but it must be 'triton' or 'torch'. Use None for the default.")
-    from . import _rejection_kernels
+def _module_of(backend: BackendName) -> ModuleType:
+    """Both define `accept`, `recover` and `expand`, with equal signatures."""
+    if backend == "torch":
+        return pytorch
+    from ._rejection import kernels
 
-    if device.type == "cpu" and not _rejection_kernels.INTERPRETED:
-        raise ValueError(
-            f"{function}: backend='triton' and target_logits.device=cpu, but without a GPU Triton must be in "
-            f"interpreter mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
-        )
-    return _rejection_kernels
+    return kernels

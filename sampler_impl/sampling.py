@@ -1,26 +1,26 @@
-"""Plain sampling: one token per request from its logits; also as the drafter, which says the law that it drew from.
+"""Plain sampling: one token per request from its logits; also as the drafter, with the distribution of the draft.
 
     logits / temperature   ->   min-p   ->   top-k   ->   top-p   ->   softmax   ->   a draw
 
 Filters are vLLM 0.22.0's, in its order, each on what the one before left: top-k keeps every token tied with the k-th,
-top-p removes the least probable tokens while their mass is at most `1 - top_p`. Logits are copied, never written. A
-request below temperature 1e-5 is greedy: the largest logit, the lowest id on ties; filters do not concern it.
+top-p removes the least probable tokens while they add up to at most `1 - top_p`. Logits are copied, never written. A
+request below temperature 1e-5 is greedy: the largest logit, the lowest id on ties; filters do not apply to it.
 
 The draw is made with one of three kinds of noise:
 
 * `UpstreamNoise`: the exponential race of vLLM 0.22.0's `Sampler`. Tokens and final generator states are equal.
 * `RaceNoise`: the same with the exponentials handed in.
 * `CounterNoise`: inverse CDF with one uniform that (seed, position) gives. A request's token depends on nothing else,
-  and on a GPU logits are read once and no probability is written (`_sampling_kernels.py` says why not Gumbel noise).
+  and on a GPU logits are read once and no probability is written (`_sampling/kernels.py` says why not Gumbel noise).
 
-A row without a law (NaN, +inf, or all -inf) gives token 0, and if it is greedy what `torch.argmax` gives. An id is
-always in the vocabulary. Where vLLM 0.22.0 differs, ours is meant:
+An invalid row (NaN, +inf, or all -inf) gives token 0, and if it is greedy what `torch.argmax` gives. An id is always in
+the vocabulary. Intentional deviations from vLLM 0.22.0:
 
 =================== ============================================== ============================================
 name                vLLM 0.22.0                                    here, and why
 =================== ============================================== ============================================
 zero-score          if all scores underflow to 0, emits id 0       a token without probability never wins
-input-in-place      float32 logits are filtered where they lie     the caller's logits stay as they are
+input-in-place      float32 logits are filtered where they lie     the caller's logits are not changed
 block-filters       from 8 requests on, filters by another kernel  the same filters for every batch size
 =================== ============================================== ============================================
 """
@@ -28,14 +28,12 @@ block-filters       from 8 requests on, filters by another kernel  the same filt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from . import _sampling_torch
-from ._philox import DRAFT_STREAM, SAMPLE_STREAM, counter_uniforms
-from ._sampling_checks import (
+from ._sampling import pytorch
+from ._sampling.parameters import (
     GREEDY_BELOW,
     CounterNoise,
     RaceNoise,
@@ -43,8 +41,9 @@ from ._sampling_checks import (
     SamplingParameters,
     UpstreamNoise,
     check_arguments,
-    check_values,
 )
+from ._shared.backend import BackendName, choose_backend
+from ._shared.draws import DRAFT_STREAM, SAMPLE_STREAM, invert_cdf, philox_uniforms
 
 __all__ = [
     "GREEDY_BELOW",
@@ -58,8 +57,6 @@ __all__ = [
     "draft_with_logsumexp",
     "sample",
 ]
-
-BackendName = Literal["triton", "torch"]
 
 
 def sample(
@@ -82,31 +79,29 @@ def sample(
 
     Raises:
         TypeError: If an argument is of the wrong kind.
-        ValueError: If arguments disagree, or with `validate=True` a value is out of its range. Nothing was drawn then.
+        ValueError: If arguments disagree, or with `validate=True` a value is out of its range. Nothing is drawn then.
 
     Randomness:
-        As the docstring of the noise says. If `parameters.all_greedy`, none.
+        As documented by the noise. If `parameters.all_greedy`, none.
 
     Limits:
         The race is biased by the rounding of a float32 quotient, relative 2**-23. With counter noise a token at most
         2**-42 times as probable as its row's best is not drawn by Triton.
     """
-    _check("sample", logits, parameters, noise, validate)
+    check_arguments("sample", logits, parameters, noise, validate)
     if parameters.all_greedy:
         return logits.argmax(-1)
-    if isinstance(noise, CounterNoise):
-        kernels = _triton_kernels("sample", backend, logits)
-        if kernels is not None:
-            return _sample_in_kernels(kernels, logits, parameters, noise)
+    if isinstance(noise, CounterNoise) and _uses_kernels("sample", backend, logits):
+        return _sample_in_kernels(logits, parameters, noise)
     return _draw(logits, parameters, noise, SAMPLE_STREAM)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Draft:
-    """A draft token per request, and the law that it was drawn from: what a verifier calls `draft_probs`.
+    """A draft token per request, and the distribution that it was drawn from: what a verifier calls `draft_probs`.
 
     Args:
-        probs: Rows sum to 1; a greedy request's is 1 at its token, a row without a law gives token 0 for certain.
+        probs: Rows sum to 1; a greedy request's is 1 at its token, that of an invalid row is 1 at token 0.
     """
 
     sampled_token_ids: Tensor  # [batch_size] int64
@@ -120,10 +115,10 @@ def draft(
     *,
     validate: bool = False,
 ) -> Draft:
-    """Draw one token per request and say from which law.
+    """Draw one token per request and return the distribution as well.
 
-    The law is the very tensor that the token was drawn from. A drafter that says another law, or one that was
-    computed a second time with other parameters, makes speculative decoding lossy.
+    It is the very tensor that the token was drawn from. A drafter that reports another distribution, or one computed a
+    second time with other parameters, makes speculative decoding lossy.
 
     Args, Raises:
         As `sample`.
@@ -131,12 +126,12 @@ def draft(
     Randomness:
         As `sample`; counter noise is of another stream, so that draft and verification may share (seed, position).
     """
-    _check("draft", logits, parameters, noise, validate)
+    check_arguments("draft", logits, parameters, noise, validate)
     sampled_token_ids, probs = _draw(logits, parameters, noise, DRAFT_STREAM)
     greedy = parameters.is_greedy
     certain = torch.zeros_like(probs).scatter_(-1, sampled_token_ids[:, None], 1.0)
-    lawless = probs.isnan().any(-1)
-    return Draft(sampled_token_ids, torch.where((greedy | lawless)[:, None], certain, probs))
+    invalid = probs.isnan().any(-1)
+    return Draft(sampled_token_ids, torch.where((greedy | invalid)[:, None], certain, probs))
 
 
 def draft_with_logsumexp(
@@ -147,40 +142,27 @@ def draft_with_logsumexp(
     backend: BackendName | None = None,
     validate: bool = False,
 ) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size] float32
-    """Draw one token per request from unfiltered logits; the law is `exp(logits / temperature - logsumexp)`.
+    """Draw one token per request from unfiltered logits; the distribution is `exp(logits / temperature - logsumexp)`.
 
     A verifier that takes draft logits needs this one number per row instead of a row of probabilities, and does not
-    read the draft logits to find it. Filters are not offered: the number does not say what they removed.
+    read the draft logits to find it. There are no filters here: the number cannot express what they removed.
 
     Returns:
-        Tokens and log-sum-exps; the latter are 0 for greedy requests and NaN for rows without a law.
+        Tokens and log-sum-exps; the latter are 0 for greedy requests and NaN for invalid rows.
 
     Args, Raises:
         As `sample`.
     """
     parameters = SamplingParameters(temperature)
-    _check("draft_with_logsumexp", logits, parameters, noise, validate)
-    kernels = _triton_kernels("draft_with_logsumexp", backend, logits)
-    if kernels is not None:
-        drafted, logsumexp = kernels.sample(logits, temperature, None, noise, DRAFT_STREAM)
-        return drafted, logsumexp
+    check_arguments("draft_with_logsumexp", logits, parameters, noise, validate)
+    if _uses_kernels("draft_with_logsumexp", backend, logits):
+        from ._sampling import kernels
+
+        return kernels.sample(logits, temperature, None, noise, DRAFT_STREAM)
     sampled_token_ids = _draw(logits, parameters, noise, DRAFT_STREAM)[0]
-    logsumexp = _sampling_torch.filtered_logits(logits, parameters).logsumexp(-1)
+    logsumexp = pytorch.filtered_logits(logits, parameters).logsumexp(-1)
     logsumexp = logsumexp.masked_fill(~logsumexp.isfinite(), torch.nan)
     return sampled_token_ids, logsumexp.masked_fill(parameters.is_greedy, 0.0)
-
-
-class _Kernels(Protocol):
-    """What the module of the kernels defines."""
-
-    def sample(
-        self,
-        logits: Tensor,  # [num_rows, vocab_size] float32
-        temperature: Tensor,  # [batch_size] float32
-        min_p: Tensor | None,  # [num_rows] float32
-        noise: CounterNoise,
-        stream: int,
-    ) -> tuple[Tensor, Tensor]: ...  # [batch_size] int64, [batch_size] float32
 
 
 def _draw(
@@ -189,34 +171,35 @@ def _draw(
     noise: SamplingNoise,
     stream: int,
 ) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [num_rows, vocab_size] float32
-    """Tokens, and the law of every request's draw. Greedy ones are drawn too, and replaced."""
-    probs = _sampling_torch.filtered_logits(logits, parameters).softmax(-1, dtype=torch.float32)
+    """Tokens, and the distribution of every request's draw. Greedy ones are drawn too, and replaced."""
+    probs = pytorch.filtered_logits(logits, parameters).softmax(-1, dtype=torch.float32)
     if parameters.all_greedy:
         return logits.argmax(-1), probs
     if isinstance(noise, CounterNoise):
-        drawn = _sampling_torch.invert_cdf(probs, counter_uniforms(noise.seeds, noise.positions, stream))
+        drawn = invert_cdf(probs, philox_uniforms(noise.seeds, noise.positions, stream)[0])
     else:
         exponentials = (
             noise.exponentials
             if isinstance(noise, RaceNoise)
-            else _sampling_torch.generate_exponentials(logits, noise.generators)
+            else pytorch.generate_exponentials(logits, noise.generators)
         )
-        drawn = _sampling_torch.race(probs, exponentials)
+        drawn = pytorch.race(probs, exponentials)
     if parameters.all_random:
         return drawn, probs
     return torch.where(parameters.is_greedy, logits.argmax(-1), drawn), probs
 
 
 def _sample_in_kernels(
-    kernels: _Kernels,
     logits: Tensor,  # [num_rows, vocab_size] float32
     parameters: SamplingParameters,
     noise: CounterNoise,
 ) -> Tensor:  # [batch_size] int64
-    """Min-p is a threshold on the logit, which the kernels know; top-k and top-p need an order, which torch finds."""
+    """Min-p is a threshold on the logit, which the kernels apply; top-k and top-p need a sort, which is torch's."""
+    from ._sampling import kernels
+
     temperature, min_p = parameters.temperature, parameters.min_p
     if parameters.top_k is not None or parameters.top_p is not None:
-        filtered = _sampling_torch.filtered_logits(logits, parameters)
+        filtered = pytorch.filtered_logits(logits, parameters)
         greedy = parameters.is_greedy
         logits = torch.where(greedy[:, None], logits.float(), filtered)
         temperature, min_p = torch.where(greedy, temperature, 1.0), None
@@ -224,38 +207,18 @@ def _sample_in_kernels(
     return sampled
 
 
-def _check(
+def _uses_kernels(
     function: str,
+    backend: BackendName | None,
     logits: Tensor,  # [num_rows, vocab_size] float32
-    parameters: SamplingParameters,
-    noise: SamplingNoise,
-    validate: bool,
-) -> None:
-    check_arguments(function, logits, parameters, noise)
-    if validate:
-        check_values(function, logits, parameters, noise)
+) -> bool:
+    if choose_backend(function, backend, logits.device) == "torch":
+        return False
+    from ._sampling.kernels import MAX_VOCAB_SIZE
 
-
-def _triton_kernels(
-    function: str,
-    name: BackendName | None,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-) -> _Kernels | None:
-    """The module of the kernels, imported only if it is used; `None` for PyTorch."""
-    if name not in (None, "triton", "torch"):
-        raise ValueError(f"{function}: backend={name!r}, but it must be 'triton' or 'torch'. Use None for the default.")
-    if name == "torch" or (name is None and logits.device.type != "cuda"):
-        return None
-    from . import _sampling_kernels
-
-    if logits.device.type == "cpu" and not _sampling_kernels.INTERPRETED:
+    if logits.shape[1] > MAX_VOCAB_SIZE:
         raise ValueError(
-            f"{function}: backend='triton' and logits.device=cpu, but without a GPU Triton must be in interpreter "
-            f"mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
+            f"{function}: vocab_size={logits.shape[1]}, but the kernels take at most {MAX_VOCAB_SIZE}. "
+            f"Use backend='torch'."
         )
-    if logits.shape[1] > _sampling_kernels.MAX_VOCAB_SIZE:
-        raise ValueError(
-            f"{function}: vocab_size={logits.shape[1]}, but the kernels take at most "
-            f"{_sampling_kernels.MAX_VOCAB_SIZE}. Use backend='torch'."
-        )
-    return _sampling_kernels
+    return True

@@ -51,7 +51,7 @@ class Step:
 
     def ours(self) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         output = self._placeholders()
-        rows = self.kernels.accept(self.step, self.target_probs, self.uniforms, output)
+        rows = self.kernels.accept(self.step, None, self.target_probs, self.uniforms, output)
         self.kernels.recover(self.step, self.target_probs, self.exponentials, rows, output)
         return output
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._filters import apply_min_p, apply_top_k_top_p
 from .._scanners.history import PLACEHOLDER_TOKEN_ID
+from .._shared.filters import apply_min_p, apply_top_k_top_p
 from ..thinking_budget import FORCED_LOGIT
 from .rows import PerRequest, RowLayout, SeenBy, Step, on_device
 

@@ -22,7 +22,8 @@ from fairdraw.perf_regression._cases import Sizes, fast_path_steps, rejection_ba
 from fairdraw.perf_regression._counts import counted
 from fairdraw.perf_regression._named import NoVerdictError
 from fairdraw.protocols import SeededNoise
-from fairdraw.sampler_impl import _counter_triton, rejection_counter
+from fairdraw.sampler_impl import rejection_counter
+from fairdraw.sampler_impl._counter import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ SHIPPED = rejection_counter.rejection_sample
 @pytest.fixture
 def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat batches of any size like those that more than fill a GPU."""
-    monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {3: 0})
+    monkeypatch.setattr(launch, "MEASURE_STRIPS", {3: 0})
 
 
 def dirty(workspace: Tensor | None, **arguments: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32

@@ -16,7 +16,7 @@ from fairdraw._core.checks import Profile
 from fairdraw._run.runner import one_torch_thread
 from fairdraw.properties._logits_asserts import as_float32, differing_rows
 from fairdraw.properties.logits_plan import CHECKS
-from fairdraw.sampler_impl._filters import apply_min_p, apply_top_k_top_p
+from fairdraw.sampler_impl._shared.filters import apply_min_p, apply_top_k_top_p
 from fairdraw.sampler_impl.logits_plan import LogitsPlan
 from fairdraw.strategies.logits_plan import LogitsCase, LogitsRequestRecipe, sets_of_kinds
 from fairdraw.strategies.rows import TARGET_KINDS, target_row

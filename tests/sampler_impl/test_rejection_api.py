@@ -1,4 +1,4 @@
-"""What callers of our rejection sampler see besides tokens: errors that name the argument, and the helpers."""
+"""The API of our rejection sampler besides tokens: errors that name the argument, and the helpers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if not torch.cuda.is_available():
 
 from fairdraw import protocols
 from fairdraw._oracles import logits_plan as oracle
-from fairdraw.sampler_impl import _checks, _sampling_checks, rejection
-from fairdraw.sampler_impl import _rejection_kernels as kernels
+from fairdraw.sampler_impl import rejection, sampling
 from fairdraw.sampler_impl._logits import params as _logits_params
-from fairdraw.sampler_impl._noise import generate_exponentials, generate_uniforms
+from fairdraw.sampler_impl._rejection.noise import generate_exponentials, generate_uniforms
 from fairdraw.sampler_impl._scanners import history as _history
+from fairdraw.sampler_impl._shared import kernels
 
-# Tensors are on the CPU here, so Triton can be asked only if it is interpreted.
+# Tensors are on the CPU here, so Triton can run only if it is interpreted.
 BACKENDS: tuple[rejection.BackendName, ...] = ("torch", "triton") if kernels.INTERPRETED else ("torch",)
 
 
@@ -90,7 +90,7 @@ ALWAYS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         r"temperature.shape=\[1\], .* \[2\]",
     ),
-    "generator of nobody": (
+    "generator of no request": (
         {"sampling_metadata": Metadata(temperature=TWO_TEMPERATURES, generators={2: torch.Generator()})},
         ValueError,
         r"generators has key 2, .* \[0, 2\)",
@@ -177,7 +177,7 @@ def test_wrong_noise_is_named(changes: dict[str, Any], error: type[Exception], m
 
 
 @pytest.mark.parametrize(("changes", "message"), VALUES.values(), ids=VALUES)
-def test_wrong_value_is_named_if_validation_is_asked_for(changes: dict[str, Any], message: str) -> None:
+def test_wrong_value_is_named_by_validation(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^verify_drafts: {message}.*[.]$"):
         rejection.verify_drafts(**{**good_arguments(), **changes}, validate=True)
 
@@ -239,12 +239,12 @@ def test_helpers_name_wrong_arguments() -> None:
         rejection.apply_temperature_(torch.zeros(2, 3), ids(2), Metadata())
 
 
-def test_numbers_that_production_and_suite_write_each_for_themselves_agree() -> None:
-    """Neither imports the other: what the contract fixes stands in both."""
+def test_production_and_suite_define_the_same_numbers() -> None:
+    """Neither imports the other, so what the contract fixes is defined in both."""
     for suite, production in (
         (protocols.PLACEHOLDER_TOKEN_ID, (rejection.PLACEHOLDER_TOKEN_ID, _history.PLACEHOLDER_TOKEN_ID)),
-        (protocols.MAX_SPEC_LEN, (_checks.MAX_SPEC_LEN,)),
-        (protocols.GREEDY_TEMPERATURE, (_checks.GREEDY_TEMPERATURE,)),
-        (oracle.GREEDY_BELOW, (_logits_params.GREEDY_BELOW, _sampling_checks.GREEDY_BELOW)),
+        (protocols.MAX_SPEC_LEN, (rejection.MAX_SPEC_LEN,)),
+        (protocols.GREEDY_TEMPERATURE, (rejection.GREEDY_TEMPERATURE,)),
+        (oracle.GREEDY_BELOW, (_logits_params.GREEDY_BELOW, sampling.GREEDY_BELOW)),
     ):
         assert set(production) == {suite}

@@ -1,4 +1,4 @@
-"""The border of our sampler with counter noise: what it launches, and what it says of mistakes."""
+"""The API of our sampler with counter noise: what it launches, and its error messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
-from fairdraw.sampler_impl import _counter_draw, _counter_judge, _counter_measure, rejection_counter
+from fairdraw.sampler_impl import rejection_counter
+from fairdraw.sampler_impl._counter import launch
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -38,24 +39,27 @@ def test_launches_are_two_for_one_hot_drafts_and_three_for_dense_ones() -> None:
     names: list[str] = []
     hooks = [
         (kernel, lambda *args, name=name, **options: names.append(name))
-        for name, kernel in {**vars(_counter_measure), **vars(_counter_judge), **vars(_counter_draw)}.items()
+        for name, kernel in vars(launch).items()
         if name.endswith("_kernel")
     ]
     for kernel, hook in hooks:
         kernel.add_pre_run_hook(hook)
     try:
         rejection_counter.rejection_sample(**make_arguments(dense=False), backend="triton")
-        assert names == ["measure_kernel", "judge_kernel"]
+        assert names == ["measure_kernel", "accept_kernel"]
         names.clear()
         rejection_counter.rejection_sample(**make_arguments(bonus_rows=True), backend="triton")
-        assert names == ["measure_kernel", "judge_kernel", "draw_kernel"]
+        assert names == ["measure_kernel", "accept_kernel", "draw_kernel"]
     finally:
         for kernel, hook in hooks:
             kernel.pre_run_hooks.remove(hook)
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
-    "both laws": ({"draft_logits": torch.zeros(3, 9)}, r"draft_probs and draft_logits are both given, but .*\. Drop"),
+    "both distributions": (
+        {"draft_logits": torch.zeros(3, 9)},
+        r"draft_probs and draft_logits are both given, but .*\. Drop",
+    ),
     "sum alone": ({"draft_logsumexp": torch.zeros(3)}, r"draft_logsumexp is given, but it must come with draft_logits"),
     "no bonus": ({"bonus_token_ids": None}, r"logits\.shape=\[3, 9\], but it must be \[5, 9\]"),
     "float64": ({"logits": torch.zeros(3, 9, dtype=torch.float64)}, r"logits\.dtype=torch\.float64, but"),
@@ -80,12 +84,12 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
         {"workspace": torch.zeros(672, dtype=torch.int64, device=DEVICE)[::2]},
         r"workspace\.stride\(\)=\[2\], but it must be contiguous\. Use make_workspace",
     ),
-    "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*withdraw"),
+    "unknown id": ({"draft_token_ids": torch.tensor([0, 9, 1])}, r"draft_token_ids=\[0, 9, 1\], but .*placeholder"),
 }
 
 
 @pytest.mark.parametrize(("changes", "complaint"), MISTAKES.values(), ids=MISTAKES.keys())
-def test_mistake_is_told_by_name(changes: dict[str, Any], complaint: str) -> None:
+def test_mistake_is_named(changes: dict[str, Any], complaint: str) -> None:
     moved = {name: value.to(DEVICE) if isinstance(value, torch.Tensor) else value for name, value in changes.items()}
     arguments: Any = {**make_arguments(), "validate": True, **moved}  # Any: keyword arguments
     with pytest.raises((TypeError, ValueError), match=complaint):

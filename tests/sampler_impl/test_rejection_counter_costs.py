@@ -15,7 +15,8 @@ if not torch.cuda.is_available():
 
 from fairdraw.perf_regression._compiled import compile_launches
 from fairdraw.perf_regression._counts import counted
-from fairdraw.sampler_impl import _counter_triton, rejection_counter
+from fairdraw.sampler_impl import rejection_counter
+from fairdraw.sampler_impl._counter import launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +28,7 @@ BATCH_SIZE, SPEC_LEN = 4, 2
 def make_step(
     kind: str, vocab_size: int, *, accepted: bool = False, **changes: Any  # Any: arguments
 ) -> Callable[[], object]:  # fmt: skip
-    """Greedy requests with bonus rows, whose drafts are all what the target wants, or all not."""
+    """Greedy requests with bonus rows, whose drafts are all the argmax, or all not."""
     num_rows, num_tokens = BATCH_SIZE * (SPEC_LEN + 1), BATCH_SIZE * SPEC_LEN
     logits = torch.zeros(num_rows, vocab_size, dtype=torch.bfloat16)
     logits[:, 7] = 5
@@ -63,7 +64,7 @@ def test_bonus_rows_are_read_only_by_requests_that_accept_everything(kind: str) 
     rejected = bytes_of_logits(make_step(kind, 5001))
     accepted = bytes_of_logits(make_step(kind, 5001, accepted=True))
     num_tokens = BATCH_SIZE * SPEC_LEN
-    gathered = 2 * num_tokens * 5  # by the program of either block, again as the request is greedy, and to judge
+    gathered = 2 * num_tokens * 5  # by the program of either block, again as the request is greedy, and to accept
     assert rejected == num_tokens * 2 * row + gathered  # twice: that the request is greedy is known only then
     assert accepted - rejected == BATCH_SIZE * row
 
@@ -74,7 +75,7 @@ def test_rows_behind_a_rejected_draft_token_are_not_read(
     kind: str, greedy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a workspace, of a batch that more than fills a card. The draft token has a probability of nearly 0."""
-    monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {2: 0})
+    monkeypatch.setattr(launch, "MEASURE_STRIPS", {2: 0})
     vocab_size = 4096 * 3
     changes: dict[str, Any] = {"temperature": torch.full((BATCH_SIZE,), 0.0 if greedy else 1.0)}  # Any: arguments
     if kind == "probs":
@@ -95,18 +96,18 @@ def test_no_kernel_spills_where_bonus_rows_are_drawn_from(
     kind: str, large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if large:
-        monkeypatch.setattr(_counter_triton, "MEASURE_STRIPS", {3: 0})
-        monkeypatch.setattr(_counter_triton, "DRAW_STRIPS", {2: 0})
+        monkeypatch.setattr(launch, "MEASURE_STRIPS", {3: 0})
+        monkeypatch.setattr(launch, "DRAW_STRIPS", {2: 0})
     step = make_step(kind, 32000, workspace=rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, 32000, "cpu"))
     with counted(run_kernels=False) as counts:
         step()
-    assert [launch.kernel for launch in counts.launches] == ["measure_kernel", "judge_kernel", "draw_kernel"]
+    assert [one.kernel for one in counts.launches] == ["measure_kernel", "accept_kernel", "draw_kernel"]
     assert [kernel.spills for kernel in compile_launches(counts.launches)] == [0, 0, 0]
 
 
 def test_step_without_drafts_begins_when_its_logits_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step's first kernel must not be launched while what comes before the step still runs."""
-    monkeypatch.setattr(_counter_triton, "_launches_overlap", lambda device: True)
+    monkeypatch.setattr(launch, "launches_overlap", lambda device: True)
     vocab_size, workspace = 4096, rejection_counter.make_workspace(BATCH_SIZE, SPEC_LEN, 4096, "cpu")
     nothing_drafted = {
         "draft_token_ids": torch.zeros(0, dtype=torch.int32),
@@ -116,5 +117,5 @@ def test_step_without_drafts_begins_when_its_logits_are_there(monkeypatch: pytes
     for changes in ({}, nothing_drafted):
         with counted(run_kernels=False) as counts:
             make_step("one-hot", vocab_size, workspace=workspace, **changes)()
-        early = [launch.options.get("launch_pdl", False) for launch in counts.launches]
+        early = [one.options.get("launch_pdl", False) for one in counts.launches]
         assert early == [False, *[True] * (len(early) - 1)]

@@ -24,7 +24,7 @@ def make_arguments(
     num_tokens = batch_size * max_spec_len
     logits = torch.randn(num_tokens, vocab_size, device="cuda", generator=noise).bfloat16()
     rows = torch.randn(num_tokens + batch_size, vocab_size, device="cuda", generator=noise).bfloat16()
-    laws = {
+    drafts = {
         "probs": {"draft_probs": logits.softmax(-1, dtype=torch.float32)},
         "logits": {"draft_logits": logits},
         "logits+lse": {"draft_logits": logits, "draft_logsumexp": logits.float().logsumexp(-1)},
@@ -40,7 +40,7 @@ def make_arguments(
         "seeds": torch.randint(1 << 62, (batch_size,), device="cuda", generator=noise),
         "positions": torch.zeros(batch_size, dtype=torch.int64, device="cuda"),
         "bonus_token_ids": None if bonus else torch.zeros(batch_size, 1, dtype=torch.int32, device="cuda"),
-        **laws[draft],
+        **drafts[draft],
     }
 
 
@@ -56,7 +56,7 @@ def test_kernels_draw_what_pytorch_draws(draft: str, bonus: bool) -> None:
 @pytest.mark.parametrize("draft", DRAFTS)
 @pytest.mark.parametrize("bonus", [False, True], ids=["bonus given", "bonus drawn"])
 def test_workspace_changes_no_token_and_is_left_empty(draft: str, bonus: bool) -> None:
-    """Large enough that kernels overlap; many times, as an order that goes wrong would go wrong rarely."""
+    """Large enough that kernels overlap; many times, because a race would show rarely."""
     workspace = rejection_counter.make_workspace(64, 3, 128256, "cuda")
     arguments = make_arguments(64, 3, 128256, draft, bonus)
     for _ in range(100):

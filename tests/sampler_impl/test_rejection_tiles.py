@@ -1,4 +1,4 @@
-"""The width of a tile is a matter of speed: the kernels keep their promises whatever it is.
+"""The width of a tile is a matter of speed: the kernels pass the checks whatever it is.
 
 A GPU takes tiles of 2048 entries and the interpreter 8192, which no small vocabulary fills. Here tiles are narrower
 than the vocabularies of the suite, so that every case crosses their edges.
@@ -22,10 +22,8 @@ CHECKS = [check for check in all_checks("properties", "rejection") if check.code
 
 @pytest.mark.parametrize("tile", [2, 16])
 @pytest.mark.parametrize("check", CHECKS, ids=str)
-def test_kernels_keep_their_promises_on_narrow_tiles(
-    check: AnyCheck, tile: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_pass_the_checks_on_narrow_tiles(check: AnyCheck, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = load_sampler("rejection/triton")
-    monkeypatch.setattr("fairdraw.sampler_impl._rejection_kernels.MAX_TILE", tile)
+    monkeypatch.setattr("fairdraw.sampler_impl._rejection.kernels.MAX_TILE", tile)
     record = run_check(check, sampler, Session(profile=PROFILES["smoke"], crash_folder=None))
     assert (record.status, record.story) == ("passed", None)

@@ -56,5 +56,5 @@ def test_vllm_draws_what_the_oracle_draws(code: str, vllm: VllmTokenSampler) -> 
 
 
 @pytest.mark.parametrize("code", ["SAM101", "SAM102", "SAM108", "SAM121", "SAM165", "SAM168", "SAM172", "SAM173"])
-def test_kernels_keep_the_promises_of_counters(code: str) -> None:
+def test_kernels_pass_the_checks_of_counters(code: str) -> None:
     assert BY_CODE[code].run(load("sampling/triton", "cpu"), profile=PROFILE, seed=7) > 0

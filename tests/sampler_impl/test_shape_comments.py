@@ -19,7 +19,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCES = sorted((Path(__file__).parents[2] / "sampler_impl").rglob("*.py"))
+FOLDER = Path(__file__).parents[2] / "sampler_impl"
+SOURCES = sorted(FOLDER.rglob("*.py"))
 
 DIMENSIONS = {
     "batch_size": "requests",
@@ -32,7 +33,7 @@ DIMENSIONS = {
     "num_rejected": "requests that recover a token",
     "num_tiles": "tiles of the vocabulary",
     "num_strips": "runs of tiles that one program measures; the last ones may be padding",
-    "num_words": "what kernels hand on to each other",
+    "num_words": "slots through which kernels pass on what they found",
     "...": "any shape",
 }
 DTYPES = {"int32", "int64", "float32", "float64", "bool", "any"}
@@ -42,7 +43,7 @@ SHAPE = re.compile(r"\[(?P<dims>[^\]]*)\](?: (?P<dtype>\w+))?")
 
 @dataclass(frozen=True)
 class Shape:
-    """One annotated line: what `name` is said to be."""
+    """One annotated line: the shape of `name`."""
 
     where: str
     name: str
@@ -79,7 +80,7 @@ def is_tensor(annotation: ast.expr | None) -> bool:
 
 
 def shapes_and_gaps(source: str, filename: str) -> tuple[list[Shape], list[str]]:
-    """What tensors are said to be, and those of which nothing is said."""
+    """The shapes of tensors, and the tensors without one."""
     comments = comments_by_line(source)
     shapes, gaps = [], []
     for name, line in tensor_lines(ast.parse(source)):
@@ -114,7 +115,7 @@ def disagreements(shapes: list[Shape]) -> Iterator[str]:
 
 
 def complaints(sources: dict[str, str]) -> list[str]:
-    """Everything that is wrong with the shape comments of these files."""
+    """All mistakes in the shape comments of these files."""
     read = [shapes_and_gaps(source, filename) for filename, source in sources.items()]
     shapes = [shape for found, _ in read for shape in found]
     gaps = [gap for _, missing in read for gap in missing]
@@ -123,7 +124,7 @@ def complaints(sources: dict[str, str]) -> list[str]:
 
 
 def test_shape_comments_are_complete_and_agree() -> None:
-    assert complaints({path.name: path.read_text() for path in SOURCES}) == []
+    assert complaints({str(path.relative_to(FOLDER)): path.read_text() for path in SOURCES}) == []
 
 
 def test_lint_reads_launchers_and_kernels() -> None:

@@ -1,6 +1,6 @@
-"""The plain sampler in vectorised PyTorch: the production path on a CPU, and wherever a whole law is wanted.
+"""The PyTorch backend of `sampling`: the production path on a CPU, and wherever a whole distribution is wanted.
 
-Rows never look at each other: every operation below reduces along the vocabulary alone.
+Rows are independent: every operation below reduces along the vocabulary alone.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ._filters import apply_min_p, apply_top_k_top_p
+from .._shared.filters import apply_min_p, apply_top_k_top_p
 
 if TYPE_CHECKING:
-    from ._noise import Generators
-    from ._sampling_checks import SamplingParameters
+    from .._shared.checks import Generators
+    from .parameters import SamplingParameters
 
 
 def filtered_logits(
@@ -23,7 +23,7 @@ def filtered_logits(
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """Logits over temperature, then min-p, top-k and top-p, in float32; masked tokens have -inf. A copy.
 
-    Rows of greedy requests are divided by 1; what the filters make of them is not used.
+    Rows of greedy requests are divided by 1; their filtered logits are not used.
     """
     temperature = parameters.temperature
     if not parameters.all_random:
@@ -60,24 +60,8 @@ def race(
 ) -> Tensor:  # [batch_size] int64
     """Highest `prob / exponential`, lowest id on ties, among tokens of positive probability.
 
-    -1 stands for a token that does not take part. In a row without a law (NaN) none does, and the token is 0.
+    -1 stands for a token that does not take part. In an invalid row (NaN) none does, and the token is 0.
     """
     scores = probs / exponentials
     scores.masked_fill_(~(probs > 0), -1.0)
     return scores.argmax(-1)
-
-
-def invert_cdf(
-    probs: Tensor,  # [num_rows, vocab_size] float32
-    draws: Tensor,  # [batch_size] float64
-) -> Tensor:  # [batch_size] int64
-    """The first token whose cumulative probability exceeds the row's number in [0, 1); 0 in a row without a law.
-
-    float64 sums, and a goal below their total: the search cannot fall off the end, and a token without probability adds
-    nothing that could exceed the goal.
-    """
-    cumulative = probs.cumsum(-1, dtype=torch.float64)
-    total = cumulative[:, -1]
-    goal = torch.minimum(draws * total, torch.nextafter(total, torch.zeros_like(total)))
-    found = torch.searchsorted(cumulative, goal[:, None], right=True).squeeze(-1)
-    return found.masked_fill(~(total > 0), 0)

@@ -7,7 +7,6 @@ a request without draft tokens takes nothing from its own generator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Generators = Mapping[int, torch.Generator]
-"""Request to its own generator; requests that are missing use torch's default generator."""
+    from .._shared.checks import Generators
 
 
 def generate_uniforms(

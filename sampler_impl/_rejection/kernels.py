@@ -1,9 +1,9 @@
-"""The rejection contract as Triton kernels: the production path on a GPU, and in Triton's interpreter on a CPU.
+"""The Triton backend of `rejection`: the production path on a GPU, and in Triton's interpreter on a CPU.
 
 A random request passes through three launches, each of which reads only what the one before left to do:
 
-    accept      one program per request             decides every position at once, writes accepted tokens and the
-                                                    bonus token, and leaves the first rejected row (or -1)
+    accept      one program per request             decides all positions at once, writes accepted tokens and the bonus
+                                                    token, and leaves the first rejected row (or -1)
     race        one program per request and tile    races the residual of that one row, over all SMs: at 64 requests a
                                                     program per request would leave half of an H200 idle
     recovered   one program per request             takes the best tile, writes the recovered token
@@ -21,94 +21,67 @@ num_tokens * vocab_size passes 2**31.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
-# (Both because a kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ._checks import MAX_SPEC_LEN
+from .._shared.checks import MAX_SPEC_LEN
+from .._shared.kernels import INTERPRETED, NO_ID, argmax_token, quiet_numpy
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from ._checks import VerifyStep
-
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether TRITON_INTERPRET=1 was set when the kernels were defined; only then do they take CPU tensors."""
+    from .step import VerifyStep
 
 MAX_TILE = 8192 if INTERPRETED else 2048
-"""Vocabulary entries per program of the race. Compiled: one step takes what `compatible` says in
-`perf_regression/records/rejection_h200.json`; other widths have no record. Interpreted: each program is paid for, and
-its width costs next to nothing."""
+"""Vocabulary entries per program of the race, whose tokens do not depend on it. Compiled: one step takes what
+`compatible` says in `perf_regression/records/rejection_h200.json`; other widths have no record. Interpreted: each
+program is paid for, and its width costs next to nothing."""
 
 NUM_LANES = 128
 
 
-def _silent() -> AbstractContextManager[object]:
-    """The interpreter computes with NumPy, which warns of divisions by zero that the kernels ask for and handle."""
-    return np.errstate(all="ignore") if INTERPRETED else nullcontext()
-
-
-def verify_greedy(
-    step: VerifyStep,
-    target_argmax: Tensor,  # [num_tokens] int64
-    uniforms: Tensor | None,  # [num_tokens] float64
-    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-) -> None:
-    """Write the rows of greedy requests: argmax tokens up to the first mismatch, or all of them and the bonus token."""
-    _greedy_kernel[(step.batch_size,)](
-        output_token_ids,
-        step.draft_token_ids,
-        step.cu_num_draft_tokens,
-        target_argmax,
-        step.bonus_token_ids,
-        step.is_greedy,
-        uniforms,
-        step.synthetic_rates,
-        step.max_spec_len,
-        step.vocab_size,
-        POSITIONS=MAX_SPEC_LEN,
-        num_warps=1,
-    )
-
-
 def accept(
     step: VerifyStep,
-    target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    uniforms: Tensor,  # [num_tokens] float64
+    target_argmax: Tensor | None,  # [num_tokens] int64
+    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
+    uniforms: Tensor | None,  # [num_tokens] float64
     output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
 ) -> Tensor:  # [batch_size] int32
-    """Write accepted draft tokens and bonus tokens of random requests.
+    """Write everything but recovered tokens: accepted drafts, a greedy request's argmax at the first mismatch, bonus.
+
+    Args:
+        target_argmax: `None` if no request is greedy.
+        target_probs: `None` if no request is random.
+        uniforms: `None` if none is needed: all requests are greedy, and the mode is not synthetic.
 
     Returns:
-        The first rejected row of each request, -1 if there is none.
+        The first rejected row of each random request, -1 if there is none.
 
     Traffic:
         Some 30 bytes per draft token and two gathered probabilities.
     """
     recover_rows = torch.empty(step.batch_size, dtype=torch.int32, device=step.device)
-    with _silent():
+    with quiet_numpy():
         _accept_kernel[(step.batch_size,)](
-            output_token_ids,
-            recover_rows,
-            step.draft_token_ids,
-            step.cu_num_draft_tokens,
-            step.draft_probs,
-            target_probs,
-            step.bonus_token_ids,
-            step.is_greedy,
-            uniforms,
-            step.synthetic_rates,
-            step.max_spec_len,
-            step.vocab_size,
+            output_token_ids_ptr=output_token_ids,
+            recover_rows_ptr=recover_rows,
+            draft_token_ids_ptr=step.draft_token_ids,
+            cu_num_draft_tokens_ptr=step.cu_num_draft_tokens,
+            draft_probs_ptr=step.draft_probs,
+            target_probs_ptr=target_probs,
+            target_argmax_ptr=target_argmax,
+            bonus_token_ids_ptr=step.bonus_token_ids,
+            is_greedy_ptr=step.is_greedy,
+            uniforms_ptr=uniforms,
+            synthetic_rates_ptr=step.synthetic_rates,
+            max_spec_len=step.max_spec_len,
+            vocab_size=step.vocab_size,
             POSITIONS=MAX_SPEC_LEN,
             num_warps=1,
         )
@@ -131,28 +104,28 @@ def recover(
     tile = min(MAX_TILE, triton.next_power_of_2(step.vocab_size))
     num_tiles = triton.cdiv(step.vocab_size, tile)
     tile_winners = torch.empty((step.batch_size, num_tiles), dtype=torch.int64, device=step.device)
-    with _silent():
+    with quiet_numpy():
         _race_kernel[(step.batch_size, num_tiles)](
-            tile_winners,
-            recover_rows,
-            step.draft_token_ids,
-            step.draft_probs,
-            target_probs,
-            exponentials,
-            step.vocab_size,
+            tile_winners_ptr=tile_winners,
+            recover_rows_ptr=recover_rows,
+            draft_token_ids_ptr=step.draft_token_ids,
+            draft_probs_ptr=step.draft_probs,
+            target_probs_ptr=target_probs,
+            exponentials_ptr=exponentials,
+            vocab_size=step.vocab_size,
             TILE=tile,
             num_warps=8,
         )
         _recovered_kernel[(step.batch_size,)](
-            output_token_ids,
-            recover_rows,
-            tile_winners,
-            step.cu_num_draft_tokens,
-            target_probs,
-            exponentials,
-            step.max_spec_len,
-            step.vocab_size,
-            num_tiles,
+            output_token_ids_ptr=output_token_ids,
+            recover_rows_ptr=recover_rows,
+            tile_winners_ptr=tile_winners,
+            cu_num_draft_tokens_ptr=step.cu_num_draft_tokens,
+            target_probs_ptr=target_probs,
+            exponentials_ptr=exponentials,
+            max_spec_len=step.max_spec_len,
+            vocab_size=step.vocab_size,
+            num_tiles=num_tiles,
             LANES=NUM_LANES,
             TILE=min(tile, 1024),
         )
@@ -168,11 +141,11 @@ def expand(
     """Repeat each request's value for its tokens, with one value replaced."""
     expanded = x.new_empty(num_tokens)
     _expand_kernel[(x.shape[0],)](
-        expanded,
-        x.contiguous(),
-        cu_num_draft_tokens.contiguous(),
-        replace_from,
-        replace_to,
+        expanded_ptr=expanded,
+        x_ptr=x.contiguous(),
+        cu_num_draft_tokens_ptr=cu_num_draft_tokens.contiguous(),
+        replace_from=replace_from,
+        replace_to=replace_to,
         LANES=NUM_LANES,
         num_warps=1,
     )
@@ -180,61 +153,37 @@ def expand(
 
 
 @triton.jit
-def _race_winner(
-    weights,  # [TILE] float32
-    exponentials,  # [TILE] float32
-    token_ids,  # [TILE] int32
-):
-    """Highest `weight * (1 / exponential)` among entries of positive weight, as the int64 drawn at the top.
+def _race_winner(weights, exponentials, token_ids):
+    """Highest `weight * (1 / exponential)` among entries of positive weight, as the int64 shown at the top.
 
     `div_rn` is the correctly rounded quotient; Triton's `/` is an approximation on NVIDIA. Two integer reductions,
     because those of floats treat NaN differently from one device to the next.
-    """
+
+    Takes `weights` [TILE] float32; `exponentials` [TILE] float32; `token_ids` [TILE] int32."""
     scores = weights * tl.div_rn(1.0, exponentials)
     takes_part = (weights > 0) & (scores >= 0)
     bits = tl.where(takes_part, scores.to(tl.int32, bitcast=True), -1)
     best = tl.max(bits)
-    winner = tl.min(tl.where(bits == best, token_ids, 0x7FFFFFFF))
-    return (best.to(tl.int64) << 32) | (0x7FFFFFFF - winner)
+    winner = tl.min(tl.where(bits == best, token_ids, NO_ID))
+    return (best.to(tl.int64) << 32) | (winner ^ NO_ID)
 
 
-@triton.jit(do_not_specialize=["max_spec_len", "vocab_size"])
-def _greedy_kernel(
-    output_token_ids_ptr,  # [batch_size, max_spec_len + 1] int32, written
-    draft_token_ids_ptr,  # [num_tokens] int32
-    cu_num_draft_tokens_ptr,  # [batch_size] int32
-    target_argmax_ptr,  # [num_tokens] int64
-    bonus_token_ids_ptr,  # [batch_size, 1] int32
-    is_greedy_ptr,  # [batch_size] bool, or None: all are
-    uniforms_ptr,  # [num_tokens] float64, or None
-    synthetic_rates_ptr,  # [max_spec_len] float32, or None
-    max_spec_len,
-    vocab_size,
-    POSITIONS: tl.constexpr,
+@triton.jit
+def _accepts(
+    draft_probs_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
+    target_probs_ptr,  # [num_tokens, vocab_size] float32
+    offsets,  # [POSITIONS] int64
+    in_vocab,  # [POSITIONS] bool
+    uniforms,  # [POSITIONS] float64
 ):
-    req_idx = tl.program_id(0)
-    if is_greedy_ptr is not None:  # noqa: SIM102  # `and` would be evaluated on the device, with a null pointer
-        if not tl.load(is_greedy_ptr + req_idx):
-            return
-    start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
-    num_draft_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
-    pos = tl.arange(0, POSITIONS)
-    drafted = pos < num_draft_tokens
-    draft_token_ids = tl.load(draft_token_ids_ptr + start + pos, mask=drafted, other=-1).to(tl.int64)
-    emitted = tl.load(target_argmax_ptr + start + pos, mask=drafted, other=0)
-    if synthetic_rates_ptr is not None:
-        rates = tl.load(synthetic_rates_ptr + pos, mask=drafted, other=0.0).to(tl.float64)
-        uniforms = tl.load(uniforms_ptr + start + pos, mask=drafted, other=1.0)
-        accepted = (draft_token_ids >= 0) & (draft_token_ids < vocab_size) & (uniforms < rates)
-        emitted = tl.where(accepted, draft_token_ids, emitted)
-    else:
-        accepted = drafted & (draft_token_ids == emitted)
-    # The first lane that is not accepted; at the latest num_draft_tokens.
-    num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
-    row_ptr = output_token_ids_ptr + req_idx * (max_spec_len + 1)
-    tl.store(row_ptr + pos, emitted.to(tl.int32), mask=drafted & (pos <= num_accepted))
-    bonus_token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
-    tl.store(row_ptr + num_draft_tokens, bonus_token_id, mask=num_accepted == num_draft_tokens)
+    """`target / draft >= uniform` at each position: the quotient correctly rounded, compared in float64."""
+    ratios = tl.load(target_probs_ptr + offsets, mask=in_vocab, other=0.0)
+    accepted = ratios > 0
+    if draft_probs_ptr is not None:
+        draft_probs = tl.load(draft_probs_ptr + offsets, mask=in_vocab, other=0.0)
+        accepted = (draft_probs > 0) & (ratios > 0)
+        ratios = tl.div_rn(ratios, draft_probs)
+    return accepted & (ratios.to(tl.float64) >= uniforms)
 
 
 @triton.jit(do_not_specialize=["max_spec_len", "vocab_size"])
@@ -244,48 +193,54 @@ def _accept_kernel(
     draft_token_ids_ptr,  # [num_tokens] int32
     cu_num_draft_tokens_ptr,  # [batch_size] int32
     draft_probs_ptr,  # [num_tokens, vocab_size] float32, or None: one-hot
-    target_probs_ptr,  # [num_tokens, vocab_size] float32
+    target_probs_ptr,  # [num_tokens, vocab_size] float32, or None: all requests are greedy
+    target_argmax_ptr,  # [num_tokens] int64, or None: no request is greedy
     bonus_token_ids_ptr,  # [batch_size, 1] int32
-    is_greedy_ptr,  # [batch_size] bool, or None: none is
-    uniforms_ptr,  # [num_tokens] float64
+    is_greedy_ptr,  # [batch_size] bool, or None: all requests are of one kind
+    uniforms_ptr,  # [num_tokens] float64, or None
     synthetic_rates_ptr,  # [max_spec_len] float32, or None
     max_spec_len,
     vocab_size,
     POSITIONS: tl.constexpr,
 ):
+    # Load the request's draft tokens.
     req_idx = tl.program_id(0)
-    if is_greedy_ptr is not None:  # noqa: SIM102
-        if tl.load(is_greedy_ptr + req_idx):
-            tl.store(recover_rows_ptr + req_idx, -1)
-            return
+    is_greedy = target_probs_ptr is None
+    if is_greedy_ptr is not None:
+        is_greedy = tl.load(is_greedy_ptr + req_idx) != 0
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     num_draft_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
     pos = tl.arange(0, POSITIONS)
     drafted = pos < num_draft_tokens
     draft_token_ids = tl.load(draft_token_ids_ptr + start + pos, mask=drafted, other=-1).to(tl.int64)
-    accepted = (draft_token_ids >= 0) & (draft_token_ids < vocab_size)
-    uniforms = tl.load(uniforms_ptr + start + pos, mask=drafted, other=1.0)
+    in_vocab = (draft_token_ids >= 0) & (draft_token_ids < vocab_size)
+    # Decide each position by itself.
+    emitted = draft_token_ids
+    if uniforms_ptr is not None:
+        uniforms = tl.load(uniforms_ptr + start + pos, mask=drafted, other=1.0)
     if synthetic_rates_ptr is not None:
         rates = tl.load(synthetic_rates_ptr + pos, mask=drafted, other=0.0).to(tl.float64)
-        accepted = accepted & (uniforms < rates)
-    else:
+        accepted = in_vocab & (uniforms < rates)
+    elif target_probs_ptr is not None:
         offsets = (start + pos).to(tl.int64) * vocab_size + draft_token_ids
-        ratios = tl.load(target_probs_ptr + offsets, mask=accepted, other=0.0)
-        if draft_probs_ptr is not None:
-            draft_probs = tl.load(draft_probs_ptr + offsets, mask=accepted, other=0.0)
-            accepted = (draft_probs > 0) & (ratios > 0)
-            ratios = tl.div_rn(ratios, draft_probs)
-        else:
-            accepted = ratios > 0
-        accepted = accepted & (ratios.to(tl.float64) >= uniforms)
-    # The first lane that is not accepted; at the latest num_draft_tokens.
+        accepted = _accepts(draft_probs_ptr, target_probs_ptr, offsets, in_vocab, uniforms)
+    else:
+        accepted = tl.zeros((POSITIONS,), tl.int1)
+    if target_argmax_ptr is not None:
+        argmax = tl.load(target_argmax_ptr + start + pos, mask=drafted, other=0)
+        if synthetic_rates_ptr is None:
+            accepted = tl.where(is_greedy, drafted & (draft_token_ids == argmax), accepted)
+        # A greedy request replaces the first mismatch by the argmax.
+        emitted = tl.where(is_greedy & (accepted == 0), argmax, draft_token_ids)
+    # Write the prefix. The first lane that is not accepted is at the latest num_draft_tokens.
     num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
     complete = num_accepted == num_draft_tokens
     row_ptr = output_token_ids_ptr + req_idx * (max_spec_len + 1)
-    tl.store(row_ptr + pos, draft_token_ids.to(tl.int32), mask=pos < num_accepted)
+    last = tl.where(is_greedy, num_accepted, num_accepted - 1)
+    tl.store(row_ptr + pos, emitted.to(tl.int32), mask=drafted & (pos <= last))
     bonus_token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
     tl.store(row_ptr + num_draft_tokens, bonus_token_id, mask=complete)
-    tl.store(recover_rows_ptr + req_idx, tl.where(complete, -1, start + num_accepted))
+    tl.store(recover_rows_ptr + req_idx, tl.where(complete | is_greedy, -1, start + num_accepted))
 
 
 @triton.jit
@@ -349,7 +304,7 @@ def _recovered_kernel(
             offsets = req_idx.to(tl.int64) * vocab_size + token_ids
             exponentials = tl.load(exponentials_ptr + offsets, mask=in_vocab, other=1.0)
             winner = tl.maximum(winner, _race_winner(weights, exponentials, token_ids))
-    token_id = tl.where(winner < 0, 0, 0x7FFFFFFF - (winner & 0x7FFFFFFF)).to(tl.int32)
+    token_id = tl.where(winner < 0, 0, argmax_token(winner)).to(tl.int32)
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     tl.store(output_token_ids_ptr + req_idx * (max_spec_len + 1) + (row - start), token_id)
 

@@ -1,36 +1,33 @@
-"""The border of `rejection_counter`: callers' arguments become a `CounterStep` whose promises both backends rely on."""
+"""Argument checks of `rejection_counter`: callers' arguments become a `CounterStep` that both backends rely on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._checks import FLOAT32, IDS, MAX_SPEC_LEN, check_tensor
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_tensor
 
 MAX_VOCAB_SIZE = 1 << 19
-"""512 tiles of 1024 entries: as many tile masses add up in an int64 without overflow."""
+"""512 tiles of 1024 entries: as many partial sums add up in an int64 without overflow."""
 
-LOGITS = (torch.float32, torch.bfloat16, torch.float16)
-INT64 = (torch.int64,)
+TILE_SIZE = 1024
+"""Entries of a partial sum: what one warp adds up without a barrier, and what is read again once the tile is sampled.
+The plain sampler has wider tiles (`_sampling.kernels.TILE`): its programs add up one tile with all of their warps."""
 
+WARPS = 4
+"""Of a program that reads rows, each of which has a tile of every block to itself."""
+THREADS = 32 * WARPS
 
 ALIGNED_WORDS = 16
-TILE_SIZE = 1024
-"""Entries of a row that one mass stands for."""
-THREADS = 128
-"""Of a program."""
 
 
 def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
-    """What the kernels hand on to each other, in int64: at most, and whatever the tiles per program are."""
-    masses_and_evidence = max_spec_len * (2 * row_words(max_spec_len, vocab_size) + 2)
-    return batch_size * (masses_and_evidence + 3 + _num_tiles(vocab_size)) + 4 * ALIGNED_WORDS
+    """What the kernels pass on to each other, in int64: at most, and whatever the tiles per program are."""
+    sums_and_bounds = max_spec_len * (2 * row_words(max_spec_len, vocab_size) + 2)
+    return batch_size * (sums_and_bounds + 3 + _num_tiles(vocab_size)) + 4 * ALIGNED_WORDS
 
 
 def row_words(max_spec_len: int, vocab_size: int) -> int:
@@ -49,7 +46,7 @@ def _power_of_2(number: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CounterStep:
-    """Checked arguments of one call. Rows of logits are contiguous, everything else is so altogether."""
+    """Arguments of one call. Once checked, rows of logits are contiguous, and all other tensors altogether."""
 
     draft_token_ids: Tensor  # [num_tokens] int32
     cu_num_draft_tokens: Tensor  # [batch_size] int32
@@ -62,7 +59,7 @@ class CounterStep:
     draft_logits: Tensor | None  # [num_tokens, vocab_size] float32
     draft_logsumexp: Tensor | None  # [num_tokens] float32
     bonus_token_ids: Tensor | None  # [batch_size, 1] int32; None: each request has a bonus row
-    workspace: Tensor | None = None  # [num_words] int64, zeros. None: kernels wait for each other
+    workspace: Tensor | None  # [num_words] int64, zeros. None: kernels wait for each other
 
     @property
     def batch_size(self) -> int:
@@ -92,34 +89,41 @@ def checked_step(function: str, step: CounterStep) -> CounterStep:
         TypeError: If an argument is of the wrong kind.
         ValueError: If a shape, dtype, device or Python number is wrong.
     """
-    num_tokens, batch_size = _sizes(function, step)
+    for name, ndim in (("draft_token_ids", 1), ("cu_num_draft_tokens", 1), ("logits", 2)):
+        value = getattr(step, name)
+        if not isinstance(value, Tensor) or value.ndim != ndim:
+            shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
+            raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
     if not 0 <= step.max_spec_len <= MAX_SPEC_LEN:
         raise ValueError(
             f"{function}: max_spec_len={step.max_spec_len}, but it must be in [0, {MAX_SPEC_LEN}]. "
             f"Use the most draft tokens of a request."
         )
+    num_tokens, batch_size, vocab_size = step.num_tokens, step.batch_size, step.vocab_size
     num_rows = num_tokens + (batch_size if step.bonus_token_ids is None else 0)
-    vocab_size, device = _vocab_size(function, step.logits, num_rows)
-    vocabulary, per_request, per_token = (num_tokens, vocab_size), (batch_size,), (num_tokens,)
-    for name, value, shape, dtypes in (
-        ("draft_token_ids", step.draft_token_ids, per_token, IDS),
-        ("cu_num_draft_tokens", step.cu_num_draft_tokens, per_request, IDS),
-        ("temperature", step.temperature, per_request, FLOAT32),
-        ("seeds", step.seeds, per_request, INT64),
-        ("positions", step.positions, per_request, INT64),
-        ("draft_probs", step.draft_probs, vocabulary, FLOAT32),
-        ("draft_logits", step.draft_logits, vocabulary, LOGITS),
-        ("draft_logsumexp", step.draft_logsumexp, per_token, FLOAT32),
-        ("bonus_token_ids", step.bonus_token_ids, (batch_size, 1), IDS),
+    check_tensor(function, "logits", step.logits, (num_rows, vocab_size), FLOATS_OF_MODELS, step.device)
+    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
+        raise ValueError(
+            f"{function}: vocab_size={vocab_size}, but it must be in [1, {MAX_VOCAB_SIZE}]. Check logits.shape[1]."
+        )
+    per_entry, per_request, per_token = (num_tokens, vocab_size), (batch_size,), (num_tokens,)
+    for name, shape, dtypes, is_optional in (
+        ("draft_token_ids", per_token, IDS, False),
+        ("cu_num_draft_tokens", per_request, IDS, False),
+        ("temperature", per_request, FLOAT32, False),
+        ("seeds", per_request, INT64, False),
+        ("positions", per_request, INT64, False),
+        ("draft_probs", per_entry, FLOAT32, True),
+        ("draft_logits", per_entry, FLOATS_OF_MODELS, True),
+        ("draft_logsumexp", per_token, FLOAT32, True),
+        ("bonus_token_ids", (batch_size, 1), IDS, True),
     ):
-        if value is not None or name in REQUIRED:
-            check_tensor(function, name, value, shape, dtypes, device)
+        value = getattr(step, name)
+        if value is not None or not is_optional:
+            check_tensor(function, name, value, shape, dtypes, step.device)
     _check_draft(function, step)
     _check_workspace(function, step)
-    return CounterStep(**{name: _settled(name, value) for name, value in vars(step).items()})
-
-
-REQUIRED = {"draft_token_ids", "cu_num_draft_tokens", "temperature", "seeds", "positions"}
+    return CounterStep(**{name: _contiguous(name, value) for name, value in vars(step).items()})
 
 
 def check_values(function: str, step: CounterStep) -> None:
@@ -130,56 +134,29 @@ def check_values(function: str, step: CounterStep) -> None:
     """
     counts = step.cu_num_draft_tokens.diff(prepend=step.cu_num_draft_tokens.new_zeros(1))
     last = int(step.cu_num_draft_tokens[-1]) if step.batch_size else 0
-    rules: Mapping[str, tuple[bool, str]] = {
-        "cu_num_draft_tokens": (
+    for name, holds, rule in (
+        (
+            "cu_num_draft_tokens",
             bool(((counts >= 0) & (counts <= step.max_spec_len)).all()) and last == step.num_tokens,
             f"an inclusive cumulative sum in steps of at most max_spec_len={step.max_spec_len} that ends in "
             f"num_tokens={step.num_tokens}. Use num_draft_tokens.cumsum(0)",
         ),
-        "temperature": (
-            bool((step.temperature >= 0).all()),
-            "at least 0. Use 0 for a greedy request",
-        ),
-        "draft_token_ids": (
+        ("temperature", bool((step.temperature >= 0).all()), "at least 0. Use 0 for a greedy request"),
+        (
+            "draft_token_ids",
             bool(((step.draft_token_ids >= -1) & (step.draft_token_ids < step.vocab_size)).all()),
-            f"in [0, {step.vocab_size}), or -1. Use -1 to withdraw a draft token",
+            f"in [0, {step.vocab_size}), or -1. Use -1 for a placeholder draft token",
         ),
-    }
-    for name, (holds, rule) in rules.items():
+    ):
         if not holds:
             raise ValueError(f"{function}: {name}={getattr(step, name).tolist()}, but it must be {rule}.")
-
-
-def _sizes(function: str, step: CounterStep) -> tuple[int, int]:
-    """num_tokens and batch_size, which the other shapes are compared with."""
-    for name in ("draft_token_ids", "cu_num_draft_tokens", "logits"):
-        value = getattr(step, name)
-        if not isinstance(value, Tensor) or value.ndim != 1 + (name == "logits"):
-            shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
-            raise TypeError(
-                f"{function}: {name}={shown}, but it must be a tensor of {1 + (name == 'logits')} dimensions. Pass one."
-            )
-    return step.draft_token_ids.shape[0], step.cu_num_draft_tokens.shape[0]
-
-
-def _vocab_size(
-    function: str,
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    num_rows: int,
-) -> tuple[int, torch.device]:
-    vocab_size = logits.shape[1]
-    check_tensor(function, "logits", logits, (num_rows, vocab_size), LOGITS, logits.device)
-    if not 1 <= vocab_size <= MAX_VOCAB_SIZE:
-        raise ValueError(
-            f"{function}: vocab_size={vocab_size}, but it must be in [1, {MAX_VOCAB_SIZE}]. Check logits.shape[1]."
-        )
-    return vocab_size, logits.device
 
 
 def _check_draft(function: str, step: CounterStep) -> None:
     if step.draft_probs is not None and step.draft_logits is not None:
         raise ValueError(
-            f"{function}: draft_probs and draft_logits are both given, but the draft law must be one of them. Drop one."
+            f"{function}: draft_probs and draft_logits are both given, but the draft distribution must be one of them. "
+            f"Drop one."
         )
     if step.draft_logsumexp is not None and step.draft_logits is None:
         raise ValueError(
@@ -191,7 +168,7 @@ def _check_workspace(function: str, step: CounterStep) -> None:
     space = step.workspace
     if space is None:
         return
-    needed = workspace_words(step.batch_size, step.max_spec_len, step.logits.shape[1])
+    needed = workspace_words(step.batch_size, step.max_spec_len, step.vocab_size)
     check_tensor(function, "workspace", space, (max(space.shape[0] if space.ndim else 0, needed),), INT64, step.device)
     if not space.is_contiguous():
         raise ValueError(
@@ -199,10 +176,9 @@ def _check_workspace(function: str, step: CounterStep) -> None:
         )
 
 
-def _settled(name: str, value: Any) -> Any:  # Any: the type of the field
-    """Contiguous; of rows of logits only each row, as a stride between rows costs nothing."""
-    if not isinstance(value, Tensor):
-        return value
-    if name in ("logits", "draft_logits", "draft_probs") and value.stride(-1) == 1:
+def _contiguous(name: str, value: Any) -> Any:  # Any: the type of the field
+    """Of rows of logits only each row, as a stride between rows costs nothing."""
+    has_rows = name in ("logits", "draft_logits", "draft_probs")
+    if not isinstance(value, Tensor) or (has_rows and value.stride(-1) == 1):
         return value
     return value.contiguous()

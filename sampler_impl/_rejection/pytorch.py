@@ -1,0 +1,128 @@
+"""The PyTorch backend of `rejection`: the production path on a CPU, and the kernels' peer in tests.
+
+How its time grows with requests, draft tokens and vocabulary has limits (`rejection.torch` in
+`perf_regression/limits.toml`). On a GPU it runs too, but waits for the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .._shared.grid import (
+    clamped_column,
+    count_drafts,
+    drafted_cells,
+    is_in_vocab,
+    prefix_length,
+    remove_entries,
+    write_tokens,
+)
+
+if TYPE_CHECKING:
+    from .step import VerifyStep
+
+
+def accept(
+    step: VerifyStep,
+    target_argmax: Tensor | None,  # [num_tokens] int64
+    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
+    uniforms: Tensor | None,  # [num_tokens] float64
+    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+) -> Tensor:  # [batch_size] int32
+    """Write everything but recovered tokens: as `kernels.accept`."""
+    counts = count_drafts(step.cu_num_draft_tokens)
+    drafted = drafted_cells(counts, step.max_spec_len)
+    greedy = torch.full_like(counts, step.has_greedy, dtype=torch.bool) if step.is_greedy is None else step.is_greedy
+    emitted, accepted = step.draft_token_ids, torch.zeros_like(step.draft_token_ids, dtype=torch.bool)
+    if step.synthetic_rates is not None:
+        assert uniforms is not None  # check_noise
+        rates = step.synthetic_rates[: step.max_spec_len].expand(drafted.shape)[drafted]
+        accepted = is_in_vocab(step.draft_token_ids, step.vocab_size) & (uniforms < rates)
+    elif target_probs is not None:
+        assert uniforms is not None
+        accepted = _accepted(step, target_probs, uniforms)
+    if target_argmax is not None:
+        of_greedy = greedy.repeat_interleave(counts, output_size=len(emitted))
+        if step.synthetic_rates is None:
+            accepted = torch.where(of_greedy, emitted == target_argmax, accepted)
+        # A greedy request replaces the first mismatch by the argmax.
+        emitted = torch.where(of_greedy & ~accepted, target_argmax, emitted)
+    num_accepted = prefix_length(drafted, accepted)
+    cells = drafted & drafted_cells(num_accepted + greedy, step.max_spec_len)
+    write_tokens(output_token_ids, cells, drafted, emitted)
+    complete = num_accepted == counts
+    requests = complete.nonzero().squeeze(-1)
+    output_token_ids[requests, counts[requests]] = step.bonus_token_ids[requests, 0].to(torch.int32)
+    rows = step.cu_num_draft_tokens - counts + num_accepted
+    return torch.where(complete | greedy, -1, rows).to(torch.int32)
+
+
+def recover(
+    step: VerifyStep,
+    target_probs: Tensor,  # [num_tokens, vocab_size] float32
+    exponentials: Tensor,  # [batch_size, vocab_size] float32
+    recover_rows: Tensor,  # [batch_size] int32
+    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
+) -> None:
+    """Write one recovered token per request that has a rejected row."""
+    requests = (recover_rows >= 0).nonzero().squeeze(-1)
+    rows = recover_rows[requests]
+    if len(requests) == 0:
+        return
+    reciprocals = exponentials[requests].reciprocal_()
+    targets = target_probs[rows]
+    if step.draft_probs is None:
+        residual = remove_entries(targets, step.draft_token_ids[rows])
+    else:
+        residual = targets - step.draft_probs[rows]  # not clamped: only entries above 0 take part in the race
+    token_ids, found = _race(residual, reciprocals)
+    if not found.all():
+        token_ids = torch.where(found, token_ids, _race(targets, reciprocals)[0])
+    starts = step.cu_num_draft_tokens - count_drafts(step.cu_num_draft_tokens)
+    output_token_ids[requests, rows - starts[requests]] = token_ids.to(torch.int32)
+
+
+def expand(
+    x: Tensor,  # [batch_size] any
+    cu_num_draft_tokens: Tensor,  # [batch_size] int32
+    num_tokens: int,
+    replace_from: float,
+    replace_to: float,
+) -> Tensor:  # [num_tokens] any
+    """Repeat each request's value for its tokens, with one value replaced."""
+    replaced = x.masked_fill(x == replace_from, replace_to)
+    return replaced.repeat_interleave(count_drafts(cu_num_draft_tokens), output_size=num_tokens)
+
+
+def _accepted(
+    step: VerifyStep,
+    target_probs: Tensor,  # [num_tokens, vocab_size] float32
+    uniforms: Tensor,  # [num_tokens] float64
+) -> Tensor:  # [num_tokens] bool
+    """Each token on its own: `target_prob / draft_prob >= uniform`, in float32, compared in float64."""
+    ids = clamped_column(step.draft_token_ids, step.vocab_size)
+    ratios = target_probs.gather(-1, ids).squeeze(-1)
+    accepted = is_in_vocab(step.draft_token_ids, step.vocab_size) & (ratios > 0)
+    if step.draft_probs is not None:
+        drafts = step.draft_probs.gather(-1, ids).squeeze(-1)
+        accepted &= drafts > 0
+        ratios = ratios / drafts
+    return accepted & (ratios >= uniforms)
+
+
+def _race(
+    weights: Tensor,  # [num_rejected, vocab_size] float32
+    reciprocals: Tensor,  # [num_rejected, vocab_size] float32
+) -> tuple[Tensor, Tensor]:  # [num_rejected] int64, [num_rejected] bool
+    """Highest `weight * (1 / exponential)`, lowest id on ties, among entries of positive weight; and whether any is.
+
+    -1 stands for an entry that does not take part, and so beats neither 0 nor infinity. If none does, the id is 0.
+    """
+    scores = weights * reciprocals
+    scores.masked_fill_(~((weights > 0) & (scores >= 0)), -1.0)
+    token_ids = scores.argmax(-1)
+    best = scores.gather(-1, token_ids[:, None]).squeeze(-1)
+    return token_ids, best >= 0

@@ -1,0 +1,34 @@
+"""The one place that decides between PyTorch and Triton."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+BackendName = Literal["triton", "torch"]
+
+
+def choose_backend(
+    function: str, backend: BackendName | None, device: torch.device, *, tensor: str = "logits"
+) -> BackendName:
+    """The given backend; for `None`, Triton on a GPU and PyTorch elsewhere. Triton is imported only if it is chosen.
+
+    Raises:
+        ValueError: If there is no such backend, or Triton is asked for on a CPU and does not interpret.
+    """
+    chosen = backend or ("triton" if device.type == "cuda" else "torch")
+    if chosen not in ("triton", "torch"):
+        raise ValueError(
+            f"{function}: backend={backend!r}, but it must be 'triton' or 'torch'. Use None for the default."
+        )
+    if chosen == "triton" and device.type == "cpu":
+        from . import kernels
+
+        if not kernels.INTERPRETED:
+            raise ValueError(
+                f"{function}: backend='triton' and {tensor}.device=cpu, but without a GPU Triton must be in "
+                f"interpreter mode. Use backend='torch', or set TRITON_INTERPRET=1 before Triton is imported."
+            )
+    return chosen

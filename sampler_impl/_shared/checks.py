@@ -1,0 +1,90 @@
+"""Argument checks of every contract: one function per kind of mistake, one form of message.
+
+Shapes, dtypes, devices and Python numbers are checked on every call, on the host, in microseconds. Values inside
+tensors would cost a device synchronisation, so they are checked only on request (`check_all`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+MAX_SPEC_LEN = 128
+"""Most draft tokens per request, as in vLLM since 0.11.0; also the width of the kernels' position vector."""
+
+IDS = (torch.int32, torch.int64)
+INT64 = (torch.int64,)
+FLOAT32 = (torch.float32,)
+FLOAT64 = (torch.float64,)
+FLOATS_OF_MODELS = (torch.float32, torch.bfloat16, torch.float16)
+FLOATS = (*FLOATS_OF_MODELS, torch.float64)
+
+Generators = Mapping[int, torch.Generator]
+"""Request to its own generator; requests that are missing use torch's default generator."""
+
+
+def check_tensor(
+    function: str,
+    name: str,
+    value: object,
+    shape: Sequence[int],
+    dtypes: Sequence[torch.dtype],
+    device: torch.device,
+    *,
+    reference: str = "logits",
+) -> None:
+    """Kind, shape, dtype and device of one argument; `reference` is what fixes the sizes.
+
+    Raises:
+        TypeError: If it is not a tensor.
+        ValueError: If anything else is wrong.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{function}: {name}={value!r}, but it must be a tensor of shape {list(shape)}. Pass one.")
+    if list(value.shape) != list(shape):
+        raise ValueError(
+            f"{function}: {name}.shape={list(value.shape)}, but it must be {list(shape)}. Check it against {reference}."
+        )
+    if value.dtype not in dtypes:
+        known = " or ".join(str(dtype) for dtype in dtypes)
+        raise ValueError(f"{function}: {name}.dtype={value.dtype}, but it must be {known}. Use {name}.to({dtypes[0]}).")
+    if value.device != device:
+        raise ValueError(
+            f"{function}: {name}.device={value.device}, but it must be {device}, as of the other tensors. "
+            f"Use {name}.to('{device}')."
+        )
+
+
+def check_flags(function: str, all_greedy: bool, all_random: bool, batch_size: int, rule: str) -> None:
+    """`all_greedy` and `all_random` exclude each other, unless there is no request."""
+    if all_greedy and all_random and batch_size > 0:
+        raise ValueError(
+            f"{function}: all_greedy=True and all_random=True, but at most one can hold for {batch_size} requests. "
+            f"Use {rule} to tell."
+        )
+
+
+def check_generators(function: str, req_indices: Iterable[int], batch_size: int) -> None:
+    """Generators belong to requests of the batch."""
+    for req_idx in req_indices:
+        if not 0 <= req_idx < batch_size:
+            raise ValueError(
+                f"{function}: generators has key {req_idx}, but keys must be requests in [0, {batch_size}). "
+                f"Drop generators of requests that left the batch."
+            )
+
+
+def check_all(
+    function: str,
+    name: str,
+    values: Tensor,  # [...] any
+    good: Tensor,  # [...] bool
+    rule: str,
+) -> None:
+    """Name the first value that is not good, with its index; `rule` ends in the remedy. Waits for the device."""
+    bad = (~good).nonzero()
+    if len(bad) > 0:
+        index = bad[0].tolist()
+        raise ValueError(f"{function}: {name}{index}={values[tuple(index)].item():.9g}, but it must be {rule}")
