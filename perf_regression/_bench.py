@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from fairdraw.perf_regression._rounds import Rounds
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["CPU_SIZES", "FAMILY_ALPHA", "GPU_SIZES", "Bench", "Contender", "bench"]
 
 COUNTED = Sizes(2, 3, 5001)
 CPU_SIZES = tuple(Sizes(4, 3, vocab_size) for vocab_size in (8_000, 32_000, 128_256))

@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from fairdraw.perf_regression._limits import CaseLimits
     from fairdraw.perf_regression._rounds import Rounds
 
-__all__ = [
-    "decided",
-    "judge_fixed_share",
-    "judge_growth",
-    "judge_ratio",
-    "judge_roofline",
-    "judge_workspace",
-    "measured",
-    "why_not_timed",
-]
 
 NUM_ROUNDS = 80
 """Of sizes, which are compared once."""

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler
 
-__all__ = [
-    "Sizes",
-    "bytes_that_must_move",
-    "count_step",
-    "fast_path_steps",
-    "rejection_batch",
-    "rejection_step",
-    "unwritten_batch",
-]
-
 
 @dataclass(frozen=True)
 class Sizes:

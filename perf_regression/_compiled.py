@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._counts import Launch
 
-__all__ = ["CompiledKernel", "compile_groups", "compile_launches"]
 
 Json = dict[str, Any]  # Any: JSON
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._rounds import Rounds
 
-__all__ = ["RATIO", "Timed", "confirmed", "median_ratio"]
 
 NUM_ROUNDS = 20
 TIMEOUT_SECONDS = 300

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["OTHER", "Counts", "Launch", "counted"]
 
 OTHER = "other"
 """Name of all memory that the caller did not name: results and scratch."""

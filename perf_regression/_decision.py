@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Decision", "Gate", "Interval", "Verdict", "decide", "interval", "rank"]
-
 
 class Verdict(Enum):
     """The outcome of a comparison. Only PASS is evidence of a kept limit; only FAIL is evidence of a broken one."""

@@ -19,13 +19,6 @@ from fairdraw.perf_regression._named import NoVerdictError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = [
-    "DeviceCounts",
-    "count_on_device",
-    "graph_of",
-    "replay_of",
-    "require_gpu",
-]
 
 WARM_UP = 3
 

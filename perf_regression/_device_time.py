@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._rounds import Clock, Watch
 
-__all__ = [
-    "SMALL_COPY",
-    "GpuState",
-    "copy_of",
-    "decide_roofline",
-    "event_clock",
-    "gpu_watches",
-    "read_gpu",
-    "require_cold_clock",
-    "roofline_rounds",
-    "warm_clock",
-    "watch_clock",
-]
 
 SPIN_CYCLES = 2_000_000
 """About a millisecond, in which the queue fills, so that launches are not part of the time."""

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._limits import CaseLimits
 
-__all__ = ["Finding", "InconclusiveWarning", "compare_counts", "exit_code", "from_decision", "table"]
-
 
 class InconclusiveWarning(UserWarning):
     """A measurement neither keeps nor breaks a limit. Nothing fails, but a person should know."""

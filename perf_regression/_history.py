@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._findings import Finding
 
-__all__ = ["Change", "append_history", "change_points", "main"]
 
 Line = dict[str, Any]  # Any: JSON
 

@@ -18,7 +18,6 @@ from fairdraw.perf_regression._named import NoVerdictError, call_fresh, load
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["exponent", "instructions_per_step"]
 
 WARM_UP = 3
 

@@ -23,21 +23,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import SpecDecodeBatch
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
 
-__all__ = [
-    "FAST_PATH",
-    "History",
-    "ThinkingBudget",
-    "bonus_rows",
-    "changed_counts",
-    "draft_rows",
-    "fast_path",
-    "is_overlapping",
-    "load_sampler",
-    "padded_outputs",
-    "penalties",
-    "rejection_kernels",
-    "takes_several_tiles",
-]
+__all__ = ["History", "ThinkingBudget", "bonus_rows", "changed_counts", "draft_rows"]
 
 FAST_PATH = {"measure_kernel": 25, "accept_kernel": 8, "draw_kernel": 28}
 """Kernels of the verification step in the order of their launches, and the most barriers of each."""

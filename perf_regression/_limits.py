@@ -18,7 +18,6 @@ from fairdraw.perf_regression._named import release
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LIMITS_FILE", "CaseLimits", "Limits", "LimitsError", "evaluate", "read_limits"]
 
 LIMITS_FILE = Path(__file__).parent / "limits.toml"
 SCHEMA = 1

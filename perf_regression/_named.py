@@ -11,7 +11,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +18,6 @@ import fairdraw
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-
-__all__ = ["NoVerdictError", "call_fresh", "import_path", "load", "release"]
 
 
 class NoVerdictError(Exception):
@@ -92,6 +89,8 @@ def import_path() -> str:
 
 def release(package: str) -> str:
     """The installed version without local parts, as `0.22.0`; empty if the package is not installed."""
+    from importlib import metadata  # costs a second under valgrind
+
     try:
         return metadata.version(package).partition("+")[0]
     except metadata.PackageNotFoundError:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._cases import Sizes
 
-__all__ = ["figure_with_axes", "plot_latency", "plot_lines", "save"]
 
 PAPER, INK = "#fdfdfc", "#24292f"
 DARK = f"""<style>svg {{ --paper: {PAPER}; --ink: {INK} }}
@@ -56,7 +55,7 @@ def plot_lines(
     Raises:
         NoVerdictError: If there is no matplotlib to draw with.
     """
-    figure, axes = figure_with_axes((6, 4))
+    figure, (axes,) = figure_with_axes((6, 4), 1)
     for name, places in lines.items():
         axes.plot(*zip(*places, strict=True), "o" if name in points else "o-", label=name, markersize=4)
     axes.set(xlabel=labels[0], ylabel=labels[1], title=title)
@@ -68,8 +67,8 @@ def plot_lines(
     return save(figure, path, note)
 
 
-def figure_with_axes(size: tuple[float, float]) -> tuple[Any, Any]:  # Any: matplotlib's
-    """An empty figure of so many inches.
+def figure_with_axes(size: tuple[float, float], num_panels: int) -> tuple[Any, list[Any]]:  # Any: matplotlib's
+    """An empty figure of so many inches, and its panels from top to bottom.
 
     Raises:
         NoVerdictError: If matplotlib is not installed.
@@ -85,7 +84,7 @@ def figure_with_axes(size: tuple[float, float]) -> tuple[Any, Any]:  # Any: matp
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained", facecolor=PAPER)
-    return figure, figure.add_subplot(facecolor=PAPER)
+    return figure, [figure.add_subplot(num_panels, 1, place + 1, facecolor=PAPER) for place in range(num_panels)]
 
 
 def save(figure: Any, path: Path, note: str = "") -> Path:  # Any: matplotlib's

@@ -11,8 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit", "processor", "provenance", "version", "write_record"]
-
 PACKAGES = ("torch", "triton", "numpy", "vllm")
 
 

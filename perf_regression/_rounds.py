@@ -25,20 +25,6 @@ from fairdraw._core.seeds import derive_seed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "Clock",
-    "Round",
-    "Rounds",
-    "Watch",
-    "after_another_arm",
-    "after_own_step",
-    "calibrate",
-    "cpu_clock",
-    "involuntary_switches",
-    "orders",
-    "thread_clock",
-    "watch_garbage",
-]
 
 Clock = Callable[[Callable[[], object], int], float]
 """Seconds per call of so many calls."""

@@ -33,19 +33,6 @@ if TYPE_CHECKING:
 
     Step = Callable[[], object]
 
-__all__ = [
-    "device_growth",
-    "device_roofline",
-    "rejection_growth",
-    "rejection_pair",
-    "rejection_roofline",
-    "rejection_rounds",
-    "scanner_growth",
-    "scanner_pair",
-    "steps_on_gpu",
-    "workspace_pair",
-    "world_pair",
-]
 
 PAIRS = {"penalties": arms.penalties_arms, "thinking": arms.thinking_arms}
 OURS = {"penalties": arms.our_penalties_step, "thinking": arms.our_thinking_step}

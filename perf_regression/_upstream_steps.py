@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
-__all__ = ["logits_plan_step", "penalties_step", "sampling_step", "thinking_budget_step"]
-
 
 def sampling_step(subject: Any, world: SamplingWorld) -> Step:  # Any: the suite's adapter
     """`Sampler.forward`. It casts bfloat16 logits to a copy, so the batch's logits are never written."""

@@ -26,6 +26,7 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h200.json", "scanners_cpu.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
 KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
+MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
 OURS, THEIRS = "#1a9e8f", "#8795a6"
 
 Json = dict[str, Any]  # Any: JSON
@@ -61,7 +62,7 @@ def pages() -> dict[Path, str]:
     performance, scanners = ROOT / "docs" / "performance.md", ROOT / "docs" / "scanners.md"
     before, _, rest = performance.read_text(encoding="utf-8").partition(BEGIN)
     after = rest.partition(END)[2]
-    tables = performance_tables(record(GRAPHS))
+    tables = performance_tables(record(GRAPHS), record(EAGER))
     return {performance: f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", scanners: scanners_page(record(SCANNERS))}
 
 
@@ -71,8 +72,10 @@ def table(head: str, rows: Iterable[Iterable[object]]) -> str:
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def performance_tables(found: Json) -> str:
-    return "\n\n".join([origin(found), times(found), grid(found), compatible(found), distributions(found)])
+def performance_tables(found: Json, eager: Json) -> str:
+    empty = f"An empty replay takes {found['empty_replay_us']['median']} us, which is part of every figure."
+    parts = ["### Ordinary calls", origin(eager), calls(eager), "### CUDA graph replays", f"{origin(found)} {empty}"]
+    return "\n\n".join([*parts, times(found), grid(found), compatible(found), distributions(found)])
 
 
 def origin(found: Json) -> str:
@@ -80,9 +83,21 @@ def origin(found: Json) -> str:
     return (
         f"{machine['gpu']}, driver {machine['nvidia-smi'].get('driver_version', 'unknown')}, CUDA {machine['cuda']}, "
         f"torch {machine['torch']}, Triton {machine['triton']}; {machine['date'][:10]}, commit {found['commit'][:12]}; "
-        f"medians of {found['rounds']} rounds of CUDA graph replays. An empty replay takes "
-        f"{found['empty_replay_us']['median']} us, which is part of every figure."
+        f"medians of {found['rounds']} rounds."
     )
+
+
+def calls(found: Json) -> str:
+    """Medians, and quartiles of the calls on an idle GPU, which depend on the host."""
+    rows = []
+    for row in found["eager"]:
+        queued = [f"{row['queued'][arm]['median']:.1f}" for arm in ("ours", "vllm022")]
+        idle = [
+            f"{at['median']:.0f} ({at['low']:.0f} to {at['high']:.0f})"
+            for at in map(row["idle"].get, ("ours", "vllm022"))
+        ]
+        rows.append([f"{KINDS[row['kind']]}, {row['B']} requests", *queued, *idle])
+    return table("microseconds | fairdraw, GPU busy | vLLM 0.22.0 | fairdraw, GPU idle | vLLM 0.22.0", rows)
 
 
 def find(found: Json, kind: str, batch_size: int) -> Json:
@@ -189,23 +204,45 @@ def _times(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}"
 
 
-def verification_chart(path: Path) -> Path:
-    """Bars of microseconds with their values, one group for each batch size."""
+def eager_chart(path: Path) -> Path:
+    """Ordinary calls: one panel for a busy GPU, one for an idle one."""
+    found = record(EAGER)
+    rows = [row for row in found["eager"] if row["kind"] == "probs"]
+    groups = [f"{row['B']} request{'s' if row['B'] > 1 else ''}" for row in rows]
+    figure, panels = figure_with_axes((7.2, 5.6), 2)
+    for axes, (mode, title) in zip(panels, MODES.items(), strict=True):
+        bars = {ARMS[arm]: [row[mode][arm]["median"] for row in rows] for arm in ("ours", "vllm022")}
+        _bars(axes, groups, bars, f"{found['before']['gpu']}, {title}; 3 drafts, 128,256 tokens")
+    return save(figure, path, digest(EAGER))
+
+
+def graph_chart(path: Path) -> Path:
+    """CUDA graph replays. Ours draws bonus rows, too."""
     found, batch_sizes = record(GRAPHS), (8, 64, 256)
-    figure, axes = figure_with_axes((7.2, 4.4))
-    longest = 0.0
-    for place, (arm, label) in enumerate(ARMS.items()):
-        values = [find(found, "probs", size)["us"][arm]["median"] for size in batch_sizes]
-        longest = max(longest, *values)
-        rows = [group + 0.2 * place for group in range(len(batch_sizes))]
-        bars = axes.barh(rows, values, height=0.17, color=OURS if arm == "ours" else THEIRS)
-        axes.bar_label(bars, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
-    axes.set(xlim=(0, 1.25 * longest), xlabel="microseconds per verification step")
-    axes.set_yticks([group + 0.3 for group in range(len(batch_sizes))], [f"{size} requests" for size in batch_sizes])
+    bars = {
+        label: [
+            find(found, "probs", size)["us"]["ours+bonus" if arm == "ours" else arm]["median"] for size in batch_sizes
+        ]
+        for arm, label in ARMS.items()
+    }
+    figure, (axes,) = figure_with_axes((7.2, 4.4), 1)
+    title = f"{found['before']['gpu']}, CUDA graph replay, cold L2; 3 drafts, 128,256 tokens"
+    _bars(axes, [f"{size} requests" for size in batch_sizes], bars, title)
+    return save(figure, path, digest(GRAPHS))
+
+
+def _bars(axes: Any, groups: list[str], bars: dict[str, list[float]], title: str) -> None:  # Any: matplotlib's
+    """Groups of bars with their names and values. The first bar of a group is ours."""
+    height = 0.8 / len(bars)
+    for place, (label, values) in enumerate(bars.items()):
+        rows = [group + height * place for group in range(len(groups))]
+        drawn = axes.barh(rows, values, height=0.85 * height, color=THEIRS if place else OURS)
+        axes.bar_label(drawn, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
+    axes.set(xlim=(0, 1.28 * max(map(max, bars.values()))), xlabel="microseconds per verification step")
+    axes.set_yticks([group + 0.4 - height / 2 for group in range(len(groups))], groups)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{found['before']['gpu']}, CUDA graph replay, cold L2; 3 drafts, 128,256 tokens", fontsize=10)
-    return save(figure, path, digest(GRAPHS))
+    axes.set_title(title, fontsize=10)
 
 
 def latency_chart(path: Path) -> Path:
@@ -245,7 +282,8 @@ def length_chart(scanner: str) -> Callable[[Path], Path]:
 
 
 CHARTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
-    "verification.svg": (GRAPHS, verification_chart),
+    "verification.svg": (EAGER, eager_chart),
+    "verification_graph.svg": (GRAPHS, graph_chart),
     "latency.svg": (GRAPHS, latency_chart),
     "roofline.svg": (GRAPHS, roofline_chart),
     "length_penalties.svg": (SCANNERS, length_chart("penalties")),

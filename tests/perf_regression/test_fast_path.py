@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = Sizes(3, 2, 4096 + 5)
+SMALL = Sizes(2, 2, 4096 + 5)
 SHIPPED = rejection_counter.rejection_sample
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairdraw.perf_regression import _limits as limits_module
-from fairdraw.perf_regression._limits import CaseLimits, LimitsError, evaluate, read_limits
+from fairdraw.perf_regression._limits import CaseLimits, LimitsError, read_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -119,7 +119,3 @@ def test_case_without_a_ratio_has_no_gate(tmp_path: Path) -> None:
     for ratio in ("ratio_max", "workspace_ratio_max"):
         with pytest.raises(LimitsError, match=f"no {ratio}"):
             limits.gate(limits.cases["one"], "cpu", ratio)
-
-
-def test_formula_is_integer_arithmetic() -> None:
-    assert evaluate("(2*K + 3)*4*B*V - B//2", B=5, K=3, V=10) == 1798

@@ -9,7 +9,6 @@ from collections import Counter
 from itertools import count, islice, pairwise
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from fairdraw.perf_regression import _device_time as device_time
@@ -23,7 +22,6 @@ from fairdraw.perf_regression._rounds import (
     after_own_step,
     calibrate,
     orders,
-    thread_clock,
     watch_garbage,
 )
 from fairdraw.perf_regression._scaling import decide_exponent, decide_fixed_share, fixed_share, largest_exponent
@@ -135,20 +133,6 @@ def test_clock_of_a_gpu_disturbs_a_round(before: GpuState, after: GpuState, prob
     assert watch_clock(lambda: next(states))()() == problem
 
 
-def test_gpu_whose_clock_moves_in_a_third_of_the_rounds_has_no_verdict() -> None:
-    """Whole rounds are dropped; the ratio of the others, a clear pass, is not reported."""
-    states = iter(
-        [GpuState(1980, 0), GpuState(1980, 0), GpuState(1980, 0), GpuState(1200, 0), *[GpuState(1, 0)] * 2] * 20
-    )
-    rounds = Rounds(
-        {"ours": list, "reference": tuple}, clock=lambda step, inner: 1.0, watches=[watch_clock(lambda: next(states))]
-    )
-    rounds.run(60)
-    assert len(rounds.pairs("ours", "reference")) == 40
-    decision = decide(rounds.pairs("ours", "reference"), Gate(1.1), num_dropped=rounds.num_dropped)
-    assert (decision.verdict, decision.reason) == (Verdict.NO_VERDICT, "20 of 60 rounds were disturbed")
-
-
 @pytest.mark.parametrize(
     ("answer", "num_watches"),
     [("1980, 0x0000000000000004\n", 1), ("[N/A], [N/A]\n", 0), ("", 0)],
@@ -170,22 +154,6 @@ def test_clock_is_watched_if_nvidia_smi_reports_it(
     assert "--id=GPU-1234-abcd" in commands[0]
     if num_watches:
         assert read_gpu() == GpuState(1980.0, 4)
-
-
-def test_live_gate_does_not_fail_the_same_work_and_fails_twice_the_work() -> None:
-    """With a real clock, in the time of this thread: alpha 1e-6 for each."""
-    values = np.linspace(0.0, 1.0, 100_000)
-    scratch = np.empty_like(values)
-
-    def work(passes: int) -> Callable[[], object]:
-        return lambda: [np.sqrt(values, out=scratch) for _ in range(passes)]
-
-    for passes, fails in ((1, False), (2, True)):
-        rounds = Rounds({"ours": work(passes), "reference": work(1)}, clock=thread_clock, drop_switched=False)
-        rounds.warm_up()
-        rounds.run(40)
-        gate = Gate(1.5, alpha=1e-6, looks=(40,))
-        assert (decide(rounds.pairs("ours", "reference"), gate).verdict is Verdict.FAIL) == fails
 
 
 def sized(cost: Callable[[int], float], *sizes: int) -> Rounds:
