@@ -130,7 +130,7 @@ def argmax_word_at(
 
 @triton.jit
 def sum_tiles(terms):
-    """[BLOCK] float32: of each tile, by its warp. The order of additions does not depend on the tiles beside it.
+    """The sum of each tile by its warp, [BLOCK] float32. The order of additions does not depend on the tiles beside it.
 
     Takes `terms` [BLOCK, TILE // RUN, RUN] float32."""
     return tl.sum(tl.sum(terms, axis=1), axis=1)
@@ -236,7 +236,7 @@ def reciprocals(row_sums):
 @triton.jit
 def sample_tiles(partial_sums, uniforms):
     """For each row the sampled tile, the tile's exponent and its CDF threshold for `sample_in_tile`, which is -1 in an
-    invalid row. Reduced first over chunks, then over threads: in another order a row would not stay in its warp.
+    invalid row. Reductions are first over chunks, then over threads: in another order a row would leave its warp.
 
     Takes `partial_sums` [rows, CHUNKS, 32] int64; `uniforms` [rows] float64."""
     exponents = (partial_sums >> 32).to(tl.int32)
@@ -282,7 +282,7 @@ def slot_of_tile(tiles, CHUNKS: tl.constexpr):
 
 @triton.jit
 def store_by_warps(pointers, words, mask):
-    """Each by a thread of the warp that has its tile; as a block of [BLOCK] they would be exchanged over barriers.
+    """Store each word by a thread of the warp that has its tile; a block of [BLOCK] would be exchanged over barriers.
 
     Takes `pointers` [BLOCK] any; `words` [BLOCK] any; `mask` [BLOCK] bool."""
     threads = tl.arange(0, 32)[None, :]

@@ -129,7 +129,7 @@ def _is_known_rejected(
 ):
     """Whether the bound of an earlier draft token shows that it is rejected.
 
-    If the strips so far make that likely, this polls again before it says no: waiting for the others takes less time
+    If the strips so far make that likely, it polls again before it returns False: waiting for the others is faster
     than reading a row in vain."""
     bounds = request_bounds_ptr + tl.arange(0, SNAPSHOT) * BOUND_WORDS
     is_before = tl.arange(0, SNAPSHOT) < position

@@ -40,7 +40,7 @@ SNAPSHOT = tl.constexpr(THREADS)
 only. Two warps that load the same element at different times could decide differently."""
 
 MAX_SPINS = tl.constexpr(1 << 21)
-"""Polls of a slot before its consumer gives up, about a second: only arguments that contradict each other need them."""
+"""Polls of a slot before its consumer gives up, about a second: reached only if arguments contradict each other."""
 
 
 @triton.jit

@@ -42,7 +42,6 @@ from .._shared.kernels import (
     pack,
     philox_uniforms,
     quiet_numpy,
-    sample_index,
     tile_argmax,
     unpack,
 )
@@ -142,9 +141,14 @@ def _sample(weights, uniform):
 
     Takes `weights` [TILE] float32, 1 stands for ONE."""
     shares = fixed_point(weights, ONE)
-    index, offset = sample_index(shares, cdf_thresholds(uniform, tl.sum(shares)))
-    share = tl.sum(tl.where(tl.arange(0, shares.shape[0]) == index, shares, 0))
-    return index, offset.to(tl.float64) / share.to(tl.float64)
+    ends = tl.cumsum(shares)
+    total = tl.sum(shares)
+    threshold = cdf_thresholds(uniform, total)
+    # Not `sample_index`: it reduces two values at once, which the interpreter does entry by entry, here of 4096.
+    passed = ends <= threshold
+    low = tl.max(tl.where(passed, ends, 0))
+    high = tl.min(tl.where(passed, total, ends))
+    return tl.sum(passed.to(tl.int32)), (threshold - low).to(tl.float64) / (high - low).to(tl.float64)
 
 
 @triton.jit

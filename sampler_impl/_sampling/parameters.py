@@ -1,4 +1,4 @@
-"""Arguments of the plain sampler: what requests ask for, the kinds of noise, and their checks."""
+"""Arguments of the plain sampler: parameters of requests, the kinds of noise, and their checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class SamplingParameters:
-    """What requests ask for; `None` for a filter that no request uses.
+    """Parameters of all requests; `None` for a filter that no request uses.
 
     Args:
         temperature: Divides the logits. Below 1e-5 a request is greedy: the largest logit, the lowest id on ties;

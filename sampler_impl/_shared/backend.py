@@ -16,7 +16,7 @@ def choose_backend(
     """The given backend; for `None`, Triton on a GPU and PyTorch elsewhere. Triton is imported only if it is chosen.
 
     Raises:
-        ValueError: If there is no such backend, or Triton is asked for on a CPU and does not interpret.
+        ValueError: If there is no such backend, or Triton was chosen on a CPU and does not interpret.
     """
     chosen = backend or ("triton" if device.type == "cuda" else "torch")
     if chosen not in ("triton", "torch"):

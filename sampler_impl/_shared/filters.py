@@ -1,7 +1,7 @@
 """Min-p, top-k and top-p on processed logits, with the bits of vLLM's PyTorch code.
 
 All three write -inf over what they drop, and keep every bit of what stays. vLLM's order is temperature, min-p, top-k,
-top-p: each filter looks at the probabilities that the one before it left, renormalised.
+top-p: each filter uses the probabilities that the one before it left, renormalised.
 
 Ties, as in vLLM 0.22.0:
 
@@ -54,8 +54,8 @@ def apply_top_k_top_p(
             return logits.masked_fill_(logits < edge, DROPPED)
         ascending.masked_fill_(ascending < edge, DROPPED)
     if top_p is not None:
-        mass = torch.cumsum(ascending.softmax(dim=-1), dim=-1)
-        tail = mass <= (1 - top_p).unsqueeze(1)
+        cumulative = torch.cumsum(ascending.softmax(dim=-1), dim=-1)
+        tail = cumulative <= (1 - top_p).unsqueeze(1)
         tail[:, -1] = False
         ascending.masked_fill_(tail, DROPPED)
     return logits.scatter_(dim=-1, index=token_ids, src=ascending)
