@@ -77,7 +77,7 @@ class ServedRequest(LiveRequest):
             and there may be fewer of them.
     """
 
-    output_token_ids: CountedTokens | list[int]
+    output_token_ids: CountedTokens | list[int]  # pyright: ignore[reportIncompatibleVariableOverride]  # it may change
     late_token_ids: list[int] = field(default_factory=list)
 
 

@@ -55,7 +55,7 @@ class TopPStopsATokenEarly(LogitsPlanOracle):
 
     def top_k_top_p(self, row: Row) -> Edit | None:
         cut = super().top_k_top_p(row)
-        return cut if cut is None or row.is_greedy or row.params.top_p == 1 else _dropping_one_more(cut)
+        return cut if cut is None or row.is_greedy or row.params.top_p == 1 else _dropping_one_more(cut, ties=True)
 
 
 @mutant_planner("PLAN110")
@@ -98,16 +98,16 @@ class MinPDropsTheLastTokenKept(LogitsPlanOracle):
 
     def min_p(self, row: Row) -> Edit | None:
         cut = super().min_p(row)
-        return None if cut is None else _dropping_one_more(cut)
+        return None if cut is None else _dropping_one_more(cut, ties=False)
 
 
-def _dropping_one_more(cut: Edit) -> Edit:
-    """A filter that also excludes the least probable token that `cut` keeps."""
+def _dropping_one_more(cut: Edit, *, ties: bool) -> Edit:
+    """A filter that also excludes the least probable token that `cut` keeps; with `ties` even if all of them tie."""
 
     def drop(logits: Logits) -> None:
         cut(logits)
         kept = np.flatnonzero(np.isfinite(logits))
-        if len(kept) > 1 and not np.isnan(logits).any() and logits[kept].min() < logits[kept].max():
+        if len(kept) > 1 and not np.isnan(logits).any() and (ties or logits[kept].min() < logits[kept].max()):
             logits[kept[logits[kept].argmin()]] = EXCLUDED
 
     return drop
