@@ -51,10 +51,12 @@ class RequestDistributions:
 
     @property
     def num_draft(self) -> int:
+        """Draft tokens of the request."""
         return len(self.draft_probs)
 
     @property
     def vocab_size(self) -> int:
+        """Tokens in the vocabulary."""
         return int(self.target_logits.shape[1])
 
     def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
@@ -106,6 +108,7 @@ class Configuration:
 
     @property
     def max_spec_len(self) -> int:
+        """Most draft tokens of any request."""
         return max(request.num_draft for request in self.requests)
 
     def __str__(self) -> str:

@@ -160,6 +160,7 @@ def _verdict(plans: Plans, counts: Counts, is_beyond_doubt: bool) -> tuple[Verdi
 
 
 def _mean_log_e_value(planned: Mapping[str, SamplePlan], counts: Counts) -> float:
+    """Logarithm of the e-value of all tables together."""
     values = [
         log_e_value(plan.pooling.pool(counts[name])[0], plan.pooling.probs, plan.num_samples)
         for name, plan in planned.items()
@@ -168,6 +169,7 @@ def _mean_log_e_value(planned: Mapping[str, SamplePlan], counts: Counts) -> floa
 
 
 def _impossible_tables(planned: Mapping[str, SamplePlan], counts: Counts) -> list[str]:
+    """Names of tables with an observation of probability 0."""
     return [name for name, plan in planned.items() if plan.pooling.pool(counts[name])[1]]
 
 
@@ -225,20 +227,22 @@ def _impossible(counts: NDArray[np.int64], pooling: Pooling, table: Table) -> st
     cells = np.flatnonzero((pooling.pool_of[:-1] == pooling.num_pools) & (counts[:-1] > 0))
     most = cells[np.argsort(-counts[cells], kind="stable")]
     named = most[:_MOST_NAMED].tolist()
-    parts = [f"{table.label(cell)} was seen {_times(counts[cell])}, its probability is 0" for cell in named]
+    parts = [f"{table.label(cell)} was seen {_times(int(counts[cell]))}, its probability is 0" for cell in named]
     if most.size > _MOST_NAMED:
         rest = most[_MOST_NAMED:]
-        parts.append(f"{rest.size} more cells of probability 0 were seen {_times(counts[rest].sum())}")
+        parts.append(f"{rest.size} more cells of probability 0 were seen {_times(int(counts[rest].sum()))}")
     if counts[-1] > 0:
-        parts.append(f"{table.outside} was seen {_times(counts[-1])}")
+        parts.append(f"{table.outside} was seen {_times(int(counts[-1]))}")
     return "; ".join(parts)
 
 
 def _times(count: int) -> str:
+    """`once`, `2 times`, ... for reports."""
     return "once" if count == 1 else f"{count} times"
 
 
 def _pool_label(pooling: Pooling, pool: int, label: Label) -> str:
+    """The name of a pooled cell: its first cells, and how many it has."""
     cells = pooling.members(pool)
     names = ", ".join(label(int(cell)) for cell in cells[:4])
     return f"cell {names}" if cells.size == 1 else f"{cells.size} pooled cells ({names}{', ...' * (cells.size > 4)})"

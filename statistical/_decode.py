@@ -100,14 +100,17 @@ class DecodeSetup:
 
     @property
     def vocab_size(self) -> int:
+        """Tokens in the vocabulary of both models."""
         return self.target.vocab_size
 
     @property
     def prompt_size(self) -> int:
+        """Tokens per prompt."""
         return int(self.prompts.shape[1])
 
     @property
     def has_penalties(self) -> bool:
+        """Whether logits depend on what a request has decoded."""
         return self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def within(self, supported: Collection[Capability]) -> DecodeSetup:

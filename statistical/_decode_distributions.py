@@ -55,9 +55,13 @@ class DecodeStatistic(Protocol):
     """One or more tables of a decoding, with the draws of one decoding."""
 
     @property
-    def tables(self) -> Mapping[str, Table]: ...
+    def tables(self) -> Mapping[str, Table]:
+        """The tables by name."""
+        ...
 
-    def count(self, decoding: Decoding) -> Counts: ...
+    def count(self, decoding: Decoding) -> Counts:
+        """Their counts in one decoding."""
+        ...
 
 
 class NextTokens:
@@ -134,6 +138,7 @@ class FrequentContexts:
         }
 
     def _table(self, temperature: float, context: int, num_requests: int, visits: float) -> Table:
+        """The table of one context, which is visited `visits` times per decoding on average."""
         setup, num_draws = self._setup, num_requests * self._setup.num_tokens
         # Visits of one request depend on each other, so their number varies somewhat more than a binomial one.
         visited = 0.95 * visits / num_draws
@@ -176,6 +181,7 @@ class FirstTokens:
         return {name: count_codes(codes[group::step], setup.vocab_size**size) for name, group in self._groups.items()}
 
     def _table(self, group: int) -> Table:
+        """The table of all sequences at the temperature of one group."""
         setup = self._setup
         prefixes, probs = setup.prompts, np.ones((1, 1))
         for _ in range(self._num_tokens):
@@ -216,6 +222,7 @@ class Neighbours:
         }
 
     def _table(self, first: int) -> Table:
+        """The table of the pair that starts with request `first`."""
         setup = self._setup
         left, right = (_next_probs(setup, setup.prompts, request)[0] for request in (first, first + 1))
         num_draws = len(range(first, setup.num_requests - 1, self._period))
@@ -257,6 +264,7 @@ def _num_cells(num_draws: int, at_most: int) -> int:
 
 
 def _next_token(order: Order) -> str:
+    """The name of a table of `NextTokens`."""
     return f"next token by {order}"
 
 
@@ -266,6 +274,7 @@ def _random_groups(setup: DecodeSetup) -> list[tuple[int, float]]:
 
 
 def _check_one_prompt(function: str, setup: DecodeSetup) -> None:
+    """Raise `ValueError` unless all requests have the same prompt."""
     if len(setup.prompts) != 1:
         raise refuse(function, f"{len(setup.prompts)} prompts", "there must be one", "Use num_prompts=1.")
 
@@ -285,4 +294,5 @@ def _quoted(
     setup: DecodeSetup,
     token_ids: NDArray[np.int64],  # [num_tokens] int64
 ) -> str:
+    """Tokens as quoted text, for labels."""
     return f'"{setup.vocabulary.decode(token_ids)}"'

@@ -39,20 +39,24 @@ class ModelsOnDevice:
 
     @cached_property
     def _target(self) -> Tensor:  # [vocab_size ** context_size, vocab_size] float32
+        """The logits of the target model."""
         return torch.from_numpy(self.setup.target.logits).to(self.device)
 
     @cached_property
     def _draft(self) -> Tensor:  # [vocab_size ** context_size, vocab_size] float32
+        """The logits of the draft model."""
         return torch.from_numpy(self.setup.draft.logits).to(self.device)
 
     @cached_property
     def _temperatures(self) -> Tensor:  # [num_temperatures] float32
+        """The temperatures of the setup."""
         return torch.tensor(self.setup.temperatures, dtype=torch.float32, device=self.device)
 
     def temperature(
         self,
         requests: Tensor,  # [batch_size] int64
     ) -> Tensor:  # [batch_size] float32
+        """The temperature of each request."""
         return self._temperatures[requests % len(self._temperatures)]
 
     def target_logits(
@@ -144,6 +148,7 @@ def _count_tokens(
     tokens: Tensor,  # [batch_size, width] int64, -1 is no token
     vocab_size: int,
 ) -> Tensor:  # [batch_size, vocab_size] int64
+    """How often each token occurs in each row."""
     rows = torch.arange(len(tokens), device=tokens.device)[:, None] * (vocab_size + 1)
     codes = torch.where(tokens >= 0, tokens, vocab_size) + rows
     counts = torch.bincount(codes.ravel(), minlength=len(tokens) * (vocab_size + 1))

@@ -1,7 +1,7 @@
 """Which distance from the null a budget of samples can show.
 
 A statistical test errs in two ways: a correct sampler may fail (`false_fail_rate`) and a wrong one may pass
-(`FALSE_PASS_RATE`). Nothing can be promised about samplers that are arbitrarily near to correct, so a third number
+(`FALSE_PASS_RATE`). No test finds every sampler that is arbitrarily near to correct, so a third number
 belongs to every test: the `discrepancy`, the smallest total-variation distance that is found. Here the number of
 samples and both rates are given, and the discrepancy follows.
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 FALSE_PASS_RATE = 1e-3
-"""Of a sampler that is as far off as the plan of a table says."""
+"""Of a sampler that is as far off as the discrepancy of a plan."""
 
 E_PROCESS_FACTOR = 1.3
 """Samples of an e-process per sample of the fixed-size chi-square test, for at least its power.

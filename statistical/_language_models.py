@@ -69,9 +69,11 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
+        """Number of tokens."""
         return len(self.characters) + 1
 
     def encode(self, text: str) -> NDArray[np.int64]:  # [len(text)] int64
+        """Text as tokens."""
         ids = {character: token for token, character in enumerate(self.characters)}
         return np.array([ids.get(character, len(ids)) for character in text], dtype=np.int64)
 
@@ -177,6 +179,7 @@ def _count_ngrams(
     vocab_size: int,
     size: int,
 ) -> NDArray[np.float64]:  # [vocab_size ** (size - 1), vocab_size] float64
+    """How often each token follows each context of `size - 1` tokens."""
     places = vocab_size ** np.arange(size - 1, -1, -1, dtype=np.int64)
     codes = np.lib.stride_tricks.sliding_window_view(token_ids, size) @ places
     return np.bincount(codes, minlength=vocab_size**size).reshape(-1, vocab_size).astype(np.float64)

@@ -118,6 +118,7 @@ def fingerprint(sampler: RejectionSampler) -> str:
 
 
 def _version(package: str) -> str:
+    """The installed version of a package, or `none`."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -43,6 +43,7 @@ def draw_rows(
 
 
 def _noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
+    """Noise of one kind, fresh for every seed."""
     if kind is Capability.SEEDED_NOISE:
         return SeededNoise(seed)
     rng = np.random.default_rng(seed)

@@ -40,6 +40,7 @@ class Rows:
 
     @property
     def num_draft(self) -> int:
+        """Draft tokens per row."""
         return int(self.draft_token_ids.shape[-1])
 
     @property

@@ -101,6 +101,7 @@ class _Pools:
 
     @classmethod
     def of(cls, picture: Picture) -> _Pools:
+        """The pools of one table, ordered by their first cells."""
         pooling = picture.plan.pooling
         observed, _ = pooling.pool(picture.counts)
         if observed.sum() == 0:
@@ -113,6 +114,7 @@ class _Pools:
 
     @property
     def expected(self) -> NDArray[np.float64]:  # [num_pools] float64
+        """Expected counts."""
         return self.probs * self.num_samples
 
     def band(self, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [num_pools] float64

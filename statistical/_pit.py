@@ -135,6 +135,7 @@ class PitCells:
         )
 
     def _label(self, cell: int) -> str:
+        """The interval of a cell, for reports."""
         high = 1.0 if cell + 1 == self._edges.size else self._edges[cell + 1]
         return f"mass {self._edges[cell]:.5g} to {high:.5g}"
 

@@ -50,6 +50,7 @@ class Pooling:
 
     @property
     def num_pools(self) -> int:
+        """Number of pooled cells."""
         return int(self.probs.size)
 
     def pool(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:  # [num_pools] int64

@@ -111,10 +111,12 @@ class DistributionPool:
 
     @cached_property
     def target(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        """The target distributions in float64."""
         return softmax_probs(self.target_logits)
 
     @cached_property
     def draft(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        """The draft distributions in float64."""
         return check_probs("DistributionPool", "draft_probs", self.draft_probs)
 
     @cached_property
@@ -124,10 +126,12 @@ class DistributionPool:
 
     @cached_property
     def emitted(self) -> dict[Order, PitDistributions]:
+        """What emitted tokens follow, by order."""
         return PitDistributions.by_order(self.target, self.target > 0)
 
     @cached_property
     def recovered(self) -> dict[Order, PitDistributions]:
+        """What recovered tokens follow, by order."""
         if self.one_hot:
             return self.emitted
         return PitDistributions.by_order(residual_probs(self.target, self.draft), recoverable(self.target, self.draft))
@@ -140,6 +144,7 @@ class DistributionPool:
 
     @cached_property
     def _draft_cumulative(self) -> NDArray[np.float64]:  # [num_distributions, vocab_size] float64
+        """The CDF of each draft distribution."""
         cumulative = np.cumsum(self.draft, axis=1)
         return np.asarray(cumulative / cumulative[:, -1:])
 
@@ -216,6 +221,7 @@ class ProductionExperiment:
         return sum_counts(self._count_call(sampler, derive_seed("production", seed, call)) for call in range(num_calls))
 
     def _count_call(self, sampler: RejectionSampler, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The count tables of one call."""
         rng = np.random.default_rng(derive_seed("distributions", seed))
         distribution_ids = rng.integers(0, len(self.pool.target_logits), sum(self.num_draft_tokens))
         batch = self._batch(distribution_ids, seed)

@@ -58,6 +58,7 @@ class Digits:
 
     @property
     def num_cells(self) -> int:
+        """Number of cells of the table."""
         return int(np.prod(self.sizes))
 
 
@@ -115,7 +116,7 @@ class Statistic:
         """Independent tokens, each from the target distribution of its position."""
         joint, target = np.ones(1), outcomes.request.exact_target_probs()
         for position in self.targets or ():
-            joint = np.outer(joint, target[position]).ravel()
+            joint = (joint[:, None] * target[position]).ravel()
         return Table(joint, joint > 0, observed_per_draw=1 / self.rows_per_observation)
 
 
@@ -257,4 +258,5 @@ def call_pairs() -> Statistic:
 
 
 def _pairs(code: str, title: str, digits: Callable[[Rows], Digits], words: tuple[str, ...]) -> Statistic:
+    """A statistic of two first tokens, which are independent under the null."""
     return Statistic(code, title, digits, words, targets=(0, 0), rows_per_observation=2)

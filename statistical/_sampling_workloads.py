@@ -77,6 +77,7 @@ def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) ->
 
 
 def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
+    """One kind without the filters that are not supported, renamed if it lost some."""
     used = [name for name in _FILTERS if getattr(kind, name) is not None]
     lost = [name for name in used if _FILTERS[name] not in supported]
     if not lost:
@@ -168,6 +169,7 @@ def small_distributions(share: float, slow_share: float, *, request_seeds: bool 
 
 
 def _small_row() -> NDArray[np.float32]:  # [vocab_size] float32
+    """The logits of `_PROBS`."""
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(np.array(_PROBS)), dtype=np.float32)
 
@@ -198,6 +200,7 @@ def _count_small(
     cycle: Sequence[Kind],
     strides: list[int],
 ) -> dict[str, NDArray[np.int64]]:
+    """The counts of T1, T2 and T3 for the tokens of one checkpoint."""
     size = len(_PROBS)
     known = np.where((tokens >= 0) & (tokens < size), tokens, -1)
     counts = {f"T1 {kind.name}": count_codes(known[..., k], size) for k, kind in enumerate(cycle)}
@@ -234,6 +237,7 @@ class _Pool:
     distributions: dict[Order, PitDistributions]
 
     def batch(self, distribution_ids: NDArray[np.int64], positions: NDArray[np.int64], device: str) -> SamplingBatch:
+        """A batch whose row `i` is row `distribution_ids[i]` of the pool."""
         return _batch([self.kinds[i] for i in distribution_ids], self.logits[distribution_ids], positions, device)
 
 

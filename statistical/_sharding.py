@@ -149,6 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """The options of the command."""
     parser = argparse.ArgumentParser(prog="python -m fairdraw.statistical._sharding", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--sampler", required=True, help="as for: fairdraw check SPEC")

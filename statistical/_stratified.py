@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._configurations import RequestDistributions
 
-__all__ = ["Questions", "stratified_exponentials", "stratified_uniforms"]
+__all__ = ["StratifiedDraws", "stratified_exponentials", "stratified_uniforms"]
 
 _HOPELESS = 1e30
 """An exponential with which no token of the residual wins against one whose exponential is of order 1."""
@@ -52,15 +52,15 @@ def stratified_exponentials(num_strata: int) -> NDArray[np.float64]:  # [num_str
     return np.asarray(-np.log1p(-stratified_uniforms(num_strata)))
 
 
-class Questions:
+class StratifiedDraws:
     """Calls of the sampler with stratified noise.
 
-    `num_draws` counts rows, and `num_strange` those that no noise can explain.
+    `num_draws` counts rows, and `num_invalid` those that no noise can explain.
     """
 
     def __init__(self, sampler: RejectionSampler, request: RequestDistributions, num_strata: int) -> None:
         self.sampler, self.request, self.num_strata = sampler, request, num_strata
-        self.num_draws = self.num_strange = 0
+        self.num_draws = self.num_invalid = 0
         # Likely under both distributions, so that uniform 0 accepts them.
         likely = np.minimum(request.exact_target_probs()[:-1], request.exact_draft_probs())
         self._drafts = likely.argmax(axis=1).astype(np.int32)
@@ -68,7 +68,7 @@ class Questions:
     def accepted_share(self, position: int, draft_token_id: int) -> float:
         """The share of draws in which this draft token is accepted."""
         exponentials = np.ones((self.num_strata, self.request.vocab_size))
-        rows = self._ask(position, draft_token_id, stratified_uniforms(self.num_strata), exponentials)
+        rows = self._draw(position, draft_token_id, stratified_uniforms(self.num_strata), exponentials)
         return float(np.mean(self._num_emitted(rows) > position + 1))
 
     def won_share(
@@ -85,11 +85,11 @@ class Questions:
         exponentials[:, opponent] = numbers
         # Just below 1: rejected wherever the acceptance probability is not 1.
         uniforms = np.full(numbers.size, np.nextafter(1.0, 0.0))
-        emitted = self._ask(position, draft_token_id, uniforms, exponentials)[:, position]
-        self.num_strange += int(np.sum((emitted != favourite) & (emitted != opponent)))
+        emitted = self._draw(position, draft_token_id, uniforms, exponentials)[:, position]
+        self.num_invalid += int(np.sum((emitted != favourite) & (emitted != opponent)))
         return float(np.mean(emitted == opponent))
 
-    def _ask(
+    def _draw(
         self,
         position: int,
         draft_token_id: int,
@@ -110,7 +110,7 @@ class Questions:
         )
         tokens = emit(self.sampler, batch, noise).tokens
         self.num_draws += uniforms.size
-        self.num_strange += self._num_broken(tokens, batch)
+        self.num_invalid += self._num_broken(tokens, batch)
         return tokens
 
     def _batch(self, position: int, draft_token_id: int, num_rows: int) -> SpecDecodeBatch:
@@ -146,4 +146,5 @@ class Questions:
         return int(broken.sum())
 
     def _num_emitted(self, tokens: NDArray[np.int32]) -> NDArray[np.int64]:  # [num_strata] int64
+        """Tokens per output row."""
         return np.asarray((tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1), dtype=np.int64)

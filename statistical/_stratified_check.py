@@ -26,7 +26,7 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconcl
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
 from fairdraw.statistical._distributions import ROUNDING
-from fairdraw.statistical._stratified import Questions
+from fairdraw.statistical._stratified import StratifiedDraws
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import DistributionCase
@@ -38,7 +38,7 @@ _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""
 
 _DRAWS_PER_STRATUM = 60
-"""Of a profile's draws: a check has about so many questions, each of one draw per stratum."""
+"""A check measures about so many shares, each with one draw per stratum."""
 
 _NUM_BEST = 2
 """Strata of a race that the opponent must never win: if it does not with its best numbers, it does with none."""
@@ -64,31 +64,31 @@ class Share:
         return abs(self.observed - self.expected) - self.bound
 
 
-Asking = Callable[[Questions], Iterator[Share]]
+Shares = Callable[[StratifiedDraws], Iterator[Share]]
 
 
-def acceptance_shares(questions: Questions) -> Iterator[Share]:
+def acceptance_shares(draws: StratifiedDraws) -> Iterator[Share]:
     """The share of accepted strata for every draft token of every position."""
-    for position, proposal in enumerate(questions.request.exact_draft_probs()):
-        acceptance = questions.request.acceptance(position)
+    for position, proposal in enumerate(draws.request.exact_draft_probs()):
+        acceptance = draws.request.acceptance(position)
         for draft in np.flatnonzero(proposal).tolist():
-            observed = questions.accepted_share(position, draft)
+            observed = draws.accepted_share(position, draft)
             what = f"draft token {draft} at position {position} is accepted"
-            yield Share(what, observed, float(acceptance[draft]), 0.5 / questions.num_strata + ROUNDING)
+            yield Share(what, observed, float(acceptance[draft]), 0.5 / draws.num_strata + ROUNDING)
 
 
-def race_shares(questions: Questions) -> Iterator[Share]:
+def race_shares(draws: StratifiedDraws) -> Iterator[Share]:
     """The share of strata that each token of the vocabulary wins against the favourite, after each rejected draft."""
-    for position, proposal in enumerate(questions.request.exact_draft_probs()):
-        acceptance = questions.request.acceptance(position)
+    for position, proposal in enumerate(draws.request.exact_draft_probs()):
+        acceptance = draws.request.acceptance(position)
         for draft in np.flatnonzero((proposal > 0) & (acceptance < 1 - ROUNDING)).tolist():
-            weights = questions.request.residual(position, draft)
+            weights = draws.request.residual(position, draft)
             favourite = int(weights.argmax())
             for opponent in np.flatnonzero(np.arange(weights.size) != favourite).tolist():
                 num_best = None if weights[opponent] > 0 else _NUM_BEST
-                observed = questions.won_share(position, draft, favourite, opponent, num_best)
+                observed = draws.won_share(position, draft, favourite, opponent, num_best)
                 expected = -float(np.expm1(-weights[opponent] / weights[favourite]))
-                bound = 0.5 / questions.num_strata + ROUNDING if expected > 0 else 0.0
+                bound = 0.5 / draws.num_strata + ROUNDING if expected > 0 else 0.0
                 what = f"token {opponent} wins against {favourite} after draft token {draft} at position {position}"
                 yield Share(what, observed, expected, bound)
 
@@ -98,7 +98,7 @@ class StratifiedCheck(DrawnQuestion):
     """A check of the probabilities of one request, with stratified noise."""
 
     configuration: Configuration
-    shares: Asking
+    shares: Shares
 
     def num_strata(self, sampler: RejectionSampler, profile: Profile) -> int:
         """A power of two that costs about as many draws as `profile` has; 0 if that is too few to show anything."""
@@ -118,7 +118,7 @@ class StratifiedCheck(DrawnQuestion):
 
         Args:
             seed, reference: Not used; every check takes them.
-            out_of_time: Called before each question; a question is one call of the sampler.
+            out_of_time: Called before each share; a share is one call of the sampler.
 
         Returns:
             The number of draws.
@@ -138,45 +138,46 @@ class StratifiedCheck(DrawnQuestion):
         chosen = profile or PROFILES["ci"]
         num_strata = self.num_strata(sampler, chosen)
         if num_strata == 0:
-            raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per question")
+            raise Inconclusive(f"the profile's draws fill fewer than {_FEWEST} strata per share")
         if out_of_time():
             raise before_it_began()
-        asked = guarded(sampler, out_of_time)
-        questions, found = Questions(asked, self.configuration.requests[0], num_strata), []
+        guarded_sampler = guarded(sampler, out_of_time)
+        draws, found = StratifiedDraws(guarded_sampler, self.configuration.requests[0], num_strata), []
         cut: Inconclusive | None = None
         try:
-            for share in self.shares(questions):
+            for share in self.shares(draws):
                 found.append(share)
         except BudgetEnded:
-            cut = cut_short(f"{len(found)} questions were answered", questions.num_draws)
+            cut = cut_short(f"{len(found)} shares were measured", draws.num_draws)
         if found:
-            _raise_unless_exact(found, questions, self.case(sampler, chosen))
+            _raise_unless_exact(found, draws, self.case(sampler, chosen))
         if cut is not None:
             raise cut
-        return questions.num_draws
+        return draws.num_draws
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile (for `parametrize_with_checks`)."""
         self.run(sampler)
 
 
-def _raise_unless_exact(shares: list[Share], questions: Questions, case: DistributionCase) -> None:
+def _raise_unless_exact(shares: list[Share], draws: StratifiedDraws, case: DistributionCase) -> None:
+    """Raise `CheckFailure` if a share is off by more than its bound, or an output row is invalid."""
     worst = max(shares, key=lambda share: share.excess)
-    if worst.excess <= 0 and not questions.num_strange:
+    if worst.excess <= 0 and not draws.num_invalid:
         return
     off = sum(share.excess > 0 for share in shares)
     effect = (
-        f"TV {abs(worst.observed - worst.expected):.4f} given the question: {worst.what} in {worst.observed:.4f} of "
+        f"TV {abs(worst.observed - worst.expected):.4f} given the event: {worst.what} in {worst.observed:.4f} of "
         f"the strata, its probability is {worst.expected:.4f} +- {worst.bound:.4f} "
         f"({off} of {len(shares)} shares are off)"
     )
-    strange = f"; {questions.num_strange} answers that no noise can give" if questions.num_strange else ""
+    invalid = f"; {draws.num_invalid} output rows that no noise can give" if draws.num_invalid else ""
     error = CheckFailure(
         effect,
-        evidence=f"stratified noise, {questions.num_strata} strata: no chance is involved{strange}",
+        evidence=f"stratified noise, {draws.num_strata} strata: no chance is involved{invalid}",
         distance=abs(worst.observed - worst.expected),
     )
-    error.case, error.tried = case, questions.num_draws
+    error.case, error.tried = case, draws.num_draws
     raise error
 
 
@@ -184,8 +185,9 @@ _NEEDS = (Capability.EXPLICIT_NOISE, Capability.TOKEN_VERIFICATION)
 
 
 def _check(
-    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Asking, meaning: str, stage: Stage
+    code: str, title: str, configuration: Configuration, drafts: Capability, shares: Shares, meaning: str, stage: Stage
 ) -> StratifiedCheck:
+    """A check of the rejection contract with stratified noise."""
     # Acceptance needs less than the race: a draft is accepted for all uniforms below some number (REJ321, REJ322).
     needs = (drafts, *_NEEDS, *[Capability.REFERENCE_RACE] * (shares is race_shares))
     return StratifiedCheck(

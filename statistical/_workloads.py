@@ -113,6 +113,7 @@ class Workload:
 
 @lru_cache(maxsize=64)
 def _prepared(workload: Workload, setting: Setting) -> SamplingPlan:
+    """The sampling_plan of a workload; samplers of the same kind share it."""
     return workload.prepare(setting)
 
 
@@ -179,6 +180,7 @@ def small_distributions(given: Configuration, share: float) -> Workload:
 
 @lru_cache(maxsize=1)
 def _production_distributions(supported: frozenset[Capability]) -> DistributionPool:
+    """The pool of distributions for samplers with these capabilities."""
     vocab_size = _PRODUCTION_VOCAB_SIZE if Capability.LARGE_VOCAB in supported else _SMALLER_VOCAB_SIZE
     return DistributionPool.build(vocab_size, _NUM_DISTRIBUTIONS, seed=0, one_hot=_DENSE not in supported)
 

@@ -1,4 +1,4 @@
-"""The statistical promises of the rejection contract: a table of contents. Each is a check: code, title, meaning."""
+"""The statistical checks of the rejection contract: code, title and meaning of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
 _DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
 _RAGGED = Capability.RAGGED
 
-# Shares of a profile's draws follow costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
+# Shares of a profile's draws depend on costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
 # milliseconds (an interpreted kernel) take about 100 seconds each.
 _DISAGREEING = small_distributions(DISAGREEING, 1.0)
 _ONE_HOT = small_distributions(ONE_HOT, 0.5)
@@ -40,7 +40,8 @@ def _distribution(
     meaning: str,
     **fields: Any,  # Any: other fields of a check
 ) -> DistributionCheck:
-    # Every check needs drafts of some kind. One that does not name the kind adapts to what the sampler takes.
+    """A check of the rejection contract."""
+    # Every check needs drafts of some kind. One that does not name the kind adapts to what the sampler supports.
     some = () if {_DENSE, _HOT}.intersection(needs) else ((_DENSE, _HOT),)
     text = inspect.cleandoc(meaning)
     return DistributionCheck(
@@ -58,8 +59,8 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Accepted count and all emitted tokens, jointly, have the distribution that draft and target distributions give.
 
-        The widest net: it sees faults of acceptance, recovery and bonus, and rows that cannot occur. Look at the other
-        failures for the place; if this one is alone, at the order of tokens within a row.
+        This check sees most faults: of acceptance, recovery and bonus, and rows that cannot occur. Other failures show
+        where the fault is. If this check fails alone, look at the order of tokens within a row.
         """,
         stage=Stage.ROWS,
     ),
@@ -71,7 +72,7 @@ _LISTED = (
         (_DENSE,),
         """A row, completed with draws from the target after its last token, has the distribution of plain sampling.
 
-        This is losslessness itself: what users read is not what the target model would have written.
+        This is losslessness itself. If it fails, users read something else than the target model would have written.
         """,
         stage=Stage.COMPLETED_ROWS,
     ),
@@ -106,7 +107,7 @@ _LISTED = (
         _ONE_HOT,
         ("S1",),
         (_HOT, _TOKEN),
-        """Without draft probabilities a draft is accepted with its target probability, and else another token drawn.
+        """Without draft probabilities, a draft is accepted with its target probability; if not, another token is drawn.
 
         Usually the recovered token: it must be drawn from the target without the rejected draft, renormalised.
         """,
@@ -120,7 +121,7 @@ _LISTED = (
         (_HOT,),
         """With n-gram drafts, too, a completed row has the distribution of plain sampling.
 
-        What users read is not what the target model would have written.
+        If it does not, users read something else than the target model would have written.
         """,
         stage=Stage.COMPLETED_ROWS,
     ),
@@ -130,7 +131,7 @@ _LISTED = (
         _ONE_HOT,
         ("S4",),
         (_HOT, _TOKEN),
-        """Accepted counts, and the acceptance of each draft token, with its target probability.
+        """Each draft token is accepted with its target probability, and accepted counts follow from that.
 
         Look at the acceptance test for n-gram drafts: its draft probability is 1.
         """,
@@ -170,7 +171,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Draft token and emitted token at a position have their joint distribution.
 
-        Noise that depends on the draft: numbers that serve twice. Drafts come from the suite's own random stream.
+        Usually noise that depends on the draft: numbers that are used twice. Drafts come from the suite's own stream.
         """,
         stage=Stage.PAIRS,
     ),
@@ -182,8 +183,8 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Given a rejection, the recovered token is independent of the draft token that was rejected.
 
-        Recovery shares its noise with the acceptance test. Give it noise of its own. (Sharing it with the drafter, vLLM
-        #54282, does the same, but drafts of a run come from the suite.)
+        Usually recovery shares its noise with the acceptance test; it needs separate noise. (Sharing it with the
+        drafter, vLLM #54282, has the same effect, but drafts of a run come from the suite.)
         """,
         stage=Stage.RECOVERY,
     ),
@@ -195,7 +196,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """Given that all drafts are accepted, the bonus token follows the target and is independent of the last draft.
 
-        A bonus token of another row or position. Bonus tokens come from the suite and need only be passed on.
+        Usually the bonus token of another row or position. Bonus tokens come from the suite and are only passed on.
         """,
         stage=Stage.BONUS,
     ),
@@ -207,7 +208,7 @@ _LISTED = (
         (_HOT, _TOKEN),
         """Draft token and emitted token at a position have their joint distribution when drafts are one-hot.
 
-        Noise that depends on the draft: numbers that serve twice.
+        Usually noise that depends on the draft: numbers that are used twice.
         """,
         stage=Stage.PAIRS,
     ),
@@ -219,7 +220,7 @@ _LISTED = (
         (_HOT, _TOKEN),
         """Given a rejected n-gram draft, the recovered token follows the target without that draft, renormalised.
 
-        Recovery from the target as it is, without renormalisation, or with the noise that rejected the draft.
+        Usually recovery from the target as it is, without renormalisation, or with the noise that rejected the draft.
         """,
         stage=Stage.RECOVERY,
     ),
@@ -231,7 +232,7 @@ _LISTED = (
         (_HOT, _TOKEN),
         """Given that all n-gram drafts are accepted, the bonus token follows the target and nothing else.
 
-        A bonus token of another row or position.
+        Usually the bonus token of another row or position.
         """,
         stage=Stage.BONUS,
     ),
@@ -243,7 +244,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """If draft and target distributions are equal, the bonus token is still independent of the last draft.
 
-        Here every row ends in a bonus token, so that one of another row or position has nowhere to hide.
+        Every row of this configuration ends in a bonus token, so that one of another row or position shows at once.
         """,
         stage=Stage.BONUS,
     ),
@@ -257,8 +258,8 @@ _LISTED = (
         """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
-        DIST102 passes: first tokens that follow a wrong distribution break this promise, too, however independent their rows are.
-        Rows that share all their noise break every distribution at once, and REJ502 and REJ503, which ask directly.
+        DIST102 passes: first tokens that follow a wrong distribution fail this check, too, however independent their rows are.
+        Rows that share all their noise fail most checks at once, and REJ502 and REJ503, which test it directly.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST102",),
@@ -272,7 +273,7 @@ _LISTED = (
         """First tokens of the same row in two consecutive calls with different seeds are independent.
 
         A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST102 passes: first
-        tokens that follow a wrong distribution break this promise, too, however independent the calls are.
+        tokens that follow a wrong distribution fail this check, too, however independent the calls are.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST102",),
@@ -339,7 +340,7 @@ _LISTED = (
         (_DENSE,),
         """Language models draft and verify through the sampler; every token follows the target given all before it.
 
-        End to end: what users read is not what the target model alone would have written.
+        An end-to-end check. If it fails, users read something else than the target model would have written.
         """,
         stage=Stage.DECODED_TEXT,
     ),
@@ -351,8 +352,8 @@ _LISTED = (
         (),
         """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
 
-        What the sampler does not support of these is left out. Parameters of one request that reach another, or greedy
-        and random requests that are mixed up.
+        What the sampler does not support of these is left out. Usually parameters of one request are applied to
+        another, or greedy and random requests are mixed up.
         """,
         stage=Stage.DECODED_TEXT,
     ),
@@ -376,7 +377,7 @@ _LISTED = (
         (),
         """Sequences of a language of 8 tokens, and pairs of neighbouring requests, have their exact joint distribution.
 
-        Dependence between positions, or between requests, that no single token shows.
+        It sees dependence between positions, or between requests, that no single token shows.
         """,
         stage=Stage.DECODED_TEXT,
     ),
@@ -388,7 +389,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """The number of accepted drafts in a decoding loop has the distribution that the models' probabilities give.
 
-        The text may be right and decoding slow: the draft distribution is not looked at, or not the one that drafts came from.
+        The text may be right and decoding slow: the draft distribution is ignored, or not the one that drafts came from.
         """,
         stage=Stage.DECODED_ACCEPTANCE,
     ),
@@ -400,8 +401,8 @@ _LISTED = (
         (_TOKEN,),
         """The same with temperatures, greedy requests, penalties and ragged drafts side by side.
 
-        What the sampler does not support of these is left out. Drafts of one request are verified with the parameters
-        of another.
+        What the sampler does not support of these is left out. Usually drafts of one request are verified with the
+        parameters of another.
         """,
         stage=Stage.DECODED_ACCEPTANCE,
     ),
@@ -425,7 +426,7 @@ _LISTED = (
         (_TOKEN,),
         """The number of accepted drafts in a small language, with penalties and two temperatures.
 
-        One uniform for several positions, or a draft distribution that is not looked at.
+        Usually one uniform for several positions, or a draft distribution that is ignored.
         """,
         stage=Stage.DECODED_ACCEPTANCE,
     ),
@@ -435,4 +436,4 @@ DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) f
 """Checks that draw; each has its share of the run's false-fail rate."""
 
 CHECKS: tuple[DistributionCheck | StratifiedCheck, ...] = (*DISTRIBUTION_CHECKS, *STRATIFIED_CHECKS)
-"""Every check of the suite; those with stratified noise (6xx) leave nothing to chance and have no share."""
+"""Every statistical check of the contract; those with stratified noise (6xx) are deterministic and have no share."""

@@ -1,4 +1,4 @@
-"""The statistical promises of the sampling contract: a table of contents. Each is a check: code, title, meaning."""
+"""The statistical checks of the sampling contract: code, title and meaning of each."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SEEDS = small_distributions(0.2, 0.5, request_seeds=True)
 _PRODUCTION = production(0.03, 0.15)
 _DRAFTS = drafts(0.25, 1.0)
 
-# A check needs what it judges. What its batches can go without (filters of other rows, a large vocabulary) it does not
-# need: workloads adapt to that.
+# A check needs what it judges. It does not need what its batches can go without (filters of other rows, a large
+# vocabulary): workloads adapt to that.
 _TOP_K, _TOP_P, _MIN_P = Capability.TOP_K, Capability.TOP_P, Capability.MIN_P
 _TWO_FILTERS = ((_TOP_K, _TOP_P), (_TOP_P, _MIN_P), (_MIN_P, _TOP_K))
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
@@ -37,6 +37,7 @@ def _distribution(
     meaning: str,
     **fields: Any,  # Any: other fields of a check
 ) -> DistributionCheck:
+    """A check of the sampling contract."""
     text = inspect.cleandoc(meaning)
     return DistributionCheck(code, title, text, "sampling", "statistical", needs, workload, tables, **fields)
 
@@ -72,7 +73,7 @@ _LISTED = (
         _SMALL,
         ("T1 with top-k",),
         (_TOP_K,),
-        """With `top_k` of 4 the four most probable tokens come, in their proportions.
+        """With `top_k` of 4 the four most probable tokens are drawn, in their proportions.
 
         One token too many or too few, or probabilities that were not normalised again.
         """,
@@ -84,7 +85,7 @@ _LISTED = (
         _SMALL,
         ("T1 with top-p",),
         (_TOP_P,),
-        """With `top_p` of 0.65 the tokens that first reach it come, in their proportions.
+        """With `top_p` of 0.65 the tokens that first reach it are drawn, in their proportions.
 
         The token that reaches `top_p` belongs to them; the next does not.
         """,
@@ -96,7 +97,7 @@ _LISTED = (
         _SMALL,
         ("T1 with min-p",),
         (_MIN_P,),
-        """With `min_p` of 0.5 tokens of at least half of the largest probability come, in their proportions.
+        """With `min_p` of 0.5 tokens of at least half of the largest probability are drawn, in their proportions.
 
         The threshold is relative to the largest probability of the row, at the request's temperature, which is 2;
         a sampler may declare that its filters see the distribution before the temperature.
@@ -123,10 +124,10 @@ _LISTED = (
         _SEEDS,
         ("T1",),
         _OWN,
-        """Every request with a seed of its own, every kind of parameters: tokens have their distributions.
+        """Every request has a per-request seed, and every kind of parameters: tokens have their distributions.
 
-        Numbers of seeded requests take another path: a generator that is seeded alike for several, or its first
-        numbers, which some generators draw badly.
+        Seeded requests draw their numbers in another way: look for a generator that has the same seed for several
+        requests, or at its first numbers, which are poor in some generators.
         """,
         stage=Stage.INDEPENDENCE,
     ),
@@ -139,8 +140,8 @@ _LISTED = (
         """Tokens of two rows of a call are independent: neighbours, and rows 8, 32 and 256 apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
-        DIST701 and DIST702 pass: tokens that follow a wrong distribution break this promise, too. Rows that share all their noise
-        break every distribution at once, and SAM162, which asks directly.
+        DIST701 and DIST702 pass: tokens that follow a wrong distribution fail this check, too. Rows that share all their noise
+        fail most checks at once, and SAM162, which tests it directly.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST701", "DIST702"),
@@ -154,7 +155,7 @@ _LISTED = (
         """Tokens of the same row in two consecutive calls with different seeds are independent.
 
         A seed or offset that does not advance, or noise kept in a buffer. It means this only if DIST701 passes: tokens
-        that follow a wrong distribution break this promise, too.
+        that follow a wrong distribution fail this check, too.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST701",),
@@ -168,7 +169,7 @@ _LISTED = (
         """Rows of a call, and calls, are independent if every request has a seed of its own.
 
         Seeds that are folded into few bits, or a counter that forgets the position. It means this only if DIST707
-        passes: tokens that follow a wrong distribution break this promise, too.
+        passes: tokens that follow a wrong distribution fail this check, too.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST707",),

@@ -1,6 +1,4 @@
-"""The distributions of the rejection contract, asked of the sampler that `--sampler` names; and that these checks can
-fail.
-"""
+"""The statistical checks of the rejection contract on the sampler that `--sampler` names, and their mutants."""
 
 from __future__ import annotations
 

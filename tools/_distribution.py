@@ -40,6 +40,7 @@ def _first_tokens(
     target: torch.Tensor,  # [vocab_size] float32
     call: int,
 ) -> torch.Tensor:  # [vocab_size] int64
+    """Counts of the first token of each request in one call."""
     noise = torch.Generator("cuda").manual_seed(call)
     drafts = 0 if kind == "bonus row" else 1
     num_tokens = drafts * BATCH_SIZE

@@ -59,6 +59,7 @@ class Run:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Run, write the record; 1 if there was an alarm."""
     parser = argparse.ArgumentParser(description="Count the false alarms of the statistical checks.")
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
@@ -102,6 +103,7 @@ def run_suite(seed: int, draws: int) -> Run:
 
 @cache
 def correct_sampler() -> RejectionSampler:
+    """The sampler under test."""
     return adapters.load("rejection/torch")
 
 

@@ -43,6 +43,7 @@ Trial = dict[str, Any]  # Any: JSON
 
 
 def main(arguments: list[str] | None = None) -> int:
+    """Measure, write the record and the page; 1 if a mutant is missed or a correct sampler accused."""
     parser = argparse.ArgumentParser(description="Measure the power of the statistical checks.")
     parser.add_argument("--profiles", nargs="+", default=["smoke", "ci"], choices=sorted(PROFILES))
     parser.add_argument("--faults", nargs="*", help="names; all if not given")
@@ -208,6 +209,7 @@ oracle's race.
 
 
 def odd_row(odd: dict[str, Any]) -> str:  # Any: JSON
+    """One line of the table of odd samplers."""
     counts = " | ".join(str(len(odd[status])) for status in ("passed", "skipped", "inconclusive", "alarms"))
     return f"| {odd['name']} | {counts} | {odd['seconds']:.1f} |"
 

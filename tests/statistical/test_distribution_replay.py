@@ -1,4 +1,4 @@
-"""A distribution that failed can be asked again: its crash file, before and after the fault is mended."""
+"""A failed distribution check can be replayed: its crash file, before and after the fault is fixed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(slow=False):
 def make_slow(): return make(slow=True)
 def make_right(): return fairdraw.rejection_sampler(DistributionSampler().verify, name="right")
 """
-FAULT, MENDED = "return target", "return super().residual(target, draft)"
+FAULT, FIXED = "return target", "return super().residual(target, draft)"
 DISTRIBUTIONS = {check.code: check for check in all_checks("statistical")}
 SEED = 77
 
@@ -58,8 +58,8 @@ def fairdraw(*arguments: str) -> Result:
     return result
 
 
-def asked(spec: str, code: str = "DIST201") -> CheckRecord:
-    """What became of a distribution in a smoke run, which writes its crash file."""
+def record_of(spec: str, code: str = "DIST201") -> CheckRecord:
+    """The record of a check in a smoke run, which writes its crash file."""
     sys.modules.pop("planted", None)
     return run_check(DISTRIBUTIONS[code], load_sampler(spec), Session(spec, PROFILES["smoke"], SEED))
 
@@ -69,15 +69,15 @@ def effect(text: str) -> str:
 
 
 def test_command_of_a_failed_distribution_writes_the_file_that_it_names() -> None:
-    told = fairdraw("check", "planted:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
+    output = fairdraw("check", "planted:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
-    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check planted:make -k DIST201 " in told
-    assert f"\ncrash file: {path}" in told
-    assert "smallest example" not in told
+    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check planted:make -k DIST201 " in output
+    assert f"\ncrash file: {path}" in output
+    assert "smallest example" not in output
 
 
 def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget() -> None:
-    record = asked("planted:make")
+    record = record_of("planted:make")
     (path,) = CRASH_FOLDER.iterdir()
     crash = read_crash(path)
     assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "planted:make", "rejection", SEED)
@@ -87,7 +87,7 @@ def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget()
 
 
 def test_distribution_that_failed_is_caught_again_with_the_same_counts(planted: Path) -> None:
-    record = asked("planted:make")
+    record = record_of("planted:make")
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: planted:make still fails this check with the stored seed and profile.")
@@ -97,9 +97,9 @@ def test_distribution_that_failed_is_caught_again_with_the_same_counts(planted: 
     assert len(list(CRASH_FOLDER.iterdir())) == 1
 
 
-def test_distribution_is_fixed_once_the_sampler_is_mended(planted: Path) -> None:
-    record = asked("planted:make")
-    planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
+def test_distribution_is_fixed_once_the_sampler_is_fixed(planted: Path) -> None:
+    record = record_of("planted:make")
+    planted.write_text(PLANTED.replace(FAULT, FIXED), encoding="utf-8")
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
@@ -110,16 +110,16 @@ def test_distribution_is_fixed_once_the_sampler_is_mended(planted: Path) -> None
 
 
 def test_distribution_is_kept_by_another_sampler() -> None:
-    asked("planted:make")
+    record_of("planted:make")
     result = fairdraw("replay", "DIST201", "--sampler", "planted:make_right")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("PASSED: DIST201")
 
 
 def test_distribution_without_as_many_draws_is_undecided(planted: Path) -> None:
-    """A slow sampler has few: what they do not show is not known to be mended."""
-    asked("planted:make")
-    planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
+    """A slow sampler has few: what they do not show is not known to be fixed."""
+    record_of("planted:make")
+    planted.write_text(PLANTED.replace(FAULT, FIXED), encoding="utf-8")
     result = fairdraw("replay", "DIST201", "DIST201", "--sampler", "planted:make_slow")
     assert result.exit_code == 1
     assert "UNDECIDED: DIST201" in result.output
@@ -135,15 +135,15 @@ def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not()
 
 def test_distribution_is_caught_even_without_as_many_draws() -> None:
     """A failure is evidence with however few."""
-    asked("planted:make")
+    record_of("planted:make")
     result = fairdraw("replay", "DIST201", "--sampler", "planted:make_slow")
     assert result.exit_code == 1
     assert result.stdout.startswith("FAILED: planted:make_slow still fails")
 
 
 def test_distribution_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked("planted:make")
-    planted.write_text(PLANTED.replace(FAULT, MENDED), encoding="utf-8")
+    record_of("planted:make")
+    planted.write_text(PLANTED.replace(FAULT, FIXED), encoding="utf-8")
     monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 100)
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 1
@@ -152,7 +152,7 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(planted: Path, mon
 
 
 def test_declined_distribution_is_not_run(planted: Path) -> None:
-    asked("planted:make")
+    record_of("planted:make")
     planted.write_text(PLANTED.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 3
@@ -182,7 +182,7 @@ def make(): return right_distribution(AppliesTheTemperatureAgain)
 
 def test_stratified_distribution_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
     planted.write_text(STRATIFIED, encoding="utf-8")
-    assert asked("planted:make", "DIST601").status == "failed"
+    assert record_of("planted:make", "DIST601").status == "failed"
     assert fairdraw("replay", "DIST601").exit_code == 1
     planted.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
     result = fairdraw("replay", "DIST601")
@@ -192,7 +192,7 @@ def test_stratified_distribution_that_failed_is_caught_again_and_fixed(planted: 
 def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
     """The sampling contract has distributions, too, and their cases are the same."""
     planted.write_text(TOKENS, encoding="utf-8")
-    assert asked("planted:make", "DIST702").status == "failed"
+    assert record_of("planted:make", "DIST702").status == "failed"
     assert fairdraw("replay", "DIST702").exit_code == 1
     planted.write_text(
         TOKENS.replace("right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"), encoding="utf-8"

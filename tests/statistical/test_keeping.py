@@ -56,6 +56,17 @@ def test_every_statistic_has_a_table_to_draw() -> None:
     assert names == {f"S{number}" for number in range(1, 10)}
 
 
+def test_picture_has_the_counts_of_the_decision_beside_it() -> None:
+    """A clear fault is decided at the first checkpoint, and nothing is drawn for the picture."""
+    check = next(check for check in CHECKS if check.code == "DIST102")
+    wrong = next(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.name == "recovers from the target").make()
+    with pytest.raises(CheckFailure) as caught:
+        check.run(wrong, profile=SMOKE, seed=1)
+    (picture,) = judged_tables([check], wrong, SMOKE, 1)
+    assert f" {picture.counts.sum()} samples" in caught.value.effect
+    assert picture.counts.sum() < SMOKE.draws / 2
+
+
 def test_nights_add_up_in_the_ledger(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     for seed in ("11", "12"):

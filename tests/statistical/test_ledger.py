@@ -61,7 +61,7 @@ def test_fault_of_today_is_caught_after_a_good_year() -> None:
 
 def test_nights_of_a_correct_sampler_raise_few_alarms() -> None:
     """At a rate of 1/50 the mean time to an alarm is at least 50 nights; 40 lines of 50 nights each."""
-    lines = nights(FAIR, 40 * 50, "honest").reshape(40, 50, 4)
+    lines = nights(FAIR, 40 * 50, "correct").reshape(40, 50, 4)
 
     assert sum(first_alarm(line, 1 / 50) is not None for line in lines) <= 20
 

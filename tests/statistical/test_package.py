@@ -1,4 +1,4 @@
-"""The statistical suite as a package: light to import, and its examples run."""
+"""The statistical package: light to import, and its examples run."""
 
 from __future__ import annotations
 

@@ -104,23 +104,6 @@ def least_p(tables: dict[str, TableEvidence], code: str) -> float:
     return min(1.0, len(found) * min(table.p_value for table in found))
 
 
-class NeighboursShareUniforms(DistributionSampler):
-    """Uniforms are those of the request before, for every second request."""
-
-    def draw(self, batch: SpecDecodeBatch, seed: int):  # type: ignore[no-untyped-def]  # as the base class
-        drawn = super().draw(batch, seed)
-        pairs = drawn.uniforms.reshape(-1, 2, batch.max_spec_len)
-        return type(drawn)(np.repeat(pairs[:, :1], 2, axis=1).ravel(), drawn.exponentials, seed)
-
-
-class EightBitUniforms(DistributionSampler):
-    """Uniforms are multiples of 1 / 256."""
-
-    def draw(self, batch: SpecDecodeBatch, seed: int):  # type: ignore[no-untyped-def]  # as the base class
-        drawn = super().draw(batch, seed)
-        return type(drawn)(np.floor(drawn.uniforms * 256) / 256, drawn.exponentials, seed)
-
-
 # At 100 000 rows: the statistics that see a fault, and those that do not.
 SEEN, UNSEEN = 1e-12, 1e-4
 SEES = {
@@ -145,19 +128,6 @@ def test_fault_is_caught_by_the_statistics_made_for_it(name: str) -> None:
     p_values = {code: least_p(found, code) for code in (*seen, *unseen)}
     assert all(p_values[code] < SEEN for code in seen), p_values
     assert all(p_values[code] > UNSEEN for code in unseen), p_values
-
-
-@pytest.mark.parametrize(
-    ("sampler", "seen", "unseen"),
-    [(NeighboursShareUniforms, "S6", "S1 S2 S7"), (EightBitUniforms, "", "S2 S6 S7")],
-    ids=["shared uniforms", "8-bit uniforms"],
-)
-def test_fault_without_a_mutant_is_seen_where_it_shows(
-    sampler: type[DistributionSampler], seen: str, unseen: str
-) -> None:
-    found = evidence(right_distribution(sampler), DISAGREEING, 50, derive_seed("evidence"))
-    assert all(least_p(found, code) < SEEN for code in seen.split())
-    assert all(least_p(found, code) > UNSEEN for code in unseen.split())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The statistical suite on the sampling contract: a right sampler passes, and every check has a mutant."""
+"""The statistical checks of the sampling contract: a correct sampler passes, and every check has a mutant."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_sampler_of_small_vocabularies_is_judged_there(code: str) -> None:
 
 
 def without(*capabilities: Capability, of: Any = None) -> FunctionTokenSampler:
-    """A right sampler, or another, that does not support these."""
+    """A correct sampler, or another, that does not support these."""
     sampler = of or right_distribution()
     unsupported = {**sampler.capabilities.unsupported, **dict.fromkeys(capabilities, "for the test")}
     return dataclasses.replace(sampler, capabilities=dataclasses.replace(sampler.capabilities, unsupported=unsupported))

@@ -75,7 +75,7 @@ def test_single_wrong_answer_is_caught() -> None:
             tokens[3] = 5
         return tokens
 
-    with pytest.raises(CheckFailure, match=r"strata: no chance is involved; \d answers that no noise can give"):
+    with pytest.raises(CheckFailure, match=r"strata: no chance is involved; \d output rows that no noise can give"):
         BY_CODE["DIST602"].run(rejection_sampler(nearly_correct), profile=CI)
 
 
@@ -115,7 +115,7 @@ def test_answer_that_no_noise_can_give_is_caught() -> None:
         output[0, 0] = batch.vocab_size
         return output
 
-    with pytest.raises(CheckFailure, match="answers that no noise can give"):
+    with pytest.raises(CheckFailure, match="output rows that no noise can give"):
         BY_CODE["DIST602"].run(rejection_sampler(verify), profile=CI)
 
 
@@ -127,7 +127,7 @@ def test_fewer_draws_than_strata_are_inconclusive() -> None:
 
 def test_end_of_the_time_budget_is_inconclusive() -> None:
     answers = iter([False, False, True])
-    with pytest.raises(Inconclusive, match="the time budget ended: 1 questions were answered"):
+    with pytest.raises(Inconclusive, match="the time budget ended: 1 shares were measured"):
         BY_CODE["DIST601"].run(adapters.load("rejection/torch", "cpu"), profile=CI, out_of_time=lambda: next(answers))
 
 

@@ -1,4 +1,4 @@
-"""The statistical suite as a product: shares, verdicts, budgets, bad input, and a mutant for every check."""
+"""The statistical checks of the rejection contract: shares, verdicts, budgets, bad input; and each has a mutant."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_right_sampler_passes_whatever_it_lacks(lacking: frozenset[Capability]) 
 
 
 class Strict:
-    """A sampler that takes nothing that it says it does not support."""
+    """A sampler that takes nothing that it declares as unsupported."""
 
     def __init__(self, sampler: RejectionSampler) -> None:
         self.name, self.device, self.capabilities = sampler.name, sampler.device, sampler.capabilities

@@ -81,6 +81,7 @@ class DistributionSampler:
     unsupported: ClassVar[dict[str, str]] = {Capability.EXPLICIT_NOISE: "draws its own numbers"}
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        """One call: accept, recover, and put the rows together."""
         if isinstance(noise, SeededNoise):
             drawn = self.draw(batch, noise.seed)
         else:
@@ -100,6 +101,7 @@ class DistributionSampler:
         return torch.from_numpy(self.edit(tokens))
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        """The random numbers of a call, from its seed."""
         rng = np.random.default_rng(seed)
         uniforms = rng.random(batch.num_tokens, dtype=np.float32)
         exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
@@ -119,9 +121,11 @@ class DistributionSampler:
         return target, draft
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
+        """Target probabilities, `[num_tokens, vocab_size]`."""
         return np.asarray(batch.target_probs().numpy())
 
     def draft(self, draft: Floats) -> Floats:
+        """Draft probabilities as the sampler uses them."""
         return draft
 
     def accept(self, call: Call) -> tuple[Tokens, Floats]:  # each [batch_size]
@@ -132,6 +136,7 @@ class DistributionSampler:
         return call.num_leading(accepted), np.ones(call.batch.batch_size, dtype=np.float32)
 
     def acceptance(self, target: Floats, draft: Floats) -> NDArray[np.floating]:
+        """The acceptance ratio of each draft token."""
         return np.asarray(target / draft)
 
     def offset(self, rows: Tokens) -> Tokens:
@@ -139,6 +144,7 @@ class DistributionSampler:
         return rows
 
     def residual(self, target: Floats, draft: Floats) -> Floats:
+        """Unnormalised weights of the recovered token."""
         return np.asarray(np.maximum(target - draft, 0))
 
     def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
@@ -146,9 +152,11 @@ class DistributionSampler:
         return np.asarray(np.argmax(weights / drawn.exponentials[requests], axis=1))
 
     def bonus(self, call: Call) -> Tokens:
+        """The bonus token of each request."""
         return np.asarray(call.batch.bonus_token_ids.numpy()[:, 0], dtype=np.int64)
 
     def edit(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The output rows as they leave the sampler."""
         return tokens
 
 

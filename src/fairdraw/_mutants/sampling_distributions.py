@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from fairdraw._mutants._distribution_sampler import in_words, mutant_as
 from fairdraw._mutants._mutant import Mutant
@@ -28,14 +29,19 @@ class DistributionTokenSampler:
     """Correct: temperature, min-p, top-k, top-p and a race in NumPy, on seeds."""
 
     def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        """One call: a token per request."""
         return torch.from_numpy(self.race(self.distribution(batch), self.drawn(batch, noise)))
 
     def draft(self, batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+        """The same with the probabilities that the tokens were drawn from."""
         distribution = self.distribution(batch)
         tokens = self.race(distribution, self.drawn(batch, noise))
-        return Drafted(torch.from_numpy(tokens), torch.from_numpy(self.said(batch, distribution).astype(np.float32)))
+        return Drafted(
+            torch.from_numpy(tokens), torch.from_numpy(self.returned(batch, distribution).astype(np.float32))
+        )
 
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Floats:
+        """The exponentials of the call."""
         assert not isinstance(noise, RaceNoise), "explicit noise is not supported"
         return self.draw(batch, noise)
 
@@ -47,9 +53,11 @@ class DistributionTokenSampler:
         return drawn
 
     def own_row(self, seed: int, size: int) -> Floats:
+        """The exponentials of a request with a seed."""
         return np.random.default_rng(seed).standard_exponential(size)
 
     def distribution(self, batch: SamplingBatch) -> Floats:
+        """The distribution of each row after temperature and filters."""
         probs = self.softmax(batch)
         if batch.min_p is not None:
             probs = _kept(probs, self.min_p_support(probs, _column(batch.min_p)))
@@ -60,21 +68,25 @@ class DistributionTokenSampler:
         return probs
 
     def temperature(self, given: Floats) -> Floats:
+        """The temperatures as the sampler applies them."""
         return given
 
     def softmax(self, batch: SamplingBatch) -> Floats:
+        """Probabilities before the filters."""
         scaled = batch.logits.double().numpy() / self.temperature(_column(batch.temperature))
-        weights = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-        return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+        return np.asarray(softmax(scaled, axis=1))
 
     def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
+        """Tokens that min-p keeps."""
         return np.asarray(probs >= min_p * probs.max(axis=1, keepdims=True) * (1 - 1e-9))
 
     def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+        """Tokens that top-k keeps."""
         descending = -np.sort(-probs, axis=1)
         return np.asarray(probs >= np.take_along_axis(descending, top_k - 1, axis=1))
 
     def top_p_support(self, probs: Floats, top_p: Floats) -> NDArray[np.bool_]:
+        """Tokens that top-p keeps."""
         descending = -np.sort(-probs, axis=1)
         before = np.cumsum(descending, axis=1) - descending
         last = (before < top_p).sum(axis=1, keepdims=True) - 1
@@ -85,18 +97,21 @@ class DistributionTokenSampler:
         return last
 
     def race(self, probs: Floats, exponentials: Floats) -> Tokens:
+        """A token per row by an exponential race."""
         return np.asarray((probs / exponentials).argmax(axis=1))
 
-    def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+    def returned(self, batch: SamplingBatch, distribution: Floats) -> Floats:
         """The probabilities that the drafter returns."""
         return distribution
 
 
 def _column(values: Tensor) -> Floats:  # [batch_size] any
+    """Parameters as a column."""
     return values.double().numpy()[:, None]
 
 
 def _kept(probs: Floats, support: NDArray[np.bool_]) -> Floats:
+    """Probabilities given that the token is in the support."""
     kept = np.where(support, probs, 0.0)
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))
 
@@ -279,7 +294,7 @@ class FoldsSeedsIntoFourBits(DistributionTokenSampler):
 class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
     """Returns the softmax of the raw logits; drafts were drawn at each request's temperature."""
 
-    def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+    def returned(self, batch: SamplingBatch, distribution: Floats) -> Floats:
         return self.distribution(batch.replace(temperature=torch.ones_like(batch.temperature)))
 
 
@@ -287,7 +302,7 @@ class SaysTheDistributionAtAnotherTemperature(DistributionTokenSampler):
 class SaysATileTwice(DistributionTokenSampler):
     """The first half of the vocabulary weighs a tenth more in the returned probabilities."""
 
-    def said(self, batch: SamplingBatch, distribution: Floats) -> Floats:
+    def returned(self, batch: SamplingBatch, distribution: Floats) -> Floats:
         heavy = distribution.copy()
         heavy[:, : distribution.shape[1] // 2] *= 1.1
         return np.asarray(heavy / heavy.sum(axis=1, keepdims=True))
