@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from fairdraw.protocols import RaceNoise
     from fairdraw.strategies import RejectionCase
 
 ORACLE = rejection_sampler(oracle_verify, name="oracle")
@@ -42,47 +44,24 @@ def broken(effect: str) -> NoReturn:
     raise CheckFailure(effect)
 
 
-def emit_case(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, Noise, Emission]:
+def emit_case(
+    sampler: RejectionSampler, case: RejectionCase
+) -> tuple[SpecDecodeBatch, Any, Emission]:  # Any: noise of the kind that the check's strategy drew
     """Build the case on the sampler's device and run it once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, emit(sampler, batch, noise)
 
 
 def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
-    """The specification's answer to the same case, on the sampler's device: there the softmax is computed."""
+    """The oracle's output for the same case, on the sampler's device: there the softmax is computed."""
     return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))
 
 
-_Kind = TypeVar("_Kind", ExplicitNoise, SeededNoise)
-
-
-def _noise_of(kind: type[_Kind], case: RejectionCase, device: str) -> _Kind:
-    noise = case.noise(device)
-    if not isinstance(noise, kind):
-        wanted = kind is ExplicitNoise
-        raise TypeError(f"case: explicit={case.explicit}, but it must be {wanted}. Draw it with explicit={wanted}.")
-    return noise
-
-
 def explicit_noise(case: RejectionCase, device: str) -> ExplicitNoise:
-    """The case's numbers.
-
-    Raises:
-        TypeError: If the case has seeded noise (a fault of the check's strategy).
-    """
-    return _noise_of(ExplicitNoise, case, device)
-
-
-def emit_explicit(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, ExplicitNoise, Emission]:
-    """`emit_case` for a case with explicit noise."""
-    batch, noise = case.batch(sampler.device), _noise_of(ExplicitNoise, case, sampler.device)
-    return batch, noise, emit(sampler, batch, noise)
-
-
-def emit_seeded(sampler: RejectionSampler, case: RejectionCase) -> tuple[SpecDecodeBatch, SeededNoise, Emission]:
-    """`emit_case` for a case with seeded noise."""
-    batch, noise = case.batch(sampler.device), _noise_of(SeededNoise, case, sampler.device)
-    return batch, noise, emit(sampler, batch, noise)
+    """The case's numbers."""
+    noise = case.noise(device)
+    assert isinstance(noise, ExplicitNoise)  # the check's strategy draws explicit=True
+    return noise
 
 
 def other_explicit_noise(case: RejectionCase, batch: SpecDecodeBatch) -> ExplicitNoise:
@@ -103,7 +82,7 @@ def other_noise(case: RejectionCase, batch: SpecDecodeBatch) -> Noise:
     return SeededNoise(derive_seed("other call", case.seed), own)
 
 
-def pick(case: RejectionCase, choices: Sequence[int]) -> int:
+def pick(case: Any, choices: Sequence[int]) -> int:  # Any: a case of either contract
     """One of `choices`, by the case's seed."""
     return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
 
@@ -123,9 +102,12 @@ def same_rows(
         )
 
 
-def fresh(noise: Noise) -> Noise:
+_Numbers = TypeVar("_Numbers", bound="ExplicitNoise | SeededNoise | RaceNoise")
+
+
+def fresh(noise: _Numbers) -> _Numbers:
     """The same noise; generators start at their seeds."""
-    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
+    return dataclasses.replace(noise)
 
 
 def covered(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> list[int]:
@@ -288,7 +270,7 @@ def sound(batch: SpecDecodeBatch, emission: Emission) -> None:
     """The structure that every output has, whatever the noise: ids, an accepted prefix, one token more, its kind."""
     for answer in answers(batch, emission):
         most, accepted = len(answer.drafts) + 1, answer.num_accepted
-        answer.forbid(not 1 <= len(answer.tokens) <= most, f", but 1 to {most} tokens are due")
+        answer.forbid(not 1 <= len(answer.tokens) <= most, f", but 1 to {most} tokens are expected")
         is_prefix = answer.tokens[:-1] == answer.drafts[:accepted]
         answer.forbid(not is_prefix, f", whose first {accepted} tokens are not the drafts")
         answer.forbid(answer.leaves_vocabulary, f", which leaves [0, {batch.vocab_size})")

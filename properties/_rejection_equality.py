@@ -52,7 +52,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: RejectionSampler, case: R
     needs=_ROUNDING,
 )
 def acceptance_at_the_exact_ratio_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A uniform equal to the float32 quotient target / draft accepts, as does one float64 step less; one more rejects.
+    """A uniform equal to the float32 quotient target / draft accepts, and one float64 step more rejects.
 
     `>` for `>=`, a uniform rounded to float32, a product for the quotient, or an approximate division move the
     threshold.
@@ -81,7 +81,7 @@ def recovery_without_residual_equals_the_oracle(sampler: RejectionSampler, case:
     needs=(*_ROUNDING, Capability.LOWEST_ID_TIES),
 )
 def race_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Equal scores: the lowest id with residual wins.
+    """Among tokens of equal score the lowest id with residual wins.
 
     Real exponentials hardly ever tie, but a rule that depends on the tile size makes kernels disagree where they do.
     """
@@ -106,9 +106,9 @@ def race_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase
     weight=0.4,
 )
 def ties_across_kernel_tiles_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Two tokens far apart share the best score of a flat race: the lower one wins.
+    """If two tokens far apart share the best score of a race, the lower id wins.
 
-    Inside a tile the reduction decides, between tiles the scan's comparison; `>=` there lets the last tile win.
+    Inside a tile the reduction decides, between tiles the comparison of the scan; `>=` there lets the last tile win.
     """
     batch, noise = case.batch(sampler.device), explicit_noise(case, sampler.device)
     tied = sorted(1 + bulk_rng("tied", case.seed).choice(batch.vocab_size - 1, 2, replace=False))
@@ -125,10 +125,10 @@ def ties_across_kernel_tiles_go_to_the_lowest_id(sampler: RejectionSampler, case
     needs=(*_ROUNDING, Capability.LOWEST_ID_TIES),
 )
 def a_race_with_denormal_exponentials_equals_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Exponentials so small that their reciprocal is infinite: the lowest id whose score is infinite wins, never a
-    masked one. A race may divide or multiply by the reciprocal.
+    """If exponentials are so small that their reciprocal is infinite, the lowest id of infinite score wins.
 
-    0 times infinity is NaN, and NaN in an argmax may win. Such exponentials are out of reach of torch's generators.
+    A masked token never wins, whether the race divides or multiplies by the reciprocal. 0 times infinity is NaN, and
+    NaN in an argmax may win. torch's generators do not draw such exponentials.
     """
     equals_the_oracle(sampler, case)
 
@@ -163,7 +163,7 @@ def _with_impossible_request(case: RejectionCase) -> RejectionCase:
 def tokens_equal_the_oracle_in_the_adversarial_batches(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Everything at once: placeholder and impossible drafts, rows without residual, adversarial noise of both kinds.
 
-    If only this check fails, two rare things meet; the smallest example says which.
+    If only this check fails, two rare conditions occur together; the smallest example has both.
     """
     equals_the_oracle(sampler, case)
 
@@ -195,10 +195,10 @@ def synthetic_acceptance_equals_the_oracle(sampler: RejectionSampler, case: Reje
     needs=_RACE,
 )
 def decisions_by_a_thousandth_equal_the_oracle(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Uniforms a thousandth above or below the ratio, and races won by a thousandth: the oracle's tokens.
+    """With uniforms 0.1 % above or below the ratio, and races won by 0.1 %, tokens equal the oracle's.
 
-    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
-    on the way, an approximate logarithm or reciprocal, or a constant that is added to a probability.
+    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16 on
+    the way, an approximate logarithm or reciprocal, or a constant that is added to a probability.
     """
     batch = case.batch(sampler.device)
     equals_the_oracle_on(sampler, batch, close_steps(batch, explicit_noise(case, sampler.device), case.seed))
@@ -219,7 +219,7 @@ def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, refere
 def tokens_equal_upstream_on_one_hot_drafts(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
-    """Same seeds, n-gram drafts: the tokens of the real vLLM.
+    """With the same seeds and n-gram drafts, tokens equal those of the real vLLM.
 
     The oracle is our reading of the contract; this compares with the code that people run.
     """
@@ -234,7 +234,7 @@ def tokens_equal_upstream_on_one_hot_drafts(
 def tokens_equal_upstream_on_dense_drafts(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
-    """Same seeds, draft distributions given: the tokens of the real vLLM.
+    """With the same seeds and draft distributions, tokens equal those of the real vLLM.
 
     If the oracle agrees and this does not, upstream has changed its acceptance test or its race.
     """
@@ -247,7 +247,7 @@ def tokens_equal_upstream_in_mixed_batches(
 ) -> None:
     """Greedy and random requests, own and shared seeds, with and without drafts: the tokens of the real vLLM.
 
-    Upstream draws for greedy requests too if there is a random one; whoever skips them shifts every number behind.
+    Upstream draws for greedy requests too if there is a random one; a sampler that skips them shifts all later numbers.
     """
     _equals_the_reference(sampler, case, reference)
 
@@ -256,9 +256,9 @@ def tokens_equal_upstream_in_mixed_batches(
 def generators_end_where_upstream_leaves_them(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
-    """The states of torch's default generator and of every request's own equal those that the real vLLM leaves.
+    """torch's default generator and every per-request generator end in the states in which the real vLLM leaves them.
 
-    Same tokens now and other states mean other tokens at the next step.
+    Equal tokens now but other states mean other tokens at the next step.
     """
     _, _, emission = emit_case(sampler, case)
     _, _, expected = emit_case(reference, case)

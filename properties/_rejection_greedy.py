@@ -14,7 +14,6 @@ from fairdraw.properties._rejection_asserts import (
     broken,
     decodes_argmax,
     emit_case,
-    emit_explicit,
     emitted,
     other_noise,
     same_rows,
@@ -62,7 +61,7 @@ def greedy_ties_go_to_the_lowest_id(sampler: RejectionSampler, case: RejectionCa
 
 @check("REJ203", lambda can: ordinary(can, greedy=True, min_vocab_size=2, targets=POSITIVE), needs=_GREEDY)
 def greedy_requests_ignore_the_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other seeds, other uniforms, other exponentials: the same tokens.
+    """A greedy request gets the same tokens with other seeds, uniforms and exponentials.
 
     If they differ, a greedy request was accepted or recovered by chance.
     """
@@ -77,9 +76,10 @@ def greedy_requests_ignore_the_noise(sampler: RejectionSampler, case: RejectionC
     needs=(*_GREEDY, Capability.DENSE_DRAFTS),
 )
 def greedy_requests_ignore_the_draft_distribution(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """With or without `draft_probs`: the same tokens. A sampler that does not support one-hot drafts gets flat ones.
+    """A greedy request gets the same tokens with and without `draft_probs`.
 
-    Argmax decoding knows no draft distribution. If it matters, the argmax was taken of the residual.
+    Without one-hot support it gets flat ones instead. Argmax decoding does not use the draft distribution: if it
+    matters, the argmax was taken of the residual.
     """
     batch, _noise, dense = emit_case(sampler, case)
     assert batch.draft_probs is not None
@@ -143,7 +143,7 @@ def mixed_batches_equal_greedy_and_random_batches_apart(sampler: RejectionSample
 
     Samplers have fast paths for all-greedy and all-random batches; the mixed path is the one that is not benchmarked.
     """
-    batch, noise, mixed = emit_explicit(sampler, case)
+    batch, noise, mixed = emit_case(sampler, case)
     for kind in (True, False):
         requests = [i for i, is_greedy in enumerate(batch.is_greedy.tolist()) if is_greedy is kind]
         apart = emit(sampler, batch.select(requests), noise.select(batch, requests))
@@ -164,10 +164,10 @@ def mixed_batches_equal_greedy_and_random_batches_apart(sampler: RejectionSample
     needs=(*_GREEDY, Capability.TOKEN_VERIFICATION),
 )
 def greedy_requests_accept_every_argmax_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Drafts that are the argmax are all accepted, and the bonus token follows, at every uniform.
+    """Greedy drafts that are the argmax are all accepted, and the bonus token follows, at every uniform.
 
-    A sampler that also asks for `target / draft >= uniform` is still right, but rejects good greedy drafts: speed is
-    lost without a trace in the text.
+    A sampler that also requires `target / draft >= uniform` gives correct text, but rejects good greedy drafts: speed
+    is lost and the text does not show it.
     """
     for answer in emitted(sampler, case):
         answer.forbid(answer.tokens != [*answer.drafts, answer.bonus_token_id], ", but every draft is the argmax")

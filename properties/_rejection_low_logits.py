@@ -91,9 +91,9 @@ def greedy_requests_take_the_argmax_of_a_large_vocabulary_however_low_it_is(
 def the_only_possible_token_of_a_large_vocabulary_is_emitted_however_low_its_logit_is(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """All but one of 151936 tokens are masked, and the logit of that one is -3, -300 or -30000: its probability is 1.
+    """If all but one of 151936 tokens are masked, that one is emitted, also if its logit is -3, -300 or -30000.
 
-    Suspect the sum over tiles: one that is not there must add nothing. What it adds to usual logits is too little to be
-    seen.
+    Suspect the sum over tiles: a tile that does not exist must add nothing. With usual logits its contribution is too
+    small to be found.
     """
     _take_low_argmaxes(sampler, case)

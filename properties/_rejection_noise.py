@@ -14,7 +14,6 @@ from fairdraw.properties._rejection_asserts import (
     broken,
     covered,
     emit_case,
-    emit_explicit,
     emitted,
     explicit_noise,
     other_explicit_noise,
@@ -46,10 +45,10 @@ _RACE = (Capability.EXPLICIT_NOISE, Capability.REFERENCE_RACE)
     needs=_THRESHOLD,
 )
 def uniform_zero_accepts_every_possible_draft(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """At uniform 0 every draft that target and drafter give any probability is accepted.
+    """At uniform 0 every draft is accepted to which target and drafter give any probability.
 
-    It fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right distribution and
-    another contract.
+    This fixes the direction of the comparison. A sampler that compares with 1 - uniform has the right distribution, but
+    does not use the given noise as documented.
     """
     for answer in emitted(sampler, case):
         answer.forbid(not answer.is_fully_accepted, ", but every uniform is 0")
@@ -64,7 +63,7 @@ def larger_uniforms_never_accept_more(sampler: RejectionSampler, case: Rejection
     Acceptance is a threshold: monotone in the uniform. Hashing or reusing uniforms, or reading another row's, breaks
     it.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     raised = noise.uniforms + (1 - 2.0**-53 - noise.uniforms) * 0.5
     seen = emit(sampler, batch, ExplicitNoise(raised, noise.exponentials))
     for before, after in zip(answers(batch, emission), answers(batch, seen), strict=True):
@@ -78,12 +77,12 @@ def larger_uniforms_never_accept_more(sampler: RejectionSampler, case: Rejection
     needs=(*_EXPLICIT, Capability.TOKEN_VERIFICATION),
 )
 def uniforms_influence_nothing_but_acceptance(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Smaller uniforms where a draft was accepted, larger ones where it was rejected: the tokens stay.
+    """Smaller uniforms where a draft was accepted, and larger ones where it was rejected, do not change the tokens.
 
     A recovered token that moves with the uniform was drawn from the same random number that rejected the draft, hence
     not from the residual.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     uniforms = noise.uniforms.clone()
     for answer in answers(batch, emission):
         rows = slice(answer.first_row, answer.first_row + answer.num_accepted)
@@ -98,11 +97,11 @@ def uniforms_influence_nothing_but_acceptance(sampler: RejectionSampler, case: R
 
 @check("REJ324", lambda can: lively(can, explicit=True, min_drafts=1, min_vocab_size=2), needs=_THRESHOLD)
 def exponentials_influence_only_recovered_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other exponentials leave the number of accepted drafts, the accepted drafts and the bonus token as they are.
+    """Other exponentials do not change the number of accepted drafts, the accepted drafts or the bonus token.
 
-    If acceptance moves, uniforms and exponentials share a buffer or a generator state.
+    If acceptance changes, uniforms and exponentials share a buffer or a generator state.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     other = other_explicit_noise(case, batch)
     seen = emit(sampler, batch, ExplicitNoise(noise.uniforms, other.exponentials))
     for before, after in zip(answers(batch, emission), answers(batch, seen), strict=True):
@@ -113,11 +112,11 @@ def exponentials_influence_only_recovered_tokens(sampler: RejectionSampler, case
 
 @check("REJ325", lambda can: rejecting(can, explicit=True, exponentials=("random", "coarse")), needs=_RACE)
 def exponentials_matter_only_by_their_ratios(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """All exponentials of a request times a power of two: the same winner.
+    """If all exponentials of a request are multiplied by a power of two, the same token wins.
 
-    The race has no scale. A constant added to exponentials, to guard a division, gives it one.
+    Only their ratios matter. A constant added to exponentials, to guard a division, breaks this.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     scaled = ExplicitNoise(noise.uniforms, noise.exponentials * 2.0**-60)
     seen, rows = emit(sampler, batch, scaled), covered(sampler, batch, scaled)
     same_rows(emission.tokens[rows], seen.tokens[rows], "with all exponentials divided by 2**60")
@@ -129,7 +128,7 @@ def bonus_tokens_influence_only_fully_accepted_requests(sampler: RejectionSample
 
     The bonus token was drawn before verification; it says nothing about rejected requests.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     bonus = (batch.bonus_token_ids + 1) % batch.vocab_size
     seen = emit(sampler, batch.replace(bonus_token_ids=bonus), noise)
     expected = emission.tokens.copy()
@@ -141,9 +140,9 @@ def bonus_tokens_influence_only_fully_accepted_requests(sampler: RejectionSample
 
 @check("REJ327", lambda can: rejecting(can, explicit=True, max_requests=2), needs=(*_EXPLICIT, Capability.NAN_LOGITS))
 def rows_with_nan_do_not_disturb_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A request whose target rows are NaN changes nothing for the requests behind it.
+    """A request whose target rows are NaN does not change the tokens of other requests.
 
-    One poisoned sequence must not poison a batch: a maximum or a sum over all rows lets NaN through.
+    A maximum or a sum over all rows of the batch spreads NaN to every request.
     """
     first = case.requests[0]
     poisoned = dataclasses.replace(first, drafts=tuple(dataclasses.replace(d, target="nan") for d in first.drafts))

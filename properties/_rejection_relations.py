@@ -15,7 +15,6 @@ from fairdraw.properties._rejection_asserts import (
     broken,
     covered,
     emit_case,
-    emit_explicit,
     is_left_to,
     pick,
     same_rows,
@@ -41,7 +40,7 @@ def tokens_do_not_depend_on_other_requests(sampler: RejectionSampler, case: Reje
 
     Otherwise text changes with the load of the server, and cannot be reproduced.
     """
-    batch, noise, together = emit_explicit(sampler, case)
+    batch, noise, together = emit_case(sampler, case)
     request = pick(case, range(batch.batch_size))
     alone = emit(sampler, batch.select([request]), noise.select(batch, [request]))
     same_rows(alone.tokens, together.tokens[[request]], f"request {request} beside other requests")
@@ -53,7 +52,7 @@ def permuted_requests_give_permuted_tokens(sampler: RejectionSampler, case: Reje
 
     A result that depends on the place in the batch comes from noise or offsets computed from the row number.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
     permuted = emit(sampler, batch.select(order), noise.select(batch, order))
     same_rows(emission.tokens[order], permuted.tokens, f"in the order {order}")
@@ -71,7 +70,7 @@ def _with_other_requests(case: RejectionCase, request: int, can_be_greedy: bool)
 
 @check("REJ303", lambda can: lively(can, explicit=True, min_requests=2, min_vocab_size=2), needs=_EXPLICIT)
 def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Other logits, drafts, noise and temperature in the rows of other requests: the same tokens in this row.
+    """Other logits, drafts, noise and temperature in the rows of other requests do not change this request's tokens.
 
     Typical: one greedy request switches the whole batch to the greedy path.
     """
@@ -88,7 +87,7 @@ def repeated_requests_with_the_same_noise_give_the_same_tokens(sampler: Rejectio
 
     Differences show what else enters: the row number, uninitialised memory, the neighbour's row.
     """
-    batch, noise, _ = emit_explicit(sampler, case)
+    batch, noise, _ = emit_case(sampler, case)
     request = pick(case, range(batch.batch_size))
     order = [request, *range(batch.batch_size), request]
     tokens = emit(sampler, batch.select(order), noise.select(batch, order)).tokens
@@ -102,7 +101,7 @@ def a_larger_max_spec_len_only_adds_placeholders(sampler: RejectionSampler, case
 
     It is constant in a server while the numbers of drafts vary; offsets and loops must use the numbers.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     wide = emit(sampler, batch.replace(max_spec_len=batch.max_spec_len + 3), noise)
     width = emission.tokens.shape[1]
     same_rows(emission.tokens, wide.tokens[:, :width], "with a larger max_spec_len")
@@ -116,11 +115,11 @@ def a_larger_max_spec_len_only_adds_placeholders(sampler: RejectionSampler, case
     needs=(*_EXPLICIT, Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),
 )
 def one_hot_draft_probs_equal_no_draft_probs(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """`draft_probs=None` means probability 1 on the drafted token; saying so in numbers changes nothing.
+    """`draft_probs=None` means probability 1 on the drafted token; one-hot `draft_probs` give the same tokens.
 
     The two are separate code paths. The n-gram one forgets the division or the removal of the drafted token.
     """
-    batch, noise, without = emit_explicit(sampler, case)
+    batch, noise, without = emit_case(sampler, case)
     draft_probs = torch.zeros(batch.num_tokens, batch.vocab_size, dtype=torch.float32, device=batch.device)
     draft_probs[torch.arange(batch.num_tokens, device=batch.device), batch.draft_token_ids.long()] = 1.0
     same_tokens(without, emit(sampler, batch.replace(draft_probs=draft_probs), noise), "with one-hot draft_probs")
@@ -148,7 +147,7 @@ def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
     Servers pad vocabularies to multiples of 64 or of the tensor-parallel size. Padding wins where lanes are masked with
     0 in log space, or where a distribution is normalised by the vocabulary size.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     extra = 1 + case.seed % 9
     exponentials = torch.full((batch.batch_size, extra), 2.0**-100, dtype=torch.float32, device=batch.device)
     padded = batch.replace(
@@ -166,11 +165,11 @@ def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(
     needs=_RACE,
 )
 def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Token ids are names: permute them in logits, distributions, drafts and noise, and the output is permuted.
+    """If token ids are permuted in logits, draft probabilities, drafts and noise, the output is permuted.
 
-    Ties aside, no id may be better than another. Biases towards low ids come from `>=` in a scan or from clamped sums.
+    Ties aside, no id may be preferred. Biases towards low ids come from `>=` in a scan or from clamped sums.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     sound(batch, emission)  # every token has a name
     new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
     old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
@@ -194,8 +193,8 @@ def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: RejectionSampler, c
 def drafts_from_the_target_distribution_are_all_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If draft and target distribution are the same, the ratio is 1 and every draft is accepted.
 
-    A perfect drafter that is not perfectly accepted costs speed. Suspect the ratio's direction, or probabilities that
-    went through another temperature on one side.
+    Otherwise speed is lost with a perfect drafter. Suspect the ratio's direction, or probabilities at another
+    temperature on one side.
     """
     batch = case.batch(sampler.device)
     batch = batch.replace(draft_probs=batch.target_probs())
@@ -213,7 +212,7 @@ def drafts_from_the_target_distribution_are_all_accepted(sampler: RejectionSampl
 def drafts_that_are_certain_to_the_target_are_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A draft with target probability 1 is accepted at every uniform, whatever its draft distribution.
 
-    This is text under a grammar: where only one token is legal, a draft that guessed it must not be lost.
+    A grammar often leaves one legal token: a draft that guessed it must not be lost.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -239,11 +238,11 @@ def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler,
     "REJ312", lambda can: ordinary(can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2), needs=_EXPLICIT
 )
 def the_temperature_of_a_random_request_is_not_applied_again(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """Logits are processed: a temperature other than 0 is information only.
+    """Logits are already processed: a temperature other than 0 must not be applied again.
 
-    Applied twice, temperature 0.5 samples at 0.25. The text looks better, the distribution is wrong.
+    Applied twice, temperature 0.5 samples at 0.25. The text looks better, but the distribution is wrong.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     other = emit(sampler, batch.replace(temperature=torch.full_like(batch.temperature, 0.25)), noise)
     same_tokens(emission, other, "at another positive temperature")
 
@@ -267,7 +266,7 @@ def a_constant_added_to_the_logits_changes_nothing(sampler: RejectionSampler, ca
 
     A softmax that does not subtract the maximum overflows at large logits, and shows here before it does.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     constant = (-64.0, 16.0, 96.0)[case.seed % 3]
     moved = batch.replace(target_logits=batch.target_logits + constant)
     shifted, rows = emit(sampler, moved, noise), covered(sampler, moved, noise)
@@ -282,9 +281,9 @@ def a_constant_added_to_the_logits_changes_nothing(sampler: RejectionSampler, ca
 def drafts_cut_off_at_the_end_keep_the_tokens_before(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Without its last draft a request emits the same prefix, then its bonus token if nothing was rejected before.
 
-    Verification goes from left to right; whoever decides jointly, or counts from the end, fails here.
+    Verification goes from left to right; a sampler that decides jointly, or counts from the end, fails here.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     shorter = case.replace(requests=tuple(dataclasses.replace(r, drafts=r.drafts[:-1]) for r in case.requests))
     keep = [row for i in range(batch.batch_size) for row in range(*batch.token_slice(i).indices(batch.num_tokens))[:-1]]
     index = torch.tensor(keep, dtype=torch.int64, device=batch.device)
@@ -315,7 +314,7 @@ def later_positions_do_not_influence_earlier_tokens(sampler: RejectionSampler, c
 
     The target's rows were computed from drafts in order; looking ahead makes text depend on tokens never emitted.
     """
-    batch, noise, emission = emit_explicit(sampler, case)
+    batch, noise, emission = emit_case(sampler, case)
     last = [batch.token_slice(i).stop - 1 for i in range(batch.batch_size)]
     logits, uniforms = batch.target_logits.clone(), noise.uniforms.clone()
     logits[last] = logits[last].flip(-1)

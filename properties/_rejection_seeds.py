@@ -7,15 +7,7 @@ import numpy as np
 from fairdraw._core.checks import check
 from fairdraw._core.harness import Emission, emit
 from fairdraw._core.seeds import derive_seed
-from fairdraw.properties._rejection_asserts import (
-    broken,
-    emit_case,
-    emit_oracle,
-    emit_seeded,
-    pick,
-    same_rows,
-    same_tokens,
-)
+from fairdraw.properties._rejection_asserts import broken, emit_case, emit_oracle, pick, same_rows, same_tokens
 from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded, with_request_seeds
 from fairdraw.protocols import Capability, RejectionSampler, SeededNoise
 from fairdraw.strategies import RejectionCase, RequestRecipe
@@ -56,7 +48,7 @@ def _are_apart(emission: Emission, what: str) -> None:
     Independent rows take at most 7 of 32 values with probability below C(32, 7) * (7 / 32)**64 = 3e-36.
     """
     if _num_distinct(emission) < _FEWEST_DISTINCT:
-        broken(f"{_COPIES} {what} gave {_num_distinct(emission)} different rows; about 28 are due")
+        broken(f"{_COPIES} {what} gave {_num_distinct(emission)} different rows; about 28 are expected")
 
 
 @check("REJ502", lambda can: identical_requests(can, vocab_size=32, num_drafts=1), needs=_SEEDED, weight=0.12)
@@ -128,9 +120,9 @@ def requests_with_per_request_seeds_do_not_depend_on_other_requests(
 ) -> None:
     """A request with a seed gives the same tokens alone, beside other requests, and under any seed of the call.
 
-    That is what the user asked for with `seed=`. It fails where one generator is read once for the whole batch.
+    This is what the user wants with `seed=`. It fails where one generator is read once for the whole batch.
     """
-    batch, noise, together = emit_seeded(sampler, case)
+    batch, noise, together = emit_case(sampler, case)
     request = pick(case, range(batch.batch_size))
     own = SeededNoise(derive_seed("alone", case.seed), {0: noise.request_seeds[request]})
     alone = emit(sampler, batch.select([request]), own)
@@ -151,11 +143,11 @@ def _with_draftless_mate(case: RejectionCase) -> RejectionCase:
     needs=(*_OWN, Capability.RAGGED),
 )
 def requests_without_drafts_consume_no_randomness(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """The generator of a request without drafts is where it was.
+    """The generator of a request without drafts does not advance.
 
     Otherwise a request's text depends on how often it was scheduled without drafts, which depends on the load.
     """
-    _, noise, emission = emit_seeded(sampler, case)
+    _, noise, emission = emit_case(sampler, case)
     untouched = SeededNoise(noise.seed, noise.request_seeds).generators(sampler.device)
     for request, count in enumerate(case.num_draft_tokens):
         state = emission.generator_states.get(request)
@@ -165,7 +157,7 @@ def requests_without_drafts_consume_no_randomness(sampler: RejectionSampler, cas
 
 @check("REJ509", lambda can: ordinary(can, explicit=False, greedy=True), needs=(*_STREAM, Capability.GREEDY))
 def greedy_batches_consume_no_randomness(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """If every request is greedy, no generator moves.
+    """If every request is greedy, no generator advances.
 
     A greedy batch between two random ones must not change what the second draws.
     """

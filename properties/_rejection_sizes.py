@@ -15,7 +15,6 @@ from fairdraw.properties._rejection_asserts import (
     broken,
     covered,
     emit_case,
-    emit_explicit,
     emitted,
     equals_the_oracle,
     same_rows,
@@ -114,7 +113,7 @@ def _long_drafts(can: Capabilities) -> st.SearchStrategy[RejectionCase]:
     weight=0.2,
 )
 def up_to_128_drafts_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """One request with 126 to 128 drafts beside one with a single draft.
+    """126 to 128 drafts are verified like fewer, beside a request with a single draft.
 
     Buffers of 32 positions were enough for years; a longer request then lost its tail, or wrote into the next row.
     """
@@ -136,7 +135,7 @@ def _repeated(case: RejectionCase) -> RejectionCase:
     weight=0.2,
 )
 def many_requests_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A batch of 67 requests, ragged if the sampler supports that.
+    """All of 67 requests are verified; the batch is ragged if the sampler supports that.
 
     The 65th is lost where a grid, a warp or a bit mask was sized for 64.
     """
@@ -145,13 +144,13 @@ def many_requests_are_verified(sampler: RejectionSampler, case: RejectionCase) -
 
 @check("REJ624", lambda can: ordinary(can, max_drafts=0), needs=(Capability.RAGGED,))
 def batches_without_any_draft_emit_their_bonus_tokens(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """No drafts at all: every request emits its bonus token.
+    """In a batch without any drafts every request emits its bonus token.
 
-    Tensors of zero rows meet empty launch grids and `max()` of nothing.
+    Suspect tensors of zero rows: empty launch grids, and `max()` of an empty list.
     """
     for answer in emitted(sampler, case):
         if answer.tokens != [answer.bonus_token_id]:
-            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
+            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is expected")
 
 
 def _works_or_refuses(
@@ -214,7 +213,7 @@ def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, c
 
     Drafters stack their distributions step by step, so a transposed view is what an engine really passes.
     """
-    batch, noise, expected = emit_explicit(sampler, case)
+    batch, noise, expected = emit_case(sampler, case)
     strided = {name: tensor.t().contiguous().t() for name, tensor in batch.tensors().items() if name == "draft_probs"}
     seen = _works_or_refuses(sampler, batch.replace(**strided), noise, "draft_probs")
     if seen is not None:
@@ -232,6 +231,6 @@ def half_precision_logits_equal_the_same_numbers_in_float32(sampler: RejectionSa
     The softmax must be computed in float32. Computed in bfloat16 its rows sum to 1 within a percent, and the
     distribution is off by as much.
     """
-    batch, noise, half = emit_explicit(sampler, case)
+    batch, noise, half = emit_case(sampler, case)
     wide = emit(sampler, batch.replace(target_logits=batch.target_logits.to(torch.float32)), noise)
     same_tokens(wide, half, f"from {case.dtype} logits")

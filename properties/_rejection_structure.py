@@ -37,7 +37,7 @@ def token_ids_lie_in_the_vocabulary(sampler: RejectionSampler, case: RejectionCa
 
 @check("REJ102", ordinary, stage=Stage.SHAPE)
 def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """A row is tokens, then placeholders: once -1 appears, nothing else follows.
+    """A row is tokens, then placeholders: after the first -1 nothing else follows.
 
     A gap inside a row means that a position was skipped: the accepted token and its slot are counted separately.
     """
@@ -47,31 +47,31 @@ def placeholders_stand_only_after_the_last_token(sampler: RejectionSampler, case
 
 @check("REJ103", ordinary, stage=Stage.SHAPE)
 def every_request_emits_a_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """At least one token per request: a rejected first draft is replaced, and without drafts there is the bonus token.
+    """Every request gets at least one token: a rejected first draft is replaced, and no drafts mean the bonus token.
 
     An empty row stops its request for ever. Often the bonus token is written only where a draft was accepted.
     """
     for answer in emitted(sampler, case):
-        answer.forbid(not answer.tokens, ", but at least one token is due")
+        answer.forbid(not answer.tokens, ", but at least one token is expected")
 
 
 @check("REJ104", ordinary, stage=Stage.SHAPE)
 def no_request_emits_more_than_its_drafts_and_one_token(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """At most `num_draft_tokens + 1` tokens, though the output may be wider.
+    """A request gets at most `num_draft_tokens + 1` tokens, though the output may be wider.
 
     Longer rows come from an output that is not filled with -1, or from a loop bounded by `max_spec_len`.
     """
     for answer in emitted(sampler, case):
         if len(answer.tokens) > len(answer.drafts) + 1:
-            broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are due")
+            broken(f"{answer}, but at most {len(answer.drafts) + 1} tokens are expected")
 
 
 @check("REJ105", ordinary, stage=Stage.SHAPE)
 def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case: RejectionCase) -> None:
     """`tokens[:-1] == drafts[:len(tokens) - 1]`: an accepted prefix, then one token of the sampler's own.
 
-    Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification goes on after a
-    rejection.
+    Otherwise requests read each other's rows (`cu_num_draft_tokens` has no leading 0), or verification does not stop at
+    a rejection.
     """
     for answer in emitted(sampler, case):
         if answer.tokens[:-1] != answer.drafts[: len(answer.tokens[:-1])]:
@@ -82,8 +82,7 @@ def all_but_the_last_token_are_the_first_drafts(sampler: RejectionSampler, case:
 def fully_accepted_requests_end_with_their_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
     """If all drafts are accepted, the token after them is the request's own bonus token.
 
-    A wrong one means that bonus tokens are indexed by something else than the request: its rows, or its place among
-    some.
+    Otherwise bonus tokens are indexed by something else than the request, for example by its rows.
     """
     for answer in emitted(sampler, case):
         if answer.is_fully_accepted and answer.tokens[-1] != answer.bonus_token_id:
@@ -226,9 +225,9 @@ def drafts_that_their_drafter_cannot_draw_are_rejected(sampler: RejectionSampler
 def a_rejection_without_residual_still_recovers_a_possible_token(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
-    """If rounding left no residual, because the draft is nowhere below the target, the target is drawn from.
+    """If the residual is 0 everywhere because of rounding, the token is drawn from the target.
 
-    An argmax over zeros answers id 0, whatever its probability.
+    An argmax over zeros returns id 0, whatever its probability.
     """
     batch, _, emission = emit_case(sampler, case)
     for answer in answers(batch, emission):
@@ -272,7 +271,7 @@ def requests_without_drafts_emit_exactly_their_bonus_token(sampler: RejectionSam
     """
     for answer in emitted(sampler, case):
         if not answer.drafts and answer.tokens != [answer.bonus_token_id]:
-            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is due")
+            broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is expected")
 
 
 def _are_documented(sampler: RejectionSampler, case: RejectionCase, what: str) -> None:
@@ -315,7 +314,7 @@ def rows_without_any_token_give_the_documented_token(sampler: RejectionSampler, 
     needs_one_of=(_INVALID,),
 )
 def rows_without_a_distribution_never_leave_the_vocabulary(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """NaN or all -inf: whatever is emitted, it is an id in [0, vocab_size), and at least one.
+    """A row with NaN, or all -inf, still gives at least one token, and every id is in [0, vocab_size).
 
     An id one past the vocabulary crashes the detokenizer, or reads foreign memory in the embedding of the next step.
     """

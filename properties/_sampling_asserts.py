@@ -13,9 +13,10 @@ from fairdraw._core.sampling_harness import Sampled, draft_tokens, sample_tokens
 from fairdraw._oracles.sampling import MultiplyingOracle, Request, SamplingOracle, draft, draw_exponentials, sample
 from fairdraw._oracles.supports import Support, support_of
 from fairdraw.properties._rejection_asserts import broken as broken
+from fairdraw.properties._rejection_asserts import fresh
+from fairdraw.properties._rejection_asserts import pick as pick
 from fairdraw.properties._rejection_settled import log_error
 from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SeededNoise, filter_policy, token_sampler
-from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import sampling_cases
 
 if TYPE_CHECKING:
@@ -49,22 +50,12 @@ def ordinary(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase
     return sampling_cases(can, **{"exponentials": _EXPONENTIALS, **narrow})
 
 
-def call(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch, SamplingNoise, Sampled]:
+def call(
+    sampler: TokenSampler, case: SamplingCase
+) -> tuple[SamplingBatch, Any, Sampled]:  # Any: noise of the kind that the check's strategy drew
     """Build the case on the sampler's device and sample once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, sample_tokens(sampler, batch, noise)
-
-
-def call_race(sampler: TokenSampler, case: SamplingCase) -> tuple[SamplingBatch, RaceNoise, Sampled]:
-    """`call` for a case with explicit noise.
-
-    Raises:
-        TypeError: If the case has seeded noise (a fault of the check's strategy).
-    """
-    batch, noise, seen = call(sampler, case)
-    if not isinstance(noise, RaceNoise):
-        raise TypeError("case: explicit=False, but it must be True. Draw it with explicit=True.")
-    return batch, noise, seen
 
 
 def call_draft(
@@ -154,13 +145,8 @@ def covered_rows(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoi
     return [row for row in rows if is_covered(row)]
 
 
-def fresh(noise: SamplingNoise) -> SamplingNoise:
-    """The same noise; generators start at their seeds."""
-    return SeededNoise(noise.seed, noise.request_seeds) if isinstance(noise, SeededNoise) else noise
-
-
 def numbers_of(batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
-    """The exponentials of the call: those that were handed in, or what the seeds give in vLLM's order."""
+    """The exponentials of the call: those of the caller, or what the seeds give in vLLM's order."""
     if isinstance(noise, RaceNoise):
         return noise.exponentials.double().cpu().numpy()
     with torch.random.fork_rng(devices=[batch.device] if batch.device.type == "cuda" else []):
@@ -226,11 +212,6 @@ def same_tokens(
     if differing:
         row = differing[0]
         broken(f"{why}: request {row} got token {seen[row]} instead of {expected[row]} ({len(differing)} differ)")
-
-
-def pick(case: SamplingCase, choices: Sequence[int]) -> int:
-    """One of `choices`, by the case's seed."""
-    return choices[int(bulk_rng("pick", case.seed).integers(len(choices)))]
 
 
 def selected_noise(noise: SamplingNoise, requests: Sequence[int]) -> SamplingNoise:

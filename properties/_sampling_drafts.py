@@ -132,7 +132,7 @@ def greedy_drafts_are_certain_of_their_token(sampler: TokenDrafter, case: Sampli
 
 @check("SAM176", lambda can: ordinary(can, explicit=True), needs=(*_DISTRIBUTION, *RACE))
 def drafting_and_sampling_draw_the_same_token(sampler: TokenDrafter, case: SamplingCase) -> None:
-    """With the same noise handed in, `draft` draws the token that `sample` draws.
+    """With the same explicit noise, `draft` draws the token that `sample` draws.
 
     Two code paths for one thing drift apart: one forgets a filter.
     """

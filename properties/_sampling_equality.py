@@ -58,7 +58,7 @@ def tokens_equal_the_oracle_on_the_same_noise(sampler: TokenSampler, case: Sampl
     needs=(*RACE, *TIES),
 )
 def race_ties_go_to_the_lowest_id(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Equal scores: the lowest id wins.
+    """Among tokens of equal score the lowest id wins.
 
     Real exponentials hardly ever tie, but a rule that depends on the tile size makes kernels disagree where they do.
     """
@@ -87,10 +87,10 @@ def tokens_equal_the_oracle_on_the_same_seeds(sampler: TokenSampler, case: Sampl
     needs=RACE,
 )
 def races_won_by_a_thousandth_equal_the_oracle(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Noise under which one token wins by a thousandth over another: the oracle's token.
+    """In races won by 0.1 %, tokens equal the oracle's.
 
-    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16
-    on the way, an approximate logarithm, or a temperature that is rounded.
+    Also run on samplers that round in their own way: no float32 arithmetic moves a score that far. Suspect bfloat16 on
+    the way, an approximate logarithm, or a temperature that is rounded.
     """
     batch = case.batch(sampler.device)
     rng, oracle = bulk_rng("near ties", case.seed), SamplingOracle()
@@ -119,7 +119,7 @@ def generators_end_in_the_documented_state(sampler: TokenSampler, case: Sampling
 
 @check("SAM145", lambda can: ordinary(can, explicit=False, greedy=True), needs=(*_STREAM, Capability.GREEDY))
 def greedy_batches_consume_no_randomness(sampler: TokenSampler, case: SamplingCase) -> None:
-    """If every request is greedy, no generator moves.
+    """If every request is greedy, no generator advances.
 
     A greedy batch between two random ones must not change what the second draws.
     """
@@ -161,9 +161,9 @@ def tokens_equal_upstream_with_filters(sampler: TokenSampler, case: SamplingCase
 def generators_end_where_upstream_leaves_them(
     sampler: TokenSampler, case: SamplingCase, reference: TokenSampler
 ) -> None:
-    """The states of torch's default generator and of every request's own equal those that the real vLLM leaves.
+    """torch's default generator and every per-request generator end in the states in which the real vLLM leaves them.
 
-    Same tokens now and other states mean other tokens at the next step.
+    Equal tokens now but other states mean other tokens at the next step.
     """
     _, _, seen = call(sampler, case)
     _, _, expected = call(reference, case)

@@ -17,7 +17,6 @@ from fairdraw.properties._sampling_asserts import (
     aimed_at,
     broken,
     call,
-    call_race,
     check,
     comparable_rows,
     covered_rows,
@@ -143,11 +142,11 @@ def temperatures_near_zero_tend_to_greedy(sampler: TokenSampler, case: SamplingC
     "SAM126", lambda can: ordinary(can, explicit=True, filters=(), logits=POSITIVE, temperatures=(2.0, 0.5)), needs=RACE
 )
 def the_temperature_divides_the_logits(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Sampling at temperature 2 or 1/2 is sampling halved or doubled logits at 1: exact in any float.
+    """Sampling at temperature 2 or 1/2 equals sampling halved or doubled logits at 1, which is exact in any float.
 
-    Multiplied instead of divided, applied twice, applied behind the filters, or another request's.
+    Suspect a temperature that is multiplied, applied twice, applied after the filters, or taken from another request.
     """
-    batch, noise, seen = call_race(sampler, case)
+    batch, noise, seen = call(sampler, case)
     scale = torch.where(batch.is_greedy, 1.0, batch.temperature)
     logits = (batch.logits.double() / scale.double()[:, None]).to(batch.logits.dtype)
     ones = torch.where(batch.is_greedy, 0.0, torch.ones_like(batch.temperature))
@@ -195,7 +194,7 @@ def tokens_do_not_depend_on_other_requests(sampler: TokenSampler, case: Sampling
 
     Otherwise text changes with the load of the server, and cannot be reproduced.
     """
-    batch, noise, together = call_race(sampler, case)
+    batch, noise, together = call(sampler, case)
     request = pick(case, range(batch.batch_size))
     alone = sample_tokens(sampler, batch.select([request]), noise.select([request]))
     rows = [0] if request in comparable_rows(sampler, batch) else []
@@ -208,7 +207,7 @@ def permuted_requests_get_permuted_tokens(sampler: TokenSampler, case: SamplingC
 
     A result that depends on the place in the batch comes from noise or parameters that are read by another row number.
     """
-    batch, noise, seen = call_race(sampler, case)
+    batch, noise, seen = call(sampler, case)
     order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
     permuted = sample_tokens(sampler, batch.select(order), noise.select(order))
     rows = [new for new, old in enumerate(order) if old in comparable_rows(sampler, batch)]
@@ -217,7 +216,7 @@ def permuted_requests_get_permuted_tokens(sampler: TokenSampler, case: SamplingC
 
 @check("SAM133", _lively, needs=EXPLICIT)
 def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Other logits, filters, temperature and noise in the rows of other requests: the same token in this row.
+    """Other logits, filters, temperature and noise in the rows of other requests do not change this request's token.
 
     Typical: one value for the whole batch, or a filter that is skipped because the first request does not use it.
     """
@@ -242,10 +241,10 @@ def tokens_do_not_depend_on_the_parameters_of_other_requests(sampler: TokenSampl
 def filters_that_keep_all_change_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
     """`top_k=vocab_size`, `top_p=1` and `min_p=0`, as far as they are supported, give the tokens of no filters.
 
-    That is what a server writes into the rows of requests that do not filter. A nucleus that loses its last token at
+    Servers write these values into the rows of requests that do not filter. A nucleus that loses its last token at
     `top_p=1` loses it for all of them.
     """
-    batch, noise, bare = call_race(sampler, case)
+    batch, noise, bare = call(sampler, case)
     off = {
         "top_k": torch.full_like(batch.temperature, batch.vocab_size, dtype=torch.int32),
         "top_p": torch.ones_like(batch.temperature),
@@ -262,7 +261,7 @@ def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(sampler: TokenS
 
     Servers pad vocabularies to multiples of 64. Padding wins where lanes are masked with 0 in log space.
     """
-    batch, noise, seen = call_race(sampler, case)
+    batch, noise, seen = call(sampler, case)
     extra = 1 + case.seed % 9
     logits = torch.nn.functional.pad(batch.logits, (0, extra), value=-torch.inf)
     exponentials = torch.nn.functional.pad(noise.exponentials, (0, extra), value=2.0**-100)
@@ -272,11 +271,11 @@ def a_vocabulary_padded_with_masked_tokens_gives_the_same_tokens(sampler: TokenS
 
 @check("SAM136", lambda can: ordinary(can, explicit=True, exponentials=("random",)), needs=RACE)
 def a_relabelled_vocabulary_gives_relabelled_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
-    """Token ids are names: permute them in logits and noise, and the tokens are permuted.
+    """If token ids are permuted in logits and noise, the tokens are permuted.
 
-    Ties aside, no id may be better than another. Biases towards low ids come from clamped sums.
+    Ties aside, no id may be preferred. Biases towards low ids come from clamped sums.
     """
-    batch, noise, seen = call_race(sampler, case)
+    batch, noise, seen = call(sampler, case)
     new_id = bulk_rng("relabel", case.seed).permutation(batch.vocab_size)
     old_id = torch.tensor(np.argsort(new_id), dtype=torch.int64, device=batch.device)
     relabelled = batch.replace(logits=batch.logits[:, old_id])
@@ -303,7 +302,7 @@ def a_constant_added_to_the_logits_changes_nothing(sampler: TokenSampler, case: 
 
     A softmax that does not subtract the maximum overflows at large logits, and shows here before it does.
     """
-    batch, noise, seen = call_race(sampler, case)
+    batch, noise, seen = call(sampler, case)
     constant = (-64.0, 16.0, 96.0)[case.seed % 3]
     moved = batch.replace(logits=batch.logits + constant)
     shifted, rows = sample_tokens(sampler, moved, noise), covered_rows(sampler, moved, noise)
@@ -316,7 +315,7 @@ def repeated_requests_with_the_same_noise_get_the_same_token(sampler: TokenSampl
 
     Differences show what else enters: the row number, uninitialised memory, the neighbour's row.
     """
-    batch, noise, _ = call_race(sampler, case)
+    batch, noise, _ = call(sampler, case)
     request = pick(case, range(batch.batch_size))
     order = [request, *range(batch.batch_size), request]
     tokens = sample_tokens(sampler, batch.select(order), selected_noise(noise, order)).tokens
@@ -333,7 +332,7 @@ def repeated_requests_with_the_same_noise_get_the_same_token(sampler: TokenSampl
 def strides_change_nothing(sampler: TokenSampler, case: SamplingCase) -> None:
     """Logits that lie in memory column by column, or inside wider rows, give the tokens of contiguous ones.
 
-    Or they are refused by name: a `ValueError` that says `logits`.
+    They may also be refused, by a `ValueError` that names `logits`.
     """
     _, _, expected = call(sampler, case.replace(layout="contiguous"))
     try:

@@ -82,7 +82,7 @@ def _are_apart(seen: Sampled, what: str) -> None:
     """
     num_distinct = len(set(seen.tokens.tolist()))
     if num_distinct < _FEWEST_DISTINCT:
-        broken(f"{_COPIES} {what} got {num_distinct} different tokens; about 28 are due")
+        broken(f"{_COPIES} {what} got {num_distinct} different tokens; about 28 are expected")
 
 
 @check("SAM162", _flat, needs=_SEEDED, weight=0.12)
@@ -134,7 +134,7 @@ def _alone_and_together(sampler: TokenSampler, case: SamplingCase, why: str) -> 
 def requests_with_per_request_seeds_do_not_depend_on_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request with a seed gets the same token alone, beside other requests, and under any seed of the call.
 
-    That is what the user asked for with `seed=`. It fails where one generator is read once for the whole batch.
+    This is what the user wants with `seed=`. It fails where one generator is read once for the whole batch.
     """
     _alone_and_together(sampler, case, "with its per-request seed, beside other requests")
 
@@ -143,7 +143,7 @@ def requests_with_per_request_seeds_do_not_depend_on_other_requests(sampler: Tok
 def permuted_requests_with_per_request_seeds_get_permuted_tokens(sampler: TokenSampler, case: SamplingCase) -> None:
     """Requests with seeds, in another order, get the same tokens in that order.
 
-    The row number has no say in what a seed gives.
+    The row number must not enter the noise of a request that has a seed.
     """
     batch, noise, seen = call(sampler, case)
     order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
@@ -154,7 +154,7 @@ def permuted_requests_with_per_request_seeds_get_permuted_tokens(sampler: TokenS
 
 @check("SAM166", _random_with_request_seeds, needs=_COUNTER)
 def counters_leave_every_generator_alone(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A sampler with counter noise moves no generator: neither torch's own nor a request's.
+    """A sampler with counter noise advances no generator: neither torch's own nor a request's.
 
     A counter that is mixed with a generator's state depends on what was drawn before.
     """

@@ -13,7 +13,6 @@ from fairdraw.properties._sampling_asserts import (
     aimed_at,
     broken,
     call,
-    call_race,
     check,
     ordinary,
     requests_of,
@@ -161,16 +160,16 @@ def rows_with_nan_give_the_documented_token(sampler: TokenSampler, case: Samplin
 def rows_without_any_token_give_the_documented_token(sampler: TokenSampler, case: SamplingCase) -> None:
     """A request whose logits are all -inf gets token 0.
 
-    That is a grammar that has come to an end, or two bans that contradict each other.
+    This happens when a grammar has ended, or two bans exclude every token.
     """
     _documented(sampler, case)
 
 
 @check("SAM110", lambda can: ordinary(can, explicit=True, max_requests=3, min_vocab_size=2), needs=(*RACE[:1], *_NAN))
 def rows_with_nan_do_not_disturb_other_requests(sampler: TokenSampler, case: SamplingCase) -> None:
-    """A request whose logits hold a NaN changes nothing for the requests behind it.
+    """A request whose logits hold a NaN does not change the tokens of other requests.
 
-    One poisoned sequence must not poison a batch: a maximum or a sum over all rows lets NaN through.
+    A maximum or a sum over all rows of the batch spreads NaN to every request.
     """
     others = SampledRequest(), SampledRequest(logits="nan")
     healthy, poisoned = (case.replace(requests=(mate, *case.requests)) for mate in others)
@@ -183,10 +182,10 @@ def rows_with_nan_do_not_disturb_other_requests(sampler: TokenSampler, case: Sam
 def every_token_of_the_support_can_be_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
     """With noise aimed at it, the least probable token that the filters must keep is drawn.
 
-    It sees what was filtered away too much: top-p that stops one token early, min-p that compares with the wrong
-    maximum, top-k that drops ties.
+    Otherwise a filter removes too much: top-p that stops one token early, min-p that compares with the wrong maximum,
+    top-k that drops ties.
     """
-    batch, _, _ = call_race(sampler, case)
+    batch, _, _ = call(sampler, case)
     supports = supports_of(sampler, batch)
     targets = [0 if s is None else int(np.argmin(np.where(s.required, s.probs, np.inf))) for s in supports]
     seen = sample_tokens(sampler, batch, aimed_at(batch, targets))

@@ -1,6 +1,6 @@
-"""The properties can fail: each mutant of every contract is put to the check that names it best, in this run.
+"""The properties can fail: each mutant is run on the check that names it best, with the numbers of this run.
 
-Mutants whose distribution is wrong stand beside the statistical checks.
+Mutants whose distribution is wrong are run beside the statistical checks.
 """
 
 from __future__ import annotations

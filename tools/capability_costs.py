@@ -2,7 +2,7 @@
 docs/own-sampler.md.
 
 python tools/capability_costs.py            # write
-python tools/capability_costs.py --check    # exit 1 if the page is stale, as CI asks
+python tools/capability_costs.py --check    # exit 1 if the page is stale, for CI
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def row(capability: Capability, contract: str) -> str:
     skipped, distributions = glossary()[capability].skipped[contract], distribution_checks(contract)
     lost = [code for code in skipped if code in distributions]
     left = len(distributions) - len(lost)
-    judged = f"yes, by {left}" if left else "no" if distributions else "-"
-    cells = (f"`{capability}`", len(skipped), ", ".join(lost) or "none", judged, WHY[capability] if lost else "")
+    tested = f"yes, by {left}" if left else "no" if distributions else "-"
+    cells = (f"`{capability}`", len(skipped), ", ".join(lost) or "none", tested, WHY[capability] if lost else "")
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -1,11 +1,11 @@
-"""Put every mutant of the project to the checks, under the numbers that `smoke` and `ci` really run, for five seeds.
+"""Run the checks on every mutant of the project, with the numbers that `smoke` and `ci` really run, for five seeds.
 
     python tools/mutants_by_profile.py --out statistical/records/mutants_by_profile.json --docs docs/mutants.md
 
 One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
 other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss.
-Numbers are those of a fast sampler that supports everything. Rows are kept as they come, beside the record, so
-that a run that was stopped goes on with `--resume`; `--match TEXT` does the rows of some mutants anew and keeps the
+Numbers are those of a fast sampler that supports everything. Rows are written at once, to a file beside the record, so
+that `--resume` continues a run that was stopped; `--match TEXT` repeats the rows of some mutants and keeps the
 others.
 
 Exits 1 if `ci` misses a mutant that its draws resolve.
@@ -195,7 +195,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--docs", type=Path)
-    parser.add_argument("--resume", action="store_true", help="go on with what a stopped run left")
+    parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     parser.add_argument("--match", help="only rows of mutants whose name or first check has this; others are kept")
     parser.add_argument("--page-only", action="store_true")
     arguments = parser.parse_args()

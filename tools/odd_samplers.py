@@ -1,11 +1,11 @@
-"""Run every right-but-odd sampler through the engine that users run, and keep what became of its checks.
+"""Run every odd but correct sampler through the engine that users run, and record the results of its checks.
 
     python tools/odd_samplers.py --out perf_regression/records/odd_samplers.json
     python tools/odd_samplers.py --contract sampling --profile smoke --seeds 20
 
 A correct sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
 written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same.
-Exits 1 if a check accused one.
+Exits 1 if a check failed for one.
 """
 
 from __future__ import annotations

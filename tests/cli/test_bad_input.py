@@ -1,4 +1,4 @@
-"""Whatever a caller gets wrong is told in one sentence, with the documented exit code, and changes no file."""
+"""Every mistake of a caller is answered in one sentence, with the documented exit code, and changes no file."""
 
 from __future__ import annotations
 

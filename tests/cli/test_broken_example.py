@@ -20,7 +20,7 @@ WRONG = "            residual = target\n"
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """What `fairdraw check` says of the broken copy, asked for the two promises of the page."""
+    """The output of `fairdraw check` on the broken copy, for the two checks of the page."""
     source = (ROOT / "examples" / "my_sampler.py").read_text()
     assert source.count(RIGHT) == 1
     folder = tmp_path_factory.mktemp("broken")
@@ -37,7 +37,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 @pytest.fixture(scope="module")
 def failure_report(result: Result) -> dict[str, str]:
-    """The first failure_report, by its labels; the first line is its title."""
+    """The first report, by its labels; the first line is its title."""
     lines = result.output[result.output.index("\nREJ107") + 1 :].split("\n\n")[0].splitlines()
     for label in ("reproduce", "search again"):  # the command is the next line
         at = lines.index(f"{label}:")

@@ -1,4 +1,4 @@
-"""A crash file names code. What a file from elsewhere names is shown, and is not run unless a person says so."""
+"""A crash file names code. Code that a foreign file names is shown, and runs only if the user allows it."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ BY_CODE = {check.code: check for check in all_checks()}
 TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
 UNJUDGED: dict[tuple[str, Capability], str] = {}
-"""Contract and capability to the reason why no distribution can be judged without it. There is none."""
+"""Contract and capability to the reason why no distribution can be tested without it. There is none."""
 
 LEAST = {
     "rejection": ("DIST301", "DIST302", "DIST401", "DIST402", "DIST504"),
     "sampling": ("DIST701", "DIST702", "DIST711"),
 }
-"""Checks of distributions that are asked whatever a sampler lacks."""
+"""Checks of distributions that are run whatever a sampler lacks."""
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +142,7 @@ def asked_of(sampler: object, suite: str, contract: str) -> list[AnyCheck]:
 def test_sampler_that_ignores_what_matters_is_red_whatever_it_lacks(
     contract: str, capability: Capability | None
 ) -> None:
-    """With `smoke`, the smallest profile. If no distribution could be judged, the verdict says that none was."""
+    """With `smoke`, the smallest profile. If no distribution could be tested, the verdict must say so."""
     sampler = Lacking(ignorant(contract), *([] if capability is None else [capability]))
     of_distributions = asked_of(sampler, "statistical", contract)
     assert bool(of_distributions) == bool(all_checks("statistical", contract)) or (contract, capability) in UNJUDGED

@@ -46,7 +46,7 @@ ODD = (rejection.right(), sampling.right(), *ODD_REJECTION, *ODD_SAMPLING)
 ENOUGH = 34
 CI_SEED = 0
 
-# Distributions of two samplers are judged here, with the numbers of `smoke`: a scheme of its own, another arithmetic.
+# Distributions of two samplers are tested here, with the numbers of `smoke`: a scheme of its own, another arithmetic.
 # tools/odd_samplers.py runs all samplers in whole, with those of `ci`.
 DISTRIBUTIONS = ("matches exactly", "adds gumbel noise")
 
@@ -99,7 +99,7 @@ def test_every_freedom_is_abused_by_a_mutant() -> None:
 
 @pytest.mark.parametrize("kind", [VectorRejection, DividesInTheRace])
 def test_either_race_is_right_where_no_generator_can_tell_them_apart(kind: type[VectorRejection]) -> None:
-    """Also of a sampler that promises vLLM's stream: the manual has one formula."""
+    """Also of a sampler that supports `upstream-stream`: the manual has one formula."""
     promising = rejection_sampler(kind().verify, name="promises everything")
     assert CHECKS["REJ406"].run(promising, profile=PROFILES["smoke"], seed=CI_SEED) > 0
 

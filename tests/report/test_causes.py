@@ -1,4 +1,4 @@
-"""The first failure_report is the diagnosis: what follows from a fault, or was never promised, is told after it."""
+"""The first report is the diagnosis; consequences of a fault, and what is unsupported, come after it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def record(code: str, status: Status = "failed", *, effect: str = "", needs: tup
 
 
 def told(*records: CheckRecord) -> list[str]:
-    """The codes that are told, in their order."""
+    """The codes that are reported, in their order."""
     return [cause.told.code for cause in find_causes(records)]
 
 

@@ -1,4 +1,4 @@
-"""Time budgets: calls are not begun after the end, what was found is kept, and what is undecided is said once."""
+"""Time budgets: no call starts after the end, failures are kept, and undecided checks are reported once."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_share_that_is_off_decides_though_the_budget_ended() -> None:
         asked(CHECKS["DIST601"], Greedy(clock), clock, 3.5)
 
 
-# -- what is said -----------------------------------------------------------------------------------------------------
+# -- the report -----------------------------------------------------------------------------------------------------
 
 
 def undecided(code: str, detail: str) -> CheckRecord:

@@ -88,7 +88,7 @@ def test_weak_control_is_reported_and_not_red() -> None:
     text = "\n".join(summary.lines())
     assert summary.exit_code == GREEN
     assert "mutation controls (rejection): 0/1 caught at this run's numbers" in text
-    assert "1 missed by this run, which is too weak to see them: fails late (REJ101)" in text
+    assert "1 missed, because this run is too small to find them: fails late (REJ101)" in text
 
 
 def test_blind_control_is_red_in_smoke_too() -> None:
@@ -173,7 +173,7 @@ def test_files_carry_counts_and_reasons() -> None:
 
 def test_many_names_are_counted() -> None:
     lines = controls_lines([Control(f"m{i}", "REJ101", False, untried=Untried.SKIPPED) for i in range(20)])
-    assert lines[1].endswith("m7 (REJ101); and 12 more, which --json and --html name")
+    assert lines[1].endswith("m7 (REJ101); and 12 more (see --json or --html)")
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)
@@ -212,7 +212,7 @@ def test_mutant_that_smoke_is_too_weak_for_xfails(pytester: pytest.Pytester) -> 
     )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--fairdraw-profile", "smoke")
     result.assert_outcomes(xfailed=1)
-    assert "  1 missed by this run, which is too weak to see them: fails late (REJ101)" in result.stdout.lines
+    assert "  1 missed, because this run is too small to find them: fails late (REJ101)" in result.stdout.lines
 
 
 def _under_pytest(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:

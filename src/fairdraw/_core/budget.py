@@ -1,7 +1,7 @@
-"""The time budget of a run: who looks at the clock, and what is said of checks that it left undecided.
+"""The time budget of a run: where the clock is read, and the report of checks that were left undecided.
 
-The clock is read before every call of the sampler, by a wrapper around it (`guarded`), so that no code that counts or
-compares has to know of time. A call that has begun is never interrupted: a run ends late by at most one call.
+The clock is read before every call of the sampler, by a wrapper around it (`guarded`), so that code that counts or
+compares need not know about time. A call that has begun is never interrupted: a run ends late by at most one call.
 
 A check that was cut is inconclusive. Its reason begins with `ENDED`, so that all of them are reported together
 (`undecided_by_budget`, `budget_report`).
@@ -53,7 +53,7 @@ SHRINKING_WAS_CUT = "shrinking was cut by the time budget: this example failed, 
 class BudgetEnded(BaseException):
     """The time budget ended before a call of the sampler.
 
-    No `Exception`: a check must not take it for an answer of the sampler, nor Hypothesis for a failure to be shrunk.
+    Not an `Exception`: a check must not take it for a result of the sampler, nor Hypothesis for a failure to shrink.
     """
 
 
@@ -116,7 +116,7 @@ _ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OP
 
 
 class Wrapped:
-    """A sampler, or a session that it opened, whose calls go through `around`; all else is its own.
+    """A sampler, or a session that it opened, whose calls go through `around`; all other attributes are its own.
 
     Sampler: the methods of its contract. Session: every method.
     """
@@ -157,7 +157,7 @@ def guarded(sampler: Any, out_of_time: OutOfTime) -> Any:  # Any: a sampler of a
     return Wrapped(sampler, around)
 
 
-# -- what is said -----------------------------------------------------------------------------------------------------
+# -- the report -----------------------------------------------------------------------------------------------------
 
 
 class _Record(Protocol):
@@ -180,7 +180,7 @@ _NEVER_BEGAN = "this check had not begun"
 
 
 def before_it_began() -> Inconclusive:
-    """The exception of a check that was never begun."""
+    """The exception of a check that was not started."""
     return cut_short(_NEVER_BEGAN)
 
 

@@ -27,7 +27,7 @@ _CAN_ALARM = hasattr(signal, "setitimer")
 class SamplerHangs(BaseException):
     """A call of the sampler took longer than the limit.
 
-    No `Exception`: a sampler's own `except Exception` must not swallow it, and Hypothesis must not try it again.
+    Not an `Exception`: a sampler's own `except Exception` must not swallow it, and Hypothesis must not try it again.
     """
 
 

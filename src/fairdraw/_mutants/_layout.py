@@ -202,7 +202,7 @@ def loses_requests_beyond_the_sixty_fourth(right: RejectionOracle, batch: SpecDe
 
 @patched(RejectionOracle, "steps", "REJ304", "REJ302")
 def the_row_number_enters_the_race(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
-    """Noise is addressed by the place in the batch, also where it was handed in."""
+    """Noise is addressed by the place in the batch, also if the caller gave it."""
     ends = list(accumulate(batch.num_draft_tokens))
     owners = [sum(row >= end for end in ends) for row in range(batch.num_tokens)]
     steps = right.steps(batch, noise)

@@ -83,7 +83,7 @@ def patched(
         def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
             return body(super(faulty, self), *arguments)
 
-        faulty = type(body.__name__, (oracle,), {step: replaced})
+        faulty: Any = type(body.__name__, (oracle,), {step: replaced})  # Any: a subclass of `oracle`
         return _mutant(faulty, body, caught_by, unsupported)
 
     return make_mutant

@@ -113,7 +113,7 @@ def ignores_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise:
 
 @patched(RejectionOracle, "draw_noise", "REJ507")
 def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-    """One generator, the first request's, serves all seeded requests: each depends on who stands before it."""
+    """One generator, the first request's, serves all seeded requests: each depends on the requests before it."""
     first = min(noise.request_seeds.values(), default=0)
     shared = {i: first + i for i in noise.request_seeds}
     return right.draw_noise(batch, SeededNoise(noise.seed, shared))

@@ -1,4 +1,4 @@
-"""Faults of the recovered token: what the race runs over, and who wins it.
+"""Faults of the recovered token: what the race runs over, and which token wins.
 
 Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
 """

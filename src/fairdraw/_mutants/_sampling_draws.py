@@ -1,4 +1,4 @@
-"""Faults of the draw: its noise, its counters, its place in the batch, and what a drafter says of it.
+"""Faults of the draw: its noise, its counters, its place in the batch, and the distributions of drafts.
 
 Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
 """
@@ -187,7 +187,7 @@ _COUNTS = {
 def forgets_the_position(
     right: CountingOracle, seed: int, position: int, number: int, size: int
 ) -> NDArray[np.float64]:
-    """The counter is the seed alone: a request says one word again and again."""
+    """The counter is the seed alone: a request draws one token again and again."""
     return right.row(seed, 0, number, size)
 
 

@@ -170,7 +170,7 @@ def clamps_the_temperature(right: SamplingOracle, request: Request) -> Row:
 def uses_the_temperature_of_the_first_request(
     right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise
 ) -> Tensor:
-    """One value for the batch: text changes with who else is served."""
+    """One value for the batch: text depends on the other requests."""
     random = batch.temperature[~batch.is_greedy]
     first = random[0] if random.numel() else torch.ones(())
     return right.sample(batch.replace(temperature=torch.where(batch.is_greedy, 0.0, first)), noise)

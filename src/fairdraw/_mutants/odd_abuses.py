@@ -36,7 +36,8 @@ ABUSES: list[Mutant] = []
 
 def _abuse(*caught_by: str) -> Callable[[type[Any]], type[Any]]:  # Any: of either base
     def register(faulty: type[Any]) -> type[Any]:  # Any: as above
-        as_odd: Callable[[Any], Any] = as_rejection if issubclass(faulty, VectorRejection) else as_sampling
+        is_rejection = issubclass(faulty, VectorRejection)
+        as_odd: Callable[[Any], Any] = as_rejection if is_rejection else as_sampling  # Any: as above
         failure_report = inspect.cleandoc(faulty.__doc__ or "")
         ABUSES.append(Mutant(name_of(faulty), failure_report, caught_by, lambda: as_odd(faulty)))
         return faulty

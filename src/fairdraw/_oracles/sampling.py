@@ -1,7 +1,7 @@
 """The sampling contract, executable: temperature, min-p, top-k, top-p, softmax, and one race per request.
 
 Read it as the definition of a *support*: the tokens that are left for the draw. Which floating-point operation decides
-is stated where it matters, because a support may hang on the last bit of a sum; `supports` says which tokens do.
+is stated where it matters, because a support may depend on the last bit of a sum; `supports` says which tokens do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which tokens a correct sampler must keep, and which it may: supports, with what hangs on rounding left open.
+"""Which tokens a correct sampler must keep, and which it may: supports, with tokens that depend on rounding left open.
 
 A token whose cumulative mass lies within rounding of `top_p` is kept by one correct sampler and removed by another; of
 tokens tied at an edge some samplers keep all and some a few. `Support.required` is what every correct sampler keeps,

@@ -1,16 +1,16 @@
-"""Mutation controls: known wrong samplers, put in the same run to the checks that have to fail them.
+"""Mutation controls: known wrong samplers, run on the checks that must catch them, in the same run.
 
-A control is run as the sampler under test is: with the run's profile, seed and time budget, at that sampler's speed, on
-the cases that its capabilities leave. So a count of mutants caught is a count of faults that *this* run could have
-seen. What it says about other runs is kept apart:
+A mutant is run as the sampler under test is: with the run's profile, seed and time budget, at that sampler's speed, on
+the cases that its capabilities allow. So the number of mutants caught is a number of faults that *this* run could have
+found.
 
 * Mutants that are not tried are named with the reason (`Untried`), never left out.
-* A mutant that this run's numbers miss is *weak* if its check fails it under the proven numbers: profile `ci`, a fast
-  sampler that supports everything, and the seed of the release. There every mutant is caught
-  (`docs/mutants.md`, written by `tools/mutants_by_profile.py`). A weak control is reported and does not make a run red:
-  a small profile, or a sampler with few capabilities, may see less.
-* A mutant that is missed under those numbers, too, means that its check is blind here, whatever the run's own numbers:
-  something installed here is not as it should be. That is red, with any profile and any seed.
+* A mutant that this run misses is *weak* if its check catches it with the proven numbers: profile `ci`, a fast sampler
+  that supports everything, and the seed of the release. With those every mutant is caught (`docs/mutants.md`, written
+  by `tools/mutants_by_profile.py`). A weak control is reported and does not make a run red: a small profile, or a
+  sampler with few capabilities, finds less.
+* A mutant that is missed with the proven numbers, too, means that its check does not work here: something that is
+  installed is broken. That is red, with any profile and any seed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Untried(StrEnum):
-    """Why a mutant was not tried; each follows "N not tried, "."""
+    """Why a mutant was not tried. The report reads "N not tried, REASON"."""
 
     TOO_SMALL = "below this run's resolution"
     SKIPPED = "checks skipped for this sampler"
@@ -61,14 +61,14 @@ class Untried(StrEnum):
 
 @dataclass(frozen=True)
 class Control:
-    """What became of one mutant.
+    """The result of one mutant.
 
     Args:
         name: Of the mutant.
-        code: The check that has to catch it.
+        code: The check that must catch it.
         distance: The total-variation distance at which a statistical check caught it.
         contract: Of the mutant and the check.
-        weak: Missed by this run's numbers, though not under the proven ones: reported, not red.
+        weak: Missed by this run, but caught with the proven numbers: reported, not red.
         untried: Why it was not tried, a word of `Untried`; empty if it was.
         detail: More about that.
     """
@@ -85,18 +85,18 @@ class Control:
 
     @property
     def is_missed(self) -> bool:
-        """Whether it was tried and not caught, for whatever reason."""
+        """Whether it was tried and not caught."""
         return not (self.caught or self.untried)
 
     @property
     def is_blind(self) -> bool:
-        """Whether its check does not see it under the proven numbers either, which makes the run red."""
+        """Whether its check misses it with the proven numbers, too, which makes the run red."""
         return self.is_missed and not self.weak
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A mutant and the check that has to catch it in this run.
+    """A mutant and the check that must catch it in this run.
 
     Args:
         untried: Why it is not to be tried; empty if it is.
@@ -109,17 +109,17 @@ class Planned:
     detail: str = ""
 
     def control(self, caught: bool = False, **fields: Any) -> Control:  # Any: fields of Control
-        """What became of it."""
+        """Its result."""
         return Control(self.mutant.name, self.check.code, caught, contract=self.check.contract, **fields)
 
 
-# -- which mutants, put to which checks ---------------------------------------------------------------------------
+# -- which mutants, on which checks ---------------------------------------------------------------------------
 
 
 def mutants_for(contract: str) -> list[Mutant]:
-    """The mutants of a contract; those at the end are put to checks that no other mutant names first.
+    """The mutants of a contract. Those at the end are repeated for checks that no mutant names first.
 
-    So each property is seen failing.
+    So every property has a mutant that it must catch.
     """
     mutants: list[Mutant] = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)]
     first = {mutant.caught_by[0] for mutant in mutants}
@@ -129,13 +129,13 @@ def mutants_for(contract: str) -> list[Mutant]:
 
 
 def property_mutants() -> list[Mutant]:
-    """Those of every contract that a property has to catch."""
+    """The mutants of every contract that a property must catch."""
     codes = {check.code for check in all_checks("properties")}
     return [mutant for contract in CONTRACTS for mutant in mutants_for(contract) if mutant.caught_by[0] in codes]
 
 
 def controls_for(checks: Sequence[AnyCheck], sampler: AnySampler, session: Session) -> list[Planned]:
-    """A plan for each mutant that one of `checks` has to catch, those that are not to be tried included.
+    """A plan for each mutant that one of `checks` must catch, including those that are not to be tried.
 
     Args:
         checks: Of the run; all are of the sampler's contract.
@@ -147,7 +147,7 @@ def controls_for(checks: Sequence[AnyCheck], sampler: AnySampler, session: Sessi
 
 
 def plan_control(mutant: Mutant, checks: Iterable[AnyCheck], sampler: AnySampler, session: Session) -> Planned:
-    """Which of `checks` has to catch `mutant` in this run, or why none has to.
+    """Which of `checks` must catch `mutant` in this run, or why none must.
 
     It is the first that the mutant names; if that one is skipped for `sampler`, the next that is not.
     """
@@ -173,8 +173,8 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
     """Try one mutant as the run tries `sampler`: the same profile, seed, speed and capabilities.
 
     Randomness:
-        The cases and draws follow from the run's seed. Only where the mutant is missed by them, the seed of the release
-        decides whether the check is blind; see the module.
+        The cases and draws follow from the run's seed. If they miss the mutant, the seed of the
+        release decides whether the check is blind; see the module.
     """
     if planned.untried:
         return planned.control(untried=planned.untried, detail=planned.detail)
@@ -184,7 +184,7 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
     check, mutant = planned.check, planned.mutant
     asked = _as_asked(mutant.make(), sampler)
     if check.why_not(asked, _reference(check)) is not None:
-        # What the mutant lacks and what the sampler lacks leave nothing to ask, say seeded and explicit noise.
+        # Together they support too little, for example one seeded and the other explicit noise.
         return planned.control(untried=Untried.SKIPPED, detail="the mutant and the sampler support different things")
     try:
         caught, distance = sees(check, asked, session.profile, session.seed, session)
@@ -198,7 +198,7 @@ def run_control(planned: Planned, sampler: AnySampler, session: Session) -> Cont
 def sees(
     check: AnyCheck, wrong: AnySampler, profile: Profile, seed: int, session: Session | None = None
 ) -> tuple[bool, float | None]:
-    """Whether `check` fails `wrong`, and the distance that a statistical check found. Nothing is shrunk.
+    """Whether `check` catches `wrong`, and the distance that a statistical check found. Nothing is shrunk.
 
     Args:
         session: Ends with its time budget; `None` for no budget.
@@ -229,7 +229,7 @@ _RELEASE = Session()
 
 
 def _is_weak(planned: Planned, sampler: AnySampler, session: Session) -> bool:
-    """Whether a mutant that was missed is caught under the proven numbers; without time to ask, it is taken to be."""
+    """Whether a mutant that was missed is caught with the proven numbers; assumed if there is no time to try."""
     if _is_proven(planned.check, sampler, session):
         return False
     try:
@@ -240,14 +240,14 @@ def _is_weak(planned: Planned, sampler: AnySampler, session: Session) -> bool:
 
 
 def _proven(mutant: Mutant) -> Profile:
-    """The numbers with which every mutant is caught; some take more draws than `ci` has."""
+    """The numbers with which every mutant is caught; some need more draws than `ci` has."""
     numbers = _RELEASE.profile
     draws = max(numbers.draws, mutant.min_draws)
     return Profile("proven", numbers.examples, numbers.examples, draws, draws)
 
 
 def _is_proven(check: AnyCheck, sampler: AnySampler, session: Session) -> bool:
-    """Whether the run's own numbers are no smaller than the proven ones, so that a miss needs no second look."""
+    """Whether the run's own numbers are at least the proven ones, so that a miss needs no second run."""
     can, least = sampler.capabilities, _RELEASE.profile
     enough = (
         session.profile.examples_for(can, 1.0) >= least.examples
@@ -258,19 +258,19 @@ def _is_proven(check: AnyCheck, sampler: AnySampler, session: Session) -> bool:
 
 
 def _reference(check: AnyCheck) -> AnySampler | None:
-    """The specification: no control depends on which reference sampler is installed."""
+    """The specification: results of controls do not depend on the reference sampler that is installed."""
     reference: AnySampler | None = load_part(CONTRACTS[check.contract].right)() if check.differential else None
     return reference
 
 
 def _as_asked(mutant: AnySampler, sampler: AnySampler) -> AnySampler:
-    """The mutant, no faster than the sampler beside it and with nothing supported that the sampler does not support."""
+    """The mutant, as slow as the sampler under test, and without what that sampler does not support."""
     own, beside = mutant.capabilities, sampler.capabilities
     return _Limited(mutant, Capabilities({**beside.unsupported, **own.unsupported}, beside.slow))
 
 
 class _Limited:
-    """A mutant with other capabilities: it is given the cases, and as many draws, as these ask for."""
+    """A mutant with other capabilities, which decide on its cases and its number of draws."""
 
     def __init__(self, mutant: AnySampler, capabilities: Capabilities) -> None:
         self._mutant, self._capabilities = mutant, capabilities
@@ -296,7 +296,7 @@ class _Caught(BaseException):
 
 
 def _raising_caught(check: Check) -> Any:  # Any: a body of the check's kind
-    """The check's body; a failure, or an answer that is none, ends the search. Any other exception is no catch."""
+    """The check's body. A failure or a malformed output ends the search; another exception does not count as caught."""
 
     def body(*arguments: Any) -> None:  # Any: those of the check's own body
         try:
@@ -307,14 +307,14 @@ def _raising_caught(check: Check) -> Any:  # Any: a body of the check's kind
     return body
 
 
-# -- saying what became of them -------------------------------------------------------------------------------------
+# -- the report -------------------------------------------------------------------------------------
 
 _MOST_NAMES = 8
-"""In a line of text; files name all."""
+"""In a line of text; files have all names."""
 
 
 def controls_lines(controls: Sequence[Control]) -> list[str]:
-    """What the mutants of a run show, per contract: caught, missed and not tried, as text."""
+    """The mutants of a run, per contract: caught, missed and not tried, as text."""
     if not controls:
         return ["mutation controls: none in this run"]
     contracts = dict.fromkeys(control.contract for control in controls)
@@ -326,7 +326,7 @@ def _lines_of(contract: str, controls: Sequence[Control]) -> list[str]:
     weak = [control for control in tried if control.is_missed and control.weak]
     lines = [_count_line(contract, tried)] if tried else [_heading(contract) + f"none of {len(controls)} tried"]
     if weak:
-        lines.append(f"  {len(weak)} missed by this run, which is too weak to see them: {_names(weak)}")
+        lines.append(f"  {len(weak)} missed, because this run is too small to find them: {_names(weak)}")
     for why in Untried:
         untried = [control for control in controls if control.untried == why]
         if untried:
@@ -348,19 +348,19 @@ def _count_line(contract: str, tried: Sequence[Control]) -> str:
 
 
 def _names(controls: Sequence[Control]) -> str:
-    """The mutants with their checks; many are counted."""
+    """The mutants with their checks; of many, the first, and a count."""
     shown = [f"{control.name} ({_about(control)})" for control in controls[:_MOST_NAMES]]
     rest = len(controls) - len(shown)
-    return "; ".join(shown) + (f"; and {rest} more, which --json and --html name" if rest else "")
+    return "; ".join(shown) + (f"; and {rest} more (see --json or --html)" if rest else "")
 
 
 def _about(control: Control) -> str:
-    """Its check, and what the fault takes to be seen; why a check is skipped stands beside that check."""
+    """Its check, and what it takes to find the fault."""
     return f"{control.code} {control.detail}" if control.untried == Untried.TOO_SMALL else control.code
 
 
 def controls_to_json(controls: Sequence[Control]) -> dict[str, Any]:  # Any: JSON
-    """Counts for the summary line of a run's file. `planted` are those that were tried."""
+    """Counts for the summary line of a run's file. `planted` counts those that were tried."""
     untried = Counter(control.untried for control in controls if control.untried)
     tried = len(controls) - untried.total()
     missed = sum(control.is_missed for control in controls)

@@ -31,12 +31,12 @@ FORMAT_VERSION = 1
 
 
 class CrashFileError(Exception):
-    """A file that cannot be replayed. One sentence says why."""
+    """A file that cannot be replayed. The message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Crash:
-    """What it takes to see one failure again.
+    """What it takes to reproduce one failure.
 
     Args:
         sampler: As given to `--sampler`; `None` if it was an object of a test.
@@ -91,8 +91,8 @@ class Crash:
 def write_crash(folder: Path, crash: Crash) -> Path:
     """Write `crash`, signed, into `folder` under a name made of its content.
 
-    An existing file is never overwritten, unless it says the same without a signature of this folder (it was copied
-    here): then it is signed, as the failure was now seen here, too.
+    An existing file is never overwritten. A file with the same content and no signature of this folder (a copy) is
+    signed, as the failure was now seen here, too.
 
     Raises:
         OSError: If it cannot be written.
@@ -124,7 +124,7 @@ def _known(path: Path) -> Crash | None:
 
 
 def _replace(path: Path, content: str) -> None:
-    """Put `content` in the file's place at once: whoever reads it meanwhile finds one or the other."""
+    """Replace the file by `content` atomically."""
     fresh = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     fresh.write_text(content, encoding="utf-8")
     os.replace(fresh, path)

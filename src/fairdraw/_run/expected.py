@@ -43,7 +43,7 @@ __all__ = [
 _FORMAT = "fairdraw-baseline"
 
 UNSEEN = "known failure not seen"
-"""What the reason of a record begins with if the run was too small to call the failure gone."""
+"""The reason of a record begins with it if the run was too small to call the failure gone."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Expected:
 
 
 def read_expected(xfails: Path | None, baseline: Path | None) -> Expected:
-    """What both files say; a file that is not given says nothing.
+    """The content of both files; one that is not given is empty.
 
     Raises:
         CannotStart: If a file cannot be read, is something else, or names a check that does not exist.
@@ -103,7 +103,7 @@ def why_unseen(known: KnownFailure, check: AnyCheck, sampler: AnySampler, profil
     """
     needed, had = _asked(check, sampler, PROFILES["ci"]), _asked(check, sampler, profile)
     if known.cases:
-        # Lives are counted by their events, and a check with few different cases ends when all were tried.
+        # Event traces are counted by their events, and a check with few different cases ends when all were tried.
         needed, had = known.cases, max(had, tried)
     if had >= needed:
         return ""
@@ -112,7 +112,7 @@ def why_unseen(known: KnownFailure, check: AnyCheck, sampler: AnySampler, profil
 
 
 def _asked(check: AnyCheck, sampler: AnySampler, profile: Profile) -> int:
-    """Cases or draws that `profile` asks for."""
+    """Cases or draws of `profile`."""
     if isinstance(check, Check):
         return profile.examples_for(sampler.capabilities, check.weight)
     if isinstance(check, DrawnQuestion):

@@ -119,7 +119,7 @@ class SpecDecodeBatch(Batch):
 
 @dataclass(frozen=True, eq=False)
 class ExplicitNoise:
-    """The random numbers of one call, handed in.
+    """The random numbers of one call, given by the caller.
 
     A draft token is accepted if `target_prob / draft_prob >= uniform`; a recovered token is the
     argmax over the vocabulary of `residual / exponential` (the exponential race). A division and a product with the
