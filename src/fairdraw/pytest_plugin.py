@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from fairdraw._plugin.run import CheckUnderPytest, PytestRun
     from fairdraw.protocols import AnySampler
 
-__all__ = ["PROFILES", "SUITES", "SamplerTests", "parametrize_with_checks"]
+__all__ = ["SamplerTests", "parametrize_with_checks"]
 
-PROFILES, SUITES = ("smoke", "ci", "nightly"), ("properties", "statistical")
+PROFILE_WORDS, SUITE_WORDS = ("smoke", "ci", "nightly"), ("properties", "statistical")
 """Words of options. The modules that define them are not imported for it; a test compares."""
 
 # A wheel lists its files, so pytest rewrites their asserts; an editable install lists none.
@@ -42,7 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="sampler under test: a built-in name (rejection/triton ...), a registered one or pkg.module:factory "
         "(default: ours, one for each contract)",
     )
-    group.addoption("--fairdraw-profile", choices=PROFILES, default="ci", help="how much is tried (default: ci)")
+    group.addoption("--fairdraw-profile", choices=PROFILE_WORDS, default="ci", help="how much is tried (default: ci)")
     group.addoption(
         "--fairdraw-seed",
         type=_seed,
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SPEC|none",
         help="sampler that differential checks compare with (default: the contract's vLLM, if it can be imported)",
     )
-    group.addoption("--fairdraw-only", choices=SUITES, help="run the checks of one suite")
+    group.addoption("--fairdraw-only", choices=SUITE_WORDS, help="run the checks of one suite")
     group.addoption(
         "--fairdraw-time-budget", type=float, metavar="SECONDS", help="what is not decided by then is inconclusive"
     )

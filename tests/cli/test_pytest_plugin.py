@@ -16,8 +16,7 @@ import pytest
 from fairdraw._core.checks import PROFILES
 from fairdraw._run.loading import SUITES, all_checks, load_sampler
 from fairdraw._run.runner import DEFAULT_SEED
-from fairdraw.pytest_plugin import PROFILES as PLUGIN_PROFILES
-from fairdraw.pytest_plugin import SUITES as PLUGIN_SUITES
+from fairdraw.pytest_plugin import PROFILE_WORDS, SUITE_WORDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,8 +61,8 @@ def ask(pytester: pytest.Pytester, *options: str, codes: tuple[str, ...] = ("REJ
 
 
 def test_words_of_options_are_those_of_the_suite() -> None:
-    assert list(PLUGIN_SUITES) == list(SUITES)
-    assert list(PLUGIN_PROFILES) == list(PROFILES)
+    assert list(SUITE_WORDS) == list(SUITES)
+    assert list(PROFILE_WORDS) == list(PROFILES)
 
 
 class TestSilence:
