@@ -65,7 +65,7 @@ def index_of(checks: tuple[Question, ...]) -> str:
         "Each page says what is required, what a failure usually means, and shows a failing example: a mutant that the "
         "check catches, with the smallest case. `fairdraw explain CODE` prints the same.",
     ]
-    for (contract, suite), own in groupby(sorted(checks, key=_place), key=_place):
+    for (_, contract, suite), own in groupby(sorted(checks, key=_place), key=_place):
         listed = list(own)
         lines += ["", f"## {_capital(contract.replace('_', ' '))}: {suite} ({len(listed)})", ""]
         lines += [f"* [{check.code}]({check.code}.md) {check.title}" for check in listed]
@@ -74,8 +74,9 @@ def index_of(checks: tuple[Question, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _place(check: Question) -> tuple[str, str]:
-    return check.contract, check.suite
+def _place(check: Question) -> tuple[int, str, str]:
+    """Contracts stand in the order of `CONTRACTS`."""
+    return list(CONTRACTS).index(check.contract), check.contract, check.suite
 
 
 def _capital(text: str) -> str:

@@ -19,6 +19,7 @@ import failing_examples
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from mkdocs.config.defaults import MkDocsConfig
 
 from fairdraw import strategies
 from fairdraw._cli.main import main
@@ -84,7 +85,7 @@ def test_every_check_with_a_mutant_has_a_failing_example() -> None:
 
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_smallest_cases_fail_as_recorded(contract: str) -> None:
-    words = {**vars(strategies), **vars(lifecycle), **vars(logits_plan)}
+    words = {name: getattr(part, name) for part in (strategies, lifecycle, logits_plan) for name in part.__all__}
     reference = load_part(CONTRACTS[contract].right)()
     for check in all_checks("properties", contract):
         row = recorded().get(check.code)
@@ -110,8 +111,6 @@ def test_distribution_checks_fail_as_recorded(code: str) -> None:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` builds it."""
-    if shutil.which("mkdocs", path=str(Path(sys.executable).parent)) is None:
-        pytest.skip("pip install .[docs]")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
@@ -131,6 +130,14 @@ def test_pages_of_checks_lead_to_the_next_and_the_previous(site: Path) -> None:
     text = (site / "checks" / "REJ104" / "index.html").read_text()
     assert re.search(r'href="\.\./REJ103/" class="md-footer__link md-footer__link--prev"', text)
     assert re.search(r'href="\.\./REJ105/" class="md-footer__link md-footer__link--next"', text)
+
+
+def test_repository_is_linked_if_the_project_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[project.urls]\nRepository = "https://example.org/code"\n')
+    monkeypatch.setattr(check_pages, "PROJECT", project)
+    config = MkDocsConfig()
+    assert check_pages.on_config(config).repo_url == "https://example.org/code"
 
 
 def browse(page: Path, *options: str) -> str:
@@ -175,15 +182,6 @@ def test_output_wraps_on_a_narrow_screen(site: Path, name: str, tmp_path: Path) 
     )
     assert found is not None
     assert (int(found[1]), int(found[2]) > 0) == (0, True)
-
-
-def test_make_test_builds_the_site_into_an_ignored_folder() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"^test:(.*)$", makefile, flags=re.MULTILINE)
-    folder = re.findall(r"^site_dir: ([^/\n]+/)", (ROOT / "mkdocs.yml").read_text(), flags=re.MULTILINE)
-    assert ["docs" in target.split() for target in targets] == [True]
-    assert "mkdocs build --strict" in makefile
-    assert set(folder) <= set((ROOT / ".gitignore").read_text().split())
 
 
 def test_tools_of_the_project_have_an_exact_version() -> None:

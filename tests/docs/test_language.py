@@ -23,7 +23,7 @@ SUFFIXES = {".py", ".md", ".toml", ".j2", ".yml", ".in", ""}
 READ = {"run-line.schema.json", "failing_examples.json"}
 """Files of data that users read."""
 
-ALLOWED: dict[tuple[str, str], str] = {}
+ALLOWED: dict[tuple[str, str], str] = {(r"^LICENSE$", "distribution"): "a licence speaks of the distribution"}
 """(Regular expression of paths, the word as in the table) to the reason why it may stand there."""
 
 

@@ -1,6 +1,6 @@
 """What a user installs: one import name, every subpackage, and a suite that runs from any folder.
 
-Both archives are built once, as a release is: the sdist from what git knows, the wheel from the sdist.
+Both archives are built once, as for a release: the sdist from what git knows, the wheel from the sdist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("sampler_impl", "strategies", "properties", "statistical", "perf_regression")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
-# An sdist has neither git's list nor links: its package tree is what `pip install -e .` makes of it.
+# An sdist has neither git's list nor the links.
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
 
 
@@ -91,10 +91,6 @@ def test_version_is_the_same_everywhere(built: Built) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", fairdraw.__version__)
 
 
-def test_wheel_brings_one_import_name(built: Built) -> None:
-    assert {file.filename.split("/")[0].partition("-")[0] for file in built.in_wheel()} == {"fairdraw"}
-
-
 def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     """The root folders as `fairdraw.*`; no records, no links, nothing compiled."""
     data = (".toml", ".txt", ".j2", ".json", ".typed")
@@ -106,18 +102,14 @@ def test_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert found == wanted
 
 
-def test_archives_hold_no_links(built: Built) -> None:
-    assert [name for name, member in built.in_sdist().items() if not member.isfile()] == []
-    assert [file.filename for file in built.in_wheel() if file.external_attr >> 28 == 0xA] == []
-
-
 def test_sdist_holds_all_that_git_knows_and_little_more(built: Built) -> None:
     made = {name for name in built.in_sdist() if name in ("PKG-INFO", "setup.cfg") or ".egg-info/" in name}
     assert set(built.in_sdist()) - made == built.sources
+    assert [name for name, member in built.in_sdist().items() if not member.isfile()] == []
 
 
 def test_every_subpackage_is_listed() -> None:
-    """setuptools drops an unlisted subpackage without a word."""
+    """setuptools silently drops a subpackage that is not listed."""
     listed = set(PROJECT["tool"]["setuptools"]["packages"])
     own = {path.parent for path in (ROOT / "src" / "fairdraw").glob("*/__init__.py") if not path.parent.is_symlink()}
     nested = {path.parent for folder in FOLDERS for path in (ROOT / folder).rglob("__init__.py")}
@@ -144,7 +136,7 @@ def test_public_names_are_in_the_built_package(site: Path) -> None:
         "for name in sys.argv[2:]:\n"
         "    module = importlib.import_module(name)\n"
         "    assert module.__file__.startswith(sys.argv[1]), module.__file__\n"
-        "    for word in module.__all__: getattr(module, word)\n"
+        "    for word in getattr(module, '__all__', ()): getattr(module, word)\n"
     )
     modules = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), flags=re.MULTILINE)
     assert "fairdraw.strategies" in modules
@@ -154,7 +146,7 @@ def test_public_names_are_in_the_built_package(site: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_installed_suite_judges_a_strangers_sampler_from_another_folder(site: Path, tmp_path: Path) -> None:
+def test_installed_suite_tests_a_third_party_sampler_from_another_folder(site: Path, tmp_path: Path) -> None:
     project = tmp_path / "project"
     shutil.copytree(ROOT / "examples", project / "examples")
     command = ["pytest", "--pyargs", "fairdraw", "--sampler", "examples.my_sampler:make", "-k", "REJ10"]

@@ -49,8 +49,8 @@ def test_defect_is_recorded(name: str) -> None:
         assert about["releases"].startswith(f"{failing[0]} to {failing[-1]},")
     elif codes[0].startswith("REJ"):
         sampler = f"{about['engine'].lower()} {about['releases'].split(',')[0]}"
-        told = {t["code"] for row in SAMPLERS if row["sampler"] == sampler for t in row["failures"] if is_failing(t)}
-        assert set(codes) <= told
+        failing = {t["code"] for row in SAMPLERS if row["sampler"] == sampler for t in row["failures"] if is_failing(t)}
+        assert set(codes) <= failing
 
 
 def is_failing(record: dict[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""The scripts in `tools/`: what they decide, without a network."""
+"""The scripts in `tools/` that install and test releases, without a network."""
 
 from __future__ import annotations
 
@@ -44,25 +44,19 @@ def table(tmp_path: Path) -> str:
     return (tmp_path / "matrix.md").read_text()
 
 
-def test_matrix_has_a_row_for_each_check_that_some_release_fails(table: str) -> None:
-    assert "| check | 0.11.2 | 0.22.0 | 0.28.0 | 0.33.0 |" in table
-    assert "| REJ101 token ids lie in the vocabulary | **fails** | **fails** | ? | ok |" in table
-    assert "| REJ103 every request emits a token | - | ok | ? | **raises** |" in table
+def test_matrix_shows_what_fails_where_and_how(table: str) -> None:
+    for line in (
+        "| check | 0.11.2 | 0.22.0 | 0.28.0 | 0.33.0 |",
+        "| REJ101 token ids lie in the vocabulary | **fails** | **fails** | ? | ok |",
+        "| REJ103 every request emits a token | - | ok | ? | **raises** |",
+        "| passed | 1 | 2 |  | 2 |",
+        "| failed | 1 | 1 |  | 1 |",
+        "| skipped | 1 | 0 |  | 0 |",
+        "* 0.28.0: OSError: no space left",
+        "* REJ101, 0.11.2: emitted -1",
+    ):
+        assert line in table.splitlines()
     assert "REJ102" not in table
-
-
-def test_matrix_counts_passed_and_failed_checks(table: str) -> None:
-    assert "| passed | 1 | 2 |  | 2 |" in table
-    assert "| failed | 1 | 1 |  | 1 |" in table
-    assert "| skipped | 1 | 0 |  | 0 |" in table
-
-
-def test_matrix_says_why_a_release_was_not_tested(table: str) -> None:
-    assert "* 0.28.0: OSError: no space left" in table
-
-
-def test_matrix_shows_how_the_oldest_release_fails(table: str) -> None:
-    assert "* REJ101, 0.11.2: emitted -1" in table
 
 
 def test_matrix_record_holds_every_result_and_its_origin(table: str, tmp_path: Path) -> None:
@@ -72,12 +66,6 @@ def test_matrix_record_holds_every_result_and_its_origin(table: str, tmp_path: P
     assert [release["release"] for release in found["releases"]] == ["0.11.2", "0.22.0", "0.28.0", "0.33.0"]
     assert found["releases"][1]["records"] == JUDGED["0.22.0"]
     assert str(ROOT) not in json.dumps(found)
-
-
-def test_matrix_names_seven_releases_with_their_reasons() -> None:
-    assert len(matrix.RELEASES) == 7
-    assert {"0.22.0", "0.33.0"} <= matrix.RELEASES.keys()
-    assert all(matrix.RELEASES.values())
 
 
 def test_release_that_cannot_be_installed_has_no_verdict(tmp_path: Path) -> None:
