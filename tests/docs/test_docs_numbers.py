@@ -89,7 +89,7 @@ def test_draws_of_a_profile_stand_in_the_table(profile: Profile) -> None:
 @pytest.mark.parametrize("profile", ["smoke", "ci"])
 def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
     sampler = load_sampler("rejection/oracle")
-    looks = {check.code: check.course(sampler, PROFILES[profile]).num_looks for check in DISTRIBUTION_CHECKS}
+    looks = {check.code: check.sampling_plan(sampler, PROFILES[profile]).num_looks for check in DISTRIBUTION_CHECKS}
     assert max(looks.values()) <= MOST_LOOKS
     words = {"smoke": f"{looks['DIST501']} in `smoke`", "ci": f"{looks['DIST501']} in `ci`"}
     assert words[profile] in page("design-statistics")
