@@ -57,7 +57,8 @@ class _SubtractsTheSumOfPenalties(PenaltiesFollower):
 
     def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
         frequency, presence = np.float32(row.factors.frequency), np.float32(row.factors.presence)
-        return logits - (frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32))
+        logits -= frequency * counts.astype(np.float32) + presence * (counts > 0).astype(np.float32)
+        return logits
 
 
 class _SubtractsPresenceFirst(PenaltiesFollower):
@@ -77,7 +78,8 @@ class _AccumulatesPenalties(PenaltiesFollower):
         for token_id in row.output_token_ids:
             if token_id != PLACEHOLDER_TOKEN_ID:
                 penalty[token_id] += np.float32(row.factors.frequency)
-        return logits - penalty
+        logits -= penalty
+        return logits
 
 
 class _TouchesSeenTokensOnly(PenaltiesFollower):
