@@ -21,6 +21,7 @@ num_tokens * vocab_size passes 2**31.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportPossiblyUnboundVariable=false
 # (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ tile. Integers add up without rounding, so cumulative sums and totals agree and 
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false
 # (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
 
 from __future__ import annotations
