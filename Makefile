@@ -13,14 +13,18 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test bench lint docs matrix vllm clean
+.PHONY: check test tests perf bench lint docs matrix vllm clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
 
 # The performance suite counts in a process of its own: beside another worker it gives no verdict.
-test: lint docs
+test: lint docs tests perf
+
+tests: $(READY)
 	$(BIN)/python -m pytest tests properties statistical -n 2 --dist loadfile
+
+perf: $(READY)
 	$(BIN)/python -m pytest perf_regression
 
 # Exact counts, instruction counts, and times against vLLM. Not in parallel with anything: see perf_regression/.

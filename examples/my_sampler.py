@@ -1,4 +1,4 @@
-"""A stranger's rejection sampler in plain PyTorch, and the adapter that puts it under test:
+"""A third-party rejection sampler in plain PyTorch, and the adapter that puts it under test:
 
 pytest --pyargs fairdraw --sampler examples.my_sampler:make
 fairdraw check examples.my_sampler:make
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fairdraw import ExplicitNoise, Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 
-# The sampler: one request at a time. It knows nothing of fairdraw.
+# The sampler: one request at a time. It does not import fairdraw.
 
 
 def draw_noise(num_tokens: int, batch_size: int, vocab_size: int) -> tuple[Tensor, Tensor]:

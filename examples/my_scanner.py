@@ -1,4 +1,4 @@
-"""A stranger's penalties scanner, and the adapter that lets the lifecycle machine live with it:
+"""Third-party penalties, and the adapter that puts them under test:
 
 fairdraw check examples.my_scanner:make
 """
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, RowChanges
+    from fairdraw.protocols import LiveBatch, LiveRequest, RowChanges
 
-# The scanner: it recounts everything at every step. It knows nothing of fairdraw.
+# The scanner: it recounts everything at every step. It does not import fairdraw.
 
 
 def count(token_ids: Sequence[int], vocab_size: int) -> Tensor:  # [vocab_size] float32
     counts = torch.zeros(vocab_size)
     for token_id in token_ids:
-        if token_id >= 0:  # -1 is a token that is still on the device
+        if token_id >= 0:  # -1 is a token that is not known yet
             counts[token_id] += 1
     return counts
 

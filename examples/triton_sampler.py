@@ -1,4 +1,4 @@
-"""A stranger's rejection sampler as one Triton kernel, and the adapter that puts it under test:
+"""A third-party rejection sampler as one Triton kernel, and the adapter that puts it under test:
 
 fairdraw check examples.triton_sampler:make --profile smoke
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairdraw import ExplicitNoise, Noise, RejectionSampler, SpecDecodeBatch, rejection_sampler
 
-# The sampler: a program per request, the whole vocabulary in one block. It knows nothing of fairdraw.
+# The sampler: a program per request, the whole vocabulary in one block. It does not import fairdraw.
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def verify_kernel(
 
 @triton.jit
 def recover(draft_row, target_row, noise_row, draft, vocab_size, NO_DRAFT_PROBS: tl.constexpr, BLOCK: tl.constexpr):
-    """The winner of an exponential race over the residual; over the target, should rounding leave no residual."""
+    """The winner of an exponential race over the residual; over the target where rounding leaves no residual."""
     ids = tl.arange(0, BLOCK)
     alive = ids < vocab_size
     target = tl.load(target_row + ids, mask=alive, other=0.0)

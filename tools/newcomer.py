@@ -2,9 +2,9 @@
 
     python tools/newcomer.py            # builds the wheel, starts from an empty folder, needs a package index
 
-The page is the program: a block with the title of a file is written to it, a diff is applied, a command is typed. What
-the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a step
-that the page forgets stops the script.
+The page is the program: a block with the title of a file is written to it, a diff is applied, a command is run. What
+the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
+step stops the script.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import datetime
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "first-verdict.md"
 FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s)?$", flags=re.MULTILINE)
+TOOK = re.compile(r"  # (\d+) s, (\d+) s of CPU$", flags=re.MULTILINE)
+COMMAND = re.compile(r"^\$ (.*?)(?:  # \d+ s.*)?$", flags=re.MULTILINE)
 MOST, HEAD, TAIL, WIDTH = 24, 6, 13, 160
 """What is printed of an output: so many lines, or these at its ends; so many characters of a line."""
 
@@ -122,9 +124,11 @@ class Newcomer:
         return found[0]
 
     def _type(self, command: str) -> str:
-        started = time.perf_counter()
+        started, used = time.perf_counter(), cpu_seconds()
         printed = self.run(command)
-        return f"$ {command}  # {time.perf_counter() - started:.0f} s\n{shortened(printed)}"
+        took = f"{time.perf_counter() - started:.0f} s, {cpu_seconds() - used:.0f} s of CPU"
+        print(f"$ {command}  # {took}", flush=True)
+        return f"$ {command}  # {took}\n{shortened(printed)}"
 
 
 def patch(path: Path, diff: str) -> None:
@@ -150,12 +154,29 @@ def shortened(text: str) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def cpu_seconds() -> float:
+    """Of all commands so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def first_verdicts(page: str) -> list[tuple[int, int]]:
+    """Seconds, and seconds of CPU, from the first command to the first verdict of every sampler of the page.
+
+    A sampler's commands begin with its `fairdraw init`; the first one's with the installation.
+    """
+    parts = page.split("\n$ fairdraw init ")
+    parts = [parts[0] + parts[1], *parts[2:]]
+    times = [TOOK.findall(part[: part.index("\nRED: ")]) for part in parts]
+    return [(sum(int(wall) for wall, _ in part), sum(int(cpu) for _, cpu in part)) for part in times]
+
+
 def stamped(page: str, seconds: float) -> str:
     """The page with the line that says who followed it, when, and how long it took."""
-    today = datetime.date.today().isoformat()
-    machine = f"{platform.system()}, {os.cpu_count()} CPU cores shared with others, no GPU"
-    first = sum(map(int, re.findall(r"  # (\d+) s$", page[: page.index("\nRED: ")], flags=re.MULTILINE)))
-    took = f"the first verdict after {first} s, {seconds:.0f} s in all, downloads included"
+    today, load = datetime.date.today().isoformat(), os.getloadavg()[2]
+    machine = f"{platform.system()}, {os.cpu_count()} CPU cores with {load:.0f} processes on them, no GPU"
+    first = "; ".join(f"{wall} s, {cpu} s of CPU" for wall, cpu in first_verdicts(page))
+    took = f"first verdicts after {first}. {seconds:.0f} s in all, installation included"
     line = f"Followed by `tools/newcomer.py` on {today} ({machine}): {took}."
     return re.sub(r"^Followed by `tools/newcomer\.py`.*$", line, page, flags=re.MULTILINE)
 

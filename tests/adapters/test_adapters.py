@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -16,14 +17,19 @@ from hypothesis import given, settings
 from fairdraw import ExplicitNoise, RejectionSampler
 from fairdraw import _adapters as adapters
 from fairdraw import strategies as fst
-from fairdraw._adapters import NoiseNotInjected, SamplerNotFound, inject_noise, load
+from fairdraw._adapters import BUILT_IN, NoiseNotInjected, SamplerNotFound, inject_noise, load
 from fairdraw._core import harness
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.contracts import CONTRACTS
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import Session, run_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "examples.my_sampler:make"
+MANUAL = ROOT / "docs" / "own-sampler.md"
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="Triton is interpreted only where there is no GPU")
 
@@ -66,17 +72,17 @@ def test_registered_name_gives_its_sampler(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module of a stranger in the current directory, which is not on `sys.path`."""
-    (tmp_path / "stranger.py").write_text(
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Somebody's module in the current directory, which is not on `sys.path`."""
+    (tmp_path / "third_party.py").write_text(
         "import fairdraw\n"
-        "sampler = fairdraw.rejection_sampler(lambda batch, noise: None, name='stranger')\n"
+        "sampler = fairdraw.rejection_sampler(lambda batch, noise: None, name='third_party')\n"
         "def make(): return sampler\n"
         "def needy(argument): return sampler\n"
         "def broken(): raise OSError('no\\nkernel')\n"
         "def wrong(): return 7\n"
         "class Kernels:\n"
-        "    name, device, capabilities = 'stranger', 'cpu', fairdraw.Capabilities()\n"
+        "    name, device, capabilities = 'third_party', 'cpu', fairdraw.Capabilities()\n"
         "    def verify(self, batch, noise): return None\n"
         "class Unsure(Kernels):\n"
         "    capabilities = {}\n"
@@ -84,40 +90,40 @@ def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "raising.py").write_text("raise RuntimeError('boom')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
-    monkeypatch.delitem(sys.modules, "stranger", raising=False)
-    return "stranger"
+    monkeypatch.delitem(sys.modules, "third_party", raising=False)
+    return "third_party"
 
 
 @pytest.mark.parametrize("attribute", ["make", "sampler", "Kernels"])
-def test_path_names_a_factory_a_sampler_or_a_class(stranger: str, attribute: str) -> None:
-    assert load(f"{stranger}:{attribute}").name == "stranger"
+def test_path_names_a_factory_a_sampler_or_a_class(third_party: str, attribute: str) -> None:
+    assert load(f"{third_party}:{attribute}").name == "third_party"
 
 
 REFUSALS = {
     "unknown name": ("blowfish", r"must be one of rejection/counter, .*, or a path pkg\.module:factory\. Give"),
     "misspelt name": ("tritn", r"Did you mean rejection/triton or sampling/triton\?$"),
-    "no factory": ("stranger:", r"a path must be pkg\.module:factory"),
+    "no factory": ("third_party:", r"a path must be pkg\.module:factory"),
     "no module": (
         "nowhere:make",
         r"importing nowhere raised ModuleNotFoundError: No module named 'nowhere'\. Make python -c",
     ),
     "module raises": ("raising:make", r"importing raising raised RuntimeError: boom\."),
-    "misspelt factory": ("stranger:mke", r"stranger has no attribute mke\. Did you mean make\?$"),
-    "factory raises": ("stranger:broken", r"calling it raised OSError: no kernel\."),
+    "misspelt factory": ("third_party:mke", r"third_party has no attribute mke\. Did you mean make\?$"),
+    "factory raises": ("third_party:broken", r"calling it raised OSError: no kernel\."),
     "factory wants arguments": (
-        "stranger:needy",
+        "third_party:needy",
         r"calling it raised TypeError: .*'argument'\. It is called without arguments\.",
     ),
     "not a sampler": (
-        "stranger:wrong",
+        "third_party:wrong",
         r"it gave int, which has no name, device, capabilities, verify or .*\. Return fairdraw\.",
     ),
-    "no capabilities": ("stranger:Unsure", r"its capabilities are dict, not Capabilities\."),
+    "no capabilities": ("third_party:Unsure", r"its capabilities are dict, not Capabilities\."),
 }
 
 
 @pytest.mark.parametrize(("spec", "words"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_impossible_sampler_is_refused_in_one_sentence(stranger: str, spec: str, words: str) -> None:
+def test_impossible_sampler_is_refused_in_one_sentence(third_party: str, spec: str, words: str) -> None:
     with pytest.raises(SamplerNotFound, match=words) as refusal:
         load(spec)
 
@@ -125,9 +131,9 @@ def test_impossible_sampler_is_refused_in_one_sentence(stranger: str, spec: str,
     assert "\n" not in str(refusal.value)
 
 
-def test_sampler_on_another_device_is_refused(stranger: str) -> None:
+def test_sampler_on_another_device_is_refused(third_party: str) -> None:
     with pytest.raises(SamplerNotFound, match=r"it runs on device='cpu' and not on 'cuda'\. Omit the device"):
-        load(f"{stranger}:make", device="cuda")
+        load(f"{third_party}:make", device="cuda")
 
 
 def test_missing_package_of_a_built_in_sampler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +163,7 @@ def test_importing_adapters_imports_the_standard_library_only() -> None:
 
 
 @needs_no_gpu
-def test_every_sampler_is_loaded_after_triton_was_told_to_interpret() -> None:
+def test_every_sampler_is_loaded_after_triton_was_set_to_interpret() -> None:
     """A dispatch mode imports triton, so the torch sampler must choose for a triton sampler that is loaded later."""
     finished = run_python(
         "from fairdraw._adapters import load\n"
@@ -182,28 +188,7 @@ def test_compiled_triton_without_a_gpu_is_refused() -> None:
     assert "Set TRITON_INTERPRET=1" in finished.stdout
 
 
-# The built-in samplers answer as the oracle does, whatever noise they are handed
-
-
-@pytest.mark.parametrize("name", ["rejection/torch", "rejection/triton"])
-@pytest.mark.parametrize("synthetic", [False, True], ids=["by the ratio", "by synthetic rates"])
-@pytest.mark.parametrize("explicit", [True, False], ids=["explicit noise", "seeded noise"])
-def test_our_sampler_equals_the_oracle(name: str, synthetic: bool, explicit: bool) -> None:
-    sampler, oracle = load(name), load("rejection/oracle")
-    device = sampler.device
-
-    @settings(max_examples=10, deadline=None, derandomize=True, database=None)
-    @given(fst.rejection_cases(max_vocab_size=8, explicit=explicit, synthetic=synthetic))
-    def check(case: fst.RejectionCase) -> None:
-        ours = harness.emit(sampler, case.batch(device), case.noise(device))
-        specified = harness.emit(oracle, case.batch(device), case.noise(device))
-
-        assert specified.tokens.tolist() == ours.tokens.tolist()
-        assert specified.generator_states == ours.generator_states
-        if not explicit:
-            assert specified.default_state == ours.default_state
-
-    check()
+# Examples
 
 
 @pytest.mark.usefixtures("at_root")
@@ -218,6 +203,24 @@ def test_example_sampler_equals_the_oracle_on_explicit_noise() -> None:
         assert specified.tokens.tolist() == harness.emit(sampler, case.batch(), case.noise()).tokens.tolist()
 
     check()
+
+
+def test_manual_shows_the_kernel_that_packs_rows() -> None:
+    (shown,) = re.findall(r'```python title="(examples/\w+\.py)"\n(.*?)```', MANUAL.read_text(), flags=re.DOTALL)
+    assert (ROOT / shown[0]).read_text().endswith(shown[1])
+
+
+@pytest.mark.usefixtures("at_root")
+@pytest.mark.parametrize("code", ["SAM121", "SAM141"])
+def test_kernel_that_packs_rows_passes(code: str) -> None:
+    check = next(check for check in all_checks(contract="sampling") if check.code == code)
+    session = Session(profile=PROFILES["smoke"], crash_folder=None)
+    assert run_check(check, load("examples.token_kernel:make"), session).status == "passed"
+
+
+def test_every_name_is_of_a_contract_and_every_alias_names_ours() -> None:
+    assert {name.partition("/")[0] for name in BUILT_IN} == set(CONTRACTS)
+    assert {alias: load(alias, "cpu").name for alias in CONTRACTS} == {one: f"{one}/torch" for one in CONTRACTS}
 
 
 def test_example_adapter_takes_at_most_twenty_lines() -> None:

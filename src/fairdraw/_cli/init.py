@@ -54,6 +54,7 @@ class Skeleton:
         dropped: Parameters with a default that the suite has no value for: they are not passed.
         unsupported: Capabilities that the adapter declares unsupported.
         undecided: Capabilities that the names of the parameters do not decide: open, with a question in the adapter.
+        slow: The adapter declares itself slow, since its kernels may be interpreted.
     """
 
     contract: str
@@ -65,6 +66,7 @@ class Skeleton:
     dropped: tuple[str, ...]
     unsupported: tuple[str, ...]
     undecided: tuple[str, ...]
+    slow: bool
 
     def lines(self) -> list[str]:
         """What is printed."""
@@ -83,6 +85,11 @@ class Skeleton:
             *(f"kept, it exists: {path}" for path in self.kept),
             *(f"{what}: {', '.join(names)}" for what, names in todo.items() if names),
             *([f"other correct ways: take the # away in {adapter}"] if choices else []),
+            *(
+                ["declared slow, for Triton's interpreter: take slow=True away where there is a GPU"]
+                if self.slow
+                else []
+            ),
             "what a word means, and which checks are skipped without it: fairdraw explain WORD",
             f"then: fairdraw check {self.module}:make --profile smoke",
         ]
@@ -114,7 +121,7 @@ def _table() -> Mapping[str, _Wiring]:
 
 
 def _text(name: str) -> str:
-    return files("fairdraw").joinpath("templates", name).read_text(encoding="utf-8")
+    return files("fairdraw._cli").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 class _Template(Template):
@@ -138,11 +145,14 @@ def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> Skel
     needed = [one for one, parameter in signature.items() if _is_passed(parameter, wiring)]
     unsupported, questions = _declared(wiring, needed)
     words = {"spec": spec, "package": package, "function": function, "module": module, "contract": name}
-    words |= {"version": __version__, "ledger": "", "option": ""}
+    imported = _modules(found)
+    as_arrays = "numpy" in imported and "torch" not in imported
+    words |= {"version": __version__, "ledger": "", "option": "", "imports": f"import {package}\n"}
+    words["slow"] = ", slow=True" if "triton" in imported else ""  # interpreted; a person takes it away for a GPU
     if CONTRACTS[name].has_distributions:
         words |= {"ledger": _text("ledger.txt"), "option": " --ledger ledger.json"}
-    words["imports"] = f"import {package}\n{_NUMPY if _is_numpy(found) else ''}"
-    words["call"] = _call(f"{package}.{function}", needed, wiring, as_arrays=_is_numpy(found))
+    words["imports"] += _NUMPY if as_arrays else ""
+    words["call"] = _call(f"{package}.{function}", needed, wiring, as_arrays=as_arrays)
     words["unsupported"] = _declarations(unsupported, questions, wiring.choices)
     texts = {
         folder / f"{module}.py": f"{name}.txt",
@@ -155,7 +165,8 @@ def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> Skel
         _write(path, _Template(_text(texts[path])).safe_substitute(words))
     unknown = tuple(one for one in needed if one not in wiring.arguments)
     dropped = tuple(one for one in signature if one not in needed)
-    return Skeleton(name, module, written, kept, known, unknown, dropped, tuple(unsupported), tuple(questions))
+    left = (tuple(unsupported), tuple(questions), bool(words["slow"]))
+    return Skeleton(name, module, written, kept, known, unknown, dropped, *left)
 
 
 def _imported(spec: str, package: str, function: str) -> Callable[..., object]:
@@ -206,10 +217,9 @@ def _is_passed(parameter: Parameter, wiring: _Wiring) -> bool:
     return parameter.default is parameter.empty or parameter.name in wiring.arguments
 
 
-def _is_numpy(found: Callable[..., object]) -> bool:
-    """Whether the function's module uses NumPy and not torch: then it is handed arrays."""
-    modules = {getattr(value, "__name__", "") for value in getattr(found, "__globals__", {}).values()}
-    return "numpy" in modules and "torch" not in modules
+def _modules(found: Callable[..., object]) -> set[str]:
+    """Names of the modules that the function's module has imported."""
+    return {getattr(value, "__name__", "") for value in getattr(found, "__globals__", {}).values()}
 
 
 def _call(path: str, names: Iterable[str], wiring: _Wiring, *, as_arrays: bool) -> str:

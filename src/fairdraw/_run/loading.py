@@ -48,7 +48,7 @@ SUITES: dict[str, tuple[str, ...]] = {
 """Suite to the modules whose `CHECKS` it is made of."""
 
 NO_REFERENCE = "none"
-"""The word that switches differential checks off."""
+"""The value of `--reference` that switches differential checks off."""
 
 _ADAPTERS = Path(__file__).parent / "adapters"
 
@@ -58,11 +58,11 @@ class CannotStart(Exception):
 
 
 BESIDE_CHECKS = ("fairdraw.statistical._nightly:LEDGER",)
-"""Questions that a run may ask beside `all_checks`; reports print their codes, too."""
+"""Checks that run beside `all_checks`, on request; reports print their codes, too."""
 
 
 def all_questions() -> tuple[AnyCheck, ...]:
-    """Everything that has a code of its own, in the order of the codes: `all_checks`, and what is asked beside them."""
+    """Everything that has a code of its own, in the order of the codes: `all_checks`, and what runs beside them on request."""
     found: list[AnyCheck] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
     return tuple(sorted(found, key=lambda check: check.code))
 
@@ -110,7 +110,7 @@ def sampler_lines() -> list[str]:
 
 
 def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:
-    """The sampler that differential checks compare with, and a word about it for the header.
+    """The sampler that differential checks compare with, and a note about it for the header.
 
     Args:
         name: A sampler; `none` for no reference; `None` for the real vLLM if it can be loaded.
@@ -161,7 +161,7 @@ def as_sampler(value: object) -> AnySampler:
     """`value`, if it has what a sampler has.
 
     Raises:
-        CannotStart: If an attribute is missing, or a known defect belongs to no check or says no reason.
+        CannotStart: If an attribute is missing, or a known defect belongs to no check or has no reason.
     """
     contract = contract_of(value)
     if contract is None or not isinstance(value, AnySampler) or not hasattr(value, contract.method):
@@ -190,7 +190,7 @@ class KnownFailure:
     Args:
         reason: Why, for reports.
         cases: How many cases (statistical checks: draws) it takes to see the failure; a run with fewer that does not
-            see it cannot call it gone. 0: as many as profile `ci` gives a sampler of that speed.
+            see it does not report it as fixed. 0: as many as profile `ci` gives a sampler of that speed.
     """
 
     reason: str
@@ -198,7 +198,7 @@ class KnownFailure:
 
 
 def known_failure(value: object) -> KnownFailure:
-    """What an entry says: a reason, or a table of `reason` and `cases`.
+    """An entry as an object: a reason, or a table of `reason` and `cases`.
 
     Raises:
         ValueError: If it is neither. The message ends a sentence that names the entry.
