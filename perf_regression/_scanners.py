@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
     write_record(options.out, record)
     print(f"written: {options.out}")
-    return 0 if all(promise["verdict"] == Verdict.PASS.value for promise in record["promises"]) else 1
+    return 0 if all(limit["verdict"] == Verdict.PASS.value for limit in record["limits"]) else 1
 
 
 def measured(commit: str) -> dict[str, Any]:  # Any: JSON
@@ -79,7 +79,7 @@ def measured(commit: str) -> dict[str, Any]:  # Any: JSON
         "vocab_size": VOCAB_SIZE,
         "torch_threads": 1,
         **origin,
-        "promises": [*map(_promise, (row for row in (*steps, *arithmetic) if row["length"] == LENGTH)), *_flat(counts)],
+        "limits": [*map(_limit, (row for row in (*steps, *arithmetic) if row["length"] == LENGTH)), *_flat(counts)],
         "steps": steps,
         "arithmetic": arithmetic,
         "instructions": counts,
@@ -161,7 +161,7 @@ def _count(scanner: str, num_drafts: int, length: int) -> float:
     return instructions_per_step(factory, length=length, batch_size=COUNTED_BATCH_SIZE, num_drafts=num_drafts)
 
 
-def _promise(row: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
+def _limit(row: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
     what = f"{row['scanner']}, {row['num_drafts']} drafts: time of ours / vLLM's"
     value = row["ratio"] and row["ratio"]["middle"]
     return {"what": what, "value": value, "limit": row["limit"], "verdict": row["verdict"]}

@@ -87,13 +87,13 @@ def lively(can: Capabilities, **narrow: Any) -> Cases:  # Any: arguments of reje
 
 
 _CERTAIN = DraftRecipe(target="last-only", draft="same", token="likely", uniform="half")
-_WITHDRAWN = DraftRecipe(target="last-only", draft="uniform", token="placeholder", uniform="half")
+_PLACEHOLDER = DraftRecipe(target="last-only", draft="uniform", token="placeholder", uniform="half")
 
 
 def _with_a_tempting_placeholder_draft(case: RejectionCase) -> RejectionCase:
     """The first request reaches a placeholder draft, and what lies before that row has probability 1."""
     count = len(case.requests[0].drafts)
-    tempting = RequestRecipe(drafts=(*(_CERTAIN,) * (count - 1), _WITHDRAWN))
+    tempting = RequestRecipe(drafts=(*(_CERTAIN,) * (count - 1), _PLACEHOLDER))
     return case.replace(requests=(tempting, *case.requests[1:]))
 
 

@@ -131,15 +131,15 @@ def requests_with_per_request_seeds_do_not_depend_on_other_requests(
     )
 
 
-def _with_draftless_mate(case: RejectionCase) -> RejectionCase:
+def _with_draftless_request(case: RejectionCase) -> RejectionCase:
     place = case.seed % (len(case.requests) + 1)
-    mate = RequestRecipe(request_seed=True)
-    return case.replace(requests=(*case.requests[:place], mate, *case.requests[place:]))
+    other = RequestRecipe(request_seed=True)
+    return case.replace(requests=(*case.requests[:place], other, *case.requests[place:]))
 
 
 @check(
     "REJ508",
-    lambda can: ordinary(can, explicit=False, max_requests=3).map(_with_draftless_mate),
+    lambda can: ordinary(can, explicit=False, max_requests=3).map(_with_draftless_request),
     needs=(*_OWN, Capability.RAGGED),
 )
 def requests_without_drafts_consume_no_randomness(sampler: RejectionSampler, case: RejectionCase) -> None:

@@ -172,7 +172,7 @@ def rows_with_nan_do_not_disturb_other_requests(sampler: TokenSampler, case: Sam
     A maximum or a sum over all rows of the batch spreads NaN to every request.
     """
     others = SampledRequest(), SampledRequest(logits="nan")
-    healthy, poisoned = (case.replace(requests=(mate, *case.requests)) for mate in others)
+    healthy, poisoned = (case.replace(requests=(other, *case.requests)) for other in others)
     _, _, expected = call(sampler, healthy)
     _, _, seen = call(sampler, poisoned)
     same_tokens(expected.tokens[1:], seen.tokens[1:], "beside a request with NaN")

@@ -6,7 +6,7 @@ them out:
     re-entry, stray end, nested markers   a request has one section, and emits its end inside it; tokens of markers are
                                           not emitted elsewhere
     cut, repeat, late ids                 nothing is cut or discarded; ids are late only where nothing is forced
-    draft markers, draft of the end,      nothing is drafted; `tests/sampler_impl/test_vllm_plugin_lives.py` compares
+    draft markers, draft of the end,      nothing is drafted; `tests/sampler_impl/test_vllm_plugin_traces.py` compares
     servers that no-draft step                         speculate
     resume                                not while an end marker is being emitted
     long start, spanning                  a prompt is ordinary, or ends inside a section that a short start opened

@@ -69,7 +69,7 @@ class DistributionCheck(DrawnQuestion):
         """The plan of each table, which follows from the arguments alone."""
         sampling_plan = self.sampling_plan(sampler, profile)
         own = {name: table for name, table in sampling_plan.tables.items() if name.startswith(self.tables)}
-        return plan_tables(own, sampling_plan.num_looks, self.share * false_fail_rate(seed))
+        return plan_tables(own, sampling_plan.num_checkpoints, self.share * false_fail_rate(seed))
 
     def decide(
         self, sampler: RejectionSampler, profile: Profile, seed: int, out_of_time: OutOfTime = lambda: False
@@ -83,11 +83,11 @@ class DistributionCheck(DrawnQuestion):
         workload_seed = derive_seed("statistical", seed, self.workload.name)
 
         def checkpoints() -> Iterator[Counts]:
-            for look in range(sampling_plan.num_looks):
+            for checkpoint in range(sampling_plan.num_checkpoints):
                 if out_of_time():
                     return
                 try:
-                    counts = shared_counts(guarded_sampler, sampling_plan, workload_seed, look)
+                    counts = shared_counts(guarded_sampler, sampling_plan, workload_seed, checkpoint)
                 except BudgetEnded:
                     return
                 yield counts
@@ -131,12 +131,12 @@ class DistributionCheck(DrawnQuestion):
             raise CapabilityUnsupported(reason)
         chosen = profile or PROFILES["ci"]
         sampling_plan, decision = self.sampling_plan(sampler, chosen), self.decide(sampler, chosen, seed, out_of_time)
-        num_draws = decision.num_checkpoints * sampling_plan.draws_per_look
+        num_draws = decision.num_checkpoints * sampling_plan.draws_per_checkpoint
         if decision.verdict is Verdict.PASS:
             return num_draws
         if decision.verdict is Verdict.FAIL:
             error: Ended = _failure(decision)
-        elif decision.num_checkpoints < sampling_plan.num_looks and out_of_time():
+        elif decision.num_checkpoints < sampling_plan.num_checkpoints and out_of_time():
             error = cut_short(decision.reason, num_draws) if num_draws else before_it_began()
         else:
             error = Inconclusive(f"the budget of draws shows too little: {decision.reason}")

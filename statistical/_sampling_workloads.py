@@ -30,7 +30,7 @@ from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint
 from fairdraw.statistical._noise import exponentials, noise_kind
 from fairdraw.statistical._pit import Order, PitCells, randomised_pit
 from fairdraw.statistical._production import PitDistributions
-from fairdraw.statistical._workloads import NUM_LOOKS, SamplingPlan, Setting, Workload, checkpoints
+from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -134,8 +134,8 @@ def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArr
 
 def _even_checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
     """As `checkpoints`, with an even number of calls, because calls are compared in pairs."""
-    num_looks, num_pairs = checkpoints(num_draws, 2 * per_call)
-    return max(1, num_looks), 2 * num_pairs
+    num_checkpoints, num_pairs = checkpoints(num_draws, 2 * per_call)
+    return max(1, num_checkpoints), 2 * num_pairs
 
 
 def small_distributions(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
@@ -147,10 +147,10 @@ def small_distributions(share: float, slow_share: float, *, request_seeds: bool 
 
     def prepare(setting: Setting) -> SamplingPlan:
         num_draws, cycle = setting.num_draws, supported_kinds(KINDS, setting.supported)
-        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_LOOKS * len(cycle))).bit_length() - 1))
+        cycles = 1 << min(9, max(2, (num_draws // (2 * NUM_CHECKPOINTS * len(cycle))).bit_length() - 1))
         kinds = list(cycle) * cycles
         logits = np.tile(_small_row(), (len(kinds), 1))
-        num_looks, num_calls = _even_checkpoints(num_draws, len(kinds))
+        num_checkpoints, num_calls = _even_checkpoints(num_draws, len(kinds))
         strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
@@ -162,7 +162,7 @@ def small_distributions(share: float, slow_share: float, *, request_seeds: bool 
             return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), cycle, strides)
 
         tables = _small_tables(cycle, num_calls * cycles, strides, setting.filters)
-        return SamplingPlan(tables, count, num_looks, num_calls * len(kinds))
+        return SamplingPlan(tables, count, num_checkpoints, num_calls * len(kinds))
 
     name = "sampling: requests with seeds" if request_seeds else "sampling: small distributions"
     return Workload(name, "tokens", share, slow_share, prepare, _FILTER_WORDS)
@@ -263,7 +263,7 @@ def production(share: float, slow_share: float) -> Workload:
 
     def prepare(setting: Setting) -> SamplingPlan:
         pool, cells, batch_size = _pool(setting.filters, setting.supported), PitCells(), 16
-        num_looks, num_calls = _even_checkpoints(setting.num_draws, batch_size)
+        num_checkpoints, num_calls = _even_checkpoints(setting.num_draws, batch_size)
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
             rng, parts = np.random.default_rng(derive_seed("distributions", seed)), []
@@ -278,7 +278,7 @@ def production(share: float, slow_share: float) -> Workload:
             return sum_counts(parts)
 
         tables = {f"T4 token by {order}": cells.table(num_calls * batch_size) for order in Order}
-        return SamplingPlan(tables, count, num_looks, num_calls * batch_size)
+        return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
 
     adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
     return Workload("sampling: production", "production vocabulary", share, slow_share, prepare, adapts_to)
@@ -297,8 +297,8 @@ def drafts(share: float, slow_share: float) -> Workload:
     """Drafted tokens under the distributions that came with them: rows of normal logits, no two of them alike."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (4 * NUM_LOOKS)))
-        num_looks, num_calls = _even_checkpoints(setting.num_draws, batch_size)
+        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (4 * NUM_CHECKPOINTS)))
+        num_checkpoints, num_calls = _even_checkpoints(setting.num_draws, batch_size)
         cycle = supported_kinds(_DRAFT_KINDS, setting.supported)
         kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
 
@@ -315,6 +315,6 @@ def drafts(share: float, slow_share: float) -> Workload:
             return sum_counts(parts)
 
         tables = {f"T5 draft by {order}": cells.table(num_calls * batch_size) for order in Order}
-        return SamplingPlan(tables, count, num_looks, num_calls * batch_size)
+        return SamplingPlan(tables, count, num_checkpoints, num_calls * batch_size)
 
     return Workload("sampling: drafts", "drafts", share, slow_share, prepare, _FILTER_WORDS)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fairdraw.statistical._configurations import Configuration
 
 __all__ = [
-    "NUM_LOOKS",
+    "NUM_CHECKPOINTS",
     "SamplingPlan",
     "Setting",
     "Workload",
@@ -38,7 +38,7 @@ __all__ = [
     "small_distributions",
 ]
 
-NUM_LOOKS = 32
+NUM_CHECKPOINTS = 32
 """Checkpoints that a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at
 the first one; more would save little and cost time."""
 
@@ -57,14 +57,14 @@ class SamplingPlan:
     Args:
         tables: Everything that is counted.
         count: From a sampler and a seed to the count tables of one checkpoint.
-        num_looks: Checkpoints.
-        draws_per_look: Rows (or draft positions, or decoded tokens) per checkpoint.
+        num_checkpoints: Checkpoints.
+        draws_per_checkpoint: Rows (or draft positions, or decoded tokens) per checkpoint.
     """
 
     tables: Mapping[str, Table]
     count: Callable[[RejectionSampler, int], Counts]
-    num_looks: int
-    draws_per_look: int
+    num_checkpoints: int
+    draws_per_checkpoint: int
 
 
 @dataclass(frozen=True)
@@ -137,21 +137,21 @@ class _SharedCounts:
 _shared = _SharedCounts()
 
 
-def shared_counts(sampler: RejectionSampler, sampling_plan: SamplingPlan, seed: int, look: int) -> Counts:
+def shared_counts(sampler: RejectionSampler, sampling_plan: SamplingPlan, seed: int, checkpoint: int) -> Counts:
     """The count tables of one checkpoint, drawn the first time that a check needs them.
 
     Randomness:
         Everything follows from `seed` and the number of the checkpoint.
     """
     drawn = _shared.of(sampler, sampling_plan, seed)
-    while len(drawn) <= look:
+    while len(drawn) <= checkpoint:
         drawn.append(sampling_plan.count(sampler, derive_seed("look", seed, len(drawn))))
-    return drawn[look]
+    return drawn[checkpoint]
 
 
 def checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
     """Number of checkpoints, and calls for each, so that no more than `num_draws` are drawn."""
-    calls_each = max(1, num_draws // (per_call * NUM_LOOKS))
+    calls_each = max(1, num_draws // (per_call * NUM_CHECKPOINTS))
     return num_draws // (per_call * calls_each), calls_each
 
 
@@ -166,14 +166,14 @@ def small_distributions(given: Configuration, share: float) -> Workload:
         configuration = given if setting.supported == adapts_to else given.without_draft_probs()
         # As large as leaves every checkpoint its pair of calls: rows far apart are compared, too.
         most = _MOST_ROWS_CUDA if setting.device.startswith("cuda") else _MOST_ROWS
-        batch_size = 1 << min(most, max(6, (setting.num_draws // (2 * NUM_LOOKS)).bit_length() - 1))
-        num_looks, num_pairs = checkpoints(setting.num_draws, 2 * batch_size)
+        batch_size = 1 << min(most, max(6, (setting.num_draws // (2 * NUM_CHECKPOINTS)).bit_length() - 1))
+        num_checkpoints, num_pairs = checkpoints(setting.num_draws, 2 * batch_size)
         experiment = Experiment(configuration, batch_size, setting.device)
 
         def count(sampler: RejectionSampler, seed: int) -> Counts:
             return experiment.count(sampler, 2 * num_pairs, seed)
 
-        return SamplingPlan(experiment.tables(2 * num_pairs), count, num_looks, 2 * num_pairs * batch_size)
+        return SamplingPlan(experiment.tables(2 * num_pairs), count, num_checkpoints, 2 * num_pairs * batch_size)
 
     return Workload(given.name, "rows", share, share, prepare, adapts_to)
 
@@ -197,12 +197,12 @@ def production(share: float, slow_share: float) -> Workload:
             RAGGED_DRAFTS if _RAGGED in setting.supported else EQUAL_DRAFTS,
         )
         per_call = sum(experiment.num_draft_tokens)
-        num_looks, num_calls = checkpoints(setting.num_draws, per_call)
+        num_checkpoints, num_calls = checkpoints(setting.num_draws, per_call)
 
         def count(sampler: RejectionSampler, seed: int) -> Counts:
             return experiment.count(sampler, num_calls, seed)
 
-        return SamplingPlan(experiment.tables(num_calls), count, num_looks, num_calls * per_call)
+        return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * per_call)
 
     adapts_to = frozenset({_DENSE, _RAGGED, Capability.LARGE_VOCAB})
     return Workload("production", "production vocabulary", share, slow_share, prepare, adapts_to)
@@ -217,13 +217,13 @@ def decoding(scenario: str, share: float, slow_share: float) -> Workload:
         num_requests = min(most, max(32, setting.num_draws // (4 * 12)))
         found = decode_scenarios(num_requests, 3 * num_requests, setting.supported)[scenario]
         per_decoding = found.setup.num_requests * found.setup.num_tokens
-        num_looks, num_decodings = checkpoints(setting.num_draws, per_decoding)
+        num_checkpoints, num_decodings = checkpoints(setting.num_draws, per_decoding)
 
         def count(sampler: RejectionSampler, seed: int) -> Counts:
             seeds = (derive_seed("decoding", seed, number) for number in range(num_decodings))
             return sum_counts(found.count(decode(sampler, found.setup, one)) for one in seeds)
 
-        return SamplingPlan(found.tables(num_decodings), count, num_looks, num_decodings * per_decoding)
+        return SamplingPlan(found.tables(num_decodings), count, num_checkpoints, num_decodings * per_decoding)
 
     group = "whole sequences" if "sequences" in scenario else "decoded tokens"
     adapts_to = frozenset({_DENSE, Capability.ONE_HOT_DRAFTS, _RAGGED, _GREEDY})

@@ -24,5 +24,5 @@ def test_distribution(check: DistributionCheck, fairdraw_run: Callable[[Distribu
 @pytest.mark.parametrize(
     "mutant", DISTRIBUTION_MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in DISTRIBUTION_MUTANTS]
 )
-def test_planted_distribution_is_caught(mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
+def test_mutant_of_the_distribution_is_caught(mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
     fairdraw_control(mutant)

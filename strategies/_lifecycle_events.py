@@ -178,14 +178,14 @@ class Replace(_OfRow):
     """The row gets another list object without a report; no contract allows that, so it must be noticed.
 
     Args:
-        told: The change is reported after all, as a request that is added again.
+        reported: The change is reported after all, as a request that is added again.
     """
 
     output: Tokens = ()
-    told: bool = False
+    reported: bool = False
 
     def apply_to(self, batch: ServingBatch, row: int) -> None:
-        batch.replace_list(row, batch.ids(self.output), reported=self.told)
+        batch.replace_list(row, batch.ids(self.output), reported=self.reported)
 
 
 _KINDS: tuple[type[Event], ...] = (Add, Finish, Preempt, Resume, CarryOn, Swap, Decode, Repair, Draft, Cut, Replace)

@@ -111,7 +111,7 @@ class Playing:
         self.refused = False
         """The trace is over: the scanner has noticed a list that was replaced without a report."""
         self._replaced = False
-        self._life, self._reference = trace, reference
+        self._trace, self._reference = trace, reference
         self._past: list[Event] = []
 
     def apply(self, event: Event) -> None:
@@ -122,7 +122,7 @@ class Playing:
         if self.batch.has_added and not isinstance(event, (Add, Resume)):
             self._step()  # a server removes requests before it adds some
         event.apply(self.batch)
-        self._replaced = self._replaced or (isinstance(event, Replace) and not event.told)
+        self._replaced = self._replaced or (isinstance(event, Replace) and not event.reported)
         if not event.held:
             self._step()
 
@@ -133,9 +133,9 @@ class Playing:
         """
         if not self._replaced:
             return False
-        reported = tuple(dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in self._past)
+        reported = tuple(dataclasses.replace(e, reported=True) if isinstance(e, Replace) else e for e in self._past)
         try:
-            self._life.replace(events=reported).play(self.scanner, self._reference)
+            self._trace.replace(events=reported).play(self.scanner, self._reference)
         except Exception:  # any error has another cause than the missing report
             return False
         return True

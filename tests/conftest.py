@@ -19,7 +19,7 @@ import fairdraw
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-STRANGER = """
+THIRD_PARTY = """
 import fairdraw
 from fairdraw._oracles.rejection import verify
 
@@ -127,13 +127,13 @@ def _state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
 
 @pytest.fixture
-def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory holds `stranger.py`, as a user's does; subprocesses find fairdraw."""
-    (tmp_path / "stranger.py").write_text(STRANGER)
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory holds `third_party.py`, as a user's does; subprocesses find fairdraw."""
+    (tmp_path / "third_party.py").write_text(THIRD_PARTY)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fairdraw.__file__).parents[1]), str(tmp_path)]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    sys.modules.pop("stranger", None)  # another test's module of that name
+    sys.modules.pop("third_party", None)  # another test's module of that name
     yield tmp_path
-    sys.modules.pop("stranger", None)
+    sys.modules.pop("third_party", None)

@@ -82,7 +82,7 @@ def measure(faults: Iterable[Mutant], profiles: list[Profile]) -> dict[str, Any]
         measured.append(
             {
                 "name": mutant.name,
-                "failure_report": mutant.failure_report,
+                "description": mutant.description,
                 "min_draws": mutant.min_draws,
                 "trials": trials,
             }
@@ -116,9 +116,9 @@ def on_odd_sampler(sampler: RejectionSampler, profile: Profile) -> dict[str, Any
 
 def at_slow_budget(mutant: Mutant, profile: Profile) -> dict[str, Any]:  # Any: JSON
     """Which checks catch a small fault with the draws of an interpreter: by stratified noise, and by sampling."""
-    planted = mutant.make()
-    slow = dataclasses.replace(planted.capabilities, slow=True)
-    paced = FunctionSampler(planted.name, planted.verify, planted.device, slow)
+    sampler = mutant.make()
+    slow = dataclasses.replace(sampler.capabilities, slow=True)
+    paced = FunctionSampler(sampler.name, sampler.verify, sampler.device, slow)
     records = [run_check(check, paced, Session(profile=profile, crash_folder=None)) for check in CHECKS]
     strata = {check.code for check in CHECKS if isinstance(check, StratifiedCheck)}
     failed = [record for record in records if record.status == "failed"]

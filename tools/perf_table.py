@@ -163,7 +163,7 @@ generated and evicts our data from the caches. The ratio is that of *own*, with 
 
 def scanners_page(found: Json) -> str:
     """The page as Markdown."""
-    limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["promises"]]
+    limits = [[one["what"], f"{one['value']:.4g}", f"{one['limit']:.4g}", one["verdict"]] for one in found["limits"]]
     counts = found["instructions"]
     lengths = list(counts[0]["per_step"])
     rows = [[r["scanner"], r["num_drafts"], *r["per_step"].values(), r["exponent"]] for r in counts]

@@ -156,7 +156,7 @@ def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[st
         problems += [f"{piece.name}: {text}" for text in differences]
     if soaked["pieces"]["all"]["differences"]:
         pieces = {}
-    evidence = {**machine(), **{name: soaked[name] for name in ("lives", "steps", "comparisons", "forced")}}
+    evidence = {**machine(), **{name: soaked[name] for name in ("traces", "steps", "comparisons", "forced")}}
     return {"pieces": pieces, "evidence": {**evidence, "properties of the rejection piece": suite}}, problems
 
 

@@ -3,7 +3,7 @@
     python tools/vllm_soak.py --steps 100            # whatever vLLM is importable; prints JSON
 
 Both runs must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
-and in all random generators afterwards. The event traces are made by `vllm_lives.py`.
+and in all random generators afterwards. The event traces are made by `vllm_traces.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_lives import EventTrace, Record, Server, vllm, without_pinned_memory
+from vllm_traces import EventTrace, Record, Server, vllm, without_pinned_memory
 
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw.sampler_impl import vllm_plugin
@@ -36,7 +36,7 @@ def first_difference(theirs: list[Record], ours: list[Record]) -> str:
     return "" if len(theirs) == len(ours) else "one event trace is longer"
 
 
-def some_lives(num_steps: int) -> list[EventTrace]:
+def some_traces(num_steps: int) -> list[EventTrace]:
     """Event traces of all kinds, with `num_steps` in total of each kind."""
     kinds = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
     return [EventTrace(seed, num_steps // 4, *kind) for kind in kinds for seed in range(4)]
@@ -63,29 +63,29 @@ def plugin(*pieces: str) -> Iterator[None]:
         vllm_plugin.unpatch()
 
 
-def live_with(trace: EventTrace, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
+def play_with(trace: EventTrace, *pieces: str) -> tuple[list[Record], dict[str, dict[str, int]], int]:
     """Its records, counts of the calls, and the number of forced tokens."""
     with plugin(*pieces):
         server = Server(trace)
-        return server.live(), vllm_plugin.calls(), server.num_forced
+        return server.play(), vllm_plugin.calls(), server.num_forced
 
 
-def soak(lives: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: JSON
+def soak(traces: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: JSON
     """Each piece alone, and all together, against vLLM's own code."""
-    own = [live_with(trace) for trace in lives]
+    own = [play_with(trace) for trace in traces]
     pieces = {}
     for name in (*names, "all"):
         differences, calls = [], Counter()
-        for trace, (records, _, _) in zip(lives, own, strict=True):
-            ours, served, _ = live_with(trace, *(names if name == "all" else [name]))
+        for trace, (records, _, _) in zip(traces, own, strict=True):
+            ours, served, _ = play_with(trace, *(names if name == "all" else [name]))
             differences += [f"{trace}: {text}" for text in [first_difference(records, ours)] if text]
             for piece, counts in served.items():
                 calls.update({f"{piece}, {who}": count for who, count in counts.items()})
         pieces[name] = {"differences": differences, "calls": dict(sorted(calls.items()))}
     return {
         "vllm": str(vllm.__version__),
-        "lives": len(lives),
-        "steps": sum(trace.num_steps for trace in lives),
+        "traces": len(traces),
+        "steps": sum(trace.num_steps for trace in traces),
         "comparisons": sum(len(records) for records, _, _ in own),
         "forced": sum(forced for _, _, forced in own),
         "pieces": pieces,
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         _validated.TABLE = options.table
     without_pinned_memory()
     known = json.loads(_validated.TABLE.read_text(encoding="utf-8"))[str(vllm.__version__)]["pieces"]
-    result = soak(some_lives(options.steps), list(known))
+    result = soak(some_traces(options.steps), list(known))
     print(json.dumps(result))
     return int(any(piece["differences"] for piece in result["pieces"].values()))
 

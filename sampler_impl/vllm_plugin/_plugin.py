@@ -26,7 +26,7 @@ class _Registration:
         self.waiting = pieces
         self.installed: list[Piece] = []
         self.patches: dict[str, Patch] = {}
-        self._told_idle = False
+        self._logged_idle = False
         self._unwatch: Callable[[], None] = lambda: None
         names = {name for piece in pieces for name in piece.modules} | {_model_runner.MODULE}
         self._missing = set(names)
@@ -55,9 +55,9 @@ class _Registration:
             forget_sources()
 
     def _tell_idle(self) -> None:
-        if not self._told_idle:
+        if not self._logged_idle:
             _model_runner.tell_idle([piece.name for piece in (*self.installed, *self.waiting)])
-        self._told_idle = True
+        self._logged_idle = True
 
     def _install(self, piece: Piece) -> None:
         """All patches of `piece`, or none."""

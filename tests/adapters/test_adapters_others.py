@@ -78,7 +78,7 @@ def broken(records: list[CheckRecord]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["rejection/transformers", "rejection/mlx"])
-def test_rejection_sampler_keeps_its_promises(name: str) -> None:
+def test_rejection_sampler_meets_its_contract(name: str) -> None:
     records = asked_at_smoke(name, rejection.CHECKS)
 
     assert not broken(records)
@@ -86,7 +86,7 @@ def test_rejection_sampler_keeps_its_promises(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["rejection/vllm", "rejection/vllm-v2", "rejection/sglang", "rejection/sglang-block"])
-def test_rejection_kernel_keeps_its_promises(name: str) -> None:
+def test_rejection_kernel_meets_its_contract(name: str) -> None:
     """In Triton's interpreter: structure and greedy requests, which need few draws."""
     checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
 
@@ -97,7 +97,7 @@ def test_rejection_kernel_keeps_its_promises(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling/")])
-def test_token_sampler_keeps_its_promises(name: str) -> None:
+def test_token_sampler_meets_its_contract(name: str) -> None:
     distributions = (check for check in all_checks("statistical", "sampling") if check.code in DISTRIBUTIONS_OF_FILTERS)
 
     records = asked_at_smoke(name, (*sampling.CHECKS, *distributions))

@@ -30,13 +30,22 @@ SAMPLERS = {
     "module that misses another": ("misses:make", r"misses.*No module named 'a_package_of_mine'.*misses\.py:1"),
     "module with a syntax error": ("ungrammatical:make", r"ungrammatical.*SyntaxError"),
     "module that leaves": ("leaving:make", r"leaving.*SystemExit: 0.*leaving\.py:1"),
-    "unknown factory": ("stranger:absent", r"stranger:absent.*has no attribute absent"),
-    "no factory": ("stranger", r"sampler='stranger', but .*or a path pkg\.module:factory"),
-    "factory that is a list": ("stranger:calls", r"stranger:calls.*it gave list, which has no name.*Return fairdraw"),
-    "factory that raises": ("stranger:make_boom", r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
-    "factory that leaves": ("stranger:make_exit", r"SystemExit: 0"),
-    "factory that returns nothing": ("stranger:make_nothing", r"it gave NoneType, which has no name.*Return fairdraw"),
-    "known defect of no check": ("stranger:make_unknown_defect", r"known_defects=\['REJ999'\], but keys must be codes"),
+    "unknown factory": ("third_party:absent", r"third_party:absent.*has no attribute absent"),
+    "no factory": ("third_party", r"sampler='third_party', but .*or a path pkg\.module:factory"),
+    "factory that is a list": (
+        "third_party:calls",
+        r"third_party:calls.*it gave list, which has no name.*Return fairdraw",
+    ),
+    "factory that raises": ("third_party:make_boom", r"RuntimeError: no device.*third_party\.py:\d+ in make_boom"),
+    "factory that leaves": ("third_party:make_exit", r"SystemExit: 0"),
+    "factory that returns nothing": (
+        "third_party:make_nothing",
+        r"it gave NoneType, which has no name.*Return fairdraw",
+    ),
+    "known defect of no check": (
+        "third_party:make_unknown_defect",
+        r"known_defects=\['REJ999'\], but keys must be codes",
+    ),
 }
 """What `--sampler` may be given, and the sentence that answers it."""
 
@@ -105,14 +114,14 @@ COMMANDS = {
     ),
     "no such check": (["explain", "REJ999"], r"'REJ999' is no check of fairdraw"),
     "skeleton of nothing": (["init", "absent:verify"], r"absent:verify cannot be imported: ModuleNotFoundError"),
-    "skeleton under a file": (["init", "stranger:beyond", "--folder", "binary/x"], r"binary/x.*cannot be written"),
+    "skeleton under a file": (["init", "third_party:beyond", "--folder", "binary/x"], r"binary/x.*cannot be written"),
 }
 """Commands, and the sentence that answers them."""
 
 
 @pytest.fixture(autouse=True)
-def here(stranger: Path) -> Path:
-    """A folder with the stranger's module, and files that are something else than what they are given for."""
+def here(third_party: Path) -> Path:
+    """A folder with the third party's module, and files that are something else than what they are given for."""
     crash = {
         "sampler": "rejection/oracle",
         "reference": None,
@@ -142,10 +151,10 @@ def here(stranger: Path) -> Path:
         "list.json": "[1, 2]",
     }
     for name, text in texts.items():
-        (stranger / name).write_text(text)
-    (stranger / "binary").write_bytes(b"\xff\xfe\x00")
-    (stranger / "folder").mkdir()
-    return stranger
+        (third_party / name).write_text(text)
+    (third_party / "binary").write_bytes(b"\xff\xfe\x00")
+    (third_party / "folder").mkdir()
+    return third_party
 
 
 def _smallest() -> dict[str, object]:
@@ -163,10 +172,10 @@ def require_refused(words: list[str], sentence: str, here: Path) -> None:
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
-    told = result.output.splitlines()[-1]
-    assert re.search(sentence, told), result.output
+    message = result.output.splitlines()[-1]
+    assert re.search(sentence, message), result.output
     assert "Traceback" not in result.output
-    assert [line for line in result.output.splitlines() if not line.startswith(("Usage:", "Try "))][-1:] == [told]
+    assert [line for line in result.output.splitlines() if not line.startswith(("Usage:", "Try "))][-1:] == [message]
     assert contents(here) == before
 
 
@@ -234,7 +243,7 @@ def test_file_is_refused_by_pytest(
 
 
 def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
-    result = CliRunner().invoke(main, ["check", "stranger:make_list", "-k", "REJ101", "-k", "REJ102"])
+    result = CliRunner().invoke(main, ["check", "third_party:make_list", "-k", "REJ101", "-k", "REJ102"])
     assert result.exit_code == 1
     assert "REJ100 sampler returned something that is not an output" in result.output
     assert "effect: verify: sampler=returns a list returned list, but it must return a tensor." in result.output
@@ -243,7 +252,7 @@ def test_answer_of_the_wrong_type_is_red_and_says_what_an_output_is() -> None:
 
 def test_crash_folder_that_cannot_be_made_costs_the_crash_file_alone(here: Path) -> None:
     (here / ".fairdraw").write_text("mine")
-    result = CliRunner().invoke(main, ["check", "stranger:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    result = CliRunner().invoke(main, ["check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke"])
     assert result.exit_code == 1
     assert "note: no crash file was written: " in result.output
     assert (here / ".fairdraw").read_text() == "mine"

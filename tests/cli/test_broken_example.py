@@ -55,7 +55,7 @@ def test_code_comes_with_a_sentence_that_is_now_false(failure_report: dict[str, 
     assert failure_report["title"] == "REJ107 a rejected draft is not recovered"
 
 
-def test_meaning_says_what_is_promised_in_terms_of_the_algorithm(failure_report: dict[str, str]) -> None:
+def test_meaning_says_what_is_required_in_terms_of_the_algorithm(failure_report: dict[str, str]) -> None:
     assert "recovered token differs from the draft it replaces" in failure_report["meaning"]
     assert "max(target - draft, 0)" in failure_report["meaning"]
 
@@ -101,8 +101,8 @@ def test_page_shows_this_very_text(result: Result) -> None:
     """But for fractions and times, which the processor may round otherwise, and the crash file's digest."""
     numbers = re.compile(r"-[0-9a-f]{8}\b|\d+\.\d+")
     shown = PAGE[PAGE.index("REJ107") : PAGE.index("```", PAGE.index("REJ107"))]
-    told = result.output[result.output.index("REJ107", result.output.index("\n\n")) :]
-    assert numbers.sub("N", shown).strip() == numbers.sub("N", told).strip()
+    output = result.output[result.output.index("REJ107", result.output.index("\n\n")) :]
+    assert numbers.sub("N", shown).strip() == numbers.sub("N", output).strip()
 
 
 def test_page_names_the_fault() -> None:

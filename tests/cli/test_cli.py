@@ -17,7 +17,7 @@ from fairdraw._run.crash import read_crash, write_crash
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import DEFAULT_SEED
 
-pytestmark = pytest.mark.usefixtures("stranger")
+pytestmark = pytest.mark.usefixtures("third_party")
 
 CHECKS = all_checks()
 
@@ -36,7 +36,7 @@ def fairdraw(*arguments: str) -> Result:
 
 
 def check(factory: str, *options: str) -> Result:
-    return fairdraw("check", f"stranger:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
+    return fairdraw("check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
 
 
 class TestCheck:
@@ -44,7 +44,7 @@ class TestCheck:
         result = check("make_right")
         assert result.exit_code == 0
         assert result.output.splitlines()[-1] == "GREEN, distributions not judged: -k REJ101 (1 property check passed)"
-        assert "fairdraw 0.1.0: sampler stranger:make_right (right) on cpu" in result.output
+        assert "fairdraw 0.1.0: sampler third_party:make_right (right) on cpu" in result.output
         assert f"checks: properties 1; profile smoke; seed {DEFAULT_SEED}" in result.output
         assert "passed       REJ101 token ids lie in the vocabulary (20 cases" in result.output
 
@@ -114,37 +114,37 @@ class TestSeveral:
     OPTIONS = ("-k", "REJ101", "--profile", "smoke")
 
     def test_each_has_a_verdict_and_the_worst_one_decides(self) -> None:
-        result = fairdraw("check", "stranger:make_right", "stranger:make_beyond", *self.OPTIONS)
+        result = fairdraw("check", "third_party:make_right", "third_party:make_beyond", *self.OPTIONS)
         assert result.exit_code == 1
         green = "GREEN, distributions not judged: -k REJ101 (1 property check passed)"
         lines = result.output.splitlines()
-        assert f"stranger:make_right: {green}" in lines
-        assert "stranger:make_beyond: RED: checks failed: 1" in lines
+        assert f"third_party:make_right: {green}" in lines
+        assert "third_party:make_beyond: RED: checks failed: 1" in lines
         assert lines[-1] == (
-            "all samplers: RED: 1 of 2 samplers (stranger:make_beyond); GREEN: 1 of 2 samplers (stranger:make_right)"
+            "all samplers: RED: 1 of 2 samplers (third_party:make_beyond); GREEN: 1 of 2 samplers (third_party:make_right)"
         )
 
     def test_two_share_two_workers(self) -> None:
-        result = fairdraw("check", "stranger:make_right", "stranger:make_beyond", "-n", "2", "-q", *self.OPTIONS)
+        result = fairdraw("check", "third_party:make_right", "third_party:make_beyond", "-n", "2", "-q", *self.OPTIONS)
         assert result.exit_code == 1
-        assert "stranger:make_right: GREEN, distributions not judged" in result.output
-        assert "stranger:make_beyond: RED: checks failed: 1" in result.output
+        assert "third_party:make_right: GREEN, distributions not judged" in result.output
+        assert "third_party:make_beyond: RED: checks failed: 1" in result.output
 
     def test_one_that_cannot_start_does_not_stop_the_others(self) -> None:
-        result = fairdraw("check", "oracel", "stranger:make_right", *self.OPTIONS)
+        result = fairdraw("check", "oracel", "third_party:make_right", *self.OPTIONS)
         assert result.exit_code == 2
-        assert "stranger:make_right: GREEN" in result.output
+        assert "third_party:make_right: GREEN" in result.output
         assert "Did you mean rejection/oracle" in result.output
 
-    def test_each_has_files_of_its_own(self, stranger: Path) -> None:
-        names = ("stranger:make_right", "stranger:make_beyond")
+    def test_each_has_files_of_its_own(self, third_party: Path) -> None:
+        names = ("third_party:make_right", "third_party:make_beyond")
         refused = fairdraw("check", *names, "--html", "run.html", *self.OPTIONS)
         assert refused.exit_code == 2
         assert "Write --html 'run-{sampler}.html'." in refused.output
         fairdraw("check", *names, "--html", "run-{sampler}.html", "--json", "{sampler}.jsonl", *self.OPTIONS)
-        assert 'id="verdict">GREEN' in (stranger / "run-stranger-make-right.html").read_text()
-        assert 'id="verdict">RED' in (stranger / "run-stranger-make-beyond.html").read_text()
-        *_, last = (stranger / "stranger-make-beyond.jsonl").read_text().splitlines()
+        assert 'id="verdict">GREEN' in (third_party / "run-third-party-make-right.html").read_text()
+        assert 'id="verdict">RED' in (third_party / "run-third-party-make-beyond.html").read_text()
+        *_, last = (third_party / "third-party-make-beyond.jsonl").read_text().splitlines()
         assert json.loads(last)["exit_code"] == 1
 
 
@@ -153,7 +153,7 @@ class TestMistakes:
         ("arguments", "sentence"),
         [
             (["check", "oracel"], "Did you mean rejection/oracle"),
-            (["check", "stranger:make_boom"], r"RuntimeError: no device.*stranger\.py:\d+ in make_boom"),
+            (["check", "third_party:make_boom"], r"RuntimeError: no device.*third_party\.py:\d+ in make_boom"),
             (["check", "rejection/oracle", "--profile", "huge"], "'huge' is not one of 'smoke', 'ci', 'nightly'"),
             (["check", "rejection/oracle", "--only", "speed"], "'speed' is not"),
             (["check", "rejection/oracle", "--seed", "new"], "'new' is no seed. Use an integer, or the word fresh"),
@@ -163,7 +163,7 @@ class TestMistakes:
             (["check"], "Missing argument"),
             (["explain", "REJ999"], "REJ999.*fairdraw list"),
             (["replay", "none.json"], "none.json cannot be replayed: it cannot be read: No such file"),
-            (["replay", "stranger.py"], "stranger.py cannot be replayed: it is not JSON"),
+            (["replay", "third_party.py"], "third_party.py cannot be replayed: it is not JSON"),
         ],
         ids=lambda value: " ".join(value) if isinstance(value, list) else "",
     )
@@ -198,40 +198,40 @@ class TestWords:
 
 class TestReplay:
     @staticmethod
-    def crash_file(stranger: Path) -> str:
+    def crash_file(third_party: Path) -> str:
         assert check("make_beyond").exit_code == 1
-        (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
+        (path,) = (third_party / ".fairdraw" / "crashes").iterdir()
         return str(path)
 
-    def mended_file(self, stranger: Path) -> str:
+    def mended_file(self, third_party: Path) -> str:
         """A file as it would be if the sampler had been repaired since."""
-        crash = read_crash(Path(self.crash_file(stranger)))
-        return str(write_crash(stranger / "mended", dataclasses.replace(crash, sampler="stranger:make_right")))
+        crash = read_crash(Path(self.crash_file(third_party)))
+        return str(write_crash(third_party / "mended", dataclasses.replace(crash, sampler="third_party:make_right")))
 
-    def test_sampler_with_the_fault_still_fails(self, stranger: Path) -> None:
-        result = fairdraw("replay", self.crash_file(stranger))
+    def test_sampler_with_the_fault_still_fails(self, third_party: Path) -> None:
+        result = fairdraw("replay", self.crash_file(third_party))
         assert result.exit_code == 1
-        assert result.stdout.startswith("FAILED: stranger:make_beyond still fails this check")
+        assert result.stdout.startswith("FAILED: third_party:make_beyond still fails this check")
         assert "effect:" in result.output
         assert "\nreproduce:\nfairdraw replay" in result.output
         assert "\nthe batch, in numbers:\n  draft_token_ids: " in result.output
 
-    def test_repaired_sampler_is_fixed(self, stranger: Path) -> None:
-        path = self.mended_file(stranger)
+    def test_repaired_sampler_is_fixed(self, third_party: Path) -> None:
+        path = self.mended_file(third_party)
         result = fairdraw("replay", path)
         assert result.exit_code == 0
         assert result.stdout.startswith("FIXED: REJ101")
 
-    def test_another_sampler_passes(self, stranger: Path) -> None:
-        result = fairdraw("replay", self.crash_file(stranger), "--sampler", "stranger:make_right")
+    def test_another_sampler_passes(self, third_party: Path) -> None:
+        result = fairdraw("replay", self.crash_file(third_party), "--sampler", "third_party:make_right")
         assert result.exit_code == 0
         assert result.stdout.startswith("PASSED: REJ101")
-        assert "The failure of stranger:make_beyond was: " in result.output
+        assert "The failure of third_party:make_beyond was: " in result.output
 
-    def test_code_stands_for_its_crash_files(self, stranger: Path) -> None:
-        path = self.crash_file(stranger)
-        assert fairdraw("replay", "rej101").stdout.startswith("FAILED: stranger:make_beyond")
-        (stranger / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((stranger / path).read_text())
+    def test_code_stands_for_its_crash_files(self, third_party: Path) -> None:
+        path = self.crash_file(third_party)
+        assert fairdraw("replay", "rej101").stdout.startswith("FAILED: third_party:make_beyond")
+        (third_party / ".fairdraw" / "crashes" / "REJ101-second.json").write_text((third_party / path).read_text())
         result = fairdraw("replay", "REJ101")
         assert result.exit_code == 1
         assert result.output.count("FAILED: ") == 2
@@ -242,40 +242,40 @@ class TestReplay:
         assert result.exit_code == 2
         assert "has no crash file of REJ103" in result.output
 
-    def test_several_files_fail_if_one_does(self, stranger: Path) -> None:
-        mended = self.mended_file(stranger)
-        (path,) = (stranger / ".fairdraw" / "crashes").iterdir()
+    def test_several_files_fail_if_one_does(self, third_party: Path) -> None:
+        mended = self.mended_file(third_party)
+        (path,) = (third_party / ".fairdraw" / "crashes").iterdir()
         result = fairdraw("replay", mended, str(path))
         assert result.exit_code == 1
         assert result.output.splitlines()[-1] == "2 replayed: 1 failed, 0 not run"
         assert fairdraw("replay", mended, mended).exit_code == 0
 
-    def test_replay_writes_no_file(self, stranger: Path) -> None:
-        path = self.crash_file(stranger)
-        before = sorted(stranger.rglob("*.json"))
+    def test_replay_writes_no_file(self, third_party: Path) -> None:
+        path = self.crash_file(third_party)
+        before = sorted(third_party.rglob("*.json"))
         fairdraw("replay", path)
-        assert sorted(stranger.rglob("*.json")) == before
+        assert sorted(third_party.rglob("*.json")) == before
 
-    def test_file_without_sampler_asks_for_one(self, stranger: Path) -> None:
-        path = self.crash_file(stranger)
-        content = json.loads((stranger / path).read_text())
-        (stranger / "object.json").write_text(json.dumps({**content, "sampler": None}))
+    def test_file_without_sampler_asks_for_one(self, third_party: Path) -> None:
+        path = self.crash_file(third_party)
+        content = json.loads((third_party / path).read_text())
+        (third_party / "object.json").write_text(json.dumps({**content, "sampler": None}))
         result = fairdraw("replay", "object.json")
         assert result.exit_code == 2
         assert "Add --sampler SPEC" in result.output
 
-    def test_check_that_is_gone_is_refused(self, stranger: Path) -> None:
-        content = json.loads((stranger / self.crash_file(stranger)).read_text())
-        (stranger / "old.json").write_text(json.dumps({**content, "check": "REJ999"}))
-        result = fairdraw("replay", "old.json", "--sampler", "stranger:make_beyond")
+    def test_check_that_is_gone_is_refused(self, third_party: Path) -> None:
+        content = json.loads((third_party / self.crash_file(third_party)).read_text())
+        (third_party / "old.json").write_text(json.dumps({**content, "check": "REJ999"}))
+        result = fairdraw("replay", "old.json", "--sampler", "third_party:make_beyond")
         assert result.exit_code == 2
         assert "'REJ999' is no check" in result.output
 
-    def test_unsupported_capability_is_not_run(self, stranger: Path) -> None:
+    def test_unsupported_capability_is_not_run(self, third_party: Path) -> None:
         needs_noise = next(c for c in CHECKS if c.suite == "properties" and "explicit-noise" in c.needs)
-        content = json.loads((stranger / self.crash_file(stranger)).read_text())
-        (stranger / "noise.json").write_text(json.dumps({**content, "check": needs_noise.code}))
-        result = fairdraw("replay", "noise.json", "--sampler", "stranger:make_unsupported")
+        content = json.loads((third_party / self.crash_file(third_party)).read_text())
+        (third_party / "noise.json").write_text(json.dumps({**content, "check": needs_noise.code}))
+        result = fairdraw("replay", "noise.json", "--sampler", "third_party:make_unsupported")
         assert result.exit_code == 3
         assert result.stdout.startswith("NOT RUN:")
 

@@ -25,12 +25,12 @@ from fairdraw.statistical._nightly import LedgerCheck, ledger_check
 if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
 
-pytestmark = pytest.mark.usefixtures("stranger")
+pytestmark = pytest.mark.usefixtures("third_party")
 CHECKS = {check.code: check for check in all_checks()}
 PACKAGE = Path(fairdraw.__file__).parent
 
 SPECS = (
-    "stranger:make_beyond",
+    "third_party:make_beyond",
     "my pkg:make",
     "pkg.mod:make['a b']",
     "$(touch HARM);x:`touch HARM`",
@@ -87,7 +87,7 @@ def test_search_of_a_differential_names_the_reference_by_the_program_s_option() 
 
 
 def test_command_stands_alone_on_its_line() -> None:
-    failure_report = broken_failure_report(Session("stranger:make_beyond", PROFILES["smoke"], 5))
+    failure_report = broken_failure_report(Session("third_party:make_beyond", PROFILES["smoke"], 5))
     lines = failure_report.lines()
     assert lines[lines.index("reproduce:") + 1] == failure_report.command
     assert lines[lines.index("search again:") + 1] == failure_report.search
@@ -97,7 +97,7 @@ def test_command_stands_alone_on_its_line() -> None:
 
 def test_commands_of_a_run_are_run() -> None:
     """From the terminal to bash and back to the same failure."""
-    found = CliRunner().invoke(main, ["check", "stranger:make_beyond", "-k", "REJ101", "--profile", "smoke"])
+    found = CliRunner().invoke(main, ["check", "third_party:make_beyond", "-k", "REJ101", "--profile", "smoke"])
     lines = found.output.splitlines()
     for label in ("reproduce:", "search again:"):
         program, *words = shlex.split(lines[lines.index(label) + 1])

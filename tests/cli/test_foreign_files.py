@@ -25,7 +25,7 @@ from fairdraw.strategies import RejectionCase, RequestRecipe
 if TYPE_CHECKING:
     from click.testing import Result
 
-pytestmark = pytest.mark.usefixtures("stranger")
+pytestmark = pytest.mark.usefixtures("third_party")
 load_sampler("rejection/torch")  # once: torch cannot be imported twice
 
 CRASH = Crash(
@@ -58,13 +58,13 @@ NAMES = {
 
 
 @pytest.fixture(autouse=True)
-def evil(stranger: Path) -> Path:
-    (stranger / "mypkg").mkdir()
-    (stranger / "mypkg" / "__init__.py").touch()
-    (stranger / "mypkg" / "evil.py").write_text(EVIL)
+def evil(third_party: Path) -> Path:
+    (third_party / "mypkg").mkdir()
+    (third_party / "mypkg" / "__init__.py").touch()
+    (third_party / "mypkg" / "evil.py").write_text(EVIL)
     for name in ("mypkg", "mypkg.evil"):
         sys.modules.pop(name, None)
-    return stranger
+    return third_party
 
 
 def foreign(folder: Path, **changes: Any) -> str:  # Any: fields of a crash
@@ -122,15 +122,15 @@ def test_empty_sampler_on_the_command_line_is_not_that_of_the_file(evil: Path) -
 
 
 def test_one_foreign_file_among_own_ones_runs_none(evil: Path) -> None:
-    own = write_crash(evil / "own", dataclasses.replace(CRASH, sampler="stranger:make_right"))
-    (evil / "stranger.py").write_text("raise SystemExit('was imported')")
+    own = write_crash(evil / "own", dataclasses.replace(CRASH, sampler="third_party:make_right"))
+    (evil / "third_party.py").write_text("raise SystemExit('was imported')")
     require_refused(replay(str(own), foreign(evil)), "Add --sampler SPEC")
 
 
 def test_person_may_name_a_sampler(evil: Path) -> None:
-    result = replay(foreign(evil), "--sampler", "stranger:make_right")
+    result = replay(foreign(evil), "--sampler", "third_party:make_right")
     assert result.exit_code == 0, result.output
-    assert result.stderr == "sampler: stranger:make_right\n"
+    assert result.stderr == "sampler: third_party:make_right\n"
     assert "by mypkg.evil:make" in result.stdout
     assert not Path("HARM").exists()
 
@@ -141,15 +141,15 @@ def test_built_in_sampler_may_run(evil: Path) -> None:
 
 
 def test_own_file_runs_and_shows_the_name_first(evil: Path) -> None:
-    path = write_crash(evil / ".fairdraw" / "crashes", dataclasses.replace(CRASH, sampler="stranger:make_beyond"))
+    path = write_crash(evil / ".fairdraw" / "crashes", dataclasses.replace(CRASH, sampler="third_party:make_beyond"))
     result = replay(str(path))
     assert result.exit_code == 1
-    assert result.output.splitlines()[0] == "sampler: stranger:make_beyond"
+    assert result.output.splitlines()[0] == "sampler: third_party:make_beyond"
 
 
 def test_file_that_was_changed_is_foreign(evil: Path) -> None:
-    path = write_crash(evil, dataclasses.replace(CRASH, sampler="stranger:make_right"))
-    path.write_text(path.read_text().replace("stranger:make_right", "mypkg.evil:make"))
+    path = write_crash(evil, dataclasses.replace(CRASH, sampler="third_party:make_right"))
+    path.write_text(path.read_text().replace("third_party:make_right", "mypkg.evil:make"))
     require_refused(replay(str(path)), "Add --sampler SPEC")
 
 

@@ -48,8 +48,8 @@ OPTIONS = (
 
 
 @pytest.fixture(autouse=True)
-def folder(stranger: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nested runs start in pytester's folder and find the stranger's module."""
+def folder(third_party: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested runs start in pytester's folder and find the third party's module."""
     monkeypatch.chdir(pytester.path)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
@@ -88,17 +88,19 @@ class TestSilence:
         assert done.returncode == 0, done.stdout
 
     def test_collecting_loads_no_sampler(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_boom", "--collect-only", "-q")
+        result = ask(pytester, "--sampler", "third_party:make_boom", "--collect-only", "-q")
         assert result.ret == 0
         result.stdout.fnmatch_lines(["*test_rejection?REJ101 token ids lie in the vocabulary?"])
 
 
 class TestHeader:
     def test_header_says_how_to_interpret_the_verdict(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_right", "--fairdraw-seed", "5", codes=("REJ101", "REJ103"))
+        result = ask(
+            pytester, "--sampler", "third_party:make_right", "--fairdraw-seed", "5", codes=("REJ101", "REJ103")
+        )
         result.stdout.fnmatch_lines(
             [
-                "fairdraw 0.1.0: sampler stranger:make_right on cpu",
+                "fairdraw 0.1.0: sampler third_party:make_right on cpu",
                 "  versions: python *, torch *, triton *, numpy *, hypothesis *",
                 "  checks: properties 2; profile smoke; seed 5",
                 "  reference: not needed by these checks",
@@ -115,7 +117,7 @@ class TestHeader:
 
 class TestVerdict:
     def test_correct_sampler_is_green(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_right")
+        result = ask(pytester, "--sampler", "third_party:make_right")
         assert result.ret == 0
         result.stdout.fnmatch_lines(
             [
@@ -128,7 +130,7 @@ class TestVerdict:
         )
 
     def test_failure_is_the_report_and_nothing_else(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_beyond")
+        result = ask(pytester, "--sampler", "third_party:make_beyond")
         assert result.ret == 1
         lines = result.stdout.lines
         start = next(i for i, line in enumerate(lines) if line.startswith("REJ101"))
@@ -138,7 +140,7 @@ class TestVerdict:
         fields.insert(6, "search again")
         assert labels == ["REJ101 token ids lie in the vocabulary", *fields]
         assert command.startswith("fairdraw replay .fairdraw/crashes/REJ101-")
-        assert search.startswith("pytest --pyargs fairdraw --sampler stranger")
+        assert search.startswith("pytest --pyargs fairdraw --sampler third_party")
         assert lines[start + 11].startswith("=")
         assert "RED: checks failed: 1" in lines
         for noise in ("Traceback", "Failing test case", "Falsifying", "hypothesis.", "runner.py"):
@@ -146,24 +148,24 @@ class TestVerdict:
 
     @pytest.mark.parametrize("option", ["-vv", "--full-trace"])
     def test_traceback_is_shown_on_request(self, pytester: pytest.Pytester, option: str) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_raising", option)
+        result = ask(pytester, "--sampler", "third_party:make_raising", option)
         result.stdout.fnmatch_lines(
             [
                 "*REJ100 sampler raised an exception during REJ101",
                 "*Captured traceback call*",
-                "*stranger.py*in raising*",
+                "*third_party.py*in raising*",
                 "IndexError: lane out of range",
             ]
         )
 
     def test_known_failure_is_xfailed_with_its_reason(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_known", "-rx")
+        result = ask(pytester, "--sampler", "third_party:make_known", "-rx")
         assert result.ret == 0
         result.assert_outcomes(xfailed=1)
         result.stdout.fnmatch_lines(["  xfailed REJ101 *: one beyond the end, https://example.org/1"])
 
     def test_known_failure_is_not_called_gone_by_a_run_too_small_to_detect_it(self, pytester: pytest.Pytester) -> None:
-        result = ask(pytester, "--sampler", "stranger:make_mended")  # smoke
+        result = ask(pytester, "--sampler", "third_party:make_mended")  # smoke
         assert result.ret == 0
         result.stdout.fnmatch_lines(
             ["known failures not seen, and not called gone: 1", "  REJ101 *(it takes 100): one beyond the end*"]
@@ -218,7 +220,7 @@ class TestMistakes:
         ("options", "sentence"),
         [
             (["--sampler", "oracel"], "*Did you mean oracle*"),
-            (["--sampler", "stranger:make_boom"], "*RuntimeError: no device*stranger.py:* in make_boom*"),
+            (["--sampler", "third_party:make_boom"], "*RuntimeError: no device*third_party.py:* in make_boom*"),
             (["--fairdraw-profile", "huge"], "*invalid choice: 'huge'*"),
             (["--fairdraw-seed", "new"], "*'new' is no seed. Use an integer, or the word fresh.*"),
             (["--fairdraw-only", "speed"], "*invalid choice: 'speed'*"),
@@ -233,16 +235,16 @@ class TestMistakes:
 
     def test_unknown_reference_is_a_usage_error(self, pytester: pytest.Pytester) -> None:
         code = next(check.code for check in CHECKS if check.differential)
-        result = ask(pytester, "--sampler", "stranger:make_right", "--fairdraw-reference", "oracel", codes=(code,))
+        result = ask(pytester, "--sampler", "third_party:make_right", "--fairdraw-reference", "oracel", codes=(code,))
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(["*Did you mean oracle*"])
 
 
 class TestDecorator:
     DECORATED = """
-    import fairdraw, stranger
+    import fairdraw, third_party
 
-    @fairdraw.parametrize_with_checks([stranger.{factory}()])
+    @fairdraw.parametrize_with_checks([third_party.{factory}()])
     def test_sampler(sampler, check):
         check(sampler)
     """
@@ -282,7 +284,7 @@ class TestDecorator:
 
 class TestJUnit:
     def test_code_and_status_are_properties(self, pytester: pytest.Pytester) -> None:
-        ask(pytester, "--sampler", "stranger:make_beyond", "--junitxml", "junit.xml")
+        ask(pytester, "--sampler", "third_party:make_beyond", "--junitxml", "junit.xml")
         tree = ElementTree.parse(pytester.path / "junit.xml")
         properties = {p.get("name"): p.get("value") for p in tree.iter("property")}
         assert properties["fairdraw.check.code"] == "REJ101"
@@ -294,7 +296,7 @@ class TestJUnit:
 class TestXdist:
     def test_two_workers_report_as_one_process(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(test_ask=ASK.format(codes=("REJ101", "REJ103", NEEDS_NOISE.code)))
-        options = (*OPTIONS, "--sampler", "stranger:make_unsupported")
+        options = (*OPTIONS, "--sampler", "third_party:make_unsupported")
         alone = pytester.runpytest_inprocess(*options)
         spread = pytester.runpytest_subprocess(*options, "-n", "2")
         assert spread.ret == alone.ret == 0
@@ -304,7 +306,7 @@ class TestXdist:
             [
                 "2 workers*",
                 "*= fairdraw =*",
-                "fairdraw 0.1.0: sampler stranger:make_unsupported on cpu",
+                "fairdraw 0.1.0: sampler third_party:make_unsupported on cpu",
                 "  checks: properties 3;*",
             ]
         )

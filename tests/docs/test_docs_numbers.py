@@ -27,7 +27,7 @@ from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 ROOT = Path(__file__).resolve().parents[2]
 CI, NIGHTLY = PROFILES["ci"], PROFILES["nightly"]
 SLOWER = f"{NIGHTLY.slow_examples // CI.slow_examples} and {NIGHTLY.slow_draws / CI.slow_draws:g}"
-MOST_LOOKS = 2 * subjects.NUM_LOOKS - 1
+MOST_CHECKPOINTS = 2 * subjects.NUM_CHECKPOINTS - 1
 FEWEST_STRATA, MOST_STRATA = stratified_check._FEWEST, stratified_check._MOST
 FIXED_RATE, FRESH_RATE = (
     distribution_check.false_fail_rate(DEFAULT_SEED),
@@ -55,7 +55,7 @@ def page(name: str) -> str:
         ("design-statistics", f"given {E_PROCESS_FACTOR:g} times the samples"),
         ("design-statistics", f"`n = {E_PROCESS_FACTOR:g} * lambda / (4 TV^2)`"),
         ("design-statistics", f"has power {1 - distribution_check.FALSE_PASS_RATE:g}"),
-        ("design-statistics", f"as its draws allow, {MOST_LOOKS} at most"),
+        ("design-statistics", f"as its draws allow, {MOST_CHECKPOINTS} at most"),
         ("design-statistics", f"gets {distribution_check._CUDA_FACTOR} times as many"),
         ("design-statistics", f"Alpha is {rate(FIXED_RATE)} for a run with the release's seed and {rate(FRESH_RATE)}"),
         (
@@ -65,7 +65,7 @@ def page(name: str) -> str:
         ("design-statistics", f"sampling ({len(sampling.CHECKS)} that draw)"),
         ("design-statistics", f"{FEWEST_STRATA} to {MOST_STRATA:,} strata"),
         ("design-statistics", f"share an error rate of {rate(keeping.LEDGER_RATE)}"),
-        ("power", f"up to {MOST_LOOKS} times"),
+        ("power", f"up to {MOST_CHECKPOINTS} times"),
         ("what-a-pass-means", f"at most {rate(FIXED_RATE)} per contract and run"),
         ("what-a-pass-means", f"release's seed, {rate(FRESH_RATE)} with any other"),
         ("what-a-pass-means", f"at most {rate(distribution_check.FALSE_PASS_RATE)} per table"),
@@ -89,8 +89,10 @@ def test_draws_of_a_profile_stand_in_the_table(profile: Profile) -> None:
 @pytest.mark.parametrize("profile", ["smoke", "ci"])
 def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
     sampler = load_sampler("rejection/oracle")
-    looks = {check.code: check.sampling_plan(sampler, PROFILES[profile]).num_looks for check in DISTRIBUTION_CHECKS}
-    assert max(looks.values()) <= MOST_LOOKS
+    looks = {
+        check.code: check.sampling_plan(sampler, PROFILES[profile]).num_checkpoints for check in DISTRIBUTION_CHECKS
+    }
+    assert max(looks.values()) <= MOST_CHECKPOINTS
     words = {"smoke": f"{looks['DIST501']} in `smoke`", "ci": f"{looks['DIST501']} in `ci`"}
     assert words[profile] in page("design-statistics")
 

@@ -33,11 +33,11 @@ FAILED = Decision(Verdict.FAIL, "at least 1.09, limit 1.03")
 
 @pytest.fixture
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
-    """A module called `planted`, with the program that a test gives it."""
+    """A module called `program`, with the program that a test gives it."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def write(program: str) -> None:
-        (tmp_path / "planted.py").write_text(program, encoding="utf-8")
+        (tmp_path / "program.py").write_text(program, encoding="utf-8")
 
     return write
 
@@ -54,7 +54,7 @@ def test_fresh_process_gets_arguments_and_environment_and_answers(
     plant("import os\ndef f(x):\n    print('may print')\n    return [x, 'SHAPE' in os.environ, os.environ['COLOUR']]")
     monkeypatch.setenv("SHAPE", "round")
     monkeypatch.setenv("COLOUR", "red")
-    printed = call_fresh("planted:f", {"x": {"y": 3}}, purpose="the step", timeout=60, not_inherited={"SHAPE"})
+    printed = call_fresh("program:f", {"x": {"y": 3}}, purpose="the step", timeout=60, not_inherited={"SHAPE"})
     assert json.loads(printed[-1]) == [{"y": 3}, False, "red"]
 
 
@@ -70,15 +70,15 @@ def test_fresh_process_that_fails_has_no_verdict(plant: Plant, ending: str, mess
     """Whatever it has printed before."""
     plant(f"def f():\n    print('0.7')\n    {ending}")
     with pytest.raises(NoVerdictError, match=rf"^the step failed in a fresh process: {message}$"):
-        call_fresh("planted:f", {}, purpose="the step", timeout=60)
+        call_fresh("program:f", {}, purpose="the step", timeout=60)
 
 
 def test_failure_whose_confirmation_does_not_end_stays(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant("import time\ndef rounds():\n    time.sleep(600)")
     monkeypatch.setattr(confirmation, "TIMEOUT_SECONDS", 0.2)
-    decision = confirmed(FAILED, 1.0, Timed("planted:rounds").in_fresh_process, 3)
+    decision = confirmed(FAILED, 1.0, Timed("program:rounds").in_fresh_process, 3)
     assert decision.verdict is Verdict.FAIL
-    assert decision.reason.endswith("not measured again: planted:rounds failed in a fresh process: no end after 0.2 s")
+    assert decision.reason.endswith("not measured again: program:rounds failed in a fresh process: no end after 0.2 s")
 
 
 ROUNDS_OF_TWICE_THE_WORK = """
@@ -95,9 +95,9 @@ def rounds(process):
 def test_fresh_process_measures_by_name(plant: Plant) -> None:
     """Time is made up, so that the answer is exact."""
     plant(ROUNDS_OF_TWICE_THE_WORK)
-    assert Timed("planted:rounds", {"process": os.getpid()}).in_fresh_process() == pytest.approx(2.0)
+    assert Timed("program:rounds", {"process": os.getpid()}).in_fresh_process() == pytest.approx(2.0)
     with pytest.raises(NoVerdictError, match="failed in a fresh process: TypeError"):
-        Timed("planted:rounds", {"colour": "red"}).in_fresh_process()
+        Timed("program:rounds", {"colour": "red"}).in_fresh_process()
 
 
 def failed_by_rounds(series: int) -> Decision:
@@ -173,14 +173,14 @@ def test_without_a_count_of_valgrind_there_is_no_verdict(
         valgrind.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(NoVerdictError, match=message):
-        instructions_per_step("planted:steps", timeout=0.5)
+        instructions_per_step("program:steps", timeout=0.5)
 
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="valgrind is not installed")
 def test_instructions_are_those_of_the_steps_alone(plant: Plant) -> None:
     """A thousand iterations of a loop, of 1 to 1000 instructions each; starting Python takes many more."""
     plant("def steps(length):\n    return (lambda: None), (lambda: sum(range(length)))\n")
-    assert 1_000 < instructions_per_step("planted:steps", repeats=10, length=1_000) < 1_000_000
+    assert 1_000 < instructions_per_step("program:steps", repeats=10, length=1_000) < 1_000_000
 
 
 def test_exponent_of_constant_cost_is_zero() -> None:

@@ -35,7 +35,7 @@ def test_picture_is_drawn_from_its_record_and_shown_in_the_manual(name: str, tmp
 
 
 def test_records_keep_every_limit_and_name_no_path_of_a_machine() -> None:
-    limits = perf_table.record(perf_table.SCANNERS)["promises"]
+    limits = perf_table.record(perf_table.SCANNERS)["limits"]
     assert [one["verdict"] for one in limits] == ["PASS"] * 10
     assert any("measure.py" in name for name in perf_table.record(perf_table.GRAPHS)["sources"])
     for path in perf_table.RECORDS.glob("*.json"):

@@ -220,8 +220,8 @@ def test_property_is_asked_without_what_it_can_go_without(code: str, capability:
     right = Refusing(load_part(contract.right)(), capability)
     assert check.why_not(right) is None
     assert check.run(right, profile=SMOKE, seed=DEFAULT_SEED) > 0
-    named, planted = FAULTS.get((code, capability)), load_part(contract.mutants[0])
-    wrong = [named] if named else [mutant.make() for mutant in planted if code in mutant.caught_by]
+    named, mutants = FAULTS.get((code, capability)), load_part(contract.mutants[0])
+    wrong = [named] if named else [mutant.make() for mutant in mutants if code in mutant.caught_by]
     assert any(fails(check, Lacking(sampler, capability), PROFILES["ci"]) for sampler in wrong)
 
 

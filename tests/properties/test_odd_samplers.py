@@ -100,8 +100,8 @@ def test_every_freedom_is_abused_by_a_mutant() -> None:
 @pytest.mark.parametrize("kind", [VectorRejection, DividesInTheRace])
 def test_either_race_is_right_where_no_generator_can_tell_them_apart(kind: type[VectorRejection]) -> None:
     """Also of a sampler that supports `upstream-stream`: the manual has one formula."""
-    promising = rejection_sampler(kind().verify, name="promises everything")
-    assert CHECKS["REJ406"].run(promising, profile=PROFILES["smoke"], seed=CI_SEED) > 0
+    claiming = rejection_sampler(kind().verify, name="claims everything")
+    assert CHECKS["REJ406"].run(claiming, profile=PROFILES["smoke"], seed=CI_SEED) > 0
 
 
 def two_scores(gap: float) -> tuple[SpecDecodeBatch, ExplicitNoise]:

@@ -35,5 +35,5 @@ def test_batches_of_token_samplers_are_shown_too() -> None:
     assert any(line.startswith("  logits: [[") for line in lines)
 
 
-def test_life_has_no_batch_of_its_own() -> None:
+def test_event_trace_has_no_batch_of_its_own() -> None:
     assert batch_lines(PenaltiesTrace(vocab_size=8)) == []

@@ -39,9 +39,9 @@ def record(code: str, status: Status = "failed", *, effect: str = "", needs: tup
     )
 
 
-def told(*records: CheckRecord) -> list[str]:
+def reported_codes(*records: CheckRecord) -> list[str]:
     """The codes that are reported, in their order."""
-    return [cause.told.code for cause in find_causes(records)]
+    return [cause.reported.code for cause in find_causes(records)]
 
 
 def test_stage_and_dependencies_are_fields_of_every_check() -> None:
@@ -55,8 +55,8 @@ def test_stage_and_dependencies_are_fields_of_every_check() -> None:
 
 def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:
     distributions = [record(code) for code in ("DIST101", "DIST102", "DIST203", "DIST213", "DIST404", "DIST501")]
-    assert told(*distributions)[0] == "DIST203"
-    assert told(*distributions, record("DIST104"))[:2] == ["DIST104", "DIST203"]
+    assert reported_codes(*distributions)[0] == "DIST203"
+    assert reported_codes(*distributions, record("DIST104"))[:2] == ["DIST104", "DIST203"]
 
 
 @pytest.mark.parametrize(
@@ -72,22 +72,22 @@ def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:
 def test_lone_property_waits_unless_it_is_about_the_shape(
     properties: list[str], distributions: list[str], first: str
 ) -> None:
-    assert told(*(record(code) for code in [*distributions, *properties]))[0] == first
+    assert reported_codes(*(record(code) for code in [*distributions, *properties]))[0] == first
 
 
 def test_distributions_of_pairs_wait_if_the_distribution_of_single_rows_is_broken() -> None:
     pairs, net = record("DIST301"), record("DIST101")
     (cause, _) = find_causes([net, pairs, record("DIST102", "passed")])
-    assert (cause.told.code, cause.rests_on) == ("DIST301", ())
+    assert (cause.reported.code, cause.rests_on) == ("DIST301", ())
     last = find_causes([net, pairs, record("DIST102")])[-1]
-    assert (last.told.code, last.rests_on) == ("DIST301", ("DIST102",))
+    assert (last.reported.code, last.rests_on) == ("DIST301", ("DIST102",))
 
 
-def test_promises_that_need_a_missing_capability_are_told_once_and_last() -> None:
+def test_checks_that_need_a_missing_capability_are_reported_once_and_last() -> None:
     greedy = [record(code, needs=("greedy",)) for code in ("REJ201", "REJ202", "DIST502")]
     kept = [record("REJ203", "passed", needs=("greedy",)), record("REJ101", "passed"), record("REJ102", "passed")]
     causes = find_causes([*greedy, *kept, record("DIST203")])
-    assert [cause.told.code for cause in causes] == ["DIST203", "REJ201"]
+    assert [cause.reported.code for cause in causes] == ["DIST203", "REJ201"]
     assert (causes[1].missing, causes[1].num_needing, len(causes[1].records)) == ("greedy", 4, 3)
 
 
@@ -102,7 +102,7 @@ def test_fault_that_breaks_everything_hides_behind_no_capability() -> None:
     assert not any(cause.missing for cause in causes)
 
 
-def test_promise_at_several_sizes_is_told_once() -> None:
+def test_check_at_several_sizes_is_reported_once() -> None:
     sizes = [dataclasses.replace(record(f"REJ60{i}"), title=f"a vocabulary of {2**i} is handled") for i in (1, 2, 3)]
     distributions = [record(code) for code in ("DIST401", "DIST402", "DIST404")]
     causes = find_causes([*distributions, *sizes])
@@ -122,14 +122,14 @@ def test_exception_that_ends_many_checks_is_one_cause_and_the_first() -> None:
     assert [[one.code for one in cause.records] for cause in causes] == [["REJ104", "REJ201"], ["REJ101"]]
 
 
-def test_exception_of_one_missing_capability_is_told_with_it() -> None:
+def test_exception_of_one_missing_capability_is_reported_with_it() -> None:
     raised = record("REJ201", effect="IndexError: lane", needs=("greedy",))
     (cause,) = find_causes([raised, record("REJ202", needs=("greedy",))])
     assert (cause.missing, len(cause.records)) == ("greedy", 2)
 
 
-def test_what_has_no_failure_report_is_told_last() -> None:
-    assert told(record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404")) == [
+def test_what_has_no_failure_report_is_reported_last() -> None:
+    assert reported_codes(record("REJ101", "xpassed"), record("DIST101", "inconclusive"), record("DIST404")) == [
         "DIST404",
         "REJ101",
         "DIST101",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from conftest import Browser
 
 pty = pytest.importorskip("pty", reason="no pseudo-terminals here")
-pytestmark = pytest.mark.usefixtures("stranger")
+pytestmark = pytest.mark.usefixtures("third_party")
 
 PROGRAM = """
 import sys, fairdraw._cli.job as job
@@ -37,7 +37,7 @@ ERASE = "\x1b[2K"
 
 COLUMNS = 80
 
-BAR = r"stranger:{} checks .*\d/9 \d+ s of about \d+ s  REJ10\d"
+BAR = r"third_party:{} checks .*\d/9 \d+ s of about \d+ s  REJ10\d"
 
 FORM = """<style>body {{ margin: 1rem; font: 14px/1.35 monospace; color: {foreground}; background: {background} }}
 pre {{ font: inherit }}</style><pre>{code}</pre>"""
@@ -99,7 +99,7 @@ def as_page(lines: list[str]) -> str:
 
 @pytest.mark.parametrize(("name", "factory"), [("red", "make_beyond"), ("green", "make_right")])
 def test_terminal_of_80_columns(name: str, factory: str, browser: Browser) -> None:
-    sent = on_terminal(f"stranger:{factory}", "-k", "REJ10", "--profile", "smoke", NO_COLOR="")
+    sent = on_terminal(f"third_party:{factory}", "-k", "REJ10", "--profile", "smoke", NO_COLOR="")
     shown = plain(displayed(sent))
     commands = [shown[i + 1] for i, line in enumerate(shown) if line in ("reproduce:", "search again:")]
     assert [line for line in shown if len(line) > COLUMNS and line not in commands] == []
@@ -117,7 +117,7 @@ def test_terminal_of_80_columns(name: str, factory: str, browser: Browser) -> No
 
 
 def test_no_colour_is_heeded_on_a_terminal() -> None:
-    sent = on_terminal("stranger:make_right", "-k", "REJ101", "--profile", "smoke", NO_COLOR="0", FORCE_COLOR="1")
+    sent = on_terminal("third_party:make_right", "-k", "REJ101", "--profile", "smoke", NO_COLOR="0", FORCE_COLOR="1")
     assert not COLOUR.search(sent)
     assert ERASE in sent
     assert "GREEN" in sent
@@ -149,7 +149,7 @@ def test_file_is_coloured_on_request_only(
 
 
 def checked(factory: str, *options: str) -> Result:
-    return CliRunner().invoke(main, ["check", f"stranger:{factory}", "-k", "REJ101", "--profile", "smoke", *options])
+    return CliRunner().invoke(main, ["check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options])
 
 
 def test_quiet_leaves_reports_and_verdict() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import Status
 
 CAUGHT, MISSED = Control("drops the tail", "REJ101", caught=True), Control("swaps rows", "REJ302", caught=False)
-HEADER = Header("stranger:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
+HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 2})
 
 
 def record(status: Status, reason: str = "", code: str = "REJ101") -> CheckRecord:
@@ -89,7 +89,7 @@ def test_summary_names_every_known_defect() -> None:
 def test_header_says_what_the_verdict_rests_on() -> None:
     text = "\n".join(HEADER.lines())
     for fact in (
-        "stranger:make on cpu",
+        "third_party:make on cpu",
         "torch ",
         "triton ",
         "numpy ",
@@ -171,7 +171,7 @@ def test_failure_that_one_example_decides_is_reported_first() -> None:
     )
     example = dataclasses.replace(record("failed"), failure_report=failure_report)
     summary = Summary([distribution, record("passed", code="REJ100"), example])
-    assert [cause.told.code for cause in summary.causes] == ["REJ101", "DIST101"]
+    assert [cause.reported.code for cause in summary.causes] == ["REJ101", "DIST101"]
     assert summary.lines()[-2] == "start with REJ101 ids lie in the vocabulary: fairdraw explain REJ101"
 
 

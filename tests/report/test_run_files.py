@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 load_sampler("rejection/torch")
 
 SCHEMA = json.loads(schema_text())
-HEADER = Header("stranger:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 1})
+HEADER = Header("third_party:make", "cpu", "ci", 7, "vllm 0.22.0", {"properties": 1})
 FAILURE_REPORT = FailureReport("REJ101", "ids lie in the vocabulary", "meaning", "effect", notes=("one", "two"))
 FAILED = CheckRecord(
     "REJ101", FAILURE_REPORT.title, "properties", "rejection", "failed", "", 3, 0.1234, FAILURE_REPORT, trace="secret"
@@ -101,18 +101,18 @@ def test_file_that_cannot_be_written_after_all_is_one_sentence(tmp_path: Path) -
         files.write(HEADER, Summary([FAILED]))
 
 
-@pytest.mark.usefixtures("stranger")
+@pytest.mark.usefixtures("third_party")
 class TestCommandLine:
     @pytest.fixture(autouse=True)
     def no_controls(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
 
     def test_written_lines_obey_the_schema(self, tmp_path: Path) -> None:
-        words = ["check", "stranger:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
+        words = ["check", "third_party:make_beyond", "-k", "REJ10", "--profile", "smoke", "--json", "run.jsonl"]
         assert CliRunner().invoke(main, words).exit_code == 1
         lines = read(tmp_path / "run.jsonl")
         require_valid(lines)
-        assert lines[0]["sampler"] == "stranger:make_beyond (beyond)"
+        assert lines[0]["sampler"] == "third_party:make_beyond (beyond)"
         assert (lines[1]["code"], lines[1]["status"]) == ("REJ101", "failed")
         assert lines[1]["failure_report"]["crash_file"].startswith(".fairdraw")
         assert lines[-1]["exit_code"] == 1
@@ -121,7 +121,16 @@ class TestCommandLine:
         assert json.loads(CliRunner().invoke(main, ["schema"]).output) == SCHEMA
 
     def test_every_file_says_the_version_of_the_suite(self, tmp_path: Path) -> None:
-        words = ["check", "stranger:make_beyond", "-k", "REJ101", "--profile", "smoke", "--write-baseline", "base.json"]
+        words = [
+            "check",
+            "third_party:make_beyond",
+            "-k",
+            "REJ101",
+            "--profile",
+            "smoke",
+            "--write-baseline",
+            "base.json",
+        ]
         CliRunner().invoke(main, [*words, "--json", "run.jsonl", "--html", "run.html"])
         assert read(tmp_path / "run.jsonl")[0]["suite_version"] == __version__
         assert f"<dt>fairdraw</dt><dd>{__version__}</dd>" in (tmp_path / "run.html").read_text()
@@ -135,14 +144,14 @@ class TestPytest:
     FILES = ("--fairdraw-json=run.jsonl", "--fairdraw-html=run.html", "--junitxml=junit.xml")
 
     @pytest.fixture(autouse=True)
-    def folder(self, stranger: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nested runs start in pytester's folder and find the stranger's module."""
+    def folder(self, third_party: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nested runs start in pytester's folder and find the third party's module."""
         monkeypatch.chdir(pytester.path)
 
     def run(self, pytester: pytest.Pytester, factory: str, *options: str) -> pytest.RunResult:
         pytester.makepyfile(test_ask=ASK)
         run = pytester.runpytest_subprocess if "-n" in options else pytester.runpytest_inprocess
-        return run(*self.OPTIONS, "--sampler", f"stranger:{factory}", *options)
+        return run(*self.OPTIONS, "--sampler", f"third_party:{factory}", *options)
 
     def test_files_are_written_whole(self, pytester: pytest.Pytester) -> None:
         assert self.run(pytester, "make_beyond", *self.FILES).ret == 1

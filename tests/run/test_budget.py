@@ -114,7 +114,7 @@ def test_look_that_was_cut_is_not_counted() -> None:
         asked(CHECKS["DIST101"], ticking("rejection/torch", clock), clock, 4.5, PROFILES["smoke"])
     tried = caught.value.tried
     assert clock.calls == 5
-    assert tried == 2 * sampling_plan.draws_per_look  # of two calls each; the fifth call is lost
+    assert tried == 2 * sampling_plan.draws_per_checkpoint  # of two calls each; the fifth call is lost
 
 
 def test_checks_of_one_workload_share_its_draws_under_a_budget() -> None:
@@ -209,7 +209,7 @@ class Forgetful:
     penalise_drafts = penalise
 
 
-def test_life_that_fails_is_reported_though_shrinking_was_cut() -> None:
+def test_event_trace_that_fails_is_reported_though_shrinking_was_cut() -> None:
     clock = Clock()
     with pytest.raises(CheckFailure) as whole:
         asked(CHECKS["PEN101"], Forgetful(clock), clock, 1e9)

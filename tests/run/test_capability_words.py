@@ -22,7 +22,7 @@ ROWS = re.findall(r"^\| `([\w.]+)` \| `(.+?)` \|", PAGE.replace("\\|", "|"), fla
 
 def test_every_capability_says_when_to_decline_it() -> None:
     assert list(glossary()) == [str(word) for word in Capability]
-    assert [word for word, one in glossary().items() if not one.decline.startswith(("if ", "unless "))] == []
+    assert [word for word, one in glossary().items() if not one.unsupported_if.startswith(("if ", "unless "))] == []
 
 
 def test_table_of_the_manual_is_made_of_the_definitions() -> None:

@@ -189,7 +189,7 @@ def test_every_property_has_a_mutant(contract: str) -> None:
     assert {check.code for check in all_checks("properties", contract) if not check.differential} <= named
 
 
-@pytest.mark.usefixtures("stranger")  # a subprocess finds this fairdraw
+@pytest.mark.usefixtures("third_party")  # a subprocess finds this fairdraw
 def test_pytest_covers_the_contract_of_the_sampler(pytester: pytest.Pytester) -> None:
     result = _under_pytest(pytester, "-k", "PEN101 and not PEN401")
     assert "mutation controls (penalties): " in result.stdout.str()

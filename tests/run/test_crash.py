@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CASE = RejectionCase(vocab_size=3, requests=(RequestRecipe(drafts=(DraftRecipe(uniform="zero"),)), RequestRecipe()))
 CRASH = Crash(
-    sampler="stranger:make",
+    sampler="third_party:make",
     reference=None,
     check="REJ101",
     contract="rejection",

@@ -21,7 +21,7 @@ from fairdraw.protocols import Capabilities
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.usefixtures("stranger")
+pytestmark = pytest.mark.usefixtures("third_party")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def no_controls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(factory: str, *options: str) -> Result:
-    words = ("check", f"stranger:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
+    words = ("check", f"third_party:{factory}", "-k", "REJ101", "--profile", "smoke", *options)
     return CliRunner().invoke(main, words)
 
 
@@ -164,5 +164,5 @@ def test_pytest_takes_the_same_files(pytester: pytest.Pytester, tmp_path: Path) 
             fairdraw_run(check)
         """
     )
-    options = ("--sampler", "stranger:make_beyond", "--fairdraw-profile", "smoke", "--fairdraw-xfails", xfails)
+    options = ("--sampler", "third_party:make_beyond", "--fairdraw-profile", "smoke", "--fairdraw-xfails", xfails)
     pytester.runpytest_inprocess("-p", "fairdraw.pytest_plugin", *options).assert_outcomes(xfailed=1)

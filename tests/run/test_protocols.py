@@ -135,7 +135,7 @@ class Duck:
 
     name, device, capabilities = "duck", "cpu", Capabilities()
 
-    def verify(self, batch: Any, noise: Any) -> Any:  # Any: a stranger's
+    def verify(self, batch: Any, noise: Any) -> Any:  # Any: a third party's
         return batch.bonus_token_ids
 
 

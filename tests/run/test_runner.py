@@ -26,20 +26,20 @@ DIFFERENTIAL = next(check for check in CHECKS.values() if check.differential)
 
 
 def run_on(factory: str, **changes: object) -> CheckRecord:
-    """One check on a sampler of the stranger's."""
-    spec = f"stranger:{factory}"
+    """One check on a sampler of the third party's."""
+    spec = f"third_party:{factory}"
     session = dataclasses.replace(Session(spec, PROFILES["smoke"]), **changes)  # type: ignore[arg-type]
     return run_check(IDS, load_sampler(spec), session)
 
 
-@pytest.mark.usefixtures("stranger")
+@pytest.mark.usefixtures("third_party")
 class TestRecord:
     def test_right_sampler_passes_on_counted_cases(self) -> None:
         record = run_on("make_right")
         assert (record.status, record.cases, record.failure_report) == ("passed", PROFILES["smoke"].examples, None)
         assert record.seconds > 0
 
-    def test_broken_promise_becomes_a_failure_report(self) -> None:
+    def test_failed_check_becomes_a_failure_report(self) -> None:
         record = run_on("make_beyond")
         assert record.status == "failed"
         assert record.failure_report is not None
@@ -52,12 +52,12 @@ class TestRecord:
         record = run_on("make_beyond")
         assert record.failure_report is not None
         case = eval(record.failure_report.example, {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe})
-        again = replay_case(IDS, load_sampler("stranger:make_beyond"), case, Session(crash_folder=None))
+        again = replay_case(IDS, load_sampler("third_party:make_beyond"), case, Session(crash_folder=None))
         assert again.status == "failed"
 
-    def test_crash_folder_that_cannot_be_written_is_said_and_fails_nothing(self, stranger: Path) -> None:
-        (stranger / "full").touch()
-        record = run_on("make_beyond", crash_folder=stranger / "full" / "crashes")
+    def test_crash_folder_that_cannot_be_written_is_said_and_fails_nothing(self, third_party: Path) -> None:
+        (third_party / "full").touch()
+        record = run_on("make_beyond", crash_folder=third_party / "full" / "crashes")
         assert record.status == "failed"
         assert record.failure_report is not None
         assert record.failure_report.crash_file == ""
@@ -72,19 +72,22 @@ class TestRecord:
             "REJ100",
             "sampler raised an exception during REJ101",
         )
-        assert record.failure_report.effect.startswith("IndexError: lane out of range (stranger.py:")
+        assert record.failure_report.effect.startswith("IndexError: lane out of range (third_party.py:")
         assert "in raising)" in record.failure_report.effect
         assert f"raised during {IDS.id}" in record.failure_report.notes
         assert "IndexError" in record.trace
 
-    def test_exception_that_ends_two_checks_is_stored_once(self, stranger: Path) -> None:
-        session, sampler = Session("stranger:make_raising", PROFILES["smoke"]), load_sampler("stranger:make_raising")
+    def test_exception_that_ends_two_checks_is_stored_once(self, third_party: Path) -> None:
+        session, sampler = (
+            Session("third_party:make_raising", PROFILES["smoke"]),
+            load_sampler("third_party:make_raising"),
+        )
         records = [run_check(CHECKS[code], sampler, session) for code in ("REJ101", "REJ103")]
         assert [record.status for record in records] == ["error", "error"]
         assert len({record.failure_report.crash_file for record in records if record.failure_report is not None}) == 1
-        assert len(list((stranger / ".fairdraw" / "crashes").iterdir())) == 1
+        assert len(list((third_party / ".fairdraw" / "crashes").iterdir())) == 1
 
-    def test_sampler_that_changes_its_mind_is_told_so(self) -> None:
+    def test_sampler_that_changes_its_mind_is_reported(self) -> None:
         record = run_on("make_unsteady")
         assert record.status == "failed"
         assert record.failure_report is not None
@@ -93,17 +96,17 @@ class TestRecord:
 
     def test_declined_capability_is_a_skip_with_its_reason(self) -> None:
         check = next(c for c in CHECKS.values() if c.suite == "properties" and "explicit-noise" in c.needs)
-        record = run_check(check, load_sampler("stranger:make_unsupported"), Session())
+        record = run_check(check, load_sampler("third_party:make_unsupported"), Session())
         assert (record.status, record.cases) == ("skipped", 0)
         assert record.reason == "explicit-noise is unsupported: the kernel draws inside"
 
-    def test_known_defect_is_xfailed_with_its_reason_and_without_crash_file(self, stranger: Path) -> None:
+    def test_known_defect_is_xfailed_with_its_reason_and_without_crash_file(self, third_party: Path) -> None:
         record = run_on("make_known")
         assert (record.status, record.reason) == ("xfailed", "one beyond the end, https://example.org/1")
         assert not record.is_broken
         assert record.failure_report is not None
         assert record.failure_report.crash_file == ""
-        assert not (stranger / ".fairdraw").exists()
+        assert not (third_party / ".fairdraw").exists()
 
     def test_known_defect_that_is_gone_is_broken(self) -> None:
         record = run_on("make_mended", profile=PROFILES["ci"])
@@ -120,7 +123,7 @@ class TestRecord:
             {"RejectionCase": RejectionCase, "RequestRecipe": RequestRecipe},
         )  # type: ignore[union-attr]
         session = Session(profile=PROFILES["smoke"], crash_folder=None)
-        assert replay_case(IDS, load_sampler("stranger:make_mended"), case, session).status == "xpassed"
+        assert replay_case(IDS, load_sampler("third_party:make_mended"), case, session).status == "xpassed"
 
     def test_same_seed_finds_the_same_example(self) -> None:
         first, second = run_on("make_raising", seed=3), run_on("make_raising", seed=3)
@@ -128,7 +131,7 @@ class TestRecord:
         assert first.failure_report == second.failure_report
 
 
-@pytest.mark.usefixtures("stranger")
+@pytest.mark.usefixtures("third_party")
 class TestLoading:
     def test_reference_can_be_named_or_switched_off(self) -> None:
         reference, said = load_reference("rejection/oracle", [DIFFERENTIAL])
@@ -144,17 +147,17 @@ class TestLoading:
             load_reference("oracel", [DIFFERENTIAL])
 
 
-@pytest.mark.usefixtures("stranger")
+@pytest.mark.usefixtures("third_party")
 def test_check_sampler_returns_a_record_of_every_check_and_writes_nothing(
-    stranger: Path, monkeypatch: pytest.MonkeyPatch
+    third_party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fairdraw._run.runner.all_checks", lambda only=None, contract=None: (IDS, DIFFERENTIAL))
-    records = fairdraw.check_sampler(load_sampler("stranger:make_beyond"), profile="smoke")
+    records = fairdraw.check_sampler(load_sampler("third_party:make_beyond"), profile="smoke")
     assert [(record.code, record.status) for record in records] == [
         ("REJ101", "failed"),
         (DIFFERENTIAL.code, "skipped"),
     ]
-    assert not (stranger / ".fairdraw").exists()
+    assert not (third_party / ".fairdraw").exists()
 
 
 def test_check_sampler_refuses_unknown_words_and_objects() -> None:

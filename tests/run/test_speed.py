@@ -102,12 +102,12 @@ def test_checks_of_one_workload_pay_for_its_draws_once() -> None:
 
 
 def test_skipped_check_takes_no_time() -> None:
-    class Declining(Sleepy):
+    class Lacking(Sleepy):
         def __init__(self) -> None:
             super().__init__()
             self.capabilities = type(self.capabilities)(unsupported={"dense-drafts": "none here"})
 
-    assert expected_seconds(FEW, Declining(), CI, Speed(1.0))["DIST101"] == 0
+    assert expected_seconds(FEW, Lacking(), CI, Speed(1.0))["DIST101"] == 0
 
 
 # -- the sampler is timed ---------------------------------------------------------------------------------------------

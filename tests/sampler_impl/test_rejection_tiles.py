@@ -26,4 +26,4 @@ def test_kernels_pass_the_checks_on_narrow_tiles(check: AnyCheck, tile: int, mon
     sampler = load_sampler("rejection/triton")
     monkeypatch.setattr("fairdraw.sampler_impl._rejection.kernels.MAX_TILE", tile)
     record = run_check(check, sampler, Session(profile=PROFILES["smoke"], crash_folder=None))
-    assert (record.status, record.story) == ("passed", None)
+    assert (record.status, record.failure_report) == ("passed", None)

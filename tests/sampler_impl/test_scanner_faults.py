@@ -1,4 +1,4 @@
-"""The checks of the suite catch faults that are planted into our own penalties and thinking budget."""
+"""The checks of the suite catch mutants of our own penalties and thinking budget."""
 
 from __future__ import annotations
 
@@ -191,10 +191,10 @@ FAULTS = [
 def test_mutant_is_caught(code: str, plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     with pytest.raises((CheckFailure, IndexError, ValueError)):
-        CHECKS[code].run(SCANNERS[code], profile=Profile("planted", 1000, 1000))
+        CHECKS[code].run(SCANNERS[code], profile=Profile("mutant", 1000, 1000))
 
 
 def test_buffer_that_is_not_repaired_is_caught(monkeypatch: Patch) -> None:
     monkeypatch.setattr("fairdraw.sampler_impl._scanners.padded_outputs._repair", lambda row, output_token_ids: None)
     with pytest.raises(CheckFailure):
-        CHECKS["PEN101"].run(load("penalties/padded"), profile=Profile("planted", 400, 400))
+        CHECKS["PEN101"].run(load("penalties/padded"), profile=Profile("mutant", 400, 400))

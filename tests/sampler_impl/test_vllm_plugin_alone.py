@@ -73,7 +73,7 @@ def test_switch_is_read(value: str | None, on: bool, monkeypatch: pytest.MonkeyP
     assert _switches.is_on(_switches.PLUGIN, default=False) is on
 
 
-def test_unknown_switch_is_told_and_off(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
+def test_unknown_switch_is_logged_and_off(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
     before = list(sys.meta_path)
     monkeypatch.setenv(_switches.PLUGIN, "maybe")
     register()
@@ -197,7 +197,7 @@ MAKE = "from vllm.v1.worker.gpu.model_runner import GPUModelRunner; print('worke
 
 
 @pytest.mark.parametrize("switch", ["", "0", "1"])
-def test_idle_pieces_are_told_once_a_model_runner_v2_is_made(pretended: Path, switch: str) -> None:
+def test_idle_pieces_are_logged_once_a_model_runner_v2_is_made(pretended: Path, switch: str) -> None:
     program = START + MAKE + "print(GPUModelRunner('config', device='cuda').made_of); GPUModelRunner(1, device=2)"
     logged = python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch).splitlines()
     assert logged == [
@@ -209,7 +209,7 @@ def test_idle_pieces_are_told_once_a_model_runner_v2_is_made(pretended: Path, sw
 
 
 @pytest.mark.parametrize("switch", ["", "0", "1"])
-def test_nothing_is_told_where_model_runner_v2_is_imported_only(pretended: Path, switch: str) -> None:
+def test_nothing_is_logged_where_model_runner_v2_is_imported_only(pretended: Path, switch: str) -> None:
     """As every V1 worker does; a worker for CPUs runs V1 whatever the environment says."""
     logged = python(START + MAKE, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch)
     assert logged == "worker\n"
@@ -252,7 +252,7 @@ print("LOG", GPUModelRunner.__init__.__module__, hasattr(GPUModelRunner.__init__
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm")
-def test_real_worker_is_not_told_to_be_v2_before_a_runner_v2_is_made() -> None:
+def test_real_worker_is_not_reported_as_v2_before_a_runner_v2_is_made() -> None:
     printed = python(REAL, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER="0")
     logged = [line.removeprefix("LOG ") for line in printed.splitlines() if line.startswith("LOG ")]
     worker = logged.index("worker")
@@ -262,7 +262,7 @@ def test_real_worker_is_not_told_to_be_v2_before_a_runner_v2_is_made() -> None:
     assert logged[worker + 3] == "vllm.v1.worker.gpu.model_runner False"
 
 
-def test_call_left_to_upstream_is_told_once(logged: pytest.LogCaptureFixture) -> None:
+def test_call_left_to_upstream_is_logged_once(logged: pytest.LogCaptureFixture) -> None:
     unpatch()
     _calls.reset()
     for row in (1, 2):

@@ -25,7 +25,7 @@ def soaked(**differences: list[str]) -> dict[str, Any]:
         for name in NAMES
     }
     pieces["all"] = {"differences": differences.get("together", []), "calls": {}}
-    return {"lives": 1, "steps": 2, "comparisons": 3, "forced": 4, "pieces": pieces}
+    return {"traces": 1, "steps": 2, "comparisons": 3, "forced": 4, "pieces": pieces}
 
 
 def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
@@ -36,7 +36,7 @@ def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
     assert entry["evidence"]["properties of the rejection piece"] == KEPT
 
 
-def test_piece_that_differs_is_left_out_and_told() -> None:
+def test_piece_that_differs_is_left_out_and_reported() -> None:
     entry, problems = validate_vllm.judged(list(PIECES), soaked(penalties=["step 3: plain logits differ"]), KEPT)
     assert list(entry["pieces"]) == [name for name in NAMES if name != "penalties"]
     assert problems == ["penalties: step 3: plain logits differ"]
@@ -70,14 +70,14 @@ def test_entries_stay_in_order_of_releases(tmp_path: Path) -> None:
     assert list(json.loads(table.read_text())) == ["0.9.2", "0.22.0", "0.28.0"]
 
 
-def test_release_without_the_functions_is_told(tmp_path: Path) -> None:
+def test_release_without_the_functions_is_reported(tmp_path: Path) -> None:
     found, problems = validate_vllm.hashed(tmp_path)
     assert found == []
     assert len(problems) == len(PIECES)
     assert all("cannot be read" in problem for problem in problems)
 
 
-def test_release_that_cannot_be_installed_is_told(
+def test_release_that_cannot_be_installed_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(release: str, folder: Path) -> None:

@@ -19,17 +19,17 @@ from fairdraw.protocols import Capabilities
 if TYPE_CHECKING:
     from pathlib import Path
 
-PLANTED = """
+MUTANT = """
 import fairdraw
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 
-class Planted(DistributionSampler):
+class ResidualMutant(DistributionSampler):
     def residual(self, target, draft):
         return target
 
 def make(slow=False):
     unsupported = {"explicit-noise": "draws its own numbers"}
-    return fairdraw.rejection_sampler(Planted().verify, name="planted", unsupported=unsupported, slow=slow)
+    return fairdraw.rejection_sampler(ResidualMutant().verify, name="mutant", unsupported=unsupported, slow=slow)
 
 def make_slow(): return make(slow=True)
 def make_right(): return fairdraw.rejection_sampler(DistributionSampler().verify, name="right")
@@ -40,19 +40,19 @@ SEED = 77
 
 
 @pytest.fixture(autouse=True)
-def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory holds the module of a sampler that recovers from the target instead of the residual."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("sys.dont_write_bytecode", True)
-    module = tmp_path / "planted.py"
-    module.write_text(PLANTED, encoding="utf-8")
+    module = tmp_path / "mutant.py"
+    module.write_text(MUTANT, encoding="utf-8")
     return module
 
 
 def fairdraw(*arguments: str) -> Result:
     """A command, in a process whose modules are fresh."""
-    sys.modules.pop("planted", None)
+    sys.modules.pop("mutant", None)
     result = CliRunner().invoke(main, arguments)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
@@ -60,7 +60,7 @@ def fairdraw(*arguments: str) -> Result:
 
 def record_of(spec: str, code: str = "DIST201") -> CheckRecord:
     """The record of a check in a smoke run, which writes its crash file."""
-    sys.modules.pop("planted", None)
+    sys.modules.pop("mutant", None)
     return run_check(DISTRIBUTIONS[code], load_sampler(spec), Session(spec, PROFILES["smoke"], SEED))
 
 
@@ -69,58 +69,58 @@ def effect(text: str) -> str:
 
 
 def test_command_of_a_failed_distribution_writes_the_file_that_it_names() -> None:
-    output = fairdraw("check", "planted:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
+    output = fairdraw("check", "mutant:make", "-k", "DIST201", "--profile", "smoke", "--seed", str(SEED)).output
     (path,) = CRASH_FOLDER.iterdir()
-    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check planted:make -k DIST201 " in output
+    assert f"\nreproduce:\nfairdraw replay {path}\nsearch again:\nfairdraw check mutant:make -k DIST201 " in output
     assert f"\ncrash file: {path}" in output
     assert "smallest example" not in output
 
 
 def test_crash_file_of_a_distribution_is_check_sampler_seed_profile_and_budget() -> None:
-    record = record_of("planted:make")
+    record = record_of("mutant:make")
     (path,) = CRASH_FOLDER.iterdir()
     crash = read_crash(path)
-    assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "planted:make", "rejection", SEED)
+    assert (crash.check, crash.sampler, crash.contract, crash.seed) == ("DIST201", "mutant:make", "rejection", SEED)
     assert crash.case == {"profile": "smoke", "num_draws": PROFILES["smoke"].draws}
     assert record.failure_report is not None
     assert crash.effect == record.failure_report.effect
 
 
-def test_distribution_that_failed_is_caught_again_with_the_same_counts(planted: Path) -> None:
-    record = record_of("planted:make")
+def test_distribution_that_failed_is_caught_again_with_the_same_counts(mutant: Path) -> None:
+    record = record_of("mutant:make")
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 1
-    assert result.stdout.startswith("FAILED: planted:make still fails this check with the stored seed and profile.")
+    assert result.stdout.startswith("FAILED: mutant:make still fails this check with the stored seed and profile.")
     assert record.failure_report is not None
     assert effect(result.output) == f"effect: {record.failure_report.effect}"
     assert f"\nevidence: {record.failure_report.evidence}\n" in result.output
     assert len(list(CRASH_FOLDER.iterdir())) == 1
 
 
-def test_distribution_is_fixed_once_the_sampler_is_fixed(planted: Path) -> None:
-    record = record_of("planted:make")
-    planted.write_text(PLANTED.replace(FAULT, FIXED), encoding="utf-8")
+def test_distribution_is_fixed_once_the_sampler_is_fixed(mutant: Path) -> None:
+    record = record_of("mutant:make")
+    mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 0, result.output
     fixed, now, before = result.stdout.splitlines()
     assert fixed == f"FIXED: {DISTRIBUTIONS['DIST201'].id}"
-    assert now == "planted:make passes this check with the stored seed and profile now."
+    assert now == "mutant:make passes this check with the stored seed and profile now."
     assert record.failure_report is not None
     assert before == f"The failure was: {record.failure_report.effect}"
 
 
 def test_distribution_is_kept_by_another_sampler() -> None:
-    record_of("planted:make")
-    result = fairdraw("replay", "DIST201", "--sampler", "planted:make_right")
+    record_of("mutant:make")
+    result = fairdraw("replay", "DIST201", "--sampler", "mutant:make_right")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("PASSED: DIST201")
 
 
-def test_distribution_without_as_many_draws_is_undecided(planted: Path) -> None:
+def test_distribution_without_as_many_draws_is_undecided(mutant: Path) -> None:
     """A slow sampler has few: what they do not show is not known to be fixed."""
-    record_of("planted:make")
-    planted.write_text(PLANTED.replace(FAULT, FIXED), encoding="utf-8")
-    result = fairdraw("replay", "DIST201", "DIST201", "--sampler", "planted:make_slow")
+    record_of("mutant:make")
+    mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
+    result = fairdraw("replay", "DIST201", "DIST201", "--sampler", "mutant:make_slow")
     assert result.exit_code == 1
     assert "UNDECIDED: DIST201" in result.output
     assert "draws 2000 times here; where the check failed there were 50000 draws." in result.output
@@ -135,15 +135,15 @@ def test_budget_of_a_distribution_is_larger_on_a_gpu_and_that_of_strata_is_not()
 
 def test_distribution_is_caught_even_without_as_many_draws() -> None:
     """A failure is evidence with however few."""
-    record_of("planted:make")
-    result = fairdraw("replay", "DIST201", "--sampler", "planted:make_slow")
+    record_of("mutant:make")
+    result = fairdraw("replay", "DIST201", "--sampler", "mutant:make_slow")
     assert result.exit_code == 1
-    assert result.stdout.startswith("FAILED: planted:make_slow still fails")
+    assert result.stdout.startswith("FAILED: mutant:make_slow still fails")
 
 
-def test_distribution_whose_budget_shows_nothing_is_undecided(planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record_of("planted:make")
-    planted.write_text(PLANTED.replace(FAULT, FIXED), encoding="utf-8")
+def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_of("mutant:make")
+    mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
     monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 100)
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 1
@@ -151,9 +151,9 @@ def test_distribution_whose_budget_shows_nothing_is_undecided(planted: Path, mon
     assert "the budget of draws shows too little" in result.output
 
 
-def test_declined_distribution_is_not_run(planted: Path) -> None:
-    record_of("planted:make")
-    planted.write_text(PLANTED.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
+def test_unsupported_distribution_is_not_run(mutant: Path) -> None:
+    record_of("mutant:make")
+    mutant.write_text(MUTANT.replace('"explicit-noise": ', '"dense-drafts": "none", "explicit-noise": '))
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 3
     assert result.stdout.startswith("NOT RUN: DIST201")
@@ -163,10 +163,10 @@ STRATIFIED = """
 import fairdraw
 from fairdraw._oracles.rejection import verify
 
-def planted(batch, noise):
+def mutant(batch, noise):
     return verify(batch, fairdraw.ExplicitNoise(noise.uniforms * 0.9, noise.exponentials))
 
-def make(): return fairdraw.rejection_sampler(planted, name="planted", unsupported={"seeded-noise": "takes numbers"})
+def make(): return fairdraw.rejection_sampler(mutant, name="mutant", unsupported={"seeded-noise": "takes numbers"})
 """
 
 TOKENS = """
@@ -180,21 +180,21 @@ def make(): return right_distribution(AppliesTheTemperatureAgain)
 """
 
 
-def test_stratified_distribution_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
-    planted.write_text(STRATIFIED, encoding="utf-8")
-    assert record_of("planted:make", "DIST601").status == "failed"
+def test_stratified_distribution_that_failed_is_caught_again_and_fixed(mutant: Path) -> None:
+    mutant.write_text(STRATIFIED, encoding="utf-8")
+    assert record_of("mutant:make", "DIST601").status == "failed"
     assert fairdraw("replay", "DIST601").exit_code == 1
-    planted.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
+    mutant.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
     result = fairdraw("replay", "DIST601")
     assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: DIST601")
 
 
-def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(planted: Path) -> None:
+def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(mutant: Path) -> None:
     """The sampling contract has distributions, too, and their cases are the same."""
-    planted.write_text(TOKENS, encoding="utf-8")
-    assert record_of("planted:make", "DIST702").status == "failed"
+    mutant.write_text(TOKENS, encoding="utf-8")
+    assert record_of("mutant:make", "DIST702").status == "failed"
     assert fairdraw("replay", "DIST702").exit_code == 1
-    planted.write_text(
+    mutant.write_text(
         TOKENS.replace("right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"), encoding="utf-8"
     )
     result = fairdraw("replay", "DIST702")

@@ -67,21 +67,21 @@ def test_picture_has_the_counts_of_the_decision_beside_it() -> None:
     assert picture.counts.sum() < SMOKE.draws / 2
 
 
-def test_nights_add_up_in_the_ledger(tmp_path: Path) -> None:
+def test_nightly_runs_add_up_in_the_ledger(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.json"
     for seed in ("11", "12"):
         result = fairdraw("-k", "DIST204", "--seed", seed, "--ledger", str(ledger))
         assert result.exit_code == 0, result.output
 
-    assert "passed       DIST901 no evidence adds up over nights" in result.output
+    assert "passed       DIST901 no evidence adds up over nightly runs" in result.output
     (entry,) = json.loads(ledger.read_text()).values()
     assert (entry["num_nightly_runs"], entry["seeds"]) == (2, [11, 12])
 
 
-def test_night_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> None:
+def test_nightly_run_with_the_seed_of_the_release_is_refused(tmp_path: Path) -> None:
     result = fairdraw("-k", "DIST204", "--ledger", str(tmp_path / "ledger.json"))
     assert result.exit_code == 2
-    assert f"seed={DEFAULT_SEED} is the release's, but nights must differ. Add --seed fresh." in result.output
+    assert f"seed={DEFAULT_SEED} is the release's, but nightly runs must differ. Add --seed fresh." in result.output
 
 
 def test_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
@@ -91,28 +91,28 @@ def test_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
     assert "it must be a ledger" in result.output
 
 
-def test_same_night_twice_is_refused(tmp_path: Path) -> None:
-    night = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 7)
-    assert night.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7) == 1
-    with pytest.raises(ValueError, match="seed=7, but nights must differ"):
-        night.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7)
+def test_same_nightly_run_twice_is_refused(tmp_path: Path) -> None:
+    nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 7)
+    assert nightly.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7) == 1
+    with pytest.raises(ValueError, match="seed=7, but nightly runs must differ"):
+        nightly.run(right_distribution(DistributionSampler), profile=SMOKE, seed=7)
 
 
-def test_temperature_too_little_off_for_one_night_is_caught(tmp_path: Path) -> None:
+def test_temperature_too_little_off_for_one_nightly_run_is_caught(tmp_path: Path) -> None:
     wrong = next(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.name == "temperature two percent off").make()
     assert ONE_HOT_ACCEPTANCE[0].run(wrong, profile=SMOKE, seed=1) > 0
-    night = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 1)
+    nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 1)
 
-    def nights() -> None:
+    def many_nightly_runs() -> None:
         for seed in range(2, 40):
-            night.run(wrong, profile=SMOKE, seed=seed)
+            nightly.run(wrong, profile=SMOKE, seed=seed)
 
-    with pytest.raises(CheckFailure, match=r"DIST113 S4 .*: over \d+ nights E = 10\^"):
-        nights()
+    with pytest.raises(CheckFailure, match=r"DIST113 S4 .*: over \d+ nightly runs E = 10\^"):
+        many_nightly_runs()
 
 
-def test_fingerprint_changes_with_the_source_of_the_sampler(stranger: Path) -> None:
-    source = stranger / "changing.py"
+def test_fingerprint_changes_with_the_source_of_the_sampler(third_party: Path) -> None:
+    source = third_party / "changing.py"
     source.write_text("def verify(batch, noise): return batch\n")
     sampler = rejection_sampler(importlib.import_module("changing").verify)
     before = fingerprint(sampler)

@@ -181,6 +181,6 @@ def test_right_sampler_passes(check: DistributionCheck, make: Callable[[], AnySa
     assert check.run(make(), profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
-def test_declined_distribution_is_a_visible_skip() -> None:
+def test_unsupported_distribution_is_a_visible_skip() -> None:
     with pytest.raises(CapabilityUnsupported, match="draft-distribution is unsupported: it returns tokens alone"):
         BY_CODE["DIST731"].run(token_sampler(oracle_sample, name="no drafter"), profile=SMOKE, seed=DEFAULT_SEED)

@@ -66,8 +66,8 @@ def test_two_processes_under_torchrun_leave_the_record_of_one(tmp_path: Path) ->
     assert one["tables"] == two["tables"]
 
 
-def test_command_fails_a_wrong_sampler(capsys: pytest.CaptureFixture[str], stranger: Path) -> None:
-    (stranger / "unfair.py").write_text(
+def test_command_fails_a_wrong_sampler(capsys: pytest.CaptureFixture[str], third_party: Path) -> None:
+    (third_party / "unfair.py").write_text(
         "from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS\n"
         "def make(): return next(m for m in DISTRIBUTION_MUTANTS if m.name == 'recovers from the target').make()\n"
     )

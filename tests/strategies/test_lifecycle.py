@@ -34,7 +34,7 @@ from fairdraw.strategies.lifecycle import (
 prepare_triton("cpu")
 
 SMALL = Profile("small", 30, 30)
-LIFE = PenaltiesTrace(
+TRACE = PenaltiesTrace(
     (Add((1,), presence=0.5), Add(held=True), Draft(((3, 4), ())), Decode((5, None), (1,), late=True), Repair()),
     vocab_size=9,
 )
@@ -94,11 +94,11 @@ def test_unsupported_check_of_vllm_is_skipped() -> None:
 
 def test_trace_prints_as_code_that_builds_it() -> None:
     names = {**EVENT_KINDS, "PenaltiesTrace": PenaltiesTrace, "ThinkingTrace": ThinkingTrace}
-    assert eval(repr(LIFE), dict(names)) == LIFE
-    assert "held=False" not in repr(LIFE)
+    assert eval(repr(TRACE), dict(names)) == TRACE
+    assert "held=False" not in repr(TRACE)
 
 
-@pytest.mark.parametrize("trace", [LIFE, ThinkingTrace((Add(budget=0),), end=(2, 3), watch="reading")])
+@pytest.mark.parametrize("trace", [TRACE, ThinkingTrace((Add(budget=0),), end=(2, 3), watch="reading")])
 def test_trace_survives_json(trace: EventTrace) -> None:
     assert EventTrace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
 
@@ -109,7 +109,7 @@ def test_unknown_event_is_refused() -> None:
 
 
 def test_trace_is_played_again_without_a_search() -> None:
-    assert LIFE.play(right()) == 5
+    assert TRACE.play(right()) == 5
     wrong = next(mutant for mutant in MUTANTS if mutant.name == "does not take back a cut").make()
     with pytest.raises(CheckFailure, match="bonus row 0"):
         PenaltiesTrace((Add(output=(1, 2), frequency=0.5), Cut())).play(wrong)

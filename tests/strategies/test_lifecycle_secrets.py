@@ -45,7 +45,7 @@ def test_only_an_unnoticed_list_fails(code: str, mutant: Mutant) -> None:
     if error is not None:
         trace = vars(error)["case"]
         assert any(isinstance(event, Replace) for event in trace.events)
-        reported = (dataclasses.replace(e, told=True) if isinstance(e, Replace) else e for e in trace.events)
+        reported = (dataclasses.replace(e, reported=True) if isinstance(e, Replace) else e for e in trace.events)
         trace.replace(events=tuple(reported)).play(scanner)
 
 
@@ -75,7 +75,7 @@ def test_trace_with_reported_lists_passes_for_a_correct_scanner() -> None:
     """Also where a reported list meets other changes of the same step."""
     right, add = penalties.right(), Add(output=(3,), presence=0.5)
     for held in (False, True):
-        replaced = Replace(0, (1, 1), told=True, held=held)
+        replaced = Replace(0, (1, 1), reported=True, held=held)
         for later in ((Decode(),), (Finish(0),), (add, Finish(1)), (replaced, Decode((2,)))):
             PenaltiesTrace(events=(add, add, replaced, *later)).play(right)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.harness import default_state, generator_states, seeded
-from fairdraw._core.validation import Border, check_answer
+from fairdraw._core.validation import Validator, check_answer
 from fairdraw.protocols import Drafted, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 
 if TYPE_CHECKING:
@@ -125,24 +125,24 @@ def check_sampling_batch(batch: SamplingBatch) -> None:
         TypeError: If it is not a `SamplingBatch`.
         ValueError: If shapes, dtypes, devices or parameters disagree with `SamplingBatch`.
     """
-    border = Border("check_sampling_batch")
+    validator = Validator("check_sampling_batch")
     given, rule = f"batch={type(batch).__name__}", "it must be a SamplingBatch"
-    border.require(isinstance(batch, SamplingBatch), given, rule, "Build one.", TypeError)
+    validator.require(isinstance(batch, SamplingBatch), given, rule, "Build one.", TypeError)
     given, rule = f"logits.shape={list(batch.logits.shape)}", "it must be [batch_size, vocab_size], each at least 1"
     fits = batch.logits.ndim == 2 and 0 not in batch.logits.shape
-    border.require(fits, given, rule, "Do not call without requests.")
+    validator.require(fits, given, rule, "Do not call without requests.")
     for name, tensor in batch.tensors().items():
-        border.dtype(name, tensor, _DTYPES[name])
+        validator.dtype(name, tensor, _DTYPES[name])
         if name != "logits":
             why = ", one per row of logits"
-            border.shape(name, tensor, [batch.batch_size], why, "Give each request one value.")
-        border.device(name, tensor, batch.device, "logits")
+            validator.shape(name, tensor, [batch.batch_size], why, "Give each request one value.")
+        validator.device(name, tensor, batch.device, "logits")
     top_k = {"top_k": (1, batch.vocab_size, f"in [1, {batch.vocab_size}]", "Use vocab_size.")}
     for name, (low, high, rule, remedy) in (top_k | _RANGES).items():
         values = getattr(batch, name)
         if values is not None:
             is_right = (values >= low) & (values <= high) & values.isfinite()
-            border.values(name, values, is_right, f"it must be {rule}", remedy)
+            validator.values(name, values, is_right, f"it must be {rule}", remedy)
 
 
 def check_sampling_noise(batch: SamplingBatch, noise: SamplingNoise) -> None:
@@ -153,14 +153,14 @@ def check_sampling_noise(batch: SamplingBatch, noise: SamplingNoise) -> None:
         ValueError: If a shape, dtype or device is wrong, an exponential is not positive, or a request that the batch
             does not have is given a seed.
     """
-    border = Border("check_sampling_noise")
+    validator = Validator("check_sampling_noise")
     if isinstance(noise, SeededNoise):
-        border.request_seeds(noise, batch.batch_size)
+        validator.request_seeds(noise, batch.batch_size)
         return
     given, rule = f"noise={type(noise).__name__}", "it must be RaceNoise or SeededNoise"
-    border.require(isinstance(noise, RaceNoise), given, rule, "Use SeededNoise(seed).", TypeError)
+    validator.require(isinstance(noise, RaceNoise), given, rule, "Use SeededNoise(seed).", TypeError)
     values, shape = noise.exponentials, [batch.batch_size, batch.vocab_size]
-    border.shape("exponentials", values, shape, ", one row per request", "Draw them for this batch.")
-    border.dtype("exponentials", values, ("float32",))
-    border.device("exponentials", values, batch.device, "logits")
-    border.values("exponentials", values, values > 0, "they must be positive", "Use Tensor.exponential_().")
+    validator.shape("exponentials", values, shape, ", one row per request", "Draw them for this batch.")
+    validator.dtype("exponentials", values, ("float32",))
+    validator.device("exponentials", values, batch.device, "logits")
+    validator.values("exponentials", values, values > 0, "they must be positive", "Use Tensor.exponential_().")

@@ -1,6 +1,6 @@
 """Validation of what passes between the suite and a sampler: batches, noise and outputs. Values are checked once, here.
 
-`Border` refuses in the name of a function; both contracts of single calls (rejection and sampling) use it.
+`Validator` refuses in the name of a function; both contracts of single calls (rejection and sampling) use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Border", "check_answer", "check_batch", "check_noise", "check_output"]
+__all__ = ["Validator", "check_answer", "check_batch", "check_noise", "check_output"]
 
 # Rounding a row to bfloat16 moves its sum by up to 2**-9; rounding 151936 tokens to multiples of 2**-24, as float16
 # does with small numbers, by up to 151936 * 2**-25 = 0.0045. A forgotten normalisation moves it by far more.
@@ -35,7 +35,7 @@ _OPTIONAL = ("draft_probs", "synthetic_rates")
 
 
 @dataclass(frozen=True)
-class Border:
+class Validator:
     """Refusals of one function: `function: name=value, but rule. Remedy.`"""
 
     function: str
@@ -85,48 +85,48 @@ def check_batch(batch: SpecDecodeBatch) -> None:
         TypeError: If a field is not of its type (a tensor, a list of integers, an integer).
         ValueError: If shapes, dtypes, devices, ids, counts or probabilities disagree with `SpecDecodeBatch`.
     """
-    border = Border("check_batch")
-    _check_types(border, batch)
-    _check_counts(border, batch)
-    _check_shapes(border, batch)
+    validator = Validator("check_batch")
+    _check_types(validator, batch)
+    _check_counts(validator, batch)
+    _check_shapes(validator, batch)
     for name, tensor in batch.tensors().items():
-        border.dtype(name, tensor, _BATCH_DTYPES[name])
-        border.device(name, tensor, batch.device, "target_logits")
-    _check_tokens(border, batch)
-    _check_draft_probs(border, batch)
-    _check_parameters(border, batch)
+        validator.dtype(name, tensor, _BATCH_DTYPES[name])
+        validator.device(name, tensor, batch.device, "target_logits")
+    _check_tokens(validator, batch)
+    _check_draft_probs(validator, batch)
+    _check_parameters(validator, batch)
 
 
-def _check_types(border: Border, batch: SpecDecodeBatch) -> None:
+def _check_types(validator: Validator, batch: SpecDecodeBatch) -> None:
     given, rule = f"batch={type(batch).__name__}", "it must be a SpecDecodeBatch"
-    border.require(isinstance(batch, SpecDecodeBatch), given, rule, "Build one from your tensors.", TypeError)
+    validator.require(isinstance(batch, SpecDecodeBatch), given, rule, "Build one from your tensors.", TypeError)
     for name in _BATCH_DTYPES:
         value, may_be_none = getattr(batch, name), name in _OPTIONAL
         if not (may_be_none and value is None):
-            border.tensor(name, value, " or None" if may_be_none else "")
+            validator.tensor(name, value, " or None" if may_be_none else "")
     counts, remedy = batch.num_draft_tokens, "Use .tolist() on a tensor or array."
     are_ints = isinstance(counts, list) and all(type(count) is int for count in counts)
-    border.require(are_ints, f"num_draft_tokens={counts!r}", "it must be a list of int", remedy, TypeError)
+    validator.require(are_ints, f"num_draft_tokens={counts!r}", "it must be a list of int", remedy, TypeError)
     given, is_int = f"max_spec_len={batch.max_spec_len!r}", type(batch.max_spec_len) is int
-    border.require(is_int, given, "it must be an int", "Use max(num_draft_tokens).", TypeError)
+    validator.require(is_int, given, "it must be an int", "Use max(num_draft_tokens).", TypeError)
 
 
-def _check_counts(border: Border, batch: SpecDecodeBatch) -> None:
+def _check_counts(validator: Validator, batch: SpecDecodeBatch) -> None:
     counts = batch.num_draft_tokens
     given = f"num_draft_tokens={counts}"
-    border.require(bool(counts), given, "there must be a request", "Do not call without requests.")
-    border.require(min(counts) >= 0, given, "counts must not be negative", "Use 0 for no drafts.")
+    validator.require(bool(counts), given, "there must be a request", "Do not call without requests.")
+    validator.require(min(counts) >= 0, given, "counts must not be negative", "Use 0 for no drafts.")
     rule = f"it must lie between max(num_draft_tokens)={max(counts)} and {MAX_SPEC_LEN}"
     fits = max(counts) <= batch.max_spec_len <= MAX_SPEC_LEN
-    border.require(fits, f"max_spec_len={batch.max_spec_len}", rule, "Use max(num_draft_tokens).")
+    validator.require(fits, f"max_spec_len={batch.max_spec_len}", rule, "Use max(num_draft_tokens).")
 
 
-def _check_shapes(border: Border, batch: SpecDecodeBatch) -> None:
+def _check_shapes(validator: Validator, batch: SpecDecodeBatch) -> None:
     logits, num_tokens = batch.target_logits, sum(batch.num_draft_tokens)
     fits = logits.ndim == 2 and logits.shape[0] == num_tokens and logits.shape[1] >= 1
     rule = f"it must be [{num_tokens}, vocab_size] with at least one token in the vocabulary"
     remedy = "Give each draft token a row of logits."
-    border.require(fits, f"target_logits.shape={list(logits.shape)}", rule, remedy)
+    validator.require(fits, f"target_logits.shape={list(logits.shape)}", rule, remedy)
     expected = {
         "draft_token_ids": [num_tokens],
         "cu_num_draft_tokens": [batch.batch_size],
@@ -139,46 +139,46 @@ def _check_shapes(border: Border, batch: SpecDecodeBatch) -> None:
     why = f" for {num_tokens} draft tokens of {batch.batch_size} requests"
     remedy = "Flatten drafts over requests; give each request one bonus token."
     for name, tensor in batch.tensors().items():
-        border.shape(name, tensor, expected[name], why, remedy)
+        validator.shape(name, tensor, expected[name], why, remedy)
 
 
-def _check_tokens(border: Border, batch: SpecDecodeBatch) -> None:
+def _check_tokens(validator: Validator, batch: SpecDecodeBatch) -> None:
     import torch
 
     given = batch.cu_num_draft_tokens
     running = torch.tensor(list(accumulate(batch.num_draft_tokens)), dtype=given.dtype, device=given.device)
     rule = "it must be the inclusive cumulative sum of num_draft_tokens"
     remedy = "Use torch.tensor(num_draft_tokens).cumsum(0, dtype=torch.int32)."
-    border.values("cu_num_draft_tokens", given, given == running, rule, remedy)
+    validator.values("cu_num_draft_tokens", given, given == running, rule, remedy)
     drafts, bonus, size = batch.draft_token_ids, batch.bonus_token_ids, batch.vocab_size
     is_draft = (drafts >= PLACEHOLDER_TOKEN_ID) & (drafts < size)
     rule, remedy = f"ids must lie in [0, {size}) or be {PLACEHOLDER_TOKEN_ID}", "Use -1 for a placeholder draft."
-    border.values("draft_token_ids", drafts, is_draft, rule, remedy)
+    validator.values("draft_token_ids", drafts, is_draft, rule, remedy)
     rule, remedy = f"ids must lie in [0, {size})", "Sample one bonus token per request from the target distribution."
-    border.values("bonus_token_ids", bonus, (bonus >= 0) & (bonus < size), rule, remedy)
+    validator.values("bonus_token_ids", bonus, (bonus >= 0) & (bonus < size), rule, remedy)
 
 
-def _check_draft_probs(border: Border, batch: SpecDecodeBatch) -> None:
+def _check_draft_probs(validator: Validator, batch: SpecDecodeBatch) -> None:
     import torch
 
     if batch.draft_probs is None:
         return
     rows = batch.draft_probs
-    border.values("draft_probs", rows, rows >= 0, "probabilities must be at least 0", "Use softmax.")
+    validator.values("draft_probs", rows, rows >= 0, "probabilities must be at least 0", "Use softmax.")
     sums = rows.sum(-1, dtype=torch.float64)
     # A row of zeros is legal: "no draft distribution here", as for a placeholder draft.
     is_right = (sums - 1).abs().le(_ROW_SUM_TOLERANCE) | sums.eq(0)
     rule = f"a row must sum to 1 within {_ROW_SUM_TOLERANCE} (or be all 0)"
-    border.values("draft_probs.sum(-1)", sums, is_right, rule, "Use softmax(draft_logits, -1).")
+    validator.values("draft_probs.sum(-1)", sums, is_right, rule, "Use softmax(draft_logits, -1).")
 
 
-def _check_parameters(border: Border, batch: SpecDecodeBatch) -> None:
+def _check_parameters(validator: Validator, batch: SpecDecodeBatch) -> None:
     values, rates = batch.temperature, batch.synthetic_rates
     rule, remedy = "temperatures must be finite and at least 0", "Use 0 for greedy."
-    border.values("temperature", values, (values >= 0) & values.isfinite(), rule, remedy)
+    validator.values("temperature", values, (values >= 0) & values.isfinite(), rule, remedy)
     if rates is not None:
         rule, remedy = "rates must lie in [0, 1]", "Use synthetic_rates.clamp(0, 1)."
-        border.values("synthetic_rates", rates, (rates >= 0) & (rates <= 1), rule, remedy)
+        validator.values("synthetic_rates", rates, (rates >= 0) & (rates <= 1), rule, remedy)
 
 
 def check_noise(batch: SpecDecodeBatch, noise: Noise) -> None:
@@ -189,25 +189,25 @@ def check_noise(batch: SpecDecodeBatch, noise: Noise) -> None:
         ValueError: If a shape, dtype or device is wrong, a uniform lies outside [0, 1), an exponential is not positive,
             or a request that the batch does not have is given a seed.
     """
-    border = Border("check_noise")
+    validator = Validator("check_noise")
     if isinstance(noise, SeededNoise):
-        border.request_seeds(noise, batch.batch_size)
+        validator.request_seeds(noise, batch.batch_size)
         return
     given, rule = f"noise={type(noise).__name__}", "it must be ExplicitNoise or SeededNoise"
-    border.require(isinstance(noise, ExplicitNoise), given, rule, "Use SeededNoise(seed).", TypeError)
+    validator.require(isinstance(noise, ExplicitNoise), given, rule, "Use SeededNoise(seed).", TypeError)
     uniforms, exponentials = noise.uniforms, noise.exponentials
     for name, tensor, shape, why, dtype in (
         ("uniforms", uniforms, [batch.num_tokens], ", one per draft token", "float64"),
         ("exponentials", exponentials, [batch.batch_size, batch.vocab_size], ", one row per request", "float32"),
     ):
-        border.tensor(name, tensor)
-        border.shape(name, tensor, shape, why, "Draw the noise for this batch.")
-        border.dtype(name, tensor, (dtype,))
-        border.device(name, tensor, batch.device, "target_logits")
+        validator.tensor(name, tensor)
+        validator.shape(name, tensor, shape, why, "Draw the noise for this batch.")
+        validator.dtype(name, tensor, (dtype,))
+        validator.device(name, tensor, batch.device, "target_logits")
     is_right = (uniforms >= 0) & (uniforms < 1)
-    border.values("uniforms", uniforms, is_right, "uniforms must lie in [0, 1)", "Use torch.rand.")
+    validator.values("uniforms", uniforms, is_right, "uniforms must lie in [0, 1)", "Use torch.rand.")
     rule, remedy = "exponentials must be positive", "Use Tensor.exponential_()."
-    border.values("exponentials", exponentials, exponentials > 0, rule, remedy)
+    validator.values("exponentials", exponentials, exponentials > 0, rule, remedy)
 
 
 def check_output(

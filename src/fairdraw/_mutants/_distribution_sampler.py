@@ -171,15 +171,15 @@ def by_inverse_cdf(weights: Floats, uniforms: NDArray[np.floating]) -> Tokens:
 def mutant_as(
     make: Callable[[type[Sampler]], Any], *caught_by: str, min_draws: int = 0
 ) -> Callable[[type[Sampler]], Mutant]:
-    """Make a mutant of a sampler with one step overridden; class name and docstring are its name and failure_report.
+    """Make a mutant of a sampler with one step overridden; class name and docstring are its name and description.
 
     Args:
         make: From the class to a sampler. Any: under whatever contract.
     """
 
     def make_mutant(faulty: type[Sampler]) -> Mutant:
-        failure_report = inspect.cleandoc(faulty.__doc__ or "")
-        return Mutant(in_words(faulty), failure_report, caught_by, lambda: make(faulty), min_draws)
+        description = inspect.cleandoc(faulty.__doc__ or "")
+        return Mutant(in_words(faulty), description, caught_by, lambda: make(faulty), min_draws)
 
     return make_mutant
 

@@ -226,7 +226,7 @@ def combined(way: type[Follower], base: type[Follower]) -> Any:  # Any: made fro
 
 def mutant_follower(*caught_by: str) -> Callable[[type[Follower]], Mutant]:
     """Make a mutant of a follower with one step overridden; its class name is the name, its docstring the
-    failure_report.
+    description.
     """
 
     def make_mutant(faulty: type[Follower]) -> Mutant:

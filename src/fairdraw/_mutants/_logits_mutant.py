@@ -45,7 +45,7 @@ class OraclePlanner:
 
 def mutant_planner(*caught_by: str) -> Callable[[type[LogitsPlanOracle]], Mutant]:
     """Make a mutant of an oracle with one step overridden; its class name is the name, its docstring the
-    failure_report.
+    description.
     """
 
     def make_mutant(faulty: type[LogitsPlanOracle]) -> Mutant:

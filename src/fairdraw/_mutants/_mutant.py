@@ -27,14 +27,14 @@ class Mutant:
 
     Args:
         name: What it does wrong, in a few words.
-        failure_report: How such a fault comes about, or what it does to the text.
+        description: How such a fault comes about, or what it does to the text.
         caught_by: Codes of checks that must catch it; the first names it best.
         make: Makes a fresh sampler (some faults keep state between calls).
         min_draws: A statistical check with fewer draws per distribution is not expected to catch it.
     """
 
     name: str
-    failure_report: str
+    description: str
     caught_by: tuple[str, ...]
     make: Callable[[], Any]  # Any: of any contract
     min_draws: int = 0
@@ -59,7 +59,7 @@ def name_of(made: Any) -> str:  # Any: a class or a function
 
 
 def as_mutant(*caught_by: str, unsupported: Mapping[str, str] | None = None) -> Callable[[type[Any]], Mutant]:
-    """Make a mutant of an oracle with changed steps: its class name becomes the name, its docstring the failure_report.
+    """Make a mutant of an oracle with changed steps: its class name becomes the name, its docstring the description.
 
     Args:
         unsupported: What it does not support; by default nothing, or what an oracle of the sampling contract does not.

@@ -38,8 +38,8 @@ def _abuse(*caught_by: str) -> Callable[[type[Any]], type[Any]]:  # Any: of eith
     def register(faulty: type[Any]) -> type[Any]:  # Any: as above
         is_rejection = issubclass(faulty, VectorRejection)
         as_odd: Callable[[Any], Any] = as_rejection if is_rejection else as_sampling  # Any: as above
-        failure_report = inspect.cleandoc(faulty.__doc__ or "")
-        ABUSES.append(Mutant(name_of(faulty), failure_report, caught_by, lambda: as_odd(faulty)))
+        description = inspect.cleandoc(faulty.__doc__ or "")
+        ABUSES.append(Mutant(name_of(faulty), description, caught_by, lambda: as_odd(faulty)))
         return faulty
 
     return register

@@ -75,14 +75,16 @@ class Cause:
     rests_on: tuple[str, ...] = ()
 
     @property
-    def told(self) -> CheckRecord:
+    def reported(self) -> CheckRecord:
         return self.records[0]
 
     @property
     def is_a_property(self) -> bool:
         """Whether one example decides, and the check is not about the shape of the output."""
-        is_example = self.told.suite != "statistical" and self.told.stage != Stage.SHAPE
-        return is_example and not (self.missing or self.told.status == "error" or self.told.failure_report is None)
+        is_example = self.reported.suite != "statistical" and self.reported.stage != Stage.SHAPE
+        return is_example and not (
+            self.missing or self.reported.status == "error" or self.reported.failure_report is None
+        )
 
 
 def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
@@ -110,7 +112,7 @@ def has_a_lone_property(causes: Iterable[Cause]) -> bool:
     """Whether just one property failed beside many distributions: likely a fault of its own."""
     found = [cause for cause in causes if not cause.missing]
     num_properties = sum(len(cause.records) for cause in found if cause.is_a_property)
-    return num_properties == 1 and sum(cause.told.suite == "statistical" for cause in found) >= _MANY_DISTRIBUTIONS
+    return num_properties == 1 and sum(cause.reported.suite == "statistical" for cause in found) >= _MANY_DISTRIBUTIONS
 
 
 def _broken(records: Iterable[CheckRecord]) -> list[CheckRecord]:
@@ -169,14 +171,14 @@ def _raised(record: CheckRecord) -> str:
 
 
 def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, int, str]:
-    told = cause.told
-    if told.failure_report is None:  # a known defect that is gone, or no verdict
+    reported = cause.reported
+    if reported.failure_report is None:  # a known defect that is gone, or no verdict
         group = 7
     elif cause.missing:
         group = 6
-    elif told.status == "error":
+    elif reported.status == "error":
         group = 0
-    elif told.stage == Stage.SHAPE:
+    elif reported.stage == Stage.SHAPE:
         group = 1
     elif cause.is_a_property:
         group = 4 if is_lone else 2
@@ -184,4 +186,4 @@ def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, int, str]:
         group = 5 if cause.rests_on else 3
     stages = [str(stage) for stage in Stage]
     # A file of another release may hold a stage that this one does not know.
-    return group, stages.index(told.stage) if told.stage in stages else len(stages), told.code
+    return group, stages.index(reported.stage) if reported.stage in stages else len(stages), reported.code

@@ -102,4 +102,4 @@ def failing_examples() -> Mapping[str, FailingExample]:
 def _faults(contract: str) -> Mapping[str, str]:
     """Name of a mutant to what it does wrong."""
     mutants = (mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path))
-    return {mutant.name: " ".join(mutant.failure_report.split()) for mutant in mutants}
+    return {mutant.name: " ".join(mutant.description.split()) for mutant in mutants}

@@ -93,7 +93,8 @@ def page(header: Header, summary: Summary, pictures: Sequence[Shown] = ()) -> st
         words=_words(summary),
         totals=_totals(summary),
         broken=[
-            {**record.to_json(), "advice": advice(cause) if record is cause.told else []} for cause, record in broken
+            {**record.to_json(), "advice": advice(cause) if record is cause.reported else []}
+            for cause, record in broken
         ],
         to_declare="\n".join(summary.to_declare()),
         num_records=len(summary.records),

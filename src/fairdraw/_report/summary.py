@@ -229,10 +229,10 @@ class Summary:
 
     def _where_to_start(self) -> list[str]:
         """The failure to read first: one fault breaks many checks. A lone property failure may be another fault."""
-        failure_report = self.causes[0].told.failure_report if self.causes else None
+        failure_report = self.causes[0].reported.failure_report if self.causes else None
         if failure_report is None:
             return []
-        apart = next((cause.told.code for cause in self.causes[1:] if cause.is_a_property), "")
+        apart = next((cause.reported.code for cause in self.causes[1:] if cause.is_a_property), "")
         beside = f"; probably another fault: {apart}" if apart and has_a_lone_property(self.causes) else ""
         return [
             f"start with {failure_report.code} {failure_report.title}: fairdraw explain {failure_report.code}{beside}"
@@ -296,7 +296,7 @@ def failure_text(record: CheckRecord) -> str:
 
 def broken_texts(causes: Iterable[Cause]) -> list[str]:
     """One failure report per cause, with the codes of the other checks that it breaks."""
-    return ["\n".join([failure_text(cause.told), *advice(cause)]) for cause in causes]
+    return ["\n".join([failure_text(cause.reported), *advice(cause)]) for cause in causes]
 
 
 def advice(cause: Cause) -> list[str]:

@@ -24,15 +24,15 @@ class Word:
     """One capability.
 
     Args:
-        promise: What a sampler that supports it does.
-        decline: When to declare it unsupported: a phrase that begins with `if` or `unless`.
+        meaning: What a sampler that supports it does.
+        unsupported_if: When to declare it unsupported: a phrase that begins with `if` or `unless`.
         skipped: Contract to the codes of the checks that are skipped if it, and nothing else, is unsupported.
         asked: Contract to the number of its checks.
     """
 
     capability: Capability
-    promise: str
-    decline: str
+    meaning: str
+    unsupported_if: str
     skipped: Mapping[str, tuple[str, ...]]
     asked: Mapping[str, int]
 
@@ -43,7 +43,7 @@ class Word:
     def row(self) -> str:
         """Its row in the table of docs/own-sampler.md."""
         cost = "; ".join(f"{contract.replace('_', ' ')} {self.cost(contract)}" for contract in self.skipped)
-        return f"| `{self.capability}` | {self.promise} | {self.decline} | {cost or 'none'} |"
+        return f"| `{self.capability}` | {self.meaning} | {self.unsupported_if} | {cost or 'none'} |"
 
     def lines(self) -> list[str]:
         """What `fairdraw explain` says about it."""
@@ -54,8 +54,8 @@ class Word:
         return [
             f"{self.capability}, a capability",
             "",
-            self.promise,
-            f"Declare it unsupported {self.decline}",
+            self.meaning,
+            f"Declare it unsupported {self.unsupported_if}",
             "",
             f'in the adapter: unsupported={{"{self.capability}": "your reason"}}',
             *(skipped or ["no check is skipped then; fewer cases are drawn"]),
@@ -69,12 +69,12 @@ def glossary() -> Mapping[str, Word]:
     return {str(one): _word(one, *texts[one.name].split(" Declare it unsupported ")) for one in Capability}
 
 
-def _word(capability: Capability, promise: str, decline: str) -> Word:
+def _word(capability: Capability, meaning: str, unsupported_if: str) -> Word:
     checks = {contract: all_checks(contract=contract) for contract in CONTRACTS}
     asked = {contract: len(own) for contract, own in checks.items()}
     lacking = Capabilities({capability: "it is the only one that is unsupported"})
     skipped = {contract: tuple(c.code for c in own if c.missing(lacking)) for contract, own in checks.items()}
-    return Word(capability, promise, decline, {name: codes for name, codes in skipped.items() if codes}, asked)
+    return Word(capability, meaning, unsupported_if, {name: codes for name, codes in skipped.items() if codes}, asked)
 
 
 def _strings_below_members() -> dict[str, str]:

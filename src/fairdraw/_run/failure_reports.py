@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import Session
     from fairdraw.protocols import AnySampler
 
-__all__ = ["RAISED", "broken_promise", "raised_meanings", "told"]
+__all__ = ["RAISED", "check_failure_of", "failure_report_of", "raised_meanings"]
 
 RAISED = {
     "sampler raised an exception": (
@@ -70,7 +70,7 @@ def raised_meanings(contract: str) -> dict[str, str]:
     return {title: meaning.format(output=_OUTPUTS[contract]) for title, meaning in RAISED.items()}
 
 
-def broken_promise(error: BaseException) -> CheckFailure | None:
+def check_failure_of(error: BaseException) -> CheckFailure | None:
     """The result of the check in `error`; `None` if it ended in another exception.
 
     Hypothesis wraps it in a group if the same case did not fail again. A `CheckFailure` that the sampler raises itself
@@ -98,10 +98,10 @@ _UNSTEADY = (
 )
 
 
-def told(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
+def failure_report_of(check: AnyCheck, session: Session, error: BaseException, sampler: AnySampler) -> FailureReport:
     """The report of a failure of `sampler`; also writes its crash file."""
     raised, ended = _raised(error), error if isinstance(error, Ended) else Ended()
-    case, broken = ended.case, broken_promise(error)
+    case, broken = ended.case, check_failure_of(error)
     first = broken or next((e for e in raised if raised_by(e) is not None), raised[0])
     notes = [_UNSTEADY] * _is_flaky(error.__cause__) + list(ended.remarks)
     if broken is None and any(raised_by(e) is sampler for e in raised):

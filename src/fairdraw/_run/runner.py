@@ -32,7 +32,7 @@ from fairdraw._core.failures import (
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.expected import Expected, why_unseen
-from fairdraw._run.failure_reports import broken_promise, told
+from fairdraw._run.failure_reports import check_failure_of, failure_report_of
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
 
 if TYPE_CHECKING:
@@ -365,8 +365,8 @@ def _judged(
     reason = known.reason if known is not None else IN_BASELINE if in_baseline else ""
     shown = dataclasses.replace(session, crash_folder=None) if reason else session
     return became(
-        "xfailed" if reason else "failed" if broken_promise(error) else "error",
+        "xfailed" if reason else "failed" if check_failure_of(error) else "error",
         reason,
-        failure_report=told(check, shown, error, sampler),
+        failure_report=failure_report_of(check, shown, error, sampler),
         trace="".join(traceback.format_exception(error)),
     )

@@ -228,5 +228,5 @@ def logits_planner(
     """
     combined = {Capability(k) if k in set(Capability) else k: v for k, v in (unsupported or {}).items()}
     capabilities = Capabilities(combined, slow)  # type: ignore[arg-type]  # unknown names are refused there
-    promised: Rounding = rounding  # type: ignore[assignment]  # a word becomes a member there
-    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, rounding=promised)
+    declared: Rounding = rounding  # type: ignore[assignment]  # a word becomes a member there
+    return FunctionLogitsPlanner(name or function.__name__, function, device, capabilities, rounding=declared)

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 prepare_triton("cpu")
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
-    import vllm_lives as lives
+    import vllm_traces as traces
     import vllm_soak as soak
 
-torch = lives.torch
-if lives.vllm.__version__ != "0.22.0":
+torch = traces.torch
+if traces.vllm.__version__ != "0.22.0":
     pytest.skip("tools/validate_vllm.py validates other releases", allow_module_level=True)
 
 NAMES = [piece.name for piece in PIECES]
 KINDS = [(s, a, t) for s in (False, True) for a in (False, True) for t in (False, True)]
-LIVES = [lives.EventTrace(seed, 12, *kind) for kind in KINDS for seed in (0, 2)]
-HOLDER = lives.inspect.getmodule(lives.InputBatch).maybe_create_thinking_budget_state_holder
+TRACES = [traces.EventTrace(seed, 12, *kind) for kind in KINDS for seed in (0, 2)]
+HOLDER = traces.inspect.getmodule(traces.InputBatch).maybe_create_thinking_budget_state_holder
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def _clean() -> Iterator[None]:
 @cache
 def own_trace(trace: Any) -> list[Any]:  # Any: of the script
     """With vLLM's code alone."""
-    records: list[Any] = soak.live_with(trace)[0]
+    records: list[Any] = soak.play_with(trace)[0]
     return records
 
 
@@ -56,8 +56,8 @@ def test_trace_with_the_plugin_is_bitwise_the_same(piece: str) -> None:
     """Logits, tokens and generators of 192 steps, all served by ours."""
     pieces = NAMES if piece == "all" else [piece]
     served: dict[str, int] = {}
-    for trace in LIVES:
-        records, calls, _ = soak.live_with(trace, *pieces)
+    for trace in TRACES:
+        records, calls, _ = soak.play_with(trace, *pieces)
         assert soak.first_difference(own_trace(trace), records) == ""
         for name, counts in calls.items():
             served[name] = served.get(name, 0) + counts.get("ours", 0)
@@ -69,10 +69,10 @@ def test_trace_with_the_plugin_is_bitwise_the_same(piece: str) -> None:
 
 def test_traces_force_tokens_and_read_bad_words() -> None:
     """Without this, event traces in which nothing happens would pass."""
-    servers = [lives.Server(trace) for trace in LIVES]
+    servers = [traces.Server(trace) for trace in TRACES]
     with quiet_floats():
         for server in servers:
-            server.live()
+            server.play()
     assert sum(server.num_forced for server in servers) > 10
     assert any(r.state.sampling_params.bad_words_token_ids for s in servers for r in s.scripts.values())
 
@@ -80,13 +80,13 @@ def test_traces_force_tokens_and_read_bad_words() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: " ".join(map(str, kind)))
 def test_plugin_may_be_installed_and_removed_within_a_trace(kind: tuple[bool, bool, bool]) -> None:
     """A batch that is joined midway is left to vLLM until it has turned over; vLLM reads again what it missed."""
-    trace = lives.EventTrace(0, 30, *kind)  # one-token markers: vLLM begins longer ones anew
-    server = lives.Server(trace)
+    trace = traces.EventTrace(0, 30, *kind)  # one-token markers: vLLM begins longer ones anew
+    server = traces.Server(trace)
     with quiet_floats():
         for until in (8, 16, 24):
             with soak.plugin(*(NAMES if until != 16 else [])):
                 records = server.live(until)
-        records = server.live()
+        records = server.play()
     assert soak.first_difference(own_trace(trace), records) == ""
 
 
@@ -141,10 +141,10 @@ def rows_are_combined_without_drafts(patch: pytest.MonkeyPatch) -> None:
 def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         fault(patch)
-        for trace in (lives.EventTrace(seed, 30, *kind) for seed in (0, 1) for kind in KINDS):
+        for trace in (traces.EventTrace(seed, 30, *kind) for seed in (0, 1) for kind in KINDS):
             for pieces in (["penalties tensor"], ["penalties", "thinking budget"]):
                 try:
-                    records = soak.live_with(trace, *pieces)[0]
+                    records = soak.play_with(trace, *pieces)[0]
                 except (AssertionError, IndexError, RuntimeError):
                     return  # vLLM itself failed
                 if soak.first_difference(own_trace(trace), records):
@@ -156,19 +156,19 @@ def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def penalised_server() -> Any:  # Any: of the script
-    server = lives.Server(lives.EventTrace(0, 12, speculative=False, asynchronous=False, thinking=False))
-    server.live()
+    server = traces.Server(traces.EventTrace(0, 12, speculative=False, asynchronous=False, thinking=False))
+    server.play()
     assert not server.batch.sampling_metadata.no_penalties
     return server
 
 
 def logits_of(server: Any) -> Any:  # Any: Tensor [num_rows, vocab_size] float32
-    return torch.arange(server.batch.num_reqs * lives.VOCAB_SIZE, dtype=torch.float32).reshape(-1, lives.VOCAB_SIZE)
+    return torch.arange(server.batch.num_reqs * traces.VOCAB_SIZE, dtype=torch.float32).reshape(-1, traces.VOCAB_SIZE)
 
 
 def penalise(server: Any, rows: Any = None) -> Any:  # Any: Tensor [num_rows, vocab_size] float32
     metadata = server.batch.sampling_metadata
-    return lives.Sampler.apply_penalties(logits_of(server), metadata, rows or metadata.output_token_ids)
+    return traces.Sampler.apply_penalties(logits_of(server), metadata, rows or metadata.output_token_ids)
 
 
 def test_rows_that_are_not_the_batchs_own_are_left_to_vllm() -> None:
@@ -241,7 +241,7 @@ def test_arguments_that_ours_refuses_are_left_to_vllm_before_anything_was_drawn(
 def thinking_holder(budget: int) -> tuple[Any, list[int]]:
     """vLLM's holder with one request inside a section, and its live output."""
     config = SimpleNamespace(reasoning_start_token_ids=[1], reasoning_end_token_ids=[3])
-    holder, output = HOLDER(config, 4, 0, lives.CPU, False), []
+    holder, output = HOLDER(config, 4, 0, traces.CPU, False), []
     params = SimpleNamespace(thinking_token_budget=budget)
     holder.sync_batch(SimpleNamespace(batch_size=1, removed=[], added=[(0, params, [1], output)], moved=[]))
     return holder, output
@@ -281,10 +281,10 @@ def test_unexpected_error_does_not_stop_the_server(monkeypatch: pytest.MonkeyPat
     def fails(self: Penalties, update: Any) -> None:
         raise RuntimeError("out of memory")
 
-    trace = lives.EventTrace(0, 12, speculative=False, asynchronous=False, thinking=False)
+    trace = traces.EventTrace(0, 12, speculative=False, asynchronous=False, thinking=False)
     with monkeypatch.context() as patch:
         patch.setattr(Penalties, "sync_batch", fails)
-        records, calls, _ = soak.live_with(trace, "penalties")
+        records, calls, _ = soak.play_with(trace, "penalties")
     assert soak.first_difference(own_trace(trace), records) == ""
     assert "ours" not in calls["penalties"]
     assert calls["penalties"]["a request that ours does not take"] > 0

@@ -101,7 +101,7 @@ class Server:
         self.served = ServingBatch(VOCAB_SIZE)
         self.scripts: dict[str, Script] = {}
 
-    def live(self, until: int | None = None) -> list[Record]:
+    def play(self, until: int | None = None) -> list[Record]:
         """All steps, or those before `until`; may be called again to continue."""
         if self.step == 0:
             torch.manual_seed(derive_seed("global", self.trace) % 2**63)
@@ -170,7 +170,7 @@ class Server:
             params._bad_words_token_ids = [[12], [13, 14]]
         prompt, script = self.words(5, least=1), Script(None)
         if self.trace.thinking:
-            prompt, script.planned = self.failure_report()
+            prompt, script.planned = self.prompt_and_script()
             params.thinking_token_budget = script.budget = int(self.rng.integers(9))
         own = self.rng.random() < 0.5 and params.temperature > 0
         generator = torch.Generator().manual_seed(number) if own else None
@@ -189,7 +189,7 @@ class Server:
         self.scripts[entered.req_id] = script
         self.batch.add_request(script.state)
 
-    def failure_report(self) -> tuple[list[int], list[int]]:
+    def prompt_and_script(self) -> tuple[list[int], list[int]]:
         """A prompt, and what the model emits: one section at most, as vLLM before 0.26.0 detects no other."""
         start, end = map(list, self.trace.markers)
         opening = [*self.words(2), *start, *self.words(4)]
