@@ -1,1 +1,1 @@
-"""What a sampler promises on every input: structure, relations, equality with the oracle and with upstream."""
+"""What must hold on every input: structure, relations, equality with the oracle and with upstream."""

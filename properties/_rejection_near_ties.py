@@ -1,6 +1,6 @@
 """Noise that decides by a thousandth: more than any right arithmetic may lose, less than chance would ever show.
 
-Rounding may decide a near tie, and a sampler may decline to decide it as the oracle does. That freedom ends at a gap of
+Rounding may decide a near tie, and a sampler may decide it differently from the oracle. That freedom ends at a gap of
 some float32 steps. Random noise hardly ever draws a gap of a percent, so these numbers are made for the row.
 """
 

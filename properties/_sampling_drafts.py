@@ -126,7 +126,8 @@ def greedy_drafts_are_certain_of_their_token(sampler: TokenDrafter, case: Sampli
     for request, token in enumerate(seen.tokens):
         if distributions[request, token] != 1:
             broken(
-                f"greedy request {request} drafted token {token}, whose probability is {distributions[request, token]:.6g}"
+                f"greedy request {request} drafted token {token}, "
+                f"whose probability is {distributions[request, token]:.6g}"
             )
 
 

@@ -28,7 +28,8 @@ Intentional deviations from vLLM 0.22.0:
 * *half-precision logits*: without work they are returned as they are, not as float32.
 
 vLLM orders processors differently for draft rows (penalties first, then masks), but the bits are the same: a penalty
-does not change -inf. If FlashInfer or Triton filters by top-k or top-p, ties may differ from those here (`_shared/filters.py`).
+does not change -inf. If FlashInfer or Triton filters by top-k or top-p, ties may differ from those here
+(`_shared/filters.py`).
 
 In place of `Sampler.forward` and `RejectionSampler.forward` of vLLM, where `raw` are the logits:
 

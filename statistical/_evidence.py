@@ -3,7 +3,7 @@
 An e-value is a bet against the null at fair odds. If the null is true, its expectation is at most 1, so it reaches
 `1 / false_fail_rate` with probability at most `false_fail_rate`, *at any time and however often it is computed*. A
 p-value has no such freedom: looking ten times and stopping at the best one is cheating. E-values also average (several
-statistics of the same samples, no independence needed) and multiply (fresh samples, night after night).
+statistics of the same samples, no independence needed) and multiply (fresh samples in every nightly run).
 
 The bet is a mixture of Dirichlet alternatives centred at the null, with concentrations near the planned number of
 samples: alternatives that are barely visible with that many samples lie there. (Jeffreys' concentration, 1/2 per cell,

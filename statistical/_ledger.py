@@ -2,16 +2,16 @@
 
 A line of the ledger holds one table of one sampler on one device. It is tested in two ways.
 
-* *Has something become wrong?* The nights' e-values multiply. An e-detector starts anew whenever the past supports the
+* *Has something become wrong?* The nightly e-values multiply. An e-detector starts anew whenever the past supports the
   null, so that last year's good luck does not hide a fault introduced today: `M_t = E_t * max(1, M_{t-1})`.
-* *Was something always a little wrong?* A bias far below one night's discrepancy makes the product of nightly e-values
-  shrink, not grow. The nights' *counts* add up, and an e-process over all of them, which bets on smaller and smaller
-  distances, finds any fixed bias in the end (if 65536 nights' worth of samples show it, after pooling).
+* *Was something always a little wrong?* A bias far below what one nightly run can detect makes the product of nightly
+  e-values shrink, not grow. The nightly *counts* add up, and an e-process over all of them, which bets on smaller and
+  smaller distances, finds any fixed bias in the end (if the samples of 65536 nightly runs show it, after pooling).
 
 Error rates:
     Each gets half of `false_fail_rate`. On a correct sampler the detector's mean time to an alarm is at least
-    `2 / false_fail_rate` nights, and the counts *ever* alarm with probability at most `false_fail_rate / 2`. A
-    night may end early, at the checkpoint that decided it: e-values stay valid at any stopping time.
+    `2 / false_fail_rate` nightly runs, and the counts *ever* alarm with probability at most `false_fail_rate / 2`.
+    A run may end early, at the checkpoint that decided it: e-values stay valid at any stopping time.
 
 Reference:
     Shin, Ramdas, Rinaldo (2023), arXiv:2203.03532 (e-detectors).
@@ -44,7 +44,7 @@ __all__ = ["Ledger", "LedgerEntry"]
 _NUM_P_VALUES_KEPT = 365
 
 _LIFELONG_CONCENTRATIONS = tuple(4.0**power for power in range(-2, 9))
-"""In units of one night's samples, so up to 65536 nights' worth. A grid this wide costs `log(11)`."""
+"""In units of the samples of one nightly run, so up to those of 65536. A grid this wide costs `log(11)`."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class LedgerEntry:
         fingerprint: Of the sampler; the line starts anew when it changes.
         log_detector: Logarithm of `M_t`; 0 on an empty line.
         cells: Fingerprint of the plan; counts of other cells cannot be added and start anew.
-        counts: Sum over the nights with these cells.
+        counts: Sum over the nightly runs with these cells.
         log_lifelong: Logarithm of the e-value of `counts`.
-        p_values: Of the last nights, for tests of the suite itself: they must be uniform.
-        seeds: Of the last nights: the same draws are no new evidence.
+        p_values: Of the last nightly runs, for tests of the suite itself: they must be uniform.
+        seeds: Of the last nightly runs: the same draws are no new evidence.
     """
 
     fingerprint: str
@@ -77,21 +77,21 @@ class LedgerEntry:
         p_value: float,
         seed: int,
     ) -> LedgerEntry:
-        """The line after one more night with these pooled counts.
+        """The line after one more nightly run with these pooled counts.
 
         Raises:
-            ValueError: If the counts have other cells than the plan, or an earlier night had the same seed.
+            ValueError: If the counts have other cells than the plan, or an earlier nightly run had the same seed.
         """
         if seed in self.seeds:
-            raise refuse("LedgerEntry.advance", f"seed={seed}", "nights must differ", "Draw a fresh seed.")
+            raise refuse("LedgerEntry.advance", f"seed={seed}", "nightly runs must differ", "Draw a fresh seed.")
         probs, num_planned = plan.pooling.probs, plan.num_samples
-        night = float(log_e_value(counts, probs, num_planned))
+        log_e = float(log_e_value(counts, probs, num_planned))
         cells = hashlib.blake2b(probs.tobytes() + str(num_planned).encode(), digest_size=8).hexdigest()
         total = counts + np.array(self.counts, dtype=np.int64) if cells == self.cells else counts
         return LedgerEntry(
             self.fingerprint,
             num_nightly_runs=self.num_nightly_runs + 1,
-            log_detector=night + max(0.0, self.log_detector),
+            log_detector=log_e + max(0.0, self.log_detector),
             cells=cells,
             counts=tuple(total.tolist()),
             log_lifelong=float(log_e_value(total, probs, num_planned, _LIFELONG_CONCENTRATIONS)),
@@ -125,7 +125,7 @@ class Ledger:
         p_value: float,
         seed: int,
     ) -> LedgerEntry:
-        """Add one night to a line, which starts anew if the sampler's fingerprint has changed."""
+        """Add one nightly run to a line, which starts anew if the sampler's fingerprint has changed."""
         entry = self.entries.get(key)
         if entry is None or entry.fingerprint != fingerprint:
             entry = LedgerEntry(fingerprint)

@@ -154,7 +154,7 @@ class LedgerCheck(AnyCheck):
             out_of_time: If true before all tables are counted, nothing is entered.
 
         Returns:
-            The number of nights of the longest line.
+            The number of nightly runs of the longest line.
 
         Raises:
             CheckFailure: If a line alarms.
@@ -170,7 +170,7 @@ class LedgerCheck(AnyCheck):
                 raise BudgetEnded
             tables = list(judged_tables(self.checks, sampler, chosen, seed, out_of_time))
         except BudgetEnded:
-            raise cut_short("this night is not entered") from None
+            raise cut_short("this nightly run is not entered") from None
         if not tables:
             raise Inconclusive("no table was judged: nothing is entered")
         entries = {}
@@ -183,7 +183,8 @@ class LedgerCheck(AnyCheck):
         worst = max(entries, key=lambda name: entries[name].log10_evidence)
         if entries[worst].alarms(LEDGER_RATE / len(entries)):
             raise CheckFailure(
-                f"{worst}: over {entries[worst].num_nightly_runs} nights E = 10^{entries[worst].log10_evidence:.1f}",
+                f"{worst}: over {entries[worst].num_nightly_runs} nightly runs "
+                f"E = 10^{entries[worst].log10_evidence:.1f}",
                 evidence=f"{len(entries)} lines share a rate of {LEDGER_RATE:g}; ledger {self.path}",
             )
         return max(entry.num_nightly_runs for entry in entries.values())
@@ -194,13 +195,13 @@ class LedgerCheck(AnyCheck):
 
     def __call__(self, sampler: RejectionSampler) -> None:
         """Not for `parametrize_with_checks`: a nightly run needs a seed of its own."""
-        raise refuse("LedgerCheck", "no seed", "a night must have one of its own", "Use fairdraw check --ledger.")
+        raise refuse("LedgerCheck", "no seed", "a nightly run must have one of its own", "Use fairdraw check --ledger.")
 
 
 LEDGER = LedgerCheck(
     "DIST901",
-    "no evidence adds up over nights",
-    "Biases too small for one night show over many: e-values multiply, and counts add up.\n\n"
+    "no evidence adds up over nightly runs",
+    "Biases too small for one nightly run show over many: e-values multiply, and counts add up.\n\n"
     "Look at the table that is named; its line started when the sampler's code last changed.",
     "rejection",
     "statistical",
@@ -219,6 +220,6 @@ def ledger_check(path: Path, checks: Iterable[AnyCheck], seed: int) -> LedgerChe
         ValueError: If the seed is the release's, which every nightly run would share, or the file is no ledger.
     """
     if seed == DEFAULT_SEED:
-        raise refuse("ledger_check", f"seed={seed} is the release's", "nights must differ", "Add --seed fresh.")
+        raise refuse("ledger_check", f"seed={seed} is the release's", "nightly runs must differ", "Add --seed fresh.")
     Ledger.load(path)
     return dataclasses.replace(LEDGER, path=path, checks=tuple(checks))

@@ -57,7 +57,7 @@ class SamplingPlan:
     Args:
         tables: Everything that is counted.
         count: From a sampler and a seed to the count tables of one checkpoint.
-        num_checkpoints: Checkpoints.
+        num_checkpoints: How many there are at most.
         draws_per_checkpoint: Rows (or draft positions, or decoded tokens) per checkpoint.
     """
 
@@ -69,7 +69,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a sampling_plan is prepared for.
+    """What a sampling plan is prepared for.
 
     Args:
         num_draws: At most so many are drawn.
@@ -91,7 +91,7 @@ class Workload:
         group: The word under which the header reports what can be seen.
         share: Draws, as a share of the profile's; a draw costs more here and less there.
         slow_share: The same for slow samplers, whose costs differ.
-        prepare: From a setting to a sampling_plan.
+        prepare: From a setting to a sampling plan.
         adapts_to: Capabilities without which other requests are drawn, instead of none. Only what a table is about
             belongs into the needs of a check.
     """
@@ -104,7 +104,7 @@ class Workload:
     adapts_to: frozenset[Capability] = frozenset()
 
     def sampling_plan(self, sampler: RejectionSampler, num_draws: int) -> SamplingPlan:
-        """The sampling_plan of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
+        """The sampling plan of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
         share = self.slow_share if sampler.capabilities.slow else self.share
         supported = frozenset(one for one in self.adapts_to if one in sampler.capabilities)
         setting = Setting(round(num_draws * share), sampler.device, filter_policy(sampler), supported)
@@ -113,7 +113,7 @@ class Workload:
 
 @lru_cache(maxsize=64)
 def _prepared(workload: Workload, setting: Setting) -> SamplingPlan:
-    """The sampling_plan of a workload; samplers of the same kind share it."""
+    """The sampling plan of a workload; samplers of the same kind share it."""
     return workload.prepare(setting)
 
 

@@ -57,7 +57,7 @@ _LISTED = (
         _DISAGREEING,
         ("S1",),
         (_DENSE, _TOKEN),
-        """Accepted count and all emitted tokens, jointly, have the distribution that draft and target distributions give.
+        """Accepted count and all emitted tokens, jointly, have the distribution that draft and target give.
 
         This check sees most faults: of acceptance, recovery and bonus, and rows that cannot occur. Other failures show
         where the fault is. If this check fails alone, look at the order of tokens within a row.
@@ -258,8 +258,9 @@ _LISTED = (
         """First tokens of two rows of a call are independent, next to each other and 8, 32 or 256 rows apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
-        DIST102 passes: first tokens that follow a wrong distribution fail this check, too, however independent their rows are.
-        Rows that share all their noise fail most checks at once, and REJ502 and REJ503, which test it directly.
+        DIST102 passes: first tokens that follow a wrong distribution fail this check, too, however independent their
+        rows are. Rows that share all their noise fail most checks at once, and REJ502 and REJ503, which test it
+        directly.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST102",),
@@ -389,7 +390,7 @@ _LISTED = (
         (_DENSE, _TOKEN),
         """The number of accepted drafts in a decoding loop has the distribution that the models' probabilities give.
 
-        The text may be right and decoding slow: the draft distribution is ignored, or not the one that drafts came from.
+        The text may be right and decoding slow: the draft distribution is ignored, or not the one drafts came from.
         """,
         stage=Stage.DECODED_ACCEPTANCE,
     ),

@@ -140,8 +140,8 @@ _LISTED = (
         """Tokens of two rows of a call are independent: neighbours, and rows 8, 32 and 256 apart.
 
         Noise that is indexed by lane or block instead of row, or drawn once for the batch. It means this only if
-        DIST701 and DIST702 pass: tokens that follow a wrong distribution fail this check, too. Rows that share all their noise
-        fail most checks at once, and SAM162, which tests it directly.
+        DIST701 and DIST702 pass: tokens that follow a wrong distribution fail this check, too. Rows that share all
+        their noise fail most checks at once, and SAM162, which tests it directly.
         """,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST701", "DIST702"),

@@ -18,7 +18,7 @@ PACKAGES = (
     # Thousands of files of which one is used: compiling them would take longer than installing them.
     ("--no-deps", "--no-compile", "sglang"),
 )
-"""What pip is told for each; constraints.txt says which version."""
+"""The arguments of pip for each; constraints.txt says which version."""
 
 
 def main() -> int:

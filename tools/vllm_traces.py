@@ -193,12 +193,12 @@ class Server:
         """A prompt, and what the model emits: one section at most, as vLLM before 0.26.0 detects no other."""
         start, end = map(list, self.trace.markers)
         opening = [*self.words(2), *start, *self.words(4)]
-        unsupported = [*opening, *end, *self.words(2)]
+        closed = [*opening, *end, *self.words(2)]
         kind = self.rng.integers(3 if len(start) == 1 else 2)
         script = self.words(4) if kind == 2 else opening
         if not (self.trace.speculative and len(end) > 1) and self.rng.random() < 0.5:
             script = [*script, *self.words(4), *end]
-        return (self.words(3, least=1), unsupported, [*unsupported, *opening])[kind], [*script, *self.words(20)]
+        return (self.words(3, least=1), closed, [*closed, *opening])[kind], [*script, *self.words(20)]
 
     def may_resume(self, script: Script) -> bool:
         """Not where vLLM starts a forced end marker again."""

@@ -24,7 +24,7 @@ Then a request is drawn for while rows of others are still read:
 That cannot deadlock: programs of a kernel start when all of the one before have started, so what they spin on runs.
 
 No integer but `vocab_size` and the strides is specialised on, and those only on being multiples of 16, which allows
-128-bit loads; tiles and positions are padded to powers of two.
+128-bit loads; tiles and positions are padded to a power of two.
 """
 
 # pyright: reportCallIssue=false, reportArgumentType=false

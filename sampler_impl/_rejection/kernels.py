@@ -155,7 +155,7 @@ def expand(
 
 @triton.jit
 def _race_winner(weights, exponentials, token_ids):
-    """Highest `weight * (1 / exponential)` among entries of positive weight, as the int64 shown at the top.
+    """Highest `weight * (1 / exponential)` among entries of positive weight, as the int64 of the module's docstring.
 
     `div_rn` is the correctly rounded quotient; Triton's `/` is an approximation on NVIDIA. Two integer reductions,
     because those of floats treat NaN differently from one device to the next.

@@ -121,7 +121,8 @@ class TestSeveral:
         assert f"third_party:make_right: {green}" in lines
         assert "third_party:make_beyond: RED: checks failed: 1" in lines
         assert lines[-1] == (
-            "all samplers: RED: 1 of 2 samplers (third_party:make_beyond); GREEN: 1 of 2 samplers (third_party:make_right)"
+            "all samplers: RED: 1 of 2 samplers (third_party:make_beyond); "
+            "GREEN: 1 of 2 samplers (third_party:make_right)"
         )
 
     def test_two_share_two_workers(self) -> None:

@@ -89,11 +89,11 @@ def test_draws_of_a_profile_stand_in_the_table(profile: Profile) -> None:
 @pytest.mark.parametrize("profile", ["smoke", "ci"])
 def test_no_check_looks_more_often_than_the_manual_says(profile: str) -> None:
     sampler = load_sampler("rejection/oracle")
-    looks = {
+    numbers = {
         check.code: check.sampling_plan(sampler, PROFILES[profile]).num_checkpoints for check in DISTRIBUTION_CHECKS
     }
-    assert max(looks.values()) <= MOST_CHECKPOINTS
-    words = {"smoke": f"{looks['DIST501']} in `smoke`", "ci": f"{looks['DIST501']} in `ci`"}
+    assert max(numbers.values()) <= MOST_CHECKPOINTS
+    words = {"smoke": f"{numbers['DIST501']} in `smoke`", "ci": f"{numbers['DIST501']} in `ci`"}
     assert words[profile] in page("design-statistics")
 
 

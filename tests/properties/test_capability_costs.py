@@ -213,7 +213,7 @@ FAULTS: dict[tuple[str, Capability], AnySampler] = {
 
 
 @pytest.mark.parametrize(("code", "capability"), NARROWED)
-def test_property_is_asked_without_what_it_can_go_without(code: str, capability: Capability) -> None:
+def test_property_runs_without_what_it_can_go_without(code: str, capability: Capability) -> None:
     """The correct sampler refuses what it says it does not support, passes, and each of them is seen failing."""
     check = BY_CODE[code]
     contract = CONTRACTS[check.contract]
@@ -226,7 +226,7 @@ def test_property_is_asked_without_what_it_can_go_without(code: str, capability:
 
 
 class Refusing(Lacking):
-    """Without a capability, and it fails if it is asked for that."""
+    """Without a capability, and it fails if a check uses that."""
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         lengths = {*batch.num_draft_tokens, batch.max_spec_len}
@@ -257,8 +257,8 @@ class Refusing(Lacking):
         return _RefusingSession(self, self._sampler.open_plan(setup))
 
     def _refuse(self, used: dict[Capability, bool]) -> None:
-        asked = [one for one, is_used in used.items() if is_used and one not in self.capabilities]
-        assert not asked, f"asked for {asked}"
+        wanted = [one for one, is_used in used.items() if is_used and one not in self.capabilities]
+        assert not wanted, f"needs {wanted}"
 
 
 @dataclasses.dataclass

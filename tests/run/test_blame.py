@@ -35,8 +35,9 @@ class Aborted(Exception):
             raise TypeError("no attributes here")
 
 ERRORS = {
-    "ValueError": ValueError, "Aborted": Aborted, "SystemExit": SystemExit, "CapabilityUnsupported": CapabilityUnsupported,
-    "Inconclusive": Inconclusive, "CheckFailure": CheckFailure, "Group": lambda text: ExceptionGroup(text, [OSError()]),
+    "ValueError": ValueError, "Aborted": Aborted, "SystemExit": SystemExit,
+    "CapabilityUnsupported": CapabilityUnsupported, "Inconclusive": Inconclusive, "CheckFailure": CheckFailure,
+    "Group": lambda text: ExceptionGroup(text, [OSError()]),
 }
 
 def emit(kind):  # a name of fairdraw's own

@@ -167,7 +167,7 @@ def test_files_carry_counts_and_reasons() -> None:
     controls = [Control("a", "REJ101", True), Control("b", "REJ102", False, weak=True)]
     controls.append(Control("c", "DIST101", False, untried=Untried.OUT_OF_TIME))
     said = Summary([PASSED], controls).to_json()
-    assert said["controls"] == {"planted": 2, "caught": 1, "weak": 1, "untried": {"the time budget ended": 1}}
+    assert said["controls"] == {"tried": 2, "caught": 1, "weak": 1, "untried": {"the time budget ended": 1}}
     assert said["missed_controls"] == []
 
 

@@ -1,4 +1,4 @@
-"""The border at which the suite calls a sampler: inputs checked, seeds set, the answer copied, generators read."""
+"""Every call of a sampler by the suite: inputs are validated, seeds set, the answer copied, generators read."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 prepare_triton("cpu")
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
-    import vllm_traces as traces
     import vllm_soak as soak
+    import vllm_traces as traces
 
 torch = traces.torch
 if traces.vllm.__version__ != "0.22.0":

@@ -1,6 +1,6 @@
 """Processes that run the pieces of a job, and what becomes of a piece whose process dies or hangs.
 
-The sampler lives in worker processes. The process that prints only waits for them. So a sampler that kills its process,
+Worker processes hold the sampler. The process that prints only waits for them. So a sampler that kills its process,
 hangs or exhausts the memory costs one check, which is named. A fresh worker goes on with the rest.
 
 Nothing here blocks. Generators yield `None` while there is nothing new; `wait_for` waits for all of them. So several

@@ -1,7 +1,7 @@
 """Signatures of what fairdraw itself wrote, on this account and in this folder.
 
-A crash file names a sampler, and a name is code: replaying imports and calls it. So files that came from elsewhere must
-be told apart from one's own. The place of a file proves nothing, since an archive may unpack into `.fairdraw/crashes`,
+A crash file names a sampler, and a name is code: replaying imports and calls it. So files from elsewhere must be
+distinguished from one's own. The place of a file proves nothing, since an archive may unpack into `.fairdraw/crashes`,
 and neither would a key in the project folder, which the archive could bring along. The key is therefore kept with the
 account's state (`$XDG_STATE_HOME/fairdraw/key`, by default below `~/.local/state`), readable by its owner alone, and
 the folder is signed with the text.

@@ -103,7 +103,7 @@ class GivesAFifthToTheLowestId(VectorRejection):
 
 @_abuse("REJ325", "REJ401")
 class GuardsTheDivision(VectorRejection):
-    """Declines vLLM's stream, which frees the race's operation, and adds a constant to the exponentials."""
+    """Does not support vLLM's stream, so may choose the race's operation, and adds a constant to the exponentials."""
 
     unsupported = OWN_STREAM_OF_REJECTION
 

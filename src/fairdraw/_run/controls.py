@@ -360,8 +360,8 @@ def _about(control: Control) -> str:
 
 
 def controls_to_json(controls: Sequence[Control]) -> dict[str, Any]:  # Any: JSON
-    """Counts for the summary line of a run's file. `planted` counts those that were tried."""
+    """Counts for the summary line of a run's file. `tried` does not count those in `untried`."""
     untried = Counter(control.untried for control in controls if control.untried)
     tried = len(controls) - untried.total()
     missed = sum(control.is_missed for control in controls)
-    return {"planted": tried, "caught": tried - missed, "weak": sum(c.weak for c in controls), "untried": dict(untried)}
+    return {"tried": tried, "caught": tried - missed, "weak": sum(c.weak for c in controls), "untried": dict(untried)}

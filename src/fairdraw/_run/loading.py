@@ -62,7 +62,7 @@ BESIDE_CHECKS = ("fairdraw.statistical._nightly:LEDGER",)
 
 
 def all_questions() -> tuple[AnyCheck, ...]:
-    """Everything that has a code of its own, in the order of the codes: `all_checks`, and what runs beside them on request."""
+    """Everything that has a code, in the order of the codes: `all_checks`, and what runs beside them on request."""
     found: list[AnyCheck] = [*all_checks(), *map(load_part, BESIDE_CHECKS)]
     return tuple(sorted(found, key=lambda check: check.code))
 
@@ -148,12 +148,12 @@ def require_extra(option: str, module: str) -> None:
         ) from None
 
 
-def _require_contract(reference: AnySampler, asked: str) -> None:
+def _require_contract(reference: AnySampler, required: str) -> None:
     found = contract_of(reference)
-    if found is None or found.name != asked:
+    if found is None or found.name != required:
         raise CannotStart(
-            f"reference {reference.name}: contract={getattr(found, 'name', None)!r}, but these checks ask about "
-            f"{asked!r}. Name another reference, or none."
+            f"reference {reference.name}: contract={getattr(found, 'name', None)!r}, but these checks are of "
+            f"{required!r}. Name another reference, or none."
         )
 
 
@@ -172,8 +172,8 @@ def as_sampler(value: object) -> AnySampler:
     drafts = {Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS}
     if contract.name == "rejection" and drafts <= set(value.capabilities.unsupported):
         raise CannotStart(
-            f"sampler {value.name}: dense-drafts and one-hot-drafts are unsupported, but it must take one kind of drafts. "
-            "Close one at most."
+            f"sampler {value.name}: dense-drafts and one-hot-drafts are unsupported, but it must take one kind of "
+            "drafts. Declare one of them at most."
         )
     unknown = sorted(set(known_defects(value)) - {check.code for check in all_checks()})
     if unknown:

@@ -1,4 +1,4 @@
-"""How exactly processed logits must agree with the specification: a promise that penalties and logits plans declare."""
+"""How exactly processed logits must agree with the specification, as penalties and logits plans declare."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Rounding(StrEnum):
     """The attribute `rounding` of a penalties scanner or a logits planner; without one it is `FREE`.
 
     Under `FREE` a logit may lie anywhere where float32 arithmetic can leave it: operations in another order, fused,
-    with a quotient or a reciprocal, in float64. The others promise bits. The sign of a zero is never compared.
+    with a quotient or a reciprocal, in float64. The others require equal bits. The sign of a zero is never compared.
     """
 
     FREE = "free"
-    """No promise about rounding. Ties at the edge of a filter may go either way, and a token is forced in any way that
+    """No requirement on rounding. Ties at the edge of a filter may go either way, and a token is forced in any way that
     leaves every other token a probability of 0."""
     VLLM_TORCH = "vllm-torch"
     """Bit for bit vLLM's torch code: one float32 rounding per operation, repetition penalties by the reciprocal, ties
