@@ -125,7 +125,7 @@ class _SharedCounts:
         self._drawn: dict[tuple[SamplingPlan, int], list[Counts]] = {}
 
     def of(self, sampler: RejectionSampler, sampling_plan: SamplingPlan, seed: int) -> list[Counts]:
-        """The checkpoints of one sampling_plan. Another sampler starts anew; the same one in another wrapper does
+        """The checkpoints of one sampling plan. Another sampler starts anew; the same one in another wrapper does
         not.
         """
         sampler = unwrapped(sampler)

@@ -182,7 +182,7 @@ class ServingBatch:
         self.num_new += len(request.output_token_ids)
 
     def swap(self, row: int, other: int) -> None:
-        """Two requests change places, once the rows have unsupported up as in vLLM."""
+        """Two requests change places, once the rows have closed up as in vLLM."""
         self._swapped.append((row, other))
 
     # Tokens come and go.

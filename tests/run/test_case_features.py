@@ -60,7 +60,7 @@ def raising_on(contract: str, refuses: Callable[[Any], bool]) -> Any:  # Any: a 
 
 
 def first_error(contract: str, sampler: object, word: str = "") -> CheckRecord | None:
-    """The first check that ends in the exception; those that need the capability `word` are asked first."""
+    """The first check that ends in the exception; those that need the capability `word` are run first."""
     session = Session(profile=PROFILES["smoke"], crash_folder=None)
     for check in sorted(all_checks("properties", contract), key=lambda check: word not in check.needs):
         record = run_check(check, sampler, session)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ class BudgetZeroIsNoBudget(ThinkingFollower):
 
 @mutant_follower("THK101", "THK102")
 class IgnoresASecondSection(ThinkingFollower):
-    """After one section has unsupported no other one is watched."""
+    """After one section has closed no other one is watched."""
 
     def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
         text = (*prompt, *output)

@@ -97,7 +97,7 @@ def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
     groups: dict[tuple[str, str], list[CheckRecord]] = {}
     for record in sorted(_broken(records), key=lambda record: (record.suite == "statistical", record.code)):
         groups.setdefault(_common(record, records, missing), []).append(record)
-    needing = Counter(need for record in _asked(records) for need in record.needs)
+    needing = Counter(need for record in _not_skipped(records) for need in record.needs)
     failed = {record.code for record in _broken(records)}
     causes = []
     for (kind, name), group in groups.items():
@@ -119,7 +119,7 @@ def _broken(records: Iterable[CheckRecord]) -> list[CheckRecord]:
     return [record for record in records if record.is_broken]
 
 
-def _asked(records: Iterable[CheckRecord]) -> list[CheckRecord]:
+def _not_skipped(records: Iterable[CheckRecord]) -> list[CheckRecord]:
     return [record for record in records if record.status != "skipped"]
 
 
@@ -130,7 +130,7 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
     fault that fails everything says nothing about capabilities. Of several, the one that most failed checks need.
     """
     drawn_wrong = [r for r in records if r.suite == "statistical" and r.status == "failed"]
-    asked, broken = _asked(records), [record for record in records if record.status in ("failed", "error")]
+    asked, broken = _not_skipped(records), [record for record in records if record.status in ("failed", "error")]
     needing = Counter(need for record in asked for need in record.needs)
     failing = Counter(need for record in broken for need in record.needs)
 

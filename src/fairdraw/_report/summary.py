@@ -268,7 +268,7 @@ class Summary:
         }
 
 
-_UNSUPPORTED = re.compile(r"(.+?) (?:is|are) (?:unsupported|unsupported): ")
+_UNSUPPORTED = re.compile(r"(.+?) (?:is|are) unsupported: ")
 
 
 def progress_line(record: CheckRecord) -> str:

@@ -27,18 +27,18 @@ class Word:
         meaning: What a sampler that supports it does.
         unsupported_if: When to declare it unsupported: a phrase that begins with `if` or `unless`.
         skipped: Contract to the codes of the checks that are skipped if it, and nothing else, is unsupported.
-        asked: Contract to the number of its checks.
+        totals: Contract to the number of its checks.
     """
 
     capability: Capability
     meaning: str
     unsupported_if: str
     skipped: Mapping[str, tuple[str, ...]]
-    asked: Mapping[str, int]
+    totals: Mapping[str, int]
 
     def cost(self, contract: str) -> str:
         """How many checks of `contract` are skipped without it, as words."""
-        return f"{len(self.skipped[contract])} of {self.asked[contract]}"
+        return f"{len(self.skipped[contract])} of {self.totals[contract]}"
 
     def row(self) -> str:
         """Its row in the table of docs/own-sampler.md."""
@@ -71,10 +71,10 @@ def glossary() -> Mapping[str, Word]:
 
 def _word(capability: Capability, meaning: str, unsupported_if: str) -> Word:
     checks = {contract: all_checks(contract=contract) for contract in CONTRACTS}
-    asked = {contract: len(own) for contract, own in checks.items()}
+    totals = {contract: len(own) for contract, own in checks.items()}
     lacking = Capabilities({capability: "it is the only one that is unsupported"})
     skipped = {contract: tuple(c.code for c in own if c.missing(lacking)) for contract, own in checks.items()}
-    return Word(capability, meaning, unsupported_if, {name: codes for name, codes in skipped.items() if codes}, asked)
+    return Word(capability, meaning, unsupported_if, {name: codes for name, codes in skipped.items() if codes}, totals)
 
 
 def _strings_below_members() -> dict[str, str]:
