@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import Session
     from fairdraw.protocols import AnySampler
 
-__all__ = ["RAISED", "broken_promise", "raised_meanings", "told"]
-
 RAISED = {
     "sampler raised an exception": (
         "A sampler must take every batch of its contract, except for what it declares unsupported, with a reason."
