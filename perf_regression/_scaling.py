@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from fairdraw.perf_regression._rounds import Rounds
 
-__all__ = ["affine", "decide_exponent", "decide_fixed_share", "fixed_share", "largest_exponent"]
-
 
 def decide_exponent(rounds: Rounds, limit: float, alpha: float, *, drop_fraction_max: float = 0.25) -> Decision:
     """PASS if every doubling keeps the limit, FAIL if one breaks it. Arms are named by their sizes.

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     Step = Callable[[], Any]  # Any: an answer of the contract's kind
 
-__all__ = ["WORLDS", "BenchmarkBatch", "WorldSizes", "count_world", "steps_of_both"]
-
 UPSTREAM_STEPS = "fairdraw.perf_regression._upstream_steps"
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
 
 
 def test_mutant_is_caught(fairdraw_property_mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:

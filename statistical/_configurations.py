@@ -23,17 +23,6 @@ from fairdraw.statistical._validation import check_probs, refuse
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = [
-    "AGREEING",
-    "CONFIGURATIONS",
-    "DISAGREEING",
-    "ONE_HOT",
-    "RAGGED",
-    "Configuration",
-    "RequestDistributions",
-    "draw_one",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class RequestDistributions:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["NO_CELL", "Counts", "Label", "Table", "count_codes", "digit_label", "joint_codes", "sum_counts"]
-
 NO_CELL = -1
 """The code of an observation that is no cell of its table."""
 

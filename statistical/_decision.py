@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._pooling import Pooling
 
-__all__ = ["Decision", "TableEvidence", "Verdict", "decide", "tv_distance_interval", "weigh"]
-
 
 class Verdict(StrEnum):
     """The outcome of a check."""

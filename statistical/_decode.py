@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["DecodeSetup", "Decoding", "decode"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DecodeSetup:

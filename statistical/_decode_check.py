@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fairdraw.statistical._decode import Decoding
     from fairdraw.statistical._decode_distributions import DecodeStatistic
 
-__all__ = ["DecodeScenario", "decode_scenarios"]
-
 
 @dataclass(frozen=True, eq=False)
 class DecodeScenario:

@@ -38,15 +38,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._decode import DecodeSetup, Decoding
 
-__all__ = [
-    "AcceptedDrafts",
-    "DecodeStatistic",
-    "FirstTokens",
-    "FrequentContexts",
-    "Neighbours",
-    "NextTokens",
-]
-
 _MIN_EXPECTED = 40
 """Observations per cell and decoding: some more than `pooling.MIN_EXPECTED`, because numbers of observations vary."""
 

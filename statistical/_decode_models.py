@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._decode import DecodeSetup
 
-__all__ = ["DeviceStream", "ModelsOnDevice", "first_argmax", "models_on"]
-
 
 @lru_cache(maxsize=16)
 def models_on(setup: DecodeSetup, device: str) -> ModelsOnDevice:

@@ -33,17 +33,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._count_tables import Table
 
-__all__ = [
-    "E_PROCESS_FACTOR",
-    "FALSE_PASS_RATE",
-    "NoPower",
-    "Plans",
-    "SamplePlan",
-    "finest_plan",
-    "noncentrality",
-    "plan_tables",
-]
-
 FALSE_PASS_RATE = 1e-3
 """Of a sampler that is as far off as the discrepancy of a plan."""
 

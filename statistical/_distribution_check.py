@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._count_tables import Counts
 
-__all__ = ["FALSE_PASS_RATE", "DistributionCheck", "fairness", "false_fail_rate"]
-
 _FIXED_SEED_RATE, _OTHER_SEED_RATE = 1e-6, 1e-4
 
 _CUDA_FACTOR = 100

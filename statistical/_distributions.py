@@ -17,8 +17,6 @@ from fairdraw.statistical._validation import refuse
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ROUNDING", "acceptance_probs", "recoverable", "residual_probs", "softmax_probs"]
-
 ROUNDING = 2.0**-20
 """Relative gap of target and draft below which a float32 sampler may get either sign: 8 units in the last place."""
 

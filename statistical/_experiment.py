@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fairdraw.statistical._count_tables import Table
     from fairdraw.statistical._rejection_statistics import Statistic
 
-__all__ = ["Experiment"]
-
 _MIN_EVENT_PROB = 0.05
 """An event rarer than this is no target; another configuration is made for it."""
 

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["NGramModel", "Vocabulary", "read_text"]
-
 _MAX_CELLS = 2**24
 
 

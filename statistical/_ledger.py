@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._design import SamplePlan
 
-__all__ = ["Ledger", "LedgerEntry"]
-
 _NUM_P_VALUES_KEPT = 365
 
 _LIFELONG_CONCENTRATIONS = tuple(4.0**power for power in range(-2, 9))

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["LEDGER", "LedgerCheck", "draw_pictures", "fingerprint", "ledger_check"]
-
 LEDGER_RATE = 1e-4
 """Of all lines of a ledger together; see `ledger` for what it bounds."""
 

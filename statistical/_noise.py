@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
 
-__all__ = ["draw_rows", "exponentials", "noise_kind"]
-
 
 def noise_kind(sampler: RejectionSampler) -> Capability:
     """`SEEDED_NOISE` or `EXPLICIT_NOISE`: the sampler's own random numbers if it takes seeds, because it runs on them.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._configurations import RequestDistributions
 
-__all__ = ["Outcomes", "Rows", "distinct_rows", "enumerate_outcomes"]
-
 
 @dataclass(frozen=True)
 class Rows:

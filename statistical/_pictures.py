@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from fairdraw.statistical._count_tables import Table
     from fairdraw.statistical._design import SamplePlan
 
-__all__ = ["Kind", "Picture", "write_pictures"]
-
 _POINTWISE, _TOGETHER = 0.05, 0.001
 """Probability that one cell leaves the narrow band, and that any cell leaves the wide one."""
 

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
-__all__ = ["IMPOSSIBLE", "Order", "PitCells", "pit_of_tensors", "randomised_pit", "starting_mass"]
-
 IMPOSSIBLE = -1.0
 """The transform of a token that its row cannot draw."""
 

@@ -26,8 +26,6 @@ from fairdraw.statistical._validation import check_probs, refuse
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["MIN_EXPECTED", "TILE_SIZE", "Pooling", "pool_cells"]
-
 MIN_EXPECTED = 5.0
 """Expected observations per cell. E-values are exact for any number; 5 keeps the p-value beside them readable. If a
 p-value decided, it would have to be 25: at 5, p-values of 1e-6 occur 11.5 times too often."""

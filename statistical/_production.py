@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._count_tables import Table
 
-__all__ = ["EQUAL_DRAFTS", "RAGGED_DRAFTS", "DistributionPool", "PitDistributions", "ProductionExperiment"]
-
 RAGGED_DRAFTS: tuple[int, ...] = (3, 0, 1, 5)
 EQUAL_DRAFTS: tuple[int, ...] = (3, 3, 3, 3)
 """Draft tokens per request, in a cycle: as in an engine, and for samplers that do not support ragged batches."""

@@ -24,19 +24,6 @@ if TYPE_CHECKING:
 
     from fairdraw.statistical._outcomes import Outcomes, Rows
 
-__all__ = [
-    "Statistic",
-    "accepted_count",
-    "accepted_draft",
-    "bonus_by_draft",
-    "call_pairs",
-    "completed_row",
-    "emitted_by_draft",
-    "output_row",
-    "recovered_by_draft",
-    "row_pairs",
-]
-
 
 @dataclass(frozen=True)
 class Digits:

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KINDS", "STRIDES", "Kind", "drafts", "production", "small_distributions", "supported_kinds"]
-
 _FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 _FILTER_WORDS = frozenset(_FILTERS.values())
 

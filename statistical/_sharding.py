@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["Shards", "all_reduce", "main"]
-
 CALLS_PER_SHARD = 8
 """Even, because calls are compared in pairs."""
 

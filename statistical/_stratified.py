@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._configurations import RequestDistributions
 
-__all__ = ["StratifiedDraws", "stratified_exponentials", "stratified_uniforms"]
-
 _HOPELESS = 1e30
 """An exponential with which no token of the residual wins against one whose exponential is of order 1."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import DistributionCase
     from fairdraw.protocols import RejectionSampler
 
-__all__ = ["STRATIFIED_CHECKS", "Share", "StratifiedCheck"]
-
 _FEWEST, _MOST = 8, 1024
 """Strata: fewer show nothing, and more would show the rounding of float32."""
 

@@ -9,8 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["check_probs", "check_rate", "refuse"]
-
 # A float32 softmax over 151936 tokens misses 1 by less than 1e-6, a row rounded to bfloat16 by up to 2**-9.
 # Rows are normalised afterwards; anything that misses by more is no distribution.
 _ROW_SUM_TOLERANCE = 2.0**-8

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._configurations import Configuration
 
-__all__ = [
-    "NUM_CHECKPOINTS",
-    "SamplingPlan",
-    "Setting",
-    "Workload",
-    "checkpoints",
-    "decoding",
-    "production",
-    "shared_counts",
-    "small_distributions",
-]
-
 NUM_CHECKPOINTS = 32
 """Checkpoints that a plan aims at; whole calls make it up to 63, and few draws make it fewer. A clear fault is found at
 the first one; more would save little and cost time."""

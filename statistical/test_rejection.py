@@ -12,7 +12,7 @@ from fairdraw.statistical.rejection import CHECKS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw.statistical._distribution_check import DistributionCheck
 
 

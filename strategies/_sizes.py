@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from fairdraw.protocols import MAX_SPEC_LEN
 from fairdraw.strategies._arguments import check_interval
 
-__all__ = ["AWKWARD_VOCAB_SIZES", "LARGE_VOCAB_SIZES", "num_draft_tokens", "vocab_sizes"]
-
 AWKWARD_VOCAB_SIZES = (31, 100, 1023, 1024, 1025)
 """Off and on the edges of small kernel tiles."""
 

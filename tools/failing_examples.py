@@ -23,7 +23,7 @@ from fairdraw._run.runner import Session, run_check
 
 if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
 
 Row = dict[str, str]
 

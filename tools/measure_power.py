@@ -36,7 +36,7 @@ from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw.protocols import RejectionSampler
 
 Trial = dict[str, Any]  # Any: JSON

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from fairdraw._core.checks import AnyCheck
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
 
 Row = dict[str, Any]  # Any: JSON
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)

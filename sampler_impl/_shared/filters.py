@@ -19,8 +19,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["apply_min_p", "apply_top_k_top_p"]
-
 DROPPED = float("-inf")
 
 

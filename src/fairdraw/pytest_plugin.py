@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from fairdraw._core.checks import AnyCheck
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw._plugin.run import CheckUnderPytest, PytestRun
     from fairdraw.protocols import AnySampler
 

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from fairdraw._cli.main import main
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.crash import read_crash, write_crash
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import DEFAULT_SEED
 
 pytestmark = pytest.mark.usefixtures("third_party")
 

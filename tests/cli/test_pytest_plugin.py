@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from fairdraw._core.checks import PROFILES
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import SUITES, all_checks, load_sampler
-from fairdraw._run.runner import DEFAULT_SEED
 from fairdraw.pytest_plugin import PROFILE_WORDS, SUITE_WORDS
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class TestVerdict:
     def test_missed_control_is_not_green(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
             test_control="""
-            from fairdraw._mutants.rejection import Mutant
+            from fairdraw._mutants._mutant import Mutant
             from fairdraw._adapters import load
 
             def test_mutant_is_caught(fairdraw_control):

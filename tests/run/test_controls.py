@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._core.failures import CheckFailure
-from fairdraw._mutants.rejection import Mutant, right
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants.rejection import right
 from fairdraw._report.summary import Summary
 from fairdraw._report.verdict import GREEN, RED
 from fairdraw._run.controls import (
@@ -200,7 +201,7 @@ def test_mutant_that_smoke_is_too_weak_for_xfails(pytester: pytest.Pytester) -> 
     pytester.makepyfile(
         test_weak="""
         from fairdraw._adapters import load
-        from fairdraw._mutants.rejection import Mutant
+        from fairdraw._mutants._mutant import Mutant
 
         def test_weak(fairdraw_control, monkeypatch):
             import fairdraw._plugin.run as run

@@ -11,8 +11,9 @@ import pytest
 
 import fairdraw
 from fairdraw._core.checks import PROFILES
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import CannotStart, all_checks, load_reference, load_sampler
-from fairdraw._run.runner import DEFAULT_SEED, Session, check_sampler, parse_seed, replay_case, run_check
+from fairdraw._run.runner import Session, check_sampler, parse_seed, replay_case, run_check
 from fairdraw.strategies import RejectionCase, RequestRecipe
 
 if TYPE_CHECKING:

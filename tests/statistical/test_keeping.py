@@ -13,9 +13,10 @@ from fairdraw import _adapters as adapters
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, right_distribution
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw._run.runner import DEFAULT_SEED, one_torch_thread
+from fairdraw._run.runner import one_torch_thread
 from fairdraw.protocols import rejection_sampler
 from fairdraw.statistical._nightly import fingerprint, judged_tables, ledger_check
 from fairdraw.statistical.rejection import CHECKS

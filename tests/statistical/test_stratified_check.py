@@ -11,10 +11,10 @@ import pytest
 from fairdraw import _adapters as adapters
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
 from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
 from fairdraw._mutants.rejection import MUTANTS
-from fairdraw._run.runner import DEFAULT_SEED
 from fairdraw.protocols import FunctionSampler, rejection_sampler
 from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
@@ -23,7 +23,7 @@ from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
 
 CI = PROFILES["ci"]

@@ -15,9 +15,10 @@ from fairdraw import _adapters as adapters
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES, Profile
 from fairdraw._core.failures import CheckFailure, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
-from fairdraw._run.runner import DEFAULT_SEED, Session, run_check
+from fairdraw._run.runner import Session, run_check
 from fairdraw.protocols import Capability, SeededNoise, rejection_sampler
 from fairdraw.statistical._configurations import RequestDistributions
 from fairdraw.statistical._distribution_check import DistributionCheck, fairness, false_fail_rate

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import ExplicitNoise
 
-__all__ = ["InjectedNoise", "NoiseNotInjected", "inject_noise"]
-
 _FLOATS = (torch.float32, torch.float64)
 
 

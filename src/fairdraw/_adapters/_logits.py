@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
-__all__ = ["padded_penalties", "penalties", "plan", "plan_oracle", "rounding_on", "thinking"]
-
 MOST_REQUESTS, LONGEST = 8, 2048
 """Sizes of the buffers of a penalties session."""
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import SamplingBatch, SamplingNoise
 
-__all__ = ["speculative_step", "token_sampler"]
-
 
 def speculative_step(row: BuiltIn, device: str) -> KnownSampler:
     """MLX-LM's step behind the suite's `verify`; its name carries the release. It always runs on the CPU."""

@@ -25,22 +25,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = [
-    "Defect",
-    "Known",
-    "KnownSampler",
-    "KnownTokenSampler",
-    "Upstream",
-    "import_vllm",
-    "known_defects",
-    "padded",
-    "quiet_upstream",
-    "read_defects",
-    "unpin",
-    "unpinned",
-    "vllm_module",
-]
-
 Known = str | dict[str, Any]  # Any: a reason, and cases
 """A value of `known_defects`: a reason, or a reason with the number of cases that it takes to see the failure."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from fairdraw._adapters._table import BuiltIn
 
-__all__ = ["ReadFields", "captured_step", "counter", "oracle", "race", "read_fields"]
-
 Backend = Literal["torch", "triton"]
 
 

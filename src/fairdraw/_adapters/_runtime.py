@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["default_device", "prepare_triton", "quiet_floats", "quiet_imports", "triton_is_interpreted"]
-
 
 def default_device() -> str:
     """`cuda` if there is a CUDA device, else `cpu`."""

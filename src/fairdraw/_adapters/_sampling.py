@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import SamplingBatch, SamplingNoise
     from fairdraw.sampler_impl import sampling as implementation
 
-__all__ = ["counter", "oracle", "race"]
-
 
 def oracle(row: BuiltIn, device: str) -> FunctionTokenSampler:
     """The specification; its arithmetic is NumPy's on every device."""

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from fairdraw._adapters._table import BuiltIn
 
-__all__ = ["make"]
-
 _FILE = "sglang/kernels/ops/speculative/reject_sampling.py"
 _LARGEST_UNIFORM = 1 - 2.0**-24
 """The largest that `torch.rand` draws as float32."""

@@ -10,8 +10,6 @@ from typing import Any
 
 from fairdraw.protocols import Capabilities
 
-__all__ = ["ALIASES", "BUILT_IN", "BuiltIn"]
-
 Reasons = Mapping[str, Sequence[str]]
 """Reason to the capabilities that are unsupported for it."""
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import SamplingBatch, SamplingNoise
 
-__all__ = ["exponential", "multinomial", "race_noise"]
-
 _RELEASE = torch.__version__.partition("+")[0]
 
 

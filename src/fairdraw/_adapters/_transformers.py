@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import SamplingBatch, SamplingNoise
 
-__all__ = ["multinomial_noise", "speculative_sampling", "warpers"]
-
 
 def speculative_sampling(row: BuiltIn, device: str) -> KnownSampler:
     """transformers' function behind the suite's `verify`; its name carries the release."""

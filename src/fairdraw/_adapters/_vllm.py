@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import SamplingBatch, SamplingNoise
 
-__all__ = ["VllmSampler", "VllmTokenSampler", "rejection", "sampling"]
-
 
 @dataclass(frozen=True)
 class VllmSampler:

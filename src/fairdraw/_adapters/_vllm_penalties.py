@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import Capabilities, Rounding
 
-__all__ = ["VllmPenalties", "make"]
-
 
 def make(row: BuiltIn, device: str) -> VllmPenalties:
     """Penalties of the importable vLLM; the name carries the release."""

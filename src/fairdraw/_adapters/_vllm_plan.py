@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Capabilities, Rounding
     from fairdraw.protocols._lifecycle import RowChanges
 
-__all__ = ["VllmPlanner", "make"]
-
 GREEDY_BELOW = 1e-5
 
 

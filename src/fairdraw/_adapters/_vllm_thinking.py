@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Capabilities
     from fairdraw.protocols._lifecycle import LiveBatch, Markers, RowChanges, ThinkingSession
 
-__all__ = ["VllmThinkingBudget", "make", "make_holder"]
-
 MOST_REQUESTS, MOST_DRAFTS = 128, 8
 COMBINES_BEFORE = (0, 26)
 """Until then the sampler appends the drafts to copies of the output lists."""

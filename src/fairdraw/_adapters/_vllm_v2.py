@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from fairdraw._adapters._table import BuiltIn
 
-__all__ = ["make"]
-
 _MODULE = "worker.gpu.spec_decode.rejection_sampler_utils"
 
 

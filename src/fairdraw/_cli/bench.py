@@ -17,8 +17,6 @@ from fairdraw._run.loading import CannotStart, load_sampler, require_extra
 if TYPE_CHECKING:
     from fairdraw.perf_regression._bench import Bench, Contender
 
-__all__ = ["bench_command"]
-
 _EXIT_CODES = """\b
 Exit codes:
   0  green: nothing is slower or moves more than the limit; INCONCLUSIVE lines are warnings

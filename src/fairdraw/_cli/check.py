@@ -24,13 +24,14 @@ from fairdraw._cli.parts import EXIT_CODES, Display, Refused, colour_option, or_
 from fairdraw._cli.workers import open_crew, wait_for
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._report.files import RunFiles, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
 from fairdraw._report.verdict import NOTHING_RUN, Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
-from fairdraw._run.runner import DEFAULT_SEED, parse_seed
+from fairdraw._run.runner import parse_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
     from fairdraw._run.runner import CheckRecord
-
-__all__ = ["check_command"]
 
 T = TypeVar("T")
 

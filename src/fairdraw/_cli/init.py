@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from inspect import Parameter
     from pathlib import Path
 
-__all__ = ["Skeleton", "write_skeleton"]
-
 _NUMPY = '''
 import numpy as np
 import torch

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from fairdraw._run.controls import Control, Planned
 
-__all__ = ["LEDGER", "Bench", "Job", "Pace", "Plan"]
-
 LEDGER = "the ledger"
 """The one piece of a job that is not the code of a check."""
 

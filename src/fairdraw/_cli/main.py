@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import AnyCheck
 
-__all__ = ["main"]
-
 
 @click.group(epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="fairdraw")

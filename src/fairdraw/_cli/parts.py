@@ -24,17 +24,6 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import AnyCheck
 
-__all__ = [
-    "EXIT_CODES",
-    "Display",
-    "Refused",
-    "colour_option",
-    "find_check",
-    "find_question",
-    "or_refuse",
-    "wants_colour",
-]
-
 T = TypeVar("T")
 
 EXIT_CODES = """\b

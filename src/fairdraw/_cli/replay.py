@@ -31,8 +31,6 @@ from fairdraw._run.runner import CRASH_FOLDER, CheckRecord, Session, replay_case
 if TYPE_CHECKING:
     from fairdraw.protocols import AnySampler
 
-__all__ = ["replay_command"]
-
 _CODE = re.compile(r"[A-Za-z]+\d+")
 
 Outcome = Literal["FIXED", "PASSED", "FAILED", "UNDECIDED", "NOT RUN"]

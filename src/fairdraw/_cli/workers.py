@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from fairdraw._run.controls import Control
     from fairdraw._run.runner import CheckRecord
 
-__all__ = ["Crew", "Here", "Steps", "open_crew", "wait_for"]
-
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Yields while there is nothing new, and returns the result."""

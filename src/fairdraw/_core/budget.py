@@ -20,23 +20,6 @@ from fairdraw._core.failures import Inconclusive
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "ENDED",
-    "SHRINKING_SHARE",
-    "SHRINKING_WAS_CUT",
-    "BudgetEnded",
-    "Deadline",
-    "Wrapped",
-    "before_it_began",
-    "budget_report",
-    "cut_short",
-    "guarded",
-    "is_endless",
-    "part_of",
-    "undecided_by_budget",
-    "unwrapped",
-]
-
 OutOfTime = Callable[[], bool]
 
 ENDED = "the time budget ended"

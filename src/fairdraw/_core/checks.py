@@ -35,21 +35,6 @@ if TYPE_CHECKING:
 
     from hypothesis import strategies as st
 
-__all__ = [
-    "PROFILES",
-    "AnyCheck",
-    "Check",
-    "DistributionCase",
-    "DrawnQuestion",
-    "OutOfTime",
-    "Profile",
-    "Stage",
-    "Timed",
-    "check",
-    "checks_in",
-    "differential",
-]
-
 # Any: the sampler's and the case's types are those of the check's contract.
 Body = Callable[..., None]
 Cases = Callable[[Capabilities], "st.SearchStrategy[Any]"]

@@ -6,8 +6,6 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CONTRACTS", "Contract", "contract_name", "contract_of", "load_part", "missing_parts"]
-
 
 @dataclass(frozen=True)
 class Contract:

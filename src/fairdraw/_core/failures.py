@@ -11,20 +11,6 @@ from fairdraw._core.pulse import call_begins, call_ends
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = [
-    "AdapterError",
-    "CapabilityUnsupported",
-    "CaseRaised",
-    "CheckFailure",
-    "Ended",
-    "FailureReport",
-    "Inconclusive",
-    "calling",
-    "failed",
-    "raised_by",
-    "without_numbers",
-]
-
 
 def without_numbers(text: str) -> str:
     """`text` without the numbers, which differ from case to case; but the place of an exception stays.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Emission", "default_state", "emit", "generator_states", "seeded"]
-
 
 @dataclass(frozen=True)
 class Emission:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["DEFAULT_CALL_TIMEOUT", "SamplerHangs", "call_begins", "call_ends", "limit_calls", "on_beat"]
-
 DEFAULT_CALL_TIMEOUT = 300.0
 """Seconds. An interpreted kernel takes seconds for its largest batch; a compiler may take a minute before the first."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import TokenDrafter
 
-__all__ = ["Sampled", "check_sampling_batch", "check_sampling_noise", "draft_tokens", "sample_tokens"]
-
 _DTYPES = {
     "logits": ("float32", "bfloat16", "float16"),
     "temperature": ("float32",),

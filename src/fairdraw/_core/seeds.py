@@ -6,8 +6,6 @@ import hashlib
 
 from fairdraw import __version__
 
-__all__ = ["DEFAULT_SEED", "derive_seed"]
-
 
 def derive_seed(*parts: object) -> int:
     """A 63-bit seed from the printed form of `parts`.

@@ -17,8 +17,6 @@ import secrets
 import stat
 from pathlib import Path
 
-__all__ = ["is_signed", "sign"]
-
 _KEY_SIZE = 32
 
 

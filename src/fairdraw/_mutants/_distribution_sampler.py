@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
 
-__all__ = [
-    "Call",
-    "DistributionSampler",
-    "Drawn",
-    "Floats",
-    "Tokens",
-    "by_inverse_cdf",
-    "in_words",
-    "mutant_as",
-    "mutant_distribution",
-    "right_distribution",
-]
-
 Floats = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 Sampler = TypeVar("Sampler")

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from fairdraw._oracles.sampling import SamplingOracle
 
-__all__ = ["GENERATORS", "Mutant", "as_mutant", "as_token_sampler", "mutants_in", "name_of", "patched"]
-
 GENERATORS: dict[str, str] = {Capability.COUNTER_NOISE.value: "draws from torch generators, which advance"}
 
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler, SpecDecodeBatch
 
-__all__ = ["ODD_DISTRIBUTIONS", "BlockVerification"]
-
 
 class BlockVerification(DistributionSampler):
     """Keeps the longest prefix that passes its own test, so that a late token can save an early one.

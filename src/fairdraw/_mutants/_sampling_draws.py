@@ -18,8 +18,6 @@ from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
 from fairdraw.protocols import Capability, Drafted, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
 
-__all__ = ["CountingOracle"]
-
 Row = NDArray[np.float32]
 
 # Where a request stands, and what it leaves behind.

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import SpecDecodeBatch
 
-__all__ = ["DISTRIBUTION_MUTANTS", "STRATIFIED_MUTANTS"]
-
 
 def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
     """The first row of the request of each draft."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols._logits_plan import LogitsPlanner
 
-__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
-
 MUTANTS: tuple[Mutant, ...] = tuple(
     value
     for module in (_logits_processors, _logits_plans, _logits_rounding)

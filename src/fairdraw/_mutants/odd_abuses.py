@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import SamplingBatch
 
-__all__ = ["ABUSES"]
-
 _OWN_TIES: dict[str, str] = {Capability.LOWEST_ID_TIES: "another of the equal ones may come"}
 
 ABUSES: list[Mutant] = []

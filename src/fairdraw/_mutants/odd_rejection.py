@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import FunctionSampler, Noise, SpecDecodeBatch
 
-__all__ = ["ODD_REJECTION", "VectorRejection", "as_odd"]
-
 OWN_STREAM: dict[str, str] = {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}
 OWN_RECOVERY: dict[str, str] = OWN_ROUNDING | {Capability.REFERENCE_RACE: "recovers in another way"}

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import FunctionTokenSampler, SamplingBatch, SamplingNoise, SeededNoise
 
-__all__ = ["ODD_SAMPLING", "VectorSampling", "as_odd"]
-
 OWN_STREAM: dict[str, str] = GENERATORS | {Capability.UPSTREAM_STREAM: "tokens may differ from vLLM's"}
 OWN_ROUNDING: dict[str, str] = OWN_STREAM | {Capability.REFERENCE_ROUNDING: "other formulas than the oracle's"}
 OWN_RACE: dict[str, str] = OWN_ROUNDING | {Capability.REFERENCE_RACE: "draws in another way from the same numbers"}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from fairdraw._mutants import _acceptance, _layout, _noise, _recovery
-from fairdraw._mutants._mutant import Mutant, mutants_in
+from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.rejection import verify
 from fairdraw.protocols import FunctionSampler, rejection_sampler
-
-__all__ = ["MUTANTS", "Mutant", "right"]
 
 MUTANTS = mutants_in(_acceptance, _recovery, _layout, _noise)
 

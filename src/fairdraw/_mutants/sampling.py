@@ -11,8 +11,6 @@ from fairdraw._oracles.sampling import SamplingOracle
 if TYPE_CHECKING:
     from fairdraw.protocols import FunctionTokenSampler
 
-__all__ = ["MUTANTS", "right"]
-
 MUTANTS = mutants_in(_sampling_filters, _sampling_draws)
 
 

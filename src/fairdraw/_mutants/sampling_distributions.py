@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
 
-__all__ = ["DISTRIBUTION_MUTANTS", "ODD_DISTRIBUTIONS", "DistributionTokenSampler", "right_distribution"]
-
 Floats = NDArray[np.float64]
 Tokens = NDArray[np.int64]
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     Float64s = NDArray[np.float64]
     Float32s = NDArray[np.float32]
 
-__all__ = ["SMALLEST_NORMAL", "UNIT_ROUNDOFF", "Intervals", "alike"]
-
 UNIT_ROUNDOFF = 2.0**-24
 """Of float32: how far, relative to it, a number is from the nearest float32."""
 SMALLEST_NORMAL = 2.0**-126

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     Float64s = NDArray[np.float64]
     Float32s = NDArray[np.float32]
 
-__all__ = ["RowBounds", "logits_bounds"]
-
 _ROUNDINGS = 4
 """Of one addition or division: the parameter, its reciprocal, the result, and one to spare."""
 _IMPOSSIBLE = 104.0

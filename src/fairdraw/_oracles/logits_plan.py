@@ -31,8 +31,6 @@ if TYPE_CHECKING:
         RowOfRequest,
     )
 
-__all__ = ["Edit", "LogitsPlanOracle", "Row", "process"]
-
 Logits = NDArray[np.float32]
 Edit = Callable[[Logits], None]
 """Changes one row of logits, `[vocab_size] float32`, in place."""

@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     Counts = NDArray[np.int64]
     """`[vocab_size] int64`."""
 
-__all__ = [
-    "DividingPenaltiesOracle",
-    "PenalisedRow",
-    "PenaltiesOracle",
-    "PenaltyFactors",
-    "penalised_intervals",
-    "penalties_oracle",
-]
-
 _ROUNDINGS = 6
 """Most roundings of a logit: the factor, its reciprocal, the product, two differences, and the sum of two penalties."""
 

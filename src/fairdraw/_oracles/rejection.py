@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["DividingOracle", "DraftStep", "RejectionOracle", "draw_noise", "verify"]
-
 
 @dataclass(frozen=True)
 class DraftStep:

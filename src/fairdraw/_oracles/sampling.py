@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = ["MultiplyingOracle", "Request", "SamplingOracle", "draft", "draw_exponentials", "sample"]
-
 
 class Request:
     """One request of a batch: its row of logits and its parameters; a filter that is off is `None`."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from fairdraw._oracles.sampling import Request
     from fairdraw.protocols import FilterPolicy
 
-__all__ = ["Support", "support_of"]
-
 _ROUNDING = 1e-5
 """Relative, for ratios of probabilities; absolute, for sums of them. A float32 softmax and sum over 151936 tokens stay
 within 2e-6 of the exact values, a sum in float32 from the smallest up within 1e-5."""

@@ -12,8 +12,6 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ThinkingBudgetOracle"]
-
 
 class ThinkingBudgetOracle:
     """The specification as small overridable steps; a mutant overrides exactly one of them.

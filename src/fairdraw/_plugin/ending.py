@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-__all__ = ["Ending", "SignalsInterrupt", "is_interrupt"]
-
 
 class Ending:
     """The tests that run a check on a sampler: planned, and done."""

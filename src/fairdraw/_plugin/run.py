@@ -42,10 +42,8 @@ from fairdraw._run.runner import CheckRecord, Session, run_check
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw.protocols import AnySampler
-
-__all__ = ["RUN", "CheckUnderPytest", "PytestRun"]
 
 T = TypeVar("T")
 Fields = dict[str, Any]  # Any: JSON

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-__all__ = ["batch_lines"]
-
 _MOST_NUMBERS = 32
 """Of a tensor that is written out; others are described."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from fairdraw._run.runner import CheckRecord
 
-__all__ = ["SELDOM", "Cause", "find_causes", "has_a_lone_property"]
-
 SELDOM = (
     Capability.SYNTHETIC_RATES,
     Capability.NAN_LOGITS,

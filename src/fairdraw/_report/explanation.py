@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import AnyCheck
 
-__all__ = ["RECORD", "Explanation", "FailingExample", "explanation", "failing_examples"]
-
 RECORD = Path(__file__).with_name("failing_examples.json")
 """What `tools/failing_examples.py` writes: one row per check."""
 

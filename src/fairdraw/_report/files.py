@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fairdraw._report.summary import Header
     from fairdraw._run.runner import CheckRecord
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "RunFiles", "require_writable", "run_lines", "schema_text"]
-
 FORMAT = "fairdraw-run"
 FORMAT_VERSION = 1
 """Raised when a reader of the old number would misread a line; a new field does not raise it."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from fairdraw._report.summary import Header, Summary
 
-__all__ = ["Shown", "page", "shown_from"]
-
 
 @dataclass(frozen=True)
 class Shown:

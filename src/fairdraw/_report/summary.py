@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from fairdraw._core.checks import AnyCheck, Profile
     from fairdraw._run.controls import Control
 
-__all__ = [
-    "NO_STATISTICS",
-    "Header",
-    "Summary",
-    "advice",
-    "broken_texts",
-    "failure_text",
-    "progress_line",
-    "start_of_run",
-    "worded_fairness",
-    "wrapped",
-]
-
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
 
 NO_STATISTICS = "no statistical checks in this run"

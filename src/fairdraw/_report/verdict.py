@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
     from fairdraw._run.runner import CheckRecord
 
-__all__ = [
-    "GREEN",
-    "INCOMPLETE",
-    "INTERRUPTED",
-    "NOTHING_RUN",
-    "NOT_JUDGED",
-    "RED",
-    "Scope",
-    "Verdict",
-    "combined",
-    "verdict_of",
-]
-
 GREEN, RED, NOTHING_RUN, NOT_JUDGED, INCOMPLETE, INTERRUPTED = 0, 1, 3, 10, 11, 130
 """Exit codes of a run. 2 is a usage error, which has no run. Pytest uses its own code for NOTHING_RUN, which is 5."""
 

@@ -16,8 +16,6 @@ from fairdraw.protocols import Capabilities, Capability
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Word", "glossary"]
-
 
 @dataclass(frozen=True)
 class Word:

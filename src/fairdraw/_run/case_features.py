@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["asked_for"]
-
 _FEW_DRAFTS = 8
 """Samplers without `long-drafts` are given no more drafts per request."""
 _SMALL_VOCAB = 1025

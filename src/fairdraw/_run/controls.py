@@ -25,29 +25,16 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.checks import AnyCheck, Check, Profile
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import AdapterError, CheckFailure, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.loading import all_checks
-from fairdraw._run.runner import DEFAULT_SEED, Session, one_torch_thread
+from fairdraw._run.runner import Session, one_torch_thread
 from fairdraw.protocols import Capabilities
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from fairdraw._mutants.rejection import Mutant
+    from fairdraw._mutants._mutant import Mutant
     from fairdraw.protocols import AnySampler
-
-__all__ = [
-    "Control",
-    "Planned",
-    "Untried",
-    "controls_for",
-    "controls_lines",
-    "controls_to_json",
-    "mutants_for",
-    "plan_control",
-    "property_mutants",
-    "run_control",
-    "sees",
-]
 
 
 class Untried(StrEnum):

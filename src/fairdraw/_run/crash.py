@@ -23,8 +23,6 @@ from fairdraw._core.signature import is_signed, sign
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "Crash", "CrashFileError", "read_crash", "write_crash"]
-
 FORMAT = "fairdraw-crash"
 FORMAT_VERSION = 1
 """Raised when a reader of the old number would misread the file."""

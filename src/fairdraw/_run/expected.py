@@ -29,17 +29,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import AnySampler
 
-__all__ = [
-    "UNSEEN",
-    "Expected",
-    "read_baseline",
-    "read_expected",
-    "read_xfails",
-    "require_new",
-    "why_unseen",
-    "write_baseline",
-]
-
 _FORMAT = "fairdraw-baseline"
 
 UNSEEN = "known failure not seen"

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import Session
     from fairdraw.protocols import AnySampler
 
-__all__ = ["RAISED", "check_failure_of", "failure_report_of", "raised_meanings"]
-
 RAISED = {
     "sampler raised an exception": (
         "A sampler must take every batch of its contract, except for what it declares unsupported, with a reason."

@@ -17,24 +17,6 @@ if TYPE_CHECKING:
 
     from fairdraw._core.checks import AnyCheck
 
-__all__ = [
-    "NO_REFERENCE",
-    "SUITES",
-    "CannotStart",
-    "KnownFailure",
-    "all_checks",
-    "all_questions",
-    "as_sampler",
-    "is_built_in",
-    "known_defects",
-    "known_failure",
-    "last_line",
-    "load_reference",
-    "load_sampler",
-    "require_extra",
-    "sampler_lines",
-]
-
 SUITES: dict[str, tuple[str, ...]] = {
     "properties": (
         "fairdraw.properties.rejection",

@@ -40,22 +40,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import AnySampler
 
-__all__ = [
-    "CRASH_FOLDER",
-    "DEFAULT_SEED",
-    "IN_BASELINE",
-    "STALE",
-    "CheckRecord",
-    "Session",
-    "Status",
-    "check_sampler",
-    "one_torch_thread",
-    "parse_seed",
-    "replay_case",
-    "run_check",
-    "unfinished",
-]
-
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
 
 CRASH_FOLDER = Path(".fairdraw/crashes")

@@ -29,24 +29,6 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import AnySampler
 
-__all__ = [
-    "Call",
-    "Cost",
-    "Costs",
-    "Estimate",
-    "Meter",
-    "Speed",
-    "calibrate",
-    "estimate",
-    "expected_seconds",
-    "fit",
-    "in_order",
-    "measure",
-    "shipped_costs",
-    "worded_seconds",
-    "workload_key",
-]
-
 _BUDGET_SHARE = 0.9
 """Of the time budget that is planned. The rest is for what the estimate does not know."""
 

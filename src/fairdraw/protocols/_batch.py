@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = ["Batch", "rows_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["AnySampler", "Capabilities", "Capability"]
-
 
 class Capability(StrEnum):
     """Something that a sampler may not support. The value is the word used in adapters and reports.

@@ -13,20 +13,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = [
-    "GREEDY_TEMPERATURE",
-    "MAX_SPEC_LEN",
-    "PLACEHOLDER_TOKEN_ID",
-    "ExplicitNoise",
-    "FunctionSampler",
-    "Noise",
-    "RejectionSampler",
-    "SeededNoise",
-    "SpecDecodeBatch",
-    "VerifyFunction",
-    "rejection_sampler",
-]
-
 PLACEHOLDER_TOKEN_ID = -1
 """Fills the output after the last token, and is the id of a placeholder draft."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Rounding", "rounding_of"]
-
 
 class Rounding(StrEnum):
     """The attribute `rounding` of a penalties scanner or a logits planner; without one it is `FREE`.

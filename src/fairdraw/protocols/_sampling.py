@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-__all__ = [
-    "GREEDY_BELOW",
-    "Drafted",
-    "FilterPolicy",
-    "FunctionTokenSampler",
-    "RaceNoise",
-    "SamplingBatch",
-    "SamplingNoise",
-    "TokenDrafter",
-    "TokenSampler",
-    "filter_policy",
-    "token_sampler",
-]
-
 GREEDY_BELOW = 1e-5
 """A request of the sampling contract with a lower temperature is greedy, as in vLLM's `Sampler`."""
 
