@@ -75,7 +75,7 @@ def test_ledger_survives_a_round_trip_and_adds_up(tmp_path: Path) -> None:
             ledger.record(f"{sampler} S1 cpu", "1", counts[number], plan(), 0.1 * number, seed=number)
         ledger.save(path)
 
-    entry = Ledger.load(path).entries["triton S1 cpu"]
+    entry = Ledger.load(path).entries["rejection/triton S1 cpu"]
     assert entry.num_nightly_runs == 3
     assert entry.counts == tuple(counts.sum(axis=0))
     assert entry.p_values == (0.0, 0.1, 0.2)
