@@ -131,7 +131,7 @@ def test_person_may_name_a_sampler(evil: Path) -> None:
     result = replay(foreign(evil), "--sampler", "third_party:make_right")
     assert result.exit_code == 0, result.output
     assert result.stderr == "sampler: third_party:make_right\n"
-    assert "by mypkg.evil:make" in result.stdout
+    assert "of mypkg.evil:make" in result.stdout
     assert not Path("HARM").exists()
 
 

@@ -186,7 +186,7 @@ def test_stratified_distribution_that_failed_is_caught_again_and_fixed(mutant: P
     assert fairdraw("replay", "DIST601").exit_code == 1
     mutant.write_text(STRATIFIED.replace("* 0.9", "* 1.0"), encoding="utf-8")
     result = fairdraw("replay", "DIST601")
-    assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: DIST601")
+    assert (result.exit_code, result.stdout[:14]) == (0, "FIXED: DIST601")
 
 
 def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(mutant: Path) -> None:
@@ -198,4 +198,4 @@ def test_distribution_of_single_tokens_that_failed_is_caught_again_and_fixed(mut
         TOKENS.replace("right_distribution(AppliesTheTemperatureAgain)", "right_distribution()"), encoding="utf-8"
     )
     result = fairdraw("replay", "DIST702")
-    assert (result.exit_code, result.stdout[:13]) == (0, "FIXED: DIST702")
+    assert (result.exit_code, result.stdout[:14]) == (0, "FIXED: DIST702")

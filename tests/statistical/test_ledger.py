@@ -79,7 +79,7 @@ def test_ledger_survives_a_round_trip_and_adds_up(tmp_path: Path) -> None:
     assert entry.num_nightly_runs == 3
     assert entry.counts == tuple(counts.sum(axis=0))
     assert entry.p_values == (0.0, 0.1, 0.2)
-    assert entry == Ledger.load(path).entries["torch S1 cpu"]
+    assert entry == Ledger.load(path).entries["rejection/torch S1 cpu"]
     assert [file.name for file in tmp_path.iterdir()] == ["ledger.json"]
 
 

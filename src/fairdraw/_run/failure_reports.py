@@ -133,6 +133,7 @@ def _about(check: AnyCheck, session: Session, error: BaseException, sampler: Any
         meaning, *usually = _paragraphs(check.meaning)
         evidence = error.evidence or "one example decides"
         diagnosis = " ".join(usually).removeprefix("Usually ")
+        diagnosis = diagnosis[:1].upper() + diagnosis[1:]
         return FailureReport(check.code, check.title, meaning, error.effect, evidence, usually=diagnosis)
     title = _raised_title(error, sampler, session.reference)
     return FailureReport(
