@@ -1,5 +1,5 @@
 # Two commands do everything, set-up included:
-#   make check   test samplers:  make check SAMPLER="triton torch"   (or vllm, or pkg.module:factory)
+#   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
 #   make test    the project's own tests, linters and type checkers, and the manual
 # Both work on a fresh machine with Python >= 3.11, make and git.
 

@@ -126,12 +126,21 @@ def speed(folder: str) -> str:
     length = next(iter(steps.values()))["length"]
     row = next(row for row in card["compatible"] if (row["B"], row["K"]) == (64, 3))
     gpu = card["before"]["gpu"].removeprefix("NVIDIA ")
+    calls = _record("rejection_eager_h200")["eager"]
+    few, many = (next(r for r in calls if (r["kind"], r["B"]) == ("probs", size)) for size in (1, 64))
     return (
         f"**Speed.** Beside vLLM {vllm} in one process, host time per decode step of {host['batch_size']} requests "
         f"with {length:,} output tokens each, caches cold: {'; '.join(parts)} ([scanners]({folder}scanners.md)). "
         f"Verifying 3 drafts of 64 requests on one {gpu}, with the same noise and tokens, replayed as CUDA graphs: "
-        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs ([kernels]({folder}performance.md))."
+        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs. Our counter-noise kernel, called from Python: "
+        f"{_pair(many, 'queued')} on a busy GPU, {_pair(many, 'idle')} on an idle one, and {_pair(few, 'idle')} there "
+        f"for a single request ([kernels]({folder}performance.md))."
     )
+
+
+def _pair(row: Json, mode: str) -> str:
+    vllm, ours = (row[mode][name]["median"] for name in ("vllm022", "ours"))
+    return f"vLLM {vllm:.0f} µs and ours {ours:.0f} µs"
 
 
 def is_typical(row: Json) -> bool:

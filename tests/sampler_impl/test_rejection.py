@@ -75,7 +75,7 @@ def emitted(
 def test_named_deviation(
     arguments: tuple[Any, ...], options: dict[str, Any], ours: list[int], theirs: list[int]
 ) -> None:
-    for name in ("torch", "triton"):
+    for name in ("rejection/torch", "rejection/triton"):
         assert emitted(load(name), *arguments, **options) == ours
     try:
         vllm = load("rejection/vllm")

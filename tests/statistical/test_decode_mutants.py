@@ -75,14 +75,14 @@ def shown(sampler: RejectionSampler, scenario: DecodeScenario, num_decodings: in
 @pytest.mark.parametrize("scenario", [TEXT, PARAMETERS, N_GRAM, SEQUENCES])
 @pytest.mark.parametrize(
     ("name", "unsupported"),
-    [("torch", {}), ("torch", {"seeded-noise": "takes numbers"}), ("oracle", {})],
+    [("rejection/torch", {}), ("rejection/torch", {"seeded-noise": "takes numbers"}), ("rejection/oracle", {})],
     ids=["torch on seeds", "torch on given noise", "oracle"],
 )
 def test_correct_sampler_decodes_like_its_target(
     scenarios: dict[str, DecodeScenario], scenario: str, name: str, unsupported: dict[str, str]
 ) -> None:
     sampler = rejection_sampler(adapters.load(name, "cpu").verify, unsupported=unsupported)
-    assert decided(sampler, scenarios[scenario], 1 if name == "oracle" else 6).verdict is Verdict.PASS
+    assert decided(sampler, scenarios[scenario], 1 if name == "rejection/oracle" else 6).verdict is Verdict.PASS
 
 
 class PlainDecoding(RejectionOracle):
