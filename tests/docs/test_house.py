@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 
 import pytest
-from house import code_lines, functions, import_cycles, kernel_comments, library_lines, num_layers, test_lines
+from house import code_lines, functions, import_cycles, kernel_comments, library_lines, num_layers
+from house import test_lines as lines_of_tests
 
 MAX_LIBRARY_LINES = 31_200
 MAX_TEST_LINES = 15_600
@@ -13,7 +14,7 @@ MAX_TEST_LINES = 15_600
 
 def test_library_and_tests_stay_within_their_lines() -> None:
     assert library_lines() <= MAX_LIBRARY_LINES
-    assert test_lines() <= MAX_TEST_LINES
+    assert lines_of_tests() <= MAX_TEST_LINES
 
 
 def test_functions_are_short() -> None:
