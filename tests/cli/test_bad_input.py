@@ -24,7 +24,7 @@ DISTRIBUTION = next(check.code for check in all_checks("statistical") if not isi
 SAMPLERS = {
     "unknown name": (
         "oracel",
-        r"sampler='oracel', but it must be one of rejection/counter, .*Did you mean rejection/oracle\?",
+        r"sampler='oracel', but it must be one of rejection/counter, .*Did you mean rejection/oracle or ",
     ),
     "unknown module": ("absent:make", r"absent:make.*No module named 'absent'"),
     "module that misses another": ("misses:make", r"misses.*No module named 'a_package_of_mine'.*misses\.py:1"),

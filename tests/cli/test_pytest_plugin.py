@@ -111,7 +111,7 @@ class TestHeader:
     def test_default_sampler_is_named_as_such(self, pytester: pytest.Pytester) -> None:
         result = ask(pytester)
         assert result.ret == 0
-        result.stdout.fnmatch_lines(["fairdraw 0.1.0: sampler torch (the default; choose with --sampler) on *"])
+        result.stdout.fnmatch_lines(["fairdraw 0.1.0: sampler rejection/torch (the default; choose with --sampler) on *"])
         assert f"seed {DEFAULT_SEED}" in result.stdout.str()
 
 
@@ -219,7 +219,7 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("options", "sentence"),
         [
-            (["--sampler", "oracel"], "*Did you mean oracle*"),
+            (["--sampler", "oracel"], "*Did you mean rejection/oracle*"),
             (["--sampler", "third_party:make_boom"], "*RuntimeError: no device*third_party.py:* in make_boom*"),
             (["--fairdraw-profile", "huge"], "*invalid choice: 'huge'*"),
             (["--fairdraw-seed", "new"], "*'new' is no seed. Use an integer, or the word fresh.*"),
@@ -237,7 +237,7 @@ class TestMistakes:
         code = next(check.code for check in CHECKS if check.differential)
         result = ask(pytester, "--sampler", "third_party:make_right", "--fairdraw-reference", "oracel", codes=(code,))
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*Did you mean oracle*"])
+        result.stderr.fnmatch_lines(["*Did you mean rejection/oracle*"])
 
 
 class TestDecorator:
@@ -315,5 +315,5 @@ class TestXdist:
         pytester.makepyfile(test_ask=ASK.format(codes=("REJ101",)))
         result = pytester.runpytest_subprocess(*OPTIONS, "--sampler", "oracel", "-n", "2")
         assert result.ret == pytest.ExitCode.USAGE_ERROR
-        result.stderr.fnmatch_lines(["*Did you mean oracle*"])
+        result.stderr.fnmatch_lines(["*Did you mean rejection/oracle*"])
         assert "workers" not in result.stdout.str()

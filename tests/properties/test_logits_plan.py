@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton
 from fairdraw._core.checks import Check, Profile
-from fairdraw._core.failures import AdapterError, CapabilityUnsupported, CheckFailure
+from fairdraw._core.failures import CapabilityUnsupported, CaseRaised, CheckFailure
 from fairdraw._mutants.logits_plan import MUTANTS, ODD_BUT_RIGHT, right
 from fairdraw._run.runner import one_torch_thread
 from fairdraw.properties.logits_plan import CHECKS
@@ -100,7 +100,7 @@ def test_answer_of_another_shape_is_caught() -> None:
     def first_row(batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:
         return batch.logits[0]
 
-    with pytest.raises(AdapterError, match=r"process returned \[12\], but it must return logits of shape"):
+    with pytest.raises(CaseRaised, match=r"process returned \[12\], but it must return logits of shape"):
         BY_CODE["PLAN112"].run(logits_planner(first_row), profile=FEW)
 
 

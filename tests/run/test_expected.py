@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner, Result
 
-from fairdraw._adapters import _vllm_defects
+from fairdraw._adapters import _others
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._mutants.rejection import right
@@ -122,9 +122,9 @@ def test_sampler_that_declares_no_reason_is_refused(value: object) -> None:
 
 
 def test_defects_of_a_release_may_say_how_many_cases_they_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    defect = {"name": "n", "checks": ["REJ116"], "reason": "rare", "cases": 60}
-    monkeypatch.setattr(_vllm_defects, "read_defects", lambda: [defect])
-    assert _vllm_defects.known_defects("0.16.0") == {"REJ116": {"reason": "n: rare", "cases": 60}}
+    defect = {"sampler": "rejection/vllm", "name": "n", "checks": ["REJ116"], "reason": "rare", "cases": 60}
+    monkeypatch.setattr(_others, "read_defects", lambda: [defect])
+    assert _others.known_defects("rejection/vllm", "0.16.0") == {"REJ116": {"reason": "n: rare", "cases": 60}}
 
 
 def test_baseline_written_by_a_run_makes_the_next_run_green(tmp_path: Path) -> None:
