@@ -38,10 +38,10 @@ def verify_randomly(
     """Keep drafts while `target / draft >= uniform`; replace the first that fails by one from the residual."""
     for position, (draft, target) in enumerate(zip(drafts, target_probs, strict=True)):
         one_hot = (torch.arange(len(target)) == draft).float()
-        distribution = one_hot if draft_probs is None else draft_probs[position]
-        possible = draft >= 0 and target[draft] > 0 and distribution[draft] > 0  # -1 is a placeholder draft
-        if not possible or target[draft] / distribution[draft] < uniforms[position]:
-            residual = (target - distribution).clamp(min=0)
+        drafter = one_hot if draft_probs is None else draft_probs[position]
+        possible = draft >= 0 and target[draft] > 0 and drafter[draft] > 0  # -1 is a placeholder draft
+        if not possible or target[draft] / drafter[draft] < uniforms[position]:
+            residual = (target - drafter).clamp(min=0)
             weights = residual if (residual > 0).any() else target
             scores = torch.where(weights > 0, weights * exponentials.reciprocal(), -1.0)
             return [*drafts[:position], int(scores.argmax())]
@@ -57,14 +57,11 @@ def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_
     else:
         uniforms, exponentials = draw_noise(batch.num_tokens, batch.batch_size, batch.vocab_size)
     output = torch.full((batch.batch_size, batch.max_spec_len + 1), -1, dtype=torch.int32)
-    target_probs, argmax, distributions = batch.target_probs(), batch.target_logits.argmax(-1), batch.draft_probs
+    target_probs, argmax, draft_probs = batch.target_probs(), batch.target_logits.argmax(-1), batch.draft_probs
     for i, bonus in enumerate(batch.bonus_token_ids.flatten().tolist()):
         own = batch.token_slice(i)
-        drafts, distribution = (
-            batch.draft_token_ids[own].tolist(),
-            None if distributions is None else distributions[own],
-        )
-        emitted = verify_randomly(drafts, target_probs[own], distribution, bonus, uniforms[own], exponentials[i])
+        drafts, probs = batch.draft_token_ids[own].tolist(), None if draft_probs is None else draft_probs[own]
+        emitted = verify_randomly(drafts, target_probs[own], probs, bonus, uniforms[own], exponentials[i])
         if batch.is_greedy[i]:
             emitted = verify_greedily(drafts, argmax[own].tolist(), bonus)
         output[i, : len(emitted)] = torch.tensor(emitted)

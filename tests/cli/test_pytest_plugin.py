@@ -111,7 +111,7 @@ class TestHeader:
     def test_default_sampler_is_named_as_such(self, pytester: pytest.Pytester) -> None:
         result = ask(pytester)
         assert result.ret == 0
-        result.stdout.fnmatch_lines(["fairdraw 0.1.0: sampler rejection/torch (the default; choose with --sampler) on *"])
+        result.stdout.fnmatch_lines(["*: sampler rejection/torch (the default; choose with --sampler) on *"])
         assert f"seed {DEFAULT_SEED}" in result.stdout.str()
 
 
