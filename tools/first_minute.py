@@ -26,7 +26,7 @@ FINDINGS = ROOT / "docs" / "findings"
 PAGES = {ROOT / "README.md": "docs/", ROOT / "docs" / "index.md": ""}
 """Page to what stands before a link into docs/."""
 
-RIGHT, WRONG = "residual = (target - distribution).clamp(min=0)", "residual = target"
+RIGHT, WRONG = "residual = (target - drafter).clamp(min=0)", "residual = target"
 """The line of examples/my_sampler.py that is broken."""
 
 CHECKS = ("REJ107", "DIST213")

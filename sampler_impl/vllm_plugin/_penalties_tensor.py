@@ -48,7 +48,7 @@ def convert_to_tensors(
     device: torch.device,
 ) -> Tensor:  # [num_rows, length] int64
     """From the buffer if the rows are a batch's own."""
-    built: list[Tensor] = []
+    built: list[Tensor] = []  # [num_rows, length] int64, of one or none
     served = _calls.is_served(
         _PIECE, lambda: built.append(_padded(output_token_ids, vocab_size, device)), "rows that ours does not take"
     )

@@ -38,7 +38,7 @@ def rejection_sample(
     if foreign or len(args) > len(_ARGUMENTS):
         _calls.upstream(_PIECE, f"options {', '.join(foreign) or 'by position'}")
         return upstream(*args, **kwargs)
-    tokens: list[Tensor] = []
+    tokens: list[Tensor] = []  # [batch_size, max_spec_len + 1] int32, of one or none
 
     def serve() -> None:
         tokens.append(rejection.rejection_sample(*(given[name] for name in _ARGUMENTS)))

@@ -114,7 +114,10 @@ COMMANDS = {
     ),
     "no such check": (["explain", "REJ999"], r"'REJ999' is no check of fairdraw"),
     "skeleton of nothing": (["init", "absent:verify"], r"absent:verify cannot be imported: ModuleNotFoundError"),
-    "skeleton under a file": (["init", "third_party:beyond", "--folder", "binary/x"], r"binary/x.*cannot be written"),
+    "skeleton under a file": (
+        ["init", "third_party:beyond", "--contract", "rejection", "--folder", "binary/x"],
+        r"binary/x.*cannot be written",
+    ),
 }
 """Commands, and the sentence that answers them."""
 

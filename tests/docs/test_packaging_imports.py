@@ -32,10 +32,10 @@ def packages(modules: set[str]) -> set[str]:
     return {name.partition(".")[0] for name in modules}
 
 
-PLUGIN = {"fairdraw", "fairdraw._core.pulse", "fairdraw.pytest_plugin", "fairdraw._core.seeds"}
+PLUGIN = {"fairdraw", "fairdraw._core", "fairdraw._core.pulse", "fairdraw.pytest_plugin", "fairdraw._core.seeds"}
 
 
-def test_plugin_adds_four_small_modules_to_pytest() -> None:
+def test_plugin_adds_five_small_modules_to_pytest() -> None:
     """What other people's pytest runs pay for it. Counted, because times depend on the machine."""
     assert imported_by("import fairdraw.pytest_plugin", "import pytest") == PLUGIN
 
