@@ -105,7 +105,7 @@ def sample(
             min_p_ptr=min_p,
             seeds_ptr=noise.seeds.contiguous(),
             positions_ptr=noise.positions.contiguous(),
-            stream=stream,
+            rng_stream=stream,
             num_tiles=num_tiles,
             TILES=tiles,
         )
@@ -205,7 +205,7 @@ def _min_p_kernel(
     tl.store(tile_sums_ptr + row * num_tiles + tile, pack(tile_max, total))
 
 
-@triton.jit(do_not_specialize=["stream", "num_tiles"])
+@triton.jit(do_not_specialize=["rng_stream", "num_tiles"])
 def _sample_kernel(
     sampled_token_ids_ptr,  # [batch_size] int64, written
     logsumexp_ptr,  # [batch_size] float32, written
@@ -215,7 +215,7 @@ def _sample_kernel(
     min_p_ptr,  # [num_rows] float32, or None
     seeds_ptr,  # [batch_size] int64
     positions_ptr,  # [batch_size] int64
-    stream,
+    rng_stream,
     vocab_size,
     row_stride,
     num_tiles,
@@ -243,7 +243,7 @@ def _sample_kernel(
         if is_valid & (total > 0):
             logsumexp = (row_max * scale + tl.log2(total)) / LOG2_E
             # Sample a tile.
-            uniform, _ = philox_uniforms(tl.load(seeds_ptr + row), tl.load(positions_ptr + row), stream)
+            uniform, _ = philox_uniforms(tl.load(seeds_ptr + row), tl.load(positions_ptr + row), rng_stream)
             tile, rest = _sample(shares, uniform)
             # Sample in that tile, with what is left of the uniform.
             token_ids = tile * TILE + tl.arange(0, TILE)

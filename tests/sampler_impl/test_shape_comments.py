@@ -152,3 +152,23 @@ def test_wrong_shape_comment_is_caught(kernel: str, complaint: str) -> None:
     assert complaints({"launcher.py": LAUNCHER}) == []
     found = complaints({"launcher.py": LAUNCHER, "kernels.py": kernel})
     assert any(complaint in line for line in found), found
+
+
+LAUNCH_OPTIONS = {"debug", "device", "device_type", "grid", "num_ctas", "num_stages", "num_warps", "stream", "warmup"}
+"""Keywords that Triton takes from a launch for itself. Its interpreter does not; compiled, such a launch fails."""
+
+
+def test_no_kernel_parameter_has_the_name_of_a_launch_option() -> None:
+    functions = (node for path in SOURCES for node in ast.walk(ast.parse(path.read_text())))
+    kernels = [f for f in functions if isinstance(f, ast.FunctionDef) and "triton.jit" in map(ast.unparse, callees(f))]
+    assert len(kernels) >= 8
+    assert {
+        (kernel.name, arg.arg) for kernel in kernels for arg in kernel.args.args if arg.arg in LAUNCH_OPTIONS
+    } == set()
+
+
+def callees(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """What decorates `function`, with or without arguments. Helpers (plain `@triton.jit`) are called, not launched."""
+    for decorator in function.decorator_list:
+        if isinstance(decorator, ast.Call):
+            yield decorator.func
