@@ -31,7 +31,7 @@ OF_A_GPU = Sizes(64, 3, 128256)
 
 def sampler(name: str) -> RejectionSampler:
     """On the CPU, because the interpreter meters it. With a GPU, too."""
-    made: RejectionSampler = _internals.load_sampler(name, "cpu")
+    made: RejectionSampler = _internals.load_sampler(f"rejection/{name.replace('_', '-')}", "cpu")
     return made
 
 

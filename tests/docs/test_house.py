@@ -8,8 +8,8 @@ import pytest
 from house import code_lines, functions, import_cycles, kernel_comments, library_lines, num_layers
 from house import test_lines as lines_of_tests
 
-MAX_LIBRARY_LINES = 31_200
-MAX_TEST_LINES = 15_600
+MAX_LIBRARY_LINES = 28_100
+MAX_TEST_LINES = 13_650
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:
