@@ -14,7 +14,7 @@ from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reading-a-failure.md").read_text()
-RIGHT = "            residual = (target - distribution).clamp(min=0)\n"
+RIGHT = "            residual = (target - drafter).clamp(min=0)\n"
 WRONG = "            residual = target\n"
 
 
