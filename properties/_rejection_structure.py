@@ -152,7 +152,7 @@ def recovered_tokens_have_residual_mass(sampler: RejectionSampler, case: Rejecti
     withdrawing,
     needs=(Capability.PLACEHOLDER_DRAFTS,),
 )
-def padded_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
+def placeholder_drafts_are_never_accepted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A placeholder draft (-1) ends the accepted prefix, and the token in its place is in the vocabulary.
 
     A sampler that reads `probs[row, -1]` reads the previous row's last token, or memory before the tensor.
