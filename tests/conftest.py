@@ -16,6 +16,10 @@ import pytest
 
 import fairdraw
 
+if shutil.which("nvidia-smi") is None:
+    # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
