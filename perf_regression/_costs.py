@@ -66,39 +66,39 @@ _STEPS, _SLOW_STEPS, _MOST_KEPT = 150, 20, 32_768
 
 
 @dataclass
-class Life:
-    """One batch that lives on: `step` makes a decode step, in which one request may leave and another enter."""
+class Decoding:
+    """One batch over time: `step` makes a decode step, in which one request may leave and another enter."""
 
     step: Callable[[], Any]  # Any: an answer of the contract
     turn: Callable[[], Any]
     num_read: Callable[[], int] = lambda: 0
 
 
-def life(subject: Any, at: Mapping[str, int]) -> Life:  # Any: a sampler of some contract
+def decoding(subject: Any, at: Mapping[str, int]) -> Decoding:  # Any: a sampler of some contract
     """A batch of these sizes under the sampler's contract."""
     contract = str(contract_name(subject))
     if contract == "rejection":
         return _verification(subject, at)
-    return _sampling(subject, at) if contract == "sampling" else _Served(subject, contract, at).life()
+    return _sampling(subject, at) if contract == "sampling" else _Served(subject, contract, at).decoding()
 
 
-def _verification(subject: Any, at: Mapping[str, int]) -> Life:  # Any: a sampler of the contract
+def _verification(subject: Any, at: Mapping[str, int]) -> Decoding:  # Any: a sampler of the contract
     sizes = Sizes(at["requests"], max(1, at["drafts"]), VOCAB_SIZE)
     seeds = iter(range(10**9))
 
     def turn() -> object:
         return subject.verify(rejection_batch(sizes), SeededNoise(next(seeds)))
 
-    return Life(rejection_step(subject, rejection_batch(sizes)), turn)
+    return Decoding(rejection_step(subject, rejection_batch(sizes)), turn)
 
 
-def _sampling(subject: Any, at: Mapping[str, int]) -> Life:  # Any: a sampler of the contract
+def _sampling(subject: Any, at: Mapping[str, int]) -> Decoding:  # Any: a sampler of the contract
     def made(seed: int) -> Callable[[], object]:
         world = SamplingWorld(WorldSizes(at["requests"], VOCAB_SIZE, 0), "cpu")
         return lambda: subject.sample(world.batch, SeededNoise(seed))
 
     seeds = iter(range(10**9))
-    return Life(made(0), lambda: made(next(seeds))())  # noqa: PLW0108  # a fresh batch at each turn
+    return Decoding(made(0), lambda: made(next(seeds))())  # noqa: PLW0108  # a fresh batch at each turn
 
 
 class _Served:
@@ -117,8 +117,8 @@ class _Served:
         self.draft()
         self.step()
 
-    def life(self) -> Life:
-        return Life(self.step, self.turn, lambda: sum(output.num_read for output in self.outputs.lists))
+    def decoding(self) -> Decoding:
+        return Decoding(self.step, self.turn, lambda: sum(output.num_read for output in self.outputs.lists))
 
     def advance(self) -> None:
         """One decode step later: every request has one more token, and other drafts."""
@@ -177,7 +177,7 @@ def _plan_request(served: ServedRequest) -> LogitsRequest:
 
 def counts_of(subject: AnySampler, at: Mapping[str, int]) -> Row:
     """Counts of one decode step, the third of its batch: what is set up once is not counted."""
-    made = life(subject, at)
+    made = decoding(subject, at)
     later = getattr(made.step, "__self__", None)
     for _ in range(2):
         made.step()
@@ -196,7 +196,7 @@ def num_compilations(subject: AnySampler) -> tuple[int, int]:
     keys: set[tuple[object, ...]] = set()
     graphs = _num_graphs()
     for requests, drafts in _CHANGING[:: 2 if subject.capabilities.slow else 1]:
-        made = life(subject, {**_STANDARD, "requests": requests, "drafts": drafts})
+        made = decoding(subject, {**_STANDARD, "requests": requests, "drafts": drafts})
         with counted() as counts:
             made.step()
         keys |= {launch.key for launch in counts.launches}
@@ -214,7 +214,7 @@ def _num_graphs() -> int:
 def bytes_kept(subject: AnySampler) -> int:
     """Bytes that remain of a window of steps, the better of two: a cache that fills up and stays is no leak."""
     few = {"requests": 2} if subject.capabilities.slow else {}
-    made, steps, found = life(subject, {**_STANDARD, **few}), num_turns(subject), []
+    made, steps, found = decoding(subject, {**_STANDARD, **few}), num_turns(subject), []
     tracemalloc.start()
     try:
         for _ in range(3):
