@@ -82,7 +82,7 @@ SEEDS = Area("seeds of requests", r"seed|generator")
 OTHERS = Area("a row depends on other rows", r"other requests|permut|neighbour|mixed|beside|rows do not")
 TIME = Area(
     "calls that follow each other",
-    r"call|later|earlier|again|twice|state|session|kept|buffer|generator|event|over time|fresh|same seeds|instance|modified",
+    r"call|later|earlier|again|twice|state|session|kept|buffer|generator|event|over time|fresh|same seeds|instance|mod",
 )
 TAIL = Area("rare tokens", r"tail|rare|by rank|by id|production|large|every token", ("large_rows", "large_recovery"))
 GREEDY = Area("greedy requests", r"greedy|argmax|largest")

@@ -180,7 +180,7 @@ def plan_large_bias(rng: random.Random) -> Planted:
 
 @fault("combinations", EXAMPLE, copies=2)
 def plan_pair_in_another_order(rng: random.Random) -> Planted:
-    pair = rng.choice(["top_p before top_k", "min_p after top_k", "temperature after min_p"])
+    pair = rng.choice(["top_p before top_k", "min_p after top_p", "temperature after min_p"])
 
     class Faulty(Plan):
         def cool(self, logits: Any, own: Compiled) -> None:
@@ -196,10 +196,9 @@ def plan_pair_in_another_order(rng: random.Random) -> Planted:
             if pair == "top_p before top_k":
                 self.top_p(logits, own.params.top_p)
                 self.top_k(logits, own.params.top_k)
-            elif pair == "min_p after top_k":
-                self.top_k(logits, own.params.top_k)
+            elif pair == "min_p after top_p":
+                super().filter(logits, own)
                 super().min_p(logits, own.params.min_p)
-                self.top_p(logits, own.params.top_p)
             else:
                 super().filter(logits, own)
 

@@ -133,7 +133,7 @@ def rejection_greedy_tile_ties(rng: random.Random) -> Planted:
     class Faulty(Rejection):
         def best(self, call: Call) -> Tensor:
             logits = call.batch.target_logits.float()
-            pieces = [(piece.max(-1).values, piece.argmax(-1)) for piece in logits.split(tile, -1)]
+            pieces = [(piece.max(-1).values, piece.argmax(-1)) for piece in torch.split(logits, tile, -1)]
             value, token = pieces[0]
             for number, (other, index) in enumerate(pieces[1:], 1):
                 token = torch.where(other >= value, index + number * tile, token)
@@ -476,7 +476,7 @@ def rejection_rows_share_races(rng: random.Random) -> Planted:
         rows = np.arange(len(e))
         return u, e[np.where((rows // distance) % 2 == 1, rows - distance, rows)]
 
-    return f"requests at a distance of {distance} share their race", lambda: _own(spoil)()
+    return f"requests at a distance of {distance} share their race", _own(spoil)
 
 
 @fault("dependence", SHARED)
@@ -492,7 +492,7 @@ def rejection_requests_share_uniforms(rng: random.Random) -> Planted:
         shared[ok] = u[call.starts.numpy()[other[ok]] + position[ok]]
         return shared, e
 
-    return f"requests at a distance of {distance} share their uniforms", lambda: _own(spoil)()
+    return f"requests at a distance of {distance} share their uniforms", _own(spoil)
 
 
 @fault("dependence", SHARED)
@@ -502,7 +502,7 @@ def rejection_antithetic_rows(rng: random.Random) -> Planted:
         u[half : 2 * half] = np.minimum(1 - u[:half], 1 - 2.0**-53)
         return u, e
 
-    return "the second half of the uniforms is one minus the first", lambda: _own(spoil)()
+    return "the second half of the uniforms is one minus the first", _own(spoil)
 
 
 @fault("dependence", SHARED)
@@ -512,7 +512,7 @@ def rejection_stratified_uniforms(rng: random.Random) -> Planted:
             u = (stream(seed, 5).permutation(len(u)) + u) / len(u)
         return np.minimum(u, 1 - 2.0**-53), e
 
-    return "uniforms are stratified over the batch: too even", lambda: _own(spoil)()
+    return "uniforms are stratified over the batch: too even", _own(spoil)
 
 
 @fault("dependence", SHARED, resolution="three rows at a time depend, and no two: needs a test of triples")
@@ -522,7 +522,7 @@ def rejection_three_at_a_time(rng: random.Random) -> Planted:
         u[2 * third : 3 * third] = (u[:third] + u[third : 2 * third]) % 1.0
         return u, e
 
-    return "the last third of the uniforms is the sum, modulo 1, of the other two", lambda: _own(spoil)()
+    return "the last third of the uniforms is the sum, modulo 1, of the other two", _own(spoil)
 
 
 @fault("dependence", SHARED | SEEDS)
@@ -544,7 +544,7 @@ def rejection_race_reuses_the_uniform(rng: random.Random) -> Planted:
         e[has, 0] = np.maximum(-np.log1p(-u[call.starts.numpy()[has]]), 1e-38)
         return u, e
 
-    return "the race of id 0 uses the uniform of the first draft", lambda: _own(spoil)()
+    return "the race of id 0 uses the uniform of the first draft", _own(spoil)
 
 
 @fault("dependence", SHARED)
@@ -555,7 +555,7 @@ def rejection_positions_share(rng: random.Random) -> Planted:
         position, tokens = call.position.numpy(), np.arange(len(u))
         return u[np.where(position >= distance, tokens - distance, tokens)], e
 
-    return f"positions of a request at a distance of {distance} share their uniform", lambda: _own(spoil)()
+    return f"positions of a request at a distance of {distance} share their uniform", _own(spoil)
 
 
 # -- noise quality --------------------------------------------------------------------------------------------------
@@ -570,7 +570,7 @@ def rejection_coarse_uniforms(rng: random.Random) -> Planted:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         return np.floor(u * 2**bits) / 2**bits, e
 
-    return f"uniforms have {bits} bits", lambda: _own(spoil)()
+    return f"uniforms have {bits} bits", _own(spoil)
 
 
 @fault("noise quality", _COARSE)
@@ -580,7 +580,7 @@ def rejection_clamped_exponentials(rng: random.Random) -> Planted:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         return u, np.minimum(e, np.float32(most))
 
-    return f"exponentials are clamped at {most:g}", lambda: _own(spoil)()
+    return f"exponentials are clamped at {most:g}", _own(spoil)
 
 
 @fault("noise quality", _COARSE, copies=2)
@@ -591,7 +591,7 @@ def rejection_exponentials_from_few_bits(rng: random.Random) -> Planted:
         cells = np.floor(-np.expm1(-e.astype(np.float64)) * 2**bits)
         return u, np.maximum(-np.log1p(-cells / 2**bits), 2.0**-bits).astype(np.float32)
 
-    return f"exponentials come from uniforms of {bits} bits", lambda: _own(spoil)()
+    return f"exponentials come from uniforms of {bits} bits", _own(spoil)
 
 
 @fault("noise quality", _COARSE)
@@ -601,7 +601,7 @@ def rejection_gumbel_epsilon(rng: random.Random) -> Planted:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         return u, e + np.float32(epsilon)
 
-    return f"{epsilon:g} is added to exponentials against a division by 0", lambda: _own(spoil)()
+    return f"{epsilon:g} is added to exponentials against a division by 0", _own(spoil)
 
 
 @fault("noise quality", _COARSE)
@@ -614,9 +614,7 @@ def rejection_weak_generator(rng: random.Random) -> Planted:
         cycle = np.array([int(first * p % modulus) for p in powers], np.float64) / modulus
         return u, np.maximum(-np.log1p(-np.resize(cycle, e.shape)), 1e-9).astype(np.float32)
 
-    return f"a congruential generator modulo {modulus}, restarted after 64 numbers, draws the races", lambda: _own(
-        spoil
-    )()
+    return f"a congruential generator modulo {modulus}, restarted after 64 numbers, draws the races", _own(spoil)
 
 
 # -- rare -----------------------------------------------------------------------------------------------------------
@@ -627,7 +625,7 @@ def rejection_ratio_off(rng: random.Random) -> Planted:
     factor = rng.choice([0.98, 0.985, 0.99, 1.01, 1.015, 1.02])
     base: type[Any] = rng.choice([Rejection, TorchRejection, OwnRejection])
 
-    class Faulty(base):  # type: ignore[misc, valid-type]
+    class Faulty(base):  # type: ignore[misc]
         def pairs(self, call: Call, target: Tensor) -> tuple[Tensor, Tensor]:
             p, q = super().pairs(call, target)
             return p * factor, q

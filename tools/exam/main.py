@@ -1,12 +1,12 @@
-"""The exam: faults that no check was written for, by class; how many a run finds, and whether its first report is right.
+"""The exam: faults that no check was written for, by class; how many a run finds, whether its first report is right.
 
     python tools/exam --jobs 16 --out statistical/records/exam.json --docs docs/exam.md
     python tools/exam --profile smoke --match dependence --seeds 1 --out /tmp/exam.json
     python tools/exam --list
 
-Each member is a right sampler, built on the public protocols alone, with one fault planted; what exactly is wrong (which
-row, which size, which period, which combination) is drawn from `--exam`, so another number is another exam. The members
-without a fault show false alarms.
+Each member is a right sampler, built on the public protocols alone, with one fault planted; what exactly is wrong
+(which row, which size, which period, which combination) is drawn from `--exam`, so another number is another exam. The
+members without a fault show false alarms.
 
 A member is checked as by `fairdraw check`: every check of its contract with the profile's numbers, without a reference
 sampler. With the first seed the whole run is made, and its first report is compared with the area that the fault was
@@ -132,7 +132,7 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
     ]
     profiles = arguments.profile or PROFILE_NAMES
     return [
-        (member.name, profile, seed, arguments.exam, number == 0)
+        (member.name, profile, seed, arguments.exam, number == 0 and not arguments.quick)
         for profile in sorted(profiles)
         for number, seed in enumerate(seeds()[: arguments.seeds])
         for member in chosen
@@ -193,6 +193,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--match", default="", help="only members whose class, contract, name or words have this")
     parser.add_argument("--exam", type=int, default=EXAM, help="draws the parameters of the faults")
     parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
+    parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--page-only", action="store_true", help="write the page of the record that is there")
     return parser.parse_args()

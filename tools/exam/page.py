@@ -66,7 +66,8 @@ def _line(kind: str, profile: str, groups: list[list[Row]]) -> str:
     some = sum(any(row["found"] for row in rows) for rows in groups)
     judged = [row for rows in groups for row in rows if "right" in row]
     right = sum(row["right"] for row in judged)
-    return f"| {kind} | `{profile}` | {len(groups)} | {_share(every, groups)} | {_share(some, groups)} | {right} of {len(judged)} |"
+    shares = f"{_share(every, groups)} | {_share(some, groups)} | {right} of {len(judged)}"
+    return f"| {kind} | `{profile}` | {len(groups)} | {shares} |"
 
 
 def _share(count: int, groups: list[list[Row]]) -> str:

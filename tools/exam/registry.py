@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,4 +89,4 @@ def _copies(entry: _Entry, seed: int) -> list[Member]:
 
 def between(rng: random.Random, low: int, high: int) -> int:
     """A size by its order of magnitude: as many between 10 and 20 as between 100 and 200."""
-    return round(low * (high / low) ** rng.random())
+    return round(math.exp(rng.uniform(math.log(low), math.log(high))))

@@ -1,4 +1,4 @@
-"""A right logits planner that compiles the parameters of a request once, when the request enters, and keeps them by row."""
+"""A right logits planner, which compiles the parameters of a request once, when it enters, and keeps them by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A right rejection sampler, vectorised, in steps that a fault overrides; with explicit noise and with noise of its own.
+"""A right rejection sampler, vectorised, in steps that a fault overrides; with explicit noise and with its own.
 
 Nothing here imports the suite's own samplers, oracles or mutants: `fairdraw.protocols` is all that a user has.
 """

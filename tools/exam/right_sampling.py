@@ -81,7 +81,8 @@ class Sampling:
 
     def limits(self, batch: SamplingBatch, name: str) -> Tensor:  # [batch_size]
         """A parameter of each request."""
-        return getattr(batch, name)
+        limits: Tensor = getattr(batch, name)
+        return limits
 
     def min_p(self, logits: Tensor, limits: Tensor) -> Tensor:
         probs = logits.softmax(-1)
