@@ -1,1 +1,1 @@
-"""An exam: faults that no check was written for, planted in right samplers of its own. See `exam.main`."""
+"""An exam: faults that no check was written for, in samplers of its own that are correct otherwise. See `exam.main`."""

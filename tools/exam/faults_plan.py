@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from exam.areas import EXAMPLE
+from exam.correct_plan import Compiled, Plan, Planner
+from exam.correct_scanners import PenaltyRows
 from exam.registry import fault
-from exam.right_plan import Compiled, Plan, Planner
-from exam.right_scanners import PenaltyRows
 from fairdraw.protocols import Move
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from exam.registry import Planted
+    from exam.registry import Wrong
     from fairdraw.protocols import AddedRow, LogitsBatch, LogitsParams, LogitsRequest, RowChanges, RowOfRequest
 
 
@@ -31,7 +31,7 @@ def planner(plan: type[Plan]) -> Any:
 
 
 @fault("sizes", EXAMPLE)
-def plan_rows_beyond_a_block(rng: random.Random) -> Planted:
+def plan_rows_beyond_a_block(rng: random.Random) -> Wrong:
     most = rng.choice([16, 24, 32, 48, 64])
 
     class Faulty(Plan):
@@ -48,7 +48,7 @@ def plan_rows_beyond_a_block(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def plan_long_bad_words(rng: random.Random) -> Planted:
+def plan_long_bad_words(rng: random.Random) -> Wrong:
     most = rng.choice([3, 4, 5])
 
     class Faulty(Plan):
@@ -62,7 +62,7 @@ def plan_long_bad_words(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def plan_many_stops(rng: random.Random) -> Planted:
+def plan_many_stops(rng: random.Random) -> Wrong:
     most = rng.choice([2, 3, 4, 8])
 
     class Faulty(Plan):
@@ -75,7 +75,7 @@ def plan_many_stops(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def plan_top_k_of_a_block(rng: random.Random) -> Planted:
+def plan_top_k_of_a_block(rng: random.Random) -> Wrong:
     most = rng.choice([16, 32, 64, 128])
 
     class Faulty(Plan):
@@ -86,7 +86,7 @@ def plan_top_k_of_a_block(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def plan_tile_of_softmax(rng: random.Random) -> Planted:
+def plan_tile_of_softmax(rng: random.Random) -> Wrong:
     tile = rng.choice([128, 256, 512])
 
     class Faulty(Plan):
@@ -106,7 +106,7 @@ def plan_tile_of_softmax(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def plan_top_k_minus_one(rng: random.Random) -> Planted:
+def plan_top_k_minus_one(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def top_k(self, logits: Any, top_k: int) -> None:
             super().top_k(logits, 1 if top_k == -1 else top_k)
@@ -115,19 +115,19 @@ def plan_top_k_minus_one(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def plan_top_p_near_one(rng: random.Random) -> Planted:
-    border = rng.choice([0.98, 0.99, 0.999])
+def plan_top_p_near_one(rng: random.Random) -> Wrong:
+    limit = rng.choice([0.98, 0.99, 0.999])
 
     class Faulty(Plan):
         def top_p(self, logits: Any, top_p: float) -> None:
-            if top_p <= border:
+            if top_p <= limit:
                 super().top_p(logits, top_p)
 
-    return f"a top-p above {border:g} is taken for off", lambda: planner(Faulty)
+    return f"a top-p above {limit:g} is taken for off", lambda: planner(Faulty)
 
 
 @fault("values", EXAMPLE)
-def plan_duplicate_ids(rng: random.Random) -> Planted:
+def plan_duplicate_ids(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def excluded(self, params: LogitsParams) -> Any:
             mask = super().excluded(params)
@@ -140,20 +140,20 @@ def plan_duplicate_ids(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def plan_cold_is_greedy(rng: random.Random) -> Planted:
-    border = rng.choice([1e-4, 1e-3, 0.01])
+def plan_cold_is_greedy(rng: random.Random) -> Wrong:
+    limit = rng.choice([1e-4, 1e-3, 0.01])
 
     class Faulty(Plan):
         def fresh(self, added: AddedRow) -> Compiled:
             own = super().fresh(added)
-            cold = 1e-5 <= own.params.temperature < border
+            cold = 1e-5 <= own.params.temperature < limit
             return type("Cold", (Compiled,), {"greedy": True})(**vars(own)) if cold else own
 
-    return f"temperatures from 1e-5 to {border:g} are taken for greedy", lambda: planner(Faulty)
+    return f"temperatures from 1e-5 to {limit:g} are taken for greedy", lambda: planner(Faulty)
 
 
 @fault("values", EXAMPLE)
-def plan_empty_allowed(rng: random.Random) -> Planted:
+def plan_empty_allowed(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def excluded(self, params: LogitsParams) -> Any:
             one = params.allowed_token_ids is not None and len(set(params.allowed_token_ids)) == 1
@@ -163,7 +163,7 @@ def plan_empty_allowed(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def plan_large_bias(rng: random.Random) -> Planted:
+def plan_large_bias(rng: random.Random) -> Wrong:
     most = rng.choice([5.0, 10.0, 20.0, 50.0])
 
     class Faulty(Plan):
@@ -179,7 +179,7 @@ def plan_large_bias(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE, copies=2)
-def plan_pair_in_another_order(rng: random.Random) -> Planted:
+def plan_pair_in_another_order(rng: random.Random) -> Wrong:
     pair = rng.choice(["top_p before top_k", "min_p after top_p", "temperature after min_p"])
 
     class Faulty(Plan):
@@ -206,7 +206,7 @@ def plan_pair_in_another_order(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def plan_bias_of_an_excluded(rng: random.Random) -> Planted:
+def plan_bias_of_an_excluded(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def before(self, logits: Any, row: RowOfRequest, live: LogitsRequest) -> None:
             own = self.rows[row.request]
@@ -220,7 +220,7 @@ def plan_bias_of_an_excluded(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def plan_min_tokens_with_drafts(rng: random.Random) -> Planted:
+def plan_min_tokens_with_drafts(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def before(self, logits: Any, row: RowOfRequest, live: LogitsRequest) -> None:
             own = self.rows[row.request]
@@ -234,7 +234,7 @@ def plan_min_tokens_with_drafts(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def plan_forced_and_penalised(rng: random.Random) -> Planted:
+def plan_forced_and_penalised(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def middle(self, logits: Any, row: RowOfRequest, live: LogitsRequest, forced: Any) -> None:
             own = self.rows[row.request]
@@ -246,7 +246,7 @@ def plan_forced_and_penalised(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def plan_half_and_bias(rng: random.Random) -> Planted:
+def plan_half_and_bias(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def process(self, batch: LogitsBatch) -> Tensor:
             self.half = batch.logits.dtype != torch.float32
@@ -264,7 +264,7 @@ def plan_half_and_bias(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def plan_mask_not_moved(rng: random.Random) -> Planted:
+def plan_mask_not_moved(rng: random.Random) -> Wrong:
     field = rng.choice(["excluded", "words", "stops", "biases"])
 
     class Faulty(Plan):
@@ -282,7 +282,7 @@ def plan_mask_not_moved(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def plan_words_kept(rng: random.Random) -> Planted:
+def plan_words_kept(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def fresh(self, added: AddedRow) -> Compiled:
             own = super().fresh(added)
@@ -298,13 +298,15 @@ def plan_words_kept(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def plan_answer_buffer(rng: random.Random) -> Planted:
+def plan_answer_buffer(rng: random.Random) -> Wrong:
     class Faulty(Plan):
+        kept: Tensor | None = None
+
         def process(self, batch: LogitsBatch) -> Tensor:
             processed = super().process(batch)
-            kept = getattr(self, "kept", None)
-            same = kept is not None and kept.shape == processed.shape and not batch.change
-            if same and all(not request.draft_token_ids for request in batch.requests):
+            kept = self.kept
+            plain = all(not request.draft_token_ids for request in batch.requests) and not batch.change
+            if plain and kept is not None and kept.shape == processed.shape:
                 processed[-1] = torch.where(torch.isneginf(kept[-1]), kept[-1], processed[-1])
             self.kept = processed.clone()
             return processed
@@ -313,7 +315,7 @@ def plan_answer_buffer(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def plan_bias_table_shared(rng: random.Random) -> Planted:
+def plan_bias_table_shared(rng: random.Random) -> Wrong:
     class Faulty(Planner):
         def __init__(self) -> None:
             self.tables: dict[tuple[int, ...], Any] = {}
@@ -337,7 +339,7 @@ def plan_bias_table_shared(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def plan_two_events(rng: random.Random) -> Planted:
+def plan_two_events(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def sync(self, changes: RowChanges) -> None:
             if changes.added and changes.moved:
@@ -357,7 +359,7 @@ def plan_two_events(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def plan_min_tokens_once(rng: random.Random) -> Planted:
+def plan_min_tokens_once(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def before(self, logits: Any, row: RowOfRequest, live: LogitsRequest) -> None:
             own = self.rows[row.request]
@@ -369,7 +371,7 @@ def plan_min_tokens_once(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def plan_late_bad_word(rng: random.Random) -> Planted:
+def plan_late_bad_word(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def bad_words(self, logits: Any, own: Compiled, text: list[int]) -> None:
             known = [word for word in own.words if len(word) < 3 or len(text) % 2 == 0]
@@ -380,7 +382,7 @@ def plan_late_bad_word(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def plan_penalties_of_the_gone(rng: random.Random) -> Planted:
+def plan_penalties_of_the_gone(rng: random.Random) -> Wrong:
     class Rows(PenaltyRows):
         def move(self, source: int, target: int, direction: Move) -> None:
             there = self.rows.get(target)
@@ -396,7 +398,7 @@ def plan_penalties_of_the_gone(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def plan_empty_then_full(rng: random.Random) -> Planted:
+def plan_empty_then_full(rng: random.Random) -> Wrong:
     class Faulty(Plan):
         def change(self, changes: RowChanges) -> None:
             shrunk = changes.batch_size < len(self.rows)

@@ -23,23 +23,23 @@ from exam.areas import (
     TEMPERATURE,
     TIME,
 )
+from exam.correct_rejection import OwnRejection, Rejection, TorchRejection
 from exam.registry import between, fault
-from exam.right_rejection import OwnRejection, Rejection, TorchRejection
 
 if TYPE_CHECKING:
     import random
 
     from torch import Tensor
 
-    from exam.registry import Planted
-    from exam.right_rejection import Call
+    from exam.correct_rejection import Call
+    from exam.registry import Wrong
     from fairdraw.protocols import Noise, SeededNoise, SpecDecodeBatch
 
 # -- sizes ----------------------------------------------------------------------------------------------------------
 
 
 @fault("sizes", SIZES | EXAMPLE, copies=2)
-def rejection_rows_beyond_the_grid(rng: random.Random) -> Planted:
+def rejection_rows_beyond_the_grid(rng: random.Random) -> Wrong:
     limit = between(rng, 70, 1000)
 
     class Faulty(Rejection):
@@ -53,7 +53,7 @@ def rejection_rows_beyond_the_grid(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | EXAMPLE)
-def rejection_row_offset_wraps(rng: random.Random) -> Planted:
+def rejection_row_offset_wraps(rng: random.Random) -> Wrong:
     bits = rng.choice([15, 16])
 
     class Faulty(Rejection):
@@ -65,7 +65,7 @@ def rejection_row_offset_wraps(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | EXAMPLE)
-def rejection_element_offset_wraps(rng: random.Random) -> Planted:
+def rejection_element_offset_wraps(rng: random.Random) -> Wrong:
     bits = rng.choice([19, 20, 21])
 
     class Faulty(Rejection):
@@ -77,7 +77,7 @@ def rejection_element_offset_wraps(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | ACCEPTANCE | EXAMPLE, copies=2)
-def rejection_mask_of_a_word(rng: random.Random) -> Planted:
+def rejection_mask_of_a_word(rng: random.Random) -> Wrong:
     width = rng.choice([8, 16, 24, 32, 48, 64, 96])
 
     class Faulty(Rejection):
@@ -88,7 +88,7 @@ def rejection_mask_of_a_word(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | ACCEPTANCE | EXAMPLE)
-def rejection_unrolled_loop(rng: random.Random) -> Planted:
+def rejection_unrolled_loop(rng: random.Random) -> Wrong:
     unroll, least = rng.choice([3, 4, 5, 7]), rng.choice([8, 12, 20])
 
     class Faulty(Rejection):
@@ -101,7 +101,7 @@ def rejection_unrolled_loop(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | RECOVERY | EXAMPLE, copies=2)
-def rejection_lost_tile(rng: random.Random) -> Planted:
+def rejection_lost_tile(rng: random.Random) -> Wrong:
     tile, rest = rng.choice([96, 160, 192, 320, 384, 448, 640, 768, 1536, 3072]), rng.randint(1, 20)
 
     class Faulty(Rejection):
@@ -116,7 +116,7 @@ def rejection_lost_tile(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | RECOVERY | TAIL | EXAMPLE)
-def rejection_ids_in_few_bits(rng: random.Random) -> Planted:
+def rejection_ids_in_few_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([16, 17])
 
     class Faulty(Rejection):
@@ -127,7 +127,7 @@ def rejection_ids_in_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | GREEDY | EXAMPLE)
-def rejection_greedy_tile_ties(rng: random.Random) -> Planted:
+def rejection_greedy_tile_ties(rng: random.Random) -> Wrong:
     tile = rng.choice([24, 48, 80, 200, 500, 3000])
 
     class Faulty(Rejection):
@@ -144,7 +144,7 @@ def rejection_greedy_tile_ties(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | OTHERS | EXAMPLE)
-def rejection_flags_by_period(rng: random.Random) -> Planted:
+def rejection_flags_by_period(rng: random.Random) -> Wrong:
     period = rng.choice([7, 11, 20, 24, 40, 96, 100])
 
     class Faulty(Rejection):
@@ -156,7 +156,7 @@ def rejection_flags_by_period(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | OTHERS | EXAMPLE)
-def rejection_scan_without_carry(rng: random.Random) -> Planted:
+def rejection_scan_without_carry(rng: random.Random) -> Wrong:
     block = rng.choice([48, 64, 96, 128, 256, 512])
 
     class Faulty(Rejection):
@@ -177,7 +177,7 @@ def rejection_scan_without_carry(rng: random.Random) -> Planted:
 
 
 @fault("values", ACCEPTANCE | EXAMPLE)
-def rejection_epsilon_in_the_ratio(rng: random.Random) -> Planted:
+def rejection_epsilon_in_the_ratio(rng: random.Random) -> Wrong:
     epsilon = 10.0 ** -rng.randint(4, 7)
 
     class Faulty(Rejection):
@@ -189,7 +189,7 @@ def rejection_epsilon_in_the_ratio(rng: random.Random) -> Planted:
 
 
 @fault("values", ACCEPTANCE | EXAMPLE)
-def rejection_small_targets_are_zero(rng: random.Random) -> Planted:
+def rejection_small_targets_are_zero(rng: random.Random) -> Wrong:
     least = 10.0 ** -rng.randint(5, 9)
 
     class Faulty(Rejection):
@@ -201,7 +201,7 @@ def rejection_small_targets_are_zero(rng: random.Random) -> Planted:
 
 
 @fault("values", SEEDS | SHARED, copies=2)
-def rejection_seeds_lose_bits(rng: random.Random) -> Planted:
+def rejection_seeds_lose_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([16, 20, 24, 31, 32])
     what = rng.choice(["the low", "the absolute value's low"])
 
@@ -218,7 +218,7 @@ def rejection_seeds_lose_bits(rng: random.Random) -> Planted:
 
 
 @fault("values", SEEDS)
-def rejection_seed_zero_is_none(rng: random.Random) -> Planted:
+def rejection_seed_zero_is_none(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def drawn(self, call: Call, noise: SeededNoise) -> tuple[Tensor, Tensor]:
             uniforms, exponentials = super().drawn(call, noise)
@@ -232,18 +232,18 @@ def rejection_seed_zero_is_none(rng: random.Random) -> Planted:
 
 
 @fault("values", GREEDY | TEMPERATURE | EXAMPLE)
-def rejection_cold_is_greedy(rng: random.Random) -> Planted:
-    border = rng.choice([1e-5, 1e-4, 1e-3, 1e-2])
+def rejection_cold_is_greedy(rng: random.Random) -> Wrong:
+    limit = rng.choice([1e-5, 1e-4, 1e-3, 1e-2])
 
     class Faulty(Rejection):
         def greedy(self, call: Call) -> Tensor:
-            return call.batch.temperature < border
+            return call.batch.temperature < limit
 
-    return f"temperatures below {border:g}, which are applied already, are taken for greedy", Faulty
+    return f"temperatures below {limit:g}, which are applied already, are taken for greedy", Faulty
 
 
 @fault("values", EXAMPLE | DISTRIBUTION | SIZES)
-def rejection_softmax_overflows(rng: random.Random) -> Planted:
+def rejection_softmax_overflows(rng: random.Random) -> Wrong:
     limit = rng.choice([20.0, 40.0, 64.0, 80.0])
 
     class Faulty(Rejection):
@@ -256,7 +256,7 @@ def rejection_softmax_overflows(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE | DISTRIBUTION)
-def rejection_bonus_zero(rng: random.Random) -> Planted:
+def rejection_bonus_zero(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def written(self, call: Call, ends: Tensor, last: Tensor) -> Tensor:
             missing = (call.batch.bonus_token_ids[:, 0] == 0) & (ends == call.counts) & (call.counts > 1)
@@ -270,7 +270,7 @@ def rejection_bonus_zero(rng: random.Random) -> Planted:
 
 
 @fault("combinations", SEEDS | OTHERS)
-def rejection_seeds_shift_beside_greedy(rng: random.Random) -> Planted:
+def rejection_seeds_shift_beside_greedy(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def drawn(self, call: Call, noise: SeededNoise) -> tuple[Tensor, Tensor]:
             uniforms, exponentials = super().drawn(call, noise)
@@ -287,7 +287,7 @@ def rejection_seeds_shift_beside_greedy(rng: random.Random) -> Planted:
 
 
 @fault("combinations", SEEDS | SHARED | DISTRIBUTION | OTHERS)
-def rejection_unseeded_beside_seeded(rng: random.Random) -> Planted:
+def rejection_unseeded_beside_seeded(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def drawn(self, call: Call, noise: SeededNoise) -> tuple[Tensor, Tensor]:
             uniforms, exponentials = super().drawn(call, noise)
@@ -300,7 +300,7 @@ def rejection_unseeded_beside_seeded(rng: random.Random) -> Planted:
 
 
 @fault("combinations", SEEDS | DISTRIBUTION | ACCEPTANCE)
-def rejection_seeded_one_hot(rng: random.Random) -> Planted:
+def rejection_seeded_one_hot(rng: random.Random) -> Wrong:
     power = rng.choice([0.5, 0.8, 1.25, 2.0])
 
     class Faulty(Rejection):
@@ -315,7 +315,7 @@ def rejection_seeded_one_hot(rng: random.Random) -> Planted:
 
 
 @fault("combinations", HALF | RECOVERY | EXAMPLE | DISTRIBUTION)
-def rejection_half_one_hot(rng: random.Random) -> Planted:
+def rejection_half_one_hot(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def weights(self, call: Call, target: Tensor, rows: Tensor, requests: Tensor) -> Tensor:
             dtype = call.batch.target_logits.dtype
@@ -328,7 +328,7 @@ def rejection_half_one_hot(rng: random.Random) -> Planted:
 
 
 @fault("combinations", GREEDY | EXAMPLE | OTHERS)
-def rejection_greedy_without_drafts(rng: random.Random) -> Planted:
+def rejection_greedy_without_drafts(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def written(self, call: Call, ends: Tensor, last: Tensor) -> Tensor:
             wrong = (call.counts == 0) & self.greedy(call)
@@ -340,7 +340,7 @@ def rejection_greedy_without_drafts(rng: random.Random) -> Planted:
 
 
 @fault("combinations", GREEDY | EXAMPLE | HALF)
-def rejection_greedy_half_dense(rng: random.Random) -> Planted:
+def rejection_greedy_half_dense(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def best(self, call: Call) -> Tensor:
             logits = call.batch.target_logits
@@ -355,7 +355,7 @@ def rejection_greedy_half_dense(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME)
-def rejection_softmax_cached_by_pointer(rng: random.Random) -> Planted:
+def rejection_softmax_cached_by_pointer(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def __init__(self) -> None:
             self.kept: dict[tuple[Any, ...], Tensor] = {}
@@ -371,7 +371,7 @@ def rejection_softmax_cached_by_pointer(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | SHARED)
-def rejection_generators_start_anew(rng: random.Random) -> Planted:
+def rejection_generators_start_anew(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def drawn(self, call: Call, noise: SeededNoise) -> tuple[Tensor, Tensor]:
             for generator in noise.generators("cpu").values():
@@ -382,7 +382,7 @@ def rejection_generators_start_anew(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | EXAMPLE, copies=2)
-def rejection_stale_once_in_a_while(rng: random.Random) -> Planted:
+def rejection_stale_once_in_a_while(rng: random.Random) -> Wrong:
     period = rng.choice([50, 100, 200])
 
     class Faulty(Rejection):
@@ -401,7 +401,7 @@ def rejection_stale_once_in_a_while(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | EXAMPLE)
-def rejection_workspace_not_cleared(rng: random.Random) -> Planted:
+def rejection_workspace_not_cleared(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def __init__(self) -> None:
             self.most = torch.zeros(0, dtype=torch.int64)
@@ -419,7 +419,7 @@ def rejection_workspace_not_cleared(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | EXAMPLE)
-def rejection_double_buffer(rng: random.Random) -> Planted:
+def rejection_double_buffer(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def __init__(self) -> None:
             self.buffers: list[Tensor] = [torch.empty(0, 0)] * 2
@@ -439,7 +439,7 @@ def rejection_double_buffer(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | EXAMPLE)
-def rejection_writes_its_input(rng: random.Random) -> Planted:
+def rejection_writes_its_input(rng: random.Random) -> Wrong:
     least = rng.choice([4, 8, 12])
 
     class Faulty(Rejection):
@@ -469,7 +469,7 @@ def _own(what: Any) -> type[OwnRejection]:
 
 
 @fault("dependence", SHARED, copies=2)
-def rejection_rows_share_races(rng: random.Random) -> Planted:
+def rejection_rows_share_races(rng: random.Random) -> Wrong:
     distance = rng.choice([2, 3, 5, 8, 17, 32])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -480,7 +480,7 @@ def rejection_rows_share_races(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def rejection_requests_share_uniforms(rng: random.Random) -> Planted:
+def rejection_requests_share_uniforms(rng: random.Random) -> Wrong:
     distance = rng.choice([3, 6, 17])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -496,7 +496,7 @@ def rejection_requests_share_uniforms(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def rejection_antithetic_rows(rng: random.Random) -> Planted:
+def rejection_antithetic_rows(rng: random.Random) -> Wrong:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         half = len(u) // 2
         u[half : 2 * half] = np.minimum(1 - u[:half], 1 - 2.0**-53)
@@ -506,7 +506,7 @@ def rejection_antithetic_rows(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def rejection_stratified_uniforms(rng: random.Random) -> Planted:
+def rejection_stratified_uniforms(rng: random.Random) -> Wrong:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         if len(u):
             u = (stream(seed, 5).permutation(len(u)) + u) / len(u)
@@ -516,7 +516,7 @@ def rejection_stratified_uniforms(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED, resolution="three rows at a time depend, and no two: needs a test of triples")
-def rejection_three_at_a_time(rng: random.Random) -> Planted:
+def rejection_three_at_a_time(rng: random.Random) -> Wrong:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         third = len(u) // 3
         u[2 * third : 3 * third] = (u[:third] + u[third : 2 * third]) % 1.0
@@ -526,7 +526,7 @@ def rejection_three_at_a_time(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED | SEEDS)
-def rejection_calls_overlap(rng: random.Random) -> Planted:
+def rejection_calls_overlap(rng: random.Random) -> Wrong:
     shift = rng.choice([1, 2, 4])
 
     class Faulty(OwnRejection):
@@ -538,7 +538,7 @@ def rejection_calls_overlap(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED | RECOVERY | DISTRIBUTION)
-def rejection_race_reuses_the_uniform(rng: random.Random) -> Planted:
+def rejection_race_reuses_the_uniform(rng: random.Random) -> Wrong:
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
         has = call.counts.numpy() > 0
         e[has, 0] = np.maximum(-np.log1p(-u[call.starts.numpy()[has]]), 1e-38)
@@ -548,7 +548,7 @@ def rejection_race_reuses_the_uniform(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def rejection_positions_share(rng: random.Random) -> Planted:
+def rejection_positions_share(rng: random.Random) -> Wrong:
     distance = rng.choice([2, 3])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -564,7 +564,7 @@ _COARSE = ACCEPTANCE | DISTRIBUTION | RECOVERY | TAIL | SHARED
 
 
 @fault("noise quality", _COARSE, copies=2, resolution="a probability moves by less than the spacing of the uniforms")
-def rejection_coarse_uniforms(rng: random.Random) -> Planted:
+def rejection_coarse_uniforms(rng: random.Random) -> Wrong:
     bits = rng.choice([6, 8, 10, 12])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -574,7 +574,7 @@ def rejection_coarse_uniforms(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def rejection_clamped_exponentials(rng: random.Random) -> Planted:
+def rejection_clamped_exponentials(rng: random.Random) -> Wrong:
     most = rng.choice([2.0, 3.0, 4.0])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -584,7 +584,7 @@ def rejection_clamped_exponentials(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE, copies=2)
-def rejection_exponentials_from_few_bits(rng: random.Random) -> Planted:
+def rejection_exponentials_from_few_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([8, 12, 14, 16])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -595,7 +595,7 @@ def rejection_exponentials_from_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def rejection_gumbel_epsilon(rng: random.Random) -> Planted:
+def rejection_gumbel_epsilon(rng: random.Random) -> Wrong:
     epsilon = 10.0 ** -rng.choice([2, 3])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -605,7 +605,7 @@ def rejection_gumbel_epsilon(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def rejection_weak_generator(rng: random.Random) -> Planted:
+def rejection_weak_generator(rng: random.Random) -> Wrong:
     modulus = rng.choice([2**15, 2**16 - 15, 2**17 - 1])
 
     def spoil(call: Call, seed: int, u: Any, e: Any) -> Any:
@@ -621,7 +621,7 @@ def rejection_weak_generator(rng: random.Random) -> Planted:
 
 
 @fault("rare", ACCEPTANCE, copies=2)
-def rejection_ratio_off(rng: random.Random) -> Planted:
+def rejection_ratio_off(rng: random.Random) -> Wrong:
     factor = rng.choice([0.98, 0.985, 0.99, 1.01, 1.015, 1.02])
     base: type[Any] = rng.choice([Rejection, TorchRejection, OwnRejection])
 
@@ -634,7 +634,7 @@ def rejection_ratio_off(rng: random.Random) -> Planted:
 
 
 @fault("rare", EXAMPLE | SIZES)
-def rejection_one_row_in_many(rng: random.Random) -> Planted:
+def rejection_one_row_in_many(rng: random.Random) -> Wrong:
     period = rng.choice([500, 777, 1000])
 
     class Faulty(Rejection):
@@ -651,7 +651,7 @@ def rejection_one_row_in_many(rng: random.Random) -> Planted:
 
 
 @fault("rare", RECOVERY | TAIL | DISTRIBUTION)
-def rejection_lost_tail(rng: random.Random) -> Planted:
+def rejection_lost_tail(rng: random.Random) -> Wrong:
     kept = rng.choice([64, 256, 1000])
 
     class Faulty(OwnRejection):
@@ -665,7 +665,7 @@ def rejection_lost_tail(rng: random.Random) -> Planted:
 
 
 @fault("rare", RECOVERY | TEMPERATURE | DISTRIBUTION)
-def rejection_recovers_warmer(rng: random.Random) -> Planted:
+def rejection_recovers_warmer(rng: random.Random) -> Wrong:
     power = rng.choice([0.97, 0.98, 1.02, 1.03])
 
     class Faulty(TorchRejection):
@@ -676,7 +676,7 @@ def rejection_recovers_warmer(rng: random.Random) -> Planted:
 
 
 @fault("rare", ACCEPTANCE | EXAMPLE, resolution="bfloat16 moves a probability by at most 0.4 %")
-def rejection_probabilities_in_bfloat16(rng: random.Random) -> Planted:
+def rejection_probabilities_in_bfloat16(rng: random.Random) -> Wrong:
     class Faulty(TorchRejection):
         def pairs(self, call: Call, target: Tensor) -> tuple[Tensor, Tensor]:
             p, q = super().pairs(call, target)
@@ -686,7 +686,7 @@ def rejection_probabilities_in_bfloat16(rng: random.Random) -> Planted:
 
 
 @fault("rare", TIME | EXAMPLE | DISTRIBUTION | ACCEPTANCE)
-def rejection_one_call_in_many(rng: random.Random) -> Planted:
+def rejection_one_call_in_many(rng: random.Random) -> Wrong:
     period = rng.choice([100, 150, 200])
 
     class Faulty(OwnRejection):
@@ -707,7 +707,7 @@ def rejection_one_call_in_many(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", TIME | GREEDY | EXAMPLE | OTHERS)
-def rejection_greedy_flag_kept(rng: random.Random) -> Planted:
+def rejection_greedy_flag_kept(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def __init__(self) -> None:
             self.flags: dict[int, Tensor] = {}
@@ -725,7 +725,7 @@ def rejection_greedy_flag_kept(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", TIME | EXAMPLE | ACCEPTANCE)
-def rejection_counts_kept(rng: random.Random) -> Planted:
+def rejection_counts_kept(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def __init__(self) -> None:
             self.kept: dict[tuple[int, int], Tensor] = {}

@@ -22,22 +22,22 @@ from exam.areas import (
     TEMPERATURE,
     TIME,
 )
+from exam.correct_sampling import CounterSampling, OwnSampling, Sampling, TorchSampling
 from exam.registry import between, fault
-from exam.right_sampling import CounterSampling, OwnSampling, Sampling, TorchSampling
 
 if TYPE_CHECKING:
     import random
 
     from torch import Tensor
 
-    from exam.registry import Planted
+    from exam.registry import Wrong
     from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
 
 # -- sizes ----------------------------------------------------------------------------------------------------------
 
 
 @fault("sizes", SIZES | EXAMPLE, copies=2)
-def sampling_rows_beyond_the_grid(rng: random.Random) -> Planted:
+def sampling_rows_beyond_the_grid(rng: random.Random) -> Wrong:
     limit = between(rng, 70, 1000)
 
     class Faulty(Sampling):
@@ -50,7 +50,7 @@ def sampling_rows_beyond_the_grid(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | FILTERS | OTHERS | EXAMPLE, copies=2)
-def sampling_parameters_by_period(rng: random.Random) -> Planted:
+def sampling_parameters_by_period(rng: random.Random) -> Wrong:
     period, name = rng.choice([6, 10, 12, 24, 48, 100]), rng.choice(["top_k", "top_p", "min_p"])
 
     class Faulty(Sampling):
@@ -62,7 +62,7 @@ def sampling_parameters_by_period(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | FILTERS | EXAMPLE)
-def sampling_top_k_of_a_block(rng: random.Random) -> Planted:
+def sampling_top_k_of_a_block(rng: random.Random) -> Wrong:
     most = rng.choice([20, 50, 64, 100, 256])
 
     class Faulty(Sampling):
@@ -74,7 +74,7 @@ def sampling_top_k_of_a_block(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | FILTERS | EXAMPLE)
-def sampling_filters_see_a_part(rng: random.Random) -> Planted:
+def sampling_filters_see_a_part(rng: random.Random) -> Wrong:
     part = rng.choice([1280, 2000, 5000, 16384, 50000])
 
     class Faulty(Sampling):
@@ -89,7 +89,7 @@ def sampling_filters_see_a_part(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | TAIL | EXAMPLE)
-def sampling_ids_in_few_bits(rng: random.Random) -> Planted:
+def sampling_ids_in_few_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([16, 17])
 
     class Faulty(OwnSampling):
@@ -100,7 +100,7 @@ def sampling_ids_in_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | EXAMPLE)
-def sampling_element_offset_wraps(rng: random.Random) -> Planted:
+def sampling_element_offset_wraps(rng: random.Random) -> Wrong:
     bits = rng.choice([18, 19, 20])
 
     class Faulty(Sampling):
@@ -112,7 +112,7 @@ def sampling_element_offset_wraps(rng: random.Random) -> Planted:
 
 
 @fault("sizes", SIZES | EXAMPLE | GREEDY)
-def sampling_greedy_tile_ties(rng: random.Random) -> Planted:
+def sampling_greedy_tile_ties(rng: random.Random) -> Wrong:
     tile = rng.choice([40, 96, 250, 1000, 3000])
 
     class Faulty(Sampling):
@@ -131,18 +131,18 @@ def sampling_greedy_tile_ties(rng: random.Random) -> Planted:
 
 
 @fault("values", FILTERS | EXAMPLE)
-def sampling_top_p_near_one(rng: random.Random) -> Planted:
-    border = rng.choice([0.99, 0.995, 0.999, 0.9999])
+def sampling_top_p_near_one(rng: random.Random) -> Wrong:
+    limit = rng.choice([0.99, 0.995, 0.999, 0.9999])
 
     class Faulty(Sampling):
         def top_p(self, logits: Tensor, limits: Tensor) -> Tensor:
-            return super().top_p(logits, torch.where(limits > border, torch.ones_like(limits), limits))
+            return super().top_p(logits, torch.where(limits > limit, torch.ones_like(limits), limits))
 
-    return f"top-p above {border:g} is taken for off", Faulty
+    return f"top-p above {limit:g} is taken for off", Faulty
 
 
 @fault("values", FILTERS | EXAMPLE)
-def sampling_tiny_top_p(rng: random.Random) -> Planted:
+def sampling_tiny_top_p(rng: random.Random) -> Wrong:
     least = rng.choice([1e-3, 0.01, 0.05])
 
     class Faulty(Sampling):
@@ -153,7 +153,7 @@ def sampling_tiny_top_p(rng: random.Random) -> Planted:
 
 
 @fault("values", FILTERS | EXAMPLE)
-def sampling_min_p_one(rng: random.Random) -> Planted:
+def sampling_min_p_one(rng: random.Random) -> Wrong:
     most = rng.choice([0.8, 0.9, 0.95, 0.999])
 
     class Faulty(Sampling):
@@ -164,7 +164,7 @@ def sampling_min_p_one(rng: random.Random) -> Planted:
 
 
 @fault("values", FILTERS | EXAMPLE)
-def sampling_top_k_almost_all(rng: random.Random) -> Planted:
+def sampling_top_k_almost_all(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def top_k(self, logits: Tensor, limits: Tensor) -> Tensor:
             size = logits.shape[1]
@@ -174,7 +174,7 @@ def sampling_top_k_almost_all(rng: random.Random) -> Planted:
 
 
 @fault("values", TEMPERATURE | EXAMPLE | GREEDY | DISTRIBUTION)
-def sampling_least_temperature(rng: random.Random) -> Planted:
+def sampling_least_temperature(rng: random.Random) -> Wrong:
     least = rng.choice([1e-4, 1e-3, 0.01, 0.05])
 
     class Faulty(Sampling):
@@ -186,7 +186,7 @@ def sampling_least_temperature(rng: random.Random) -> Planted:
 
 
 @fault("values", TEMPERATURE | EXAMPLE | DISTRIBUTION)
-def sampling_most_temperature(rng: random.Random) -> Planted:
+def sampling_most_temperature(rng: random.Random) -> Wrong:
     most = rng.choice([1.5, 2.0, 4.0])
 
     class Faulty(Sampling):
@@ -197,7 +197,7 @@ def sampling_most_temperature(rng: random.Random) -> Planted:
 
 
 @fault("values", SEEDS | SHARED, copies=2)
-def sampling_seeds_lose_bits(rng: random.Random) -> Planted:
+def sampling_seeds_lose_bits(rng: random.Random) -> Wrong:
     bits, drop = rng.choice([16, 24, 31, 32]), rng.choice([0, 1, 8])
 
     class Faulty(CounterSampling):
@@ -208,7 +208,7 @@ def sampling_seeds_lose_bits(rng: random.Random) -> Planted:
 
 
 @fault("values", SEEDS | SHARED)
-def sampling_positions_lose_bits(rng: random.Random) -> Planted:
+def sampling_positions_lose_bits(rng: random.Random) -> Wrong:
     period = rng.choice([64, 100, 256, 1000, 4096])
 
     class Faulty(CounterSampling):
@@ -222,7 +222,7 @@ def sampling_positions_lose_bits(rng: random.Random) -> Planted:
 
 
 @fault("combinations", FILTERS | TEMPERATURE | DISTRIBUTION, copies=3)
-def sampling_filter_before_temperature(rng: random.Random) -> Planted:
+def sampling_filter_before_temperature(rng: random.Random) -> Wrong:
     name = rng.choice(["top_p", "min_p"])
     base: type[Any] = rng.choice([Sampling, OwnSampling, TorchSampling])
 
@@ -247,7 +247,7 @@ def sampling_filter_before_temperature(rng: random.Random) -> Planted:
 
 
 @fault("combinations", FILTERS | DISTRIBUTION | EXAMPLE, copies=3)
-def sampling_filters_in_another_order(rng: random.Random) -> Planted:
+def sampling_filters_in_another_order(rng: random.Random) -> Wrong:
     # Top-k and min-p commute: only the place of top-p decides.
     order = rng.choice(
         [
@@ -270,7 +270,7 @@ def sampling_filters_in_another_order(rng: random.Random) -> Planted:
 
 
 @fault("combinations", FILTERS | SEEDS | DISTRIBUTION | EXAMPLE)
-def sampling_seeded_rows_unfiltered(rng: random.Random) -> Planted:
+def sampling_seeded_rows_unfiltered(rng: random.Random) -> Wrong:
     name = rng.choice(["top_k", "top_p", "min_p"])
 
     class Faulty(Sampling):
@@ -287,7 +287,7 @@ def sampling_seeded_rows_unfiltered(rng: random.Random) -> Planted:
 
 
 @fault("combinations", FILTERS | EXAMPLE | DISTRIBUTION)
-def sampling_both_filters_joint(rng: random.Random) -> Planted:
+def sampling_both_filters_joint(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def filtered(self, batch: SamplingBatch, logits: Tensor) -> Tensor:
             left = super().filtered(batch.replace(top_p=None), logits)
@@ -299,7 +299,7 @@ def sampling_both_filters_joint(rng: random.Random) -> Planted:
 
 
 @fault("combinations", HALF | FILTERS | EXAMPLE)
-def sampling_half_filters(rng: random.Random) -> Planted:
+def sampling_half_filters(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def min_p(self, logits: Tensor, limits: Tensor) -> Tensor:
             return super().min_p(logits, limits.bfloat16().float() if self.half else limits)
@@ -312,7 +312,7 @@ def sampling_half_filters(rng: random.Random) -> Planted:
 
 
 @fault("combinations", HALF | TEMPERATURE | DISTRIBUTION | EXAMPLE)
-def sampling_half_temperature(rng: random.Random) -> Planted:
+def sampling_half_temperature(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def scaled(self, batch: SamplingBatch) -> Tensor:
             scaled = super().scaled(batch)
@@ -323,7 +323,7 @@ def sampling_half_temperature(rng: random.Random) -> Planted:
 
 
 @fault("combinations", GREEDY | FILTERS | EXAMPLE | OTHERS)
-def sampling_greedy_beside_filtered(rng: random.Random) -> Planted:
+def sampling_greedy_beside_filtered(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def top_p(self, logits: Tensor, limits: Tensor) -> Tensor:
             if bool(self.cold.any()) and bool((~self.cold).any()):
@@ -341,7 +341,7 @@ def sampling_greedy_beside_filtered(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME)
-def sampling_probs_cached_by_pointer(rng: random.Random) -> Planted:
+def sampling_probs_cached_by_pointer(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def __init__(self) -> None:
             self.key: tuple[Any, ...] = ()
@@ -357,7 +357,7 @@ def sampling_probs_cached_by_pointer(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | SHARED)
-def sampling_generator_starts_anew(rng: random.Random) -> Planted:
+def sampling_generator_starts_anew(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def drawn(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
             drawn = torch.empty(batch.batch_size, batch.vocab_size).exponential_()
@@ -369,7 +369,7 @@ def sampling_generator_starts_anew(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | FILTERS | EXAMPLE)
-def sampling_parameters_uploaded_seldom(rng: random.Random) -> Planted:
+def sampling_parameters_uploaded_seldom(rng: random.Random) -> Wrong:
     name = rng.choice(["top_k", "top_p", "min_p"])
 
     class Faulty(Sampling):
@@ -388,7 +388,7 @@ def sampling_parameters_uploaded_seldom(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | EXAMPLE)
-def sampling_stale_once_in_a_while(rng: random.Random) -> Planted:
+def sampling_stale_once_in_a_while(rng: random.Random) -> Wrong:
     period = rng.choice([40, 90, 150])
 
     class Faulty(Sampling):
@@ -406,7 +406,7 @@ def sampling_stale_once_in_a_while(rng: random.Random) -> Planted:
 
 
 @fault("time", TIME | EXAMPLE)
-def sampling_one_buffer_of_noise(rng: random.Random) -> Planted:
+def sampling_one_buffer_of_noise(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def __init__(self) -> None:
             self.buffer = torch.ones(0)
@@ -439,7 +439,7 @@ def _own(what: Any) -> type[OwnSampling]:
 
 
 @fault("dependence", SHARED, copies=3)
-def sampling_rows_share_races(rng: random.Random) -> Planted:
+def sampling_rows_share_races(rng: random.Random) -> Wrong:
     distance = rng.choice([2, 3, 5, 6, 17, 31, 64, 100])
 
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
@@ -450,7 +450,7 @@ def sampling_rows_share_races(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def sampling_antithetic_rows(rng: random.Random) -> Planted:
+def sampling_antithetic_rows(rng: random.Random) -> Wrong:
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
         half = len(e) // 2
         u = -np.expm1(-e[:half].astype(np.float64))
@@ -474,7 +474,7 @@ def _inverted(uniforms_of_batch: Any) -> type[OwnSampling]:
 
 
 @fault("dependence", SHARED)
-def sampling_stratified_rows(rng: random.Random) -> Planted:
+def sampling_stratified_rows(rng: random.Random) -> Wrong:
     def uniforms(seed: int, size: int) -> np.ndarray:
         own = stream(seed)
         return (own.permutation(size) + own.random(size)) / size
@@ -483,7 +483,7 @@ def sampling_stratified_rows(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def sampling_systematic_rows(rng: random.Random) -> Planted:
+def sampling_systematic_rows(rng: random.Random) -> Wrong:
     def uniforms(seed: int, size: int) -> np.ndarray:
         return (np.arange(size) * 0.6180339887498949 + stream(seed).random()) % 1.0
 
@@ -491,7 +491,7 @@ def sampling_systematic_rows(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED, resolution="three rows at a time depend, and no two: needs a test of triples")
-def sampling_three_at_a_time(rng: random.Random) -> Planted:
+def sampling_three_at_a_time(rng: random.Random) -> Wrong:
     def uniforms(seed: int, size: int) -> np.ndarray:
         u = stream(seed).random(size)
         third = size // 3
@@ -502,7 +502,7 @@ def sampling_three_at_a_time(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED | SEEDS)
-def sampling_positions_of_a_seed(rng: random.Random) -> Planted:
+def sampling_positions_of_a_seed(rng: random.Random) -> Wrong:
     class Faulty(CounterSampling):
         def key(self, seed: int, position: int) -> np.uint64:
             return key_of(seed + position)
@@ -511,7 +511,7 @@ def sampling_positions_of_a_seed(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED | SEEDS)
-def sampling_calls_overlap(rng: random.Random) -> Planted:
+def sampling_calls_overlap(rng: random.Random) -> Wrong:
     window = rng.choice([8, 64, 1024])
 
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
@@ -521,7 +521,7 @@ def sampling_calls_overlap(rng: random.Random) -> Planted:
 
 
 @fault("dependence", SHARED)
-def sampling_columns_share(rng: random.Random) -> Planted:
+def sampling_columns_share(rng: random.Random) -> Wrong:
     distance = rng.choice([1, 3, 7, 16])
 
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
@@ -538,7 +538,7 @@ _COARSE = DISTRIBUTION | TAIL | SHARED
 
 
 @fault("noise quality", _COARSE, copies=2)
-def sampling_uniforms_of_few_bits(rng: random.Random) -> Planted:
+def sampling_uniforms_of_few_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([8, 10, 12, 16])
 
     def uniforms(seed: int, size: int) -> np.ndarray:
@@ -548,7 +548,7 @@ def sampling_uniforms_of_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def sampling_clamped_exponentials(rng: random.Random) -> Planted:
+def sampling_clamped_exponentials(rng: random.Random) -> Wrong:
     most = rng.choice([3.0, 4.0, 5.0])
 
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
@@ -558,7 +558,7 @@ def sampling_clamped_exponentials(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def sampling_floor_of_exponentials(rng: random.Random) -> Planted:
+def sampling_floor_of_exponentials(rng: random.Random) -> Wrong:
     least = rng.choice([1e-2, 1e-3, 1e-4])
 
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
@@ -568,7 +568,7 @@ def sampling_floor_of_exponentials(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE, copies=2)
-def sampling_exponentials_from_few_bits(rng: random.Random) -> Planted:
+def sampling_exponentials_from_few_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([10, 12, 16, 20])
 
     class Faulty(OwnSampling):
@@ -580,7 +580,7 @@ def sampling_exponentials_from_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def sampling_exponentials_in_half(rng: random.Random) -> Planted:
+def sampling_exponentials_in_half(rng: random.Random) -> Wrong:
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
         return np.maximum(e.astype(np.float16), np.float16(6e-5)).astype(np.float32)
 
@@ -588,7 +588,7 @@ def sampling_exponentials_in_half(rng: random.Random) -> Planted:
 
 
 @fault("noise quality", _COARSE)
-def sampling_weak_hash(rng: random.Random) -> Planted:
+def sampling_weak_hash(rng: random.Random) -> Wrong:
     factor = rng.choice([69069, 1664525, 22695477])
 
     class Faulty(OwnSampling):
@@ -606,7 +606,7 @@ def sampling_weak_hash(rng: random.Random) -> Planted:
 
 
 @fault("rare", TEMPERATURE | DISTRIBUTION, copies=2)
-def sampling_temperature_off(rng: random.Random) -> Planted:
+def sampling_temperature_off(rng: random.Random) -> Wrong:
     factor = rng.choice([0.97, 0.98, 0.985, 1.015, 1.02, 1.03])
     base: type[Any] = rng.choice([Sampling, TorchSampling, OwnSampling])
 
@@ -618,7 +618,7 @@ def sampling_temperature_off(rng: random.Random) -> Planted:
 
 
 @fault("rare", EXAMPLE | SIZES | DISTRIBUTION)
-def sampling_one_row_in_many(rng: random.Random) -> Planted:
+def sampling_one_row_in_many(rng: random.Random) -> Wrong:
     period = rng.choice([400, 700, 1000])
 
     class Faulty(Sampling):
@@ -635,7 +635,7 @@ def sampling_one_row_in_many(rng: random.Random) -> Planted:
 
 
 @fault("rare", TAIL | DISTRIBUTION)
-def sampling_lost_tail(rng: random.Random) -> Planted:
+def sampling_lost_tail(rng: random.Random) -> Wrong:
     least = rng.choice([1e-5, 1e-6])
 
     class Faulty(OwnSampling):
@@ -646,7 +646,7 @@ def sampling_lost_tail(rng: random.Random) -> Planted:
 
 
 @fault("rare", TIME | DISTRIBUTION | EXAMPLE)
-def sampling_one_call_in_many(rng: random.Random) -> Planted:
+def sampling_one_call_in_many(rng: random.Random) -> Wrong:
     period = rng.choice([100, 200])
 
     class Faulty(OwnSampling):
@@ -661,7 +661,7 @@ def sampling_one_call_in_many(rng: random.Random) -> Planted:
 
 
 @fault("rare", DISTRIBUTION, resolution="bfloat16 moves a probability by at most 0.4 %")
-def sampling_probs_in_bfloat16(rng: random.Random) -> Planted:
+def sampling_probs_in_bfloat16(rng: random.Random) -> Wrong:
     class Faulty(TorchSampling):
         def race(self, probs: Tensor, exponentials: Tensor) -> Tensor:
             return super().race(probs.bfloat16().float(), exponentials)
@@ -670,7 +670,7 @@ def sampling_probs_in_bfloat16(rng: random.Random) -> Planted:
 
 
 @fault("rare", TAIL | DISTRIBUTION | SIZES)
-def sampling_repeated_tile(rng: random.Random) -> Planted:
+def sampling_repeated_tile(rng: random.Random) -> Wrong:
     tile = rng.choice([1024, 4096])
 
     class Faulty(OwnSampling):
@@ -687,7 +687,7 @@ def sampling_repeated_tile(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", TIME | EXAMPLE | TEMPERATURE | OTHERS)
-def sampling_temperature_kept(rng: random.Random) -> Planted:
+def sampling_temperature_kept(rng: random.Random) -> Wrong:
     class Faulty(Sampling):
         def __init__(self) -> None:
             self.kept: dict[int, Tensor] = {}
@@ -704,7 +704,7 @@ def sampling_temperature_kept(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", TIME | SEEDS | SHARED)
-def sampling_seed_of_another_batch(rng: random.Random) -> Planted:
+def sampling_seed_of_another_batch(rng: random.Random) -> Wrong:
     class Faulty(CounterSampling):
         def __init__(self) -> None:
             self.kept: dict[int, int] = {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from exam.areas import EXAMPLE
+from exam.correct_scanners import BudgetRows, Budgets, Counted, Penalties, PenaltyRows, Thought
 from exam.registry import between, fault
-from exam.right_scanners import BudgetRows, Budgets, Counted, Penalties, PenaltyRows, Thought
 from fairdraw.protocols import Move
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from exam.registry import Planted
+    from exam.registry import Wrong
     from fairdraw.protocols import AddedRow, LiveBatch, LiveRequest, RowChanges
 
 
@@ -35,7 +35,7 @@ def budgets(session: type[BudgetRows]) -> Any:
 
 
 @fault("sizes", EXAMPLE)
-def penalties_long_prompt(rng: random.Random) -> Planted:
+def penalties_long_prompt(rng: random.Random) -> Wrong:
     most = rng.choice([256, 512, 1024, 2048])
 
     class Faulty(PenaltyRows):
@@ -46,7 +46,7 @@ def penalties_long_prompt(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def penalties_saturating_counts(rng: random.Random) -> Planted:
+def penalties_saturating_counts(rng: random.Random) -> Wrong:
     most = rng.choice([15, 31, 63, 127, 255])
 
     class Faulty(PenaltyRows):
@@ -57,7 +57,7 @@ def penalties_saturating_counts(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def penalties_rows_beyond_a_block(rng: random.Random) -> Planted:
+def penalties_rows_beyond_a_block(rng: random.Random) -> Wrong:
     most = rng.choice([8, 16, 32, 40])
 
     class Faulty(PenaltyRows):
@@ -69,7 +69,7 @@ def penalties_rows_beyond_a_block(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def penalties_many_drafts(rng: random.Random) -> Planted:
+def penalties_many_drafts(rng: random.Random) -> Wrong:
     most = rng.choice([4, 5, 7, 8])
 
     class Faulty(PenaltyRows):
@@ -80,7 +80,7 @@ def penalties_many_drafts(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def penalties_ids_in_few_bits(rng: random.Random) -> Planted:
+def penalties_ids_in_few_bits(rng: random.Random) -> Wrong:
     bits = rng.choice([9, 10, 12, 15])
 
     class Faulty(PenaltyRows):
@@ -91,7 +91,7 @@ def penalties_ids_in_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def budget_long_markers(rng: random.Random) -> Planted:
+def budget_long_markers(rng: random.Random) -> Wrong:
     most = rng.choice([3, 4, 5])
 
     class Faulty(BudgetRows):
@@ -102,7 +102,7 @@ def budget_long_markers(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def budget_window_of_text(rng: random.Random) -> Planted:
+def budget_window_of_text(rng: random.Random) -> Wrong:
     most = between(rng, 30, 600)
 
     class Faulty(BudgetRows):
@@ -116,7 +116,7 @@ def budget_window_of_text(rng: random.Random) -> Planted:
 
 
 @fault("sizes", EXAMPLE)
-def budget_many_drafts(rng: random.Random) -> Planted:
+def budget_many_drafts(rng: random.Random) -> Wrong:
     most = rng.choice([4, 5, 6, 8])
 
     class Faulty(BudgetRows):
@@ -130,7 +130,7 @@ def budget_many_drafts(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def penalties_tiny_factors(rng: random.Random) -> Planted:
+def penalties_tiny_factors(rng: random.Random) -> Wrong:
     least = rng.choice([0.02, 0.05, 0.1])
 
     class Faulty(PenaltyRows):
@@ -143,7 +143,7 @@ def penalties_tiny_factors(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def penalties_below_one(rng: random.Random) -> Planted:
+def penalties_below_one(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def subtract(self, logits: Any, in_prompt: Any, counts: Any, factors: Any) -> None:
             presence, frequency, repetition = factors
@@ -153,7 +153,7 @@ def penalties_below_one(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def penalties_negative(rng: random.Random) -> Planted:
+def penalties_negative(rng: random.Random) -> Wrong:
     which = rng.choice([0, 1])
 
     class Faulty(PenaltyRows):
@@ -165,7 +165,7 @@ def penalties_negative(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def penalties_last_id(rng: random.Random) -> Planted:
+def penalties_last_id(rng: random.Random) -> Wrong:
     which = rng.choice(["first", "last"])
 
     class Faulty(PenaltyRows):
@@ -178,7 +178,7 @@ def penalties_last_id(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def budget_of_zero(rng: random.Random) -> Planted:
+def budget_of_zero(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def fresh(self, added: AddedRow) -> Thought:
             state = super().fresh(added)
@@ -189,7 +189,7 @@ def budget_of_zero(rng: random.Random) -> Planted:
 
 
 @fault("values", EXAMPLE)
-def budget_of_few_bits(rng: random.Random) -> Planted:
+def budget_of_few_bits(rng: random.Random) -> Wrong:
     most = rng.choice([7, 15, 31, 63])
 
     class Faulty(BudgetRows):
@@ -205,7 +205,7 @@ def budget_of_few_bits(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def penalties_two_at_once(rng: random.Random) -> Planted:
+def penalties_two_at_once(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def subtract(self, logits: Any, in_prompt: Any, counts: Any, factors: Any) -> None:
             presence, frequency, repetition = factors
@@ -217,7 +217,7 @@ def penalties_two_at_once(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def penalties_beside_plain(rng: random.Random) -> Planted:
+def penalties_beside_plain(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:
             self.plain = [not request.params.penalised for request in batch.requests]
@@ -231,7 +231,7 @@ def penalties_beside_plain(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def penalties_placeholders_among_drafts(rng: random.Random) -> Planted:
+def penalties_placeholders_among_drafts(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def seen(self, request: LiveRequest, place: int) -> Sequence[int]:
             drafts = request.draft_token_ids[:place]
@@ -242,7 +242,7 @@ def penalties_placeholders_among_drafts(rng: random.Random) -> Planted:
 
 
 @fault("combinations", EXAMPLE)
-def budget_marker_over_the_prompt_with_drafts(rng: random.Random) -> Planted:
+def budget_marker_over_the_prompt_with_drafts(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def along(self, state: Thought, drafts: Sequence[int]) -> list[tuple[int, int]]:
             output = len(state.read) - len(state.prompt)
@@ -263,7 +263,7 @@ def budget_marker_over_the_prompt_with_drafts(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def penalties_regrown_text(rng: random.Random) -> Planted:
+def penalties_regrown_text(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def follow(self, state: Counted, output: Sequence[int]) -> None:
             if len(output) >= len(state.read):
@@ -278,7 +278,7 @@ def penalties_regrown_text(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def penalties_add_and_move(rng: random.Random) -> Planted:
+def penalties_add_and_move(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def sync(self, changes: RowChanges) -> None:
             for moved in changes.moved:
@@ -291,7 +291,7 @@ def penalties_add_and_move(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def penalties_prompt_kept_on_swap(rng: random.Random) -> Planted:
+def penalties_prompt_kept_on_swap(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def move(self, source: int, target: int, direction: Move) -> None:
             super().move(source, target, direction)
@@ -303,7 +303,7 @@ def penalties_prompt_kept_on_swap(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def penalties_sessions_share(rng: random.Random) -> Planted:
+def penalties_sessions_share(rng: random.Random) -> Wrong:
     class Scanner(Penalties):
         def __init__(self) -> None:
             self.prompts: dict[tuple[int, int], np.ndarray] = {}
@@ -322,7 +322,7 @@ def penalties_sessions_share(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def budget_repaired_token(rng: random.Random) -> Planted:
+def budget_repaired_token(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def follow(self, state: Thought, output: Sequence[int]) -> None:
             length = len(state.prompt) + len(output)
@@ -334,7 +334,7 @@ def budget_repaired_token(rng: random.Random) -> Planted:
 
 
 @fault("time", EXAMPLE)
-def budget_cut_below_a_marker(rng: random.Random) -> Planted:
+def budget_cut_below_a_marker(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def back_to(self, state: Thought, length: int) -> None:
             before = state.count
@@ -349,7 +349,7 @@ def budget_cut_below_a_marker(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def penalties_preempted_returns(rng: random.Random) -> Planted:
+def penalties_preempted_returns(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def fresh(self, added: AddedRow) -> Counted:
             state = super().fresh(added)
@@ -361,7 +361,7 @@ def penalties_preempted_returns(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def penalties_two_moves(rng: random.Random) -> Planted:
+def penalties_two_moves(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def sync(self, changes: RowChanges) -> None:
             before = dict(self.rows)
@@ -375,7 +375,7 @@ def penalties_two_moves(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def penalties_repair_beside_growth(rng: random.Random) -> Planted:
+def penalties_repair_beside_growth(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def follow(self, state: Counted, output: Sequence[int]) -> None:
             late = [i for i, token in enumerate(state.read) if token < 0]
@@ -389,7 +389,7 @@ def penalties_repair_beside_growth(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def penalties_empty_row_reused(rng: random.Random) -> Planted:
+def penalties_empty_row_reused(rng: random.Random) -> Wrong:
     class Faulty(PenaltyRows):
         def remove(self, changes: RowChanges) -> None:
             self.gone = {row: self.rows[row] for row in changes.removed if row in self.rows}
@@ -408,7 +408,7 @@ def penalties_empty_row_reused(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def budget_count_kept_after_end(rng: random.Random) -> Planted:
+def budget_count_kept_after_end(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def after(self, state: Thought, text: Sequence[int]) -> int | None:
             after = super().after(state, text)
@@ -421,7 +421,7 @@ def budget_count_kept_after_end(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def budget_partial_end(rng: random.Random) -> Planted:
+def budget_partial_end(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def next(self, state: Thought) -> int | None:
             token = super().next(state)
@@ -433,7 +433,7 @@ def budget_partial_end(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def budget_swap_with_empty(rng: random.Random) -> Planted:
+def budget_swap_with_empty(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def move(self, source: int, target: int, direction: Move) -> None:
             super().move(source, target, direction)
@@ -446,7 +446,7 @@ def budget_swap_with_empty(rng: random.Random) -> Planted:
 
 
 @fault("fixed seed", EXAMPLE)
-def budget_longer_of_two(rng: random.Random) -> Planted:
+def budget_longer_of_two(rng: random.Random) -> Wrong:
     class Faulty(BudgetRows):
         def after(self, state: Thought, text: Sequence[int]) -> int | None:
             both = self.ends_with(text, self.start) and self.ends_with(text, self.end)

@@ -4,7 +4,7 @@
     python tools/exam --profile smoke --match dependence --seeds 1 --out /tmp/exam.json
     python tools/exam --list
 
-Each member is a right sampler, built on the public protocols alone, with one fault planted; what exactly is wrong
+Each member is a correct sampler, built on the public protocols alone, with one fault; what exactly is wrong
 (which row, which size, which period, which combination) is drawn from `--exam`, so another number is another exam. The
 members without a fault show false alarms.
 
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -127,9 +128,9 @@ def key(row: Row) -> tuple[object, ...]:
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
     """What is asked for, the longest first."""
-    chosen = [
-        m for m in known(arguments.exam).values() if arguments.match in f"{m.kind} {m.contract} {m.name} {m.words}"
-    ]
+    asked = re.compile(arguments.match)
+    named = {f"{m.kind} {m.contract} {m.name} {m.words}": m for m in known(arguments.exam).values()}
+    chosen = [member for text, member in named.items() if asked.search(text)]
     profiles = arguments.profile or PROFILE_NAMES
     return [
         (member.name, profile, seed, arguments.exam, number == 0 and not arguments.quick)
@@ -190,7 +191,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--profile", action="append", choices=PROFILE_NAMES)
     parser.add_argument("--seeds", type=int, default=5, help="how many of the seeds")
-    parser.add_argument("--match", default="", help="only members whose class, contract, name or words have this")
+    parser.add_argument("--match", default="", help="only members whose class, contract, name and words have this")
     parser.add_argument("--exam", type=int, default=EXAM, help="draws the parameters of the faults")
     parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")

@@ -16,9 +16,9 @@ Members = dict[tuple[str, str], list[Row]]
 _HEAD = """\
 # Exam by class
 
-Written by `tools/exam` from `statistical/records/exam.json`. A member is a right sampler, built on the public protocols
-alone, with one fault that no check was written for. What exactly is wrong is drawn from a number, so that `--exam 18`
-is another exam of the same classes. Each is checked as by `fairdraw check`, without a reference sampler.
+Written by `tools/exam` from `statistical/records/exam.json`. A member is a correct sampler, built on the public
+protocols alone, with one fault that no check was written for. What exactly is wrong is drawn from a number, so that
+`--exam 18` is another exam of the same classes. Each is checked as by `fairdraw check`, without a reference sampler.
 
 *Found* counts members that at least one check fails: with every seed, and with any. *First report right* counts, among
 the members that the first seed finds, those whose first report points at the area that was declared when the fault was
@@ -39,7 +39,7 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         lines += ["", f"## What `{profile}` misses", "", *missed(groups, profile)]
     for profile in profiles:
         lines += ["", f"## First reports of `{profile}` that point elsewhere", "", *elsewhere(groups, profile)]
-    lines += ["", "## Right samplers", "", *false_alarms(groups)]
+    lines += ["", "## correct samplers", "", *false_alarms(groups)]
     lines += ["", "## All members", "", *all_members(groups, profiles)]
     return "\n".join(lines) + "\n"
 
@@ -101,7 +101,7 @@ def elsewhere(groups: Members, profile: str) -> list[str]:
 
 
 def false_alarms(groups: Members) -> list[str]:
-    """What right samplers fail."""
+    """What correct samplers fail."""
     rows = [row for group in groups.values() for row in group if row["class"] == CONTROL]
     red = [
         f"* {row['member']}, `{row['profile']}`, seed {row['seed']}: {row['found']}." for row in rows if row["found"]

@@ -1,4 +1,4 @@
-"""Members: right samplers with one fault each, generated from a seed."""
+"""Members: correct samplers with one fault each, generated from a seed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from fairdraw.protocols import AnySampler
 
 CLASSES = ("sizes", "values", "combinations", "time", "dependence", "noise quality", "rare", "fixed seed")
-CONTROL = "right"
+CONTROL = "correct"
 """The class of the samplers without a fault."""
 
-Planted = tuple[str, Callable[[], Any]]  # Any: a sampler of the contract
+Wrong = tuple[str, Callable[[], Any]]  # Any: a sampler of the contract
 """What is wrong, in words with the drawn parameters; and what makes the sampler."""
-Builder = Callable[[random.Random], Planted]
+Builder = Callable[[random.Random], Wrong]
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ def fault(kind: str, area: Area, *, copies: int = 1, resolution: str = "") -> Ca
 
 def members(seed: int) -> list[Member]:
     """All members of the exam with this seed, controls first."""
-    from exam import faults_plan, faults_rejection, faults_sampling, faults_scanners, rights
+    from exam import correct, faults_plan, faults_rejection, faults_sampling, faults_scanners
 
-    assert all((faults_plan, faults_rejection, faults_sampling, faults_scanners, rights))
+    assert all((faults_plan, faults_rejection, faults_sampling, faults_scanners, correct))
     entries = sorted(_ENTRIES, key=lambda entry: (CONTROL, *CLASSES).index(entry.kind))
     return [member for entry in entries for member in _copies(entry, seed)]
 

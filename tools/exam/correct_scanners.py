@@ -1,4 +1,4 @@
-"""Right scanners: penalties and thinking budgets that keep what they know of each row between steps.
+"""Correct scanners: penalties and thinking budgets that keep what they know of each row between steps.
 
 Each row remembers the text that it has read. A step compares it with the live list, forgets what is no longer there and
 reads what is new: right whatever happened in between, and with state that a fault can spoil.
@@ -146,7 +146,7 @@ class PenaltyRows(Rows):
 class Penalties:
     """The scanner."""
 
-    name, device = "right", "cpu"
+    name, device = "correct", "cpu"
     contract: Literal["penalties"] = "penalties"
     rows: type[PenaltyRows] = PenaltyRows
 
@@ -264,7 +264,7 @@ class BudgetRows(Rows):
 class Budgets:
     """The scanner."""
 
-    name, device = "right", "cpu"
+    name, device = "correct", "cpu"
     contract: Literal["thinking_budget"] = "thinking_budget"
     rows: type[BudgetRows] = BudgetRows
 

@@ -1,4 +1,4 @@
-"""A right logits planner, which compiles the parameters of a request once, when it enters, and keeps them by row."""
+"""A correct logits planner, which compiles the parameters of a request once, when it enters, and keeps them by row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from exam.right_scanners import BudgetRows, PenaltyRows, Rows
+from exam.correct_scanners import BudgetRows, PenaltyRows, Rows
 from fairdraw.protocols import Capabilities, Markers, RowOfRequest
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:  # [vocab_size] float32, both
 class Planner:
     """The planner."""
 
-    name, device = "right", "cpu"
+    name, device = "correct", "cpu"
     contract: Literal["logits_plan"] = "logits_plan"
     plan: type[Plan] = Plan
 

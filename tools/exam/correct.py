@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from exam.areas import EXAMPLE
+from exam.correct_plan import Planner
+from exam.correct_rejection import OwnRejection, Rejection, TorchRejection
+from exam.correct_sampling import CounterSampling, OwnSampling, Sampling, TorchSampling
+from exam.correct_scanners import Budgets, Penalties
 from exam.registry import CONTROL, fault
-from exam.right_plan import Planner
-from exam.right_rejection import OwnRejection, Rejection, TorchRejection
-from exam.right_sampling import CounterSampling, OwnSampling, Sampling, TorchSampling
-from exam.right_scanners import Budgets, Penalties
 
 if TYPE_CHECKING:
     import random
 
-    from exam.registry import Planted
+    from exam.registry import Wrong
 
-_RIGHT: dict[str, type[Any]] = {  # Any: a sampler of some contract
+_CORRECT: dict[str, type[Any]] = {  # Any: a sampler of some contract
     "rejection": Rejection,
     "rejection_own_noise": OwnRejection,
     "rejection_torch_noise": TorchRejection,
@@ -31,12 +31,12 @@ _RIGHT: dict[str, type[Any]] = {  # Any: a sampler of some contract
 
 
 def _register(name: str, kind: type[Any]) -> None:
-    def builder(rng: random.Random) -> Planted:
-        return f"nothing: a right sampler ({name.replace('_', ' ')})", kind
+    def builder(rng: random.Random) -> Wrong:
+        return f"nothing: a correct sampler ({name.replace('_', ' ')})", kind
 
-    builder.__name__ = f"right_{name}"
+    builder.__name__ = f"correct_{name}"
     fault(CONTROL, EXAMPLE)(builder)
 
 
-for _name, _kind in _RIGHT.items():
+for _name, _kind in _CORRECT.items():
     _register(_name, _kind)

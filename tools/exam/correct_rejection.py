@@ -1,4 +1,4 @@
-"""A right rejection sampler, vectorised, in steps that a fault overrides; with explicit noise and with its own.
+"""A correct rejection sampler, vectorised, in steps that a fault overrides; with explicit noise and with its own.
 
 Nothing here imports the suite's own samplers, oracles or mutants: `fairdraw.protocols` is all that a user has.
 """
@@ -50,9 +50,9 @@ class Call:
 
 
 class Rejection:
-    """The right sampler. It takes explicit noise, and with seeds draws from torch's generators."""
+    """The correct sampler. It takes explicit noise, and with seeds draws from torch's generators."""
 
-    name, device = "right", "cpu"
+    name, device = "correct", "cpu"
     contract: Literal["rejection"] = "rejection"
     lacking: dict[str, str] = _NOT_OURS
 

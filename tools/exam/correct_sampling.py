@@ -1,4 +1,4 @@
-"""A right token sampler, vectorised, in steps that a fault overrides; with explicit noise and with noise of its own."""
+"""A correct token sampler, vectorised, in steps that a fault overrides; with explicit noise and with its own."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KERNEL = {
 
 
 class Sampling:
-    """The right sampler. It takes explicit noise, and with seeds draws from torch's generators."""
+    """The correct sampler. It takes explicit noise, and with seeds draws from torch's generators."""
 
-    name, device = "right", "cpu"
+    name, device = "correct", "cpu"
     contract: Literal["sampling"] = "sampling"
     lacking: dict[str, str] = _NOT_OURS
 
