@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from exam.registry import Wrong
 
-_CORRECT: dict[str, type[Any]] = {  # Any: a sampler of some contract
+CORRECT: dict[str, type[Any]] = {  # Any: a sampler of some contract
     "rejection": Rejection,
     "rejection_own_noise": OwnRejection,
     "rejection_torch_noise": TorchRejection,
@@ -38,5 +38,5 @@ def _register(name: str, kind: type[Any]) -> None:
     fault(CONTROL, EXAMPLE)(builder)
 
 
-for _name, _kind in _CORRECT.items():
+for _name, _kind in CORRECT.items():
     _register(_name, _kind)

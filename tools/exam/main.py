@@ -184,6 +184,19 @@ def write_record(path: Path, rows: Iterable[Row], exam: int) -> None:
     path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
 
 
+def prove(arguments: argparse.Namespace) -> int:
+    """A line for each member; 1 if a correct sampler differs from itself."""
+    from exam.proof import proof
+    from exam.registry import CONTROL
+
+    wrong = 0
+    for name in dict.fromkeys(name for name, *_ in tasks(arguments)):
+        member, shown = known(arguments.exam)[name], proof(known(arguments.exam)[name])
+        wrong += member.kind == CONTROL and shown.startswith("differs")
+        print(f"{shown:24} {name}: {member.words}", flush=True)
+    return int(wrong > 0)
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -196,6 +209,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--prove", action="store_true", help="show that members are wrong: see exam.proof")
     parser.add_argument("--page-only", action="store_true", help="write the page of the record that is there")
     return parser.parse_args()
 
@@ -205,6 +219,8 @@ def main() -> int:
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     arguments = parsed()
+    if arguments.prove:
+        return prove(arguments)
     if arguments.list:
         print("\n".join(f"{m.kind}: {m.name}: {m.words}" for m in known(arguments.exam).values()))
         return 0
