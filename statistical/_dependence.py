@@ -16,20 +16,21 @@ Null, exactly:
 Catches: noise shared by rows at any distance or by two rows, shared by calls at any distance within a half or with
 related seeds, lagged generators of two and three terms, one number used at two places, opposite (antithetic) noise,
 noise that is too even (stratified, without replacement, low discrepancy) or too uneven.
-Blind to: what is shared once in thousands of calls, or with new partners in every call and by less than a tenth of the
+Blind to: sums modulo 1 of noise that races with many tokens or accepts drafts, which hide them; what is shared once in thousands of calls, or with new partners in every call and by less than a tenth of the
 rows; relations of four draws and more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.fft import irfft, irfft2, rfft, rfft2
 from scipy.stats import binom
 
 from fairdraw.statistical._count_tables import Table, count_codes
+from fairdraw.statistical._related_seeds import seed_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,16 +48,29 @@ SUSPECT = "suspect: "
 
 @dataclass(frozen=True)
 class Shape:
-    """Of one half of a checkpoint."""
+    """Of one half of a checkpoint.
 
+    Args:
+        kind: What is drawn from, in words; it ends the names of its tables.
+        num_draws: Draws of a row, each of which brings one feature or more.
+        seeds_of: `calls` or `rows`: what has seeds that are related.
+    """
+
+    kind: str
     num_calls: int
     num_rows: int
     features: tuple[str, ...]
+    num_draws: int = 1
+    seeds_of: str = "calls"
 
     @property
     def furthest(self) -> tuple[int, int]:
         """The largest distances that are searched, in calls and in rows: what is left is enough to judge."""
         return 2 * self.num_calls // 3, self.num_rows // 2
+
+    def named(self, tables: Mapping[str, Any]) -> dict[str, Any]:  # Any: what belongs to each table
+        """With full names."""
+        return {f"{name} ({self.kind})": value for name, value in tables.items()}
 
     @property
     def blocks(self) -> dict[str, tuple[int, int]]:
@@ -217,14 +231,14 @@ def _num_coins(shape: Shape) -> dict[str, int]:
     """Products that are judged per checkpoint: as many as the furthest distance leaves, so that plans are fixed."""
     calls, rows, features = shape.num_calls, shape.num_rows, len(shape.features)
     far_calls, far_rows = shape.furthest
-    return {
+    several = {"D4 draws of a row": calls * rows} if shape.num_draws > 1 else {}
+    return several | {
         "D1 rows apart": calls * (rows - far_rows),
         "D1 two rows": calls * features,
         "D2 calls apart": (calls - far_calls) * (rows - far_rows),
         "D2 two calls": rows * features,
         "D3 three rows": calls * (rows - far_rows),
         "D3 three calls": (calls - far_calls) * rows,
-        "D4 draws of a row": calls * rows,
     }
 
 
@@ -264,11 +278,11 @@ def count_dependence(
         counts[SUSPECT + name] = _coded(suspect)
     for name, (calls, rows) in shape.blocks.items():
         counts[name] = count_codes(_ones(bits, calls, rows), calls * rows + 1)
-    return counts
+    return shape.named(counts)
 
 
 def _ones(bits: NDArray[np.bool_], calls: int, rows: int) -> NDArray[np.int64]:  # [num_groups] int64
-    """Numbers of ones in disjoint groups of so many calls and rows, feature by feature; what is left over is not used."""
+    """Numbers of ones in disjoint groups of so many calls and rows, feature by feature; the rest is not used."""
     num_calls, num_rows, num_features = bits.shape
     groups = num_calls // calls, num_rows // rows
     used = bits[: groups[0] * calls, : groups[1] * rows]
@@ -285,7 +299,7 @@ def dependence_tables(shape: Shape) -> dict[str, Table]:
         probs = binom.pmf(np.arange(size + 1), size, 0.5)
         label = f"{{}} of {size} draws in the upper half".format
         tables[name] = Table(probs / probs.sum(), label=label, num_draws=groups * len(shape.features))
-    return tables
+    return shape.named(tables)
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
@@ -297,20 +311,14 @@ def _coded(suspect: Suspect) -> NDArray[np.int64]:
     return np.array([suspect.sign, fixed, len(suspect.products), *np.ravel(suspect.products[0])], dtype=np.int64)
 
 
-def explain_dependence(counts: Sequence[Counts], shape: Shape, tables: Mapping[str, Table]) -> str:
-    """What is shared, in words: of the tables of a check, over its checkpoints, the one that is furthest off."""
-    found = [
-        (abs(2 * alike - total) / np.sqrt(total), name, checkpoint, alike / total)
-        for name in tables
-        if SUSPECT + name in counts[0]
-        for checkpoint, one in enumerate(counts)
-        for alike, total in [(int(one[name][0]), int(one[name].sum()))]
-    ]
-    if found and not any(name.startswith("D5") for name in tables):
-        _, name, checkpoint, share = max(found)
-        code = counts[checkpoint][SUSPECT + name]
-        return _relation(code, shape, share if code[0] > 0 else 1 - share)
-    return _unevenness(counts, tables)
+def explain_dependence(counts: Sequence[Counts], shapes: Sequence[Shape], name: str) -> str:
+    """What is shared, in words: of this table, over the checkpoints, where it is furthest off."""
+    if SUSPECT + name not in counts[0]:
+        return _unevenness(np.sum([one[name][:-1] for one in counts], axis=0), name)
+    shape = next(one for one in shapes if name.endswith(f"({one.kind})"))
+    worst = max(counts, key=lambda one: abs(int(one[name][0]) - int(one[name][1])))
+    share, code = int(worst[name][0]) / int(worst[name].sum()), worst[SUSPECT + name]
+    return _relation(code, shape, share if code[0] > 0 else 1 - share)
 
 
 def _relation(code: NDArray[np.int64], shape: Shape, share: float) -> str:
@@ -320,14 +328,23 @@ def _relation(code: NDArray[np.int64], shape: Shape, share: float) -> str:
     features = [shape.features[f] for f in points[:, 2]]
     what = "all draws" if num_products > 1 else " and ".join(dict.fromkeys(features))
     calls, rows = points[:, 0].tolist(), points[:, 1].tolist()
-    if fixed:
-        which = f"rows {rows[0]} and {rows[1]}" if fixed == 1 else f"calls {calls[0]} and {calls[1]}, of related seeds,"
-    else:
-        which = _distances(calls, rows)
+    which = (
+        _two(("", "rows", "calls")[fixed], calls if fixed == 2 else rows, shape) if fixed else _distances(calls, rows)
+    )
     if len(points) == 3:
         return f"{which} ({what}): the third follows from the other two in {_percent(share)} (50 % expected)"
     verb = "use the same noise" if share > 0.5 else "use opposite noise"
-    return f"{which} {verb} ({what} agree in {_percent(share)}, 50 % expected)"
+    return f"{which} {verb} ({what}: alike in {_percent(share)}, 50 % expected)"
+
+
+def _two(fixed: str, numbers: list[int], shape: Shape) -> str:
+    """Two rows, or calls, and what their seeds are."""
+    if fixed != shape.seeds_of:
+        return f"{fixed} {numbers[0]} and {numbers[1]}"
+    count = shape.num_rows if fixed == "rows" else shape.num_calls
+    words = " and ".join(seed_words(count, number) for number in numbers)
+    unseeded = "; every fourth row has none" if fixed == "rows" else ""
+    return f"{fixed} {numbers[0]} and {numbers[1]} (of seeds {words}{unseeded})"
 
 
 def _distances(calls: list[int], rows: list[int]) -> str:
@@ -345,15 +362,9 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} % of cases"
 
 
-def _unevenness(counts: Sequence[Counts], tables: Mapping[str, Table]) -> str:
+def _unevenness(total: NDArray[np.int64], name: str) -> str:  # [num_cells] int64
     """Whether numbers of ones vary too much or too little."""
-    ratios = {}
-    for name in tables:
-        total = np.sum([one[name][:-1] for one in counts], axis=0)
-        size = total.size - 1
-        ratios[name] = float((total * (np.arange(size + 1) - size / 2) ** 2).sum() / total.sum() / (size / 4))
-    name = max(ratios, key=lambda one: abs(np.log(max(ratios[one], 1e-9))))
-    ratio, where = ratios[name], name.removeprefix("D5 ones ")
-    if ratio < 1:
-        return f"draws are too even: the number {where} that fall into the upper half has {ratio:.2g} of its variance"
-    return f"draws go together: the number {where} that fall into the upper half has {ratio:.2g} times its variance"
+    ones, size, where = np.arange(total.size), total.size - 1, name.removeprefix("D5 ones ").partition(" (")[0]
+    ratio = float((total * (ones - size / 2) ** 2).sum() / total.sum() / (size / 4))
+    what = f"the number {where} that fall into the upper half has {ratio:.2g} times the variance of chance"
+    return f"draws are too even: {what}" if ratio < 1 else f"draws go together: {what}"

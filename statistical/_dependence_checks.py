@@ -87,12 +87,10 @@ def _dependence(
     )
 
 
-_REJECTION = partial(_check, "rejection", rejection_dependence(0.32, 0.3), (), "DIST102")
-_REJECTION_SEEDS = partial(
-    _check, "rejection", rejection_dependence(0.08, 0.2, request_seeds=True), _OWN, "DIST102"
-)
-_SAMPLING = partial(_check, "sampling", sampling_dependence(0.32, 0.1), (), "DIST701")
-_SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.08, 0.1, request_seeds=True), _OWN, "DIST707")
+_REJECTION = partial(_check, "rejection", rejection_dependence(0.74, 0.3), (), "DIST102")
+_REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST102")
+_SAMPLING = partial(_check, "sampling", sampling_dependence(0.74, 0.1), (), "DIST701")
+_SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.1, request_seeds=True), _OWN, "DIST707")
 
 REJECTION_CHECKS = (
     *_dependence(_REJECTION, _REJECTION_SEEDS, 320),

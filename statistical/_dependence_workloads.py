@@ -2,14 +2,13 @@
 
 Every request of a batch has the same distribution, so that shared noise gives equal draws. A draw brings about three
 bits; peaked distributions would hide what their noise shares. Seeds of the calls of a half are 0, 1, 2, ... beyond a
-fresh one, a fresh one with single bits flipped, a fresh one doubled again and again, and fresh ones. Bits 0 to 31 are
-flipped, because torch's CPU generator reads no others. With per-request seeds the same holds for the rows of a call, and
-every fourth row has none.
+fresh one, a fresh one with single bits flipped, a fresh one doubled again and again, and fresh ones. With per-request
+seeds the same holds for the rows of a call, and every fourth row has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,38 +28,21 @@ from fairdraw.statistical._dependence import (
 from fairdraw.statistical._explained import ExplainedPlan
 from fairdraw.statistical._noise import exponentials, noise_for, noise_kind
 from fairdraw.statistical._pit import Order, starting_mass
+from fairdraw.statistical._related_seeds import related_seeds
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from fairdraw.protocols import Noise, SamplingNoise, SpecDecodeBatch
-    from fairdraw.statistical._count_tables import Counts, Table
+    from fairdraw.protocols import SamplingNoise
+    from fairdraw.statistical._count_tables import Counts
 
-_LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 8
+_LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 6
 """Calls and rows of half a checkpoint: 96 is no power of two, spans three warps, and leaves 32 calls 64 apart."""
 
 _NIGHTLY_CHECKPOINTS, _NIGHTLY_DRAWS = 32, 1_000_000
-
-
-def related_seeds(count: int, seed: int) -> list[int]:
-    """Different seeds below 2**32 that samplers may take for each other, in the same order for every `seed`.
-
-    Example:
-        >>> related_seeds(9, 0)[1] - related_seeds(9, 0)[0]
-        1
-    """
-    rng, third = np.random.default_rng(derive_seed("related seeds", seed)), count // 3
-    first, flipped, doubled = (int(low) for low in rng.integers(2**16, 2**19, 3))
-    first, flipped = (int(high) * 2**20 + low for high, low in zip(rng.integers(2**11, size=2), (first, flipped)))
-    bits = np.unique(np.linspace(0, 31, min(32, max(1, third - 1))).astype(int)).tolist()
-    found = [first + i for i in range(third)]
-    found += [flipped, *(flipped ^ (1 << bit) for bit in bits)]
-    found += [doubled << i for i in range(min(12, count // 6))]
-    found += rng.integers(2**32, size=2 * count).tolist()
-    return list(dict.fromkeys(found))[:count]
 
 
 def _side(num_draws: int) -> int:
@@ -68,26 +50,47 @@ def _side(num_draws: int) -> int:
     return min(_LARGEST, max(_SMALLEST, int((num_draws / 2) ** 0.5)))
 
 
-Bits = Callable[[Any, int, int, int], "NDArray[np.bool_]"]
-"""From a sampler, a number of rows, the seed of its noise and another seed to bits `[num_rows, num_features]`."""
+@dataclass(frozen=True)
+class Kind:
+    """A distribution, and the bits that its draws bring.
+
+    Args:
+        draw: From a sampler, a number of rows, the seed of their noise and another seed to bits
+            `[num_rows, num_features]`.
+    """
+
+    name: str
+    features: tuple[str, ...]
+    draw: Callable[[Any, int, int, int], NDArray[np.bool_]]  # Any: a sampler of either contract
+    num_draws: int = 1
+    seeds_of: str = "calls"
 
 
-def dependence_plan(setting: Setting, features: tuple[str, ...], draw: Bits) -> SamplingPlan:
-    """Checkpoints of two halves, as many as the draws allow."""
-    side = _side(setting.num_draws)
-    shape, per_checkpoint = Shape(side, side, features), 2 * side * side
+def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
+    """Checkpoints of two halves of each kind, as many as the draws allow."""
+    side = _side(setting.num_draws // len(kinds))
+    shapes, per_checkpoint = (
+        [Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds],
+        len(kinds) * 2 * side**2,
+    )
     most = _MOST_CHECKPOINTS if setting.num_draws < _NIGHTLY_DRAWS else _NIGHTLY_CHECKPOINTS
 
-    def count(sampler: Any, seed: int) -> Counts:  # Any: of either contract
-        halves = [related_seeds(side, derive_seed("half", seed, half)) for half in range(2)]
-        drawn = [draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(halves[0] + halves[1])]
+    def count_kind(sampler: Any, seed: int, kind: Kind, shape: Shape) -> Counts:  # Any: of either contract
+        seeds = [one for half in range(2) for one in related_seeds(side, derive_seed("half", seed, half))]
+        drawn = [kind.draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(seeds)]
         return count_dependence(np.stack(drawn), shape)
 
-    def explain(counts: Sequence[Counts], tables: Mapping[str, Table]) -> str:
-        return explain_dependence(counts, shape, tables)
+    def count(sampler: Any, seed: int) -> Counts:
+        pairs = zip(kinds, shapes, strict=True)
+        parts = [count_kind(sampler, derive_seed(kind.name, seed), kind, shape) for kind, shape in pairs]
+        return {name: table for part in parts for name, table in part.items()}
 
+    def explain(counts: Sequence[Counts], name: str) -> str:
+        return explain_dependence(counts, shapes, name)
+
+    tables = {name: table for shape in shapes for name, table in dependence_tables(shape).items()}
     num_checkpoints = min(most, setting.num_draws // per_checkpoint)
-    return ExplainedPlan(dependence_tables(shape), count, num_checkpoints, per_checkpoint, explain)
+    return ExplainedPlan(tables, count, num_checkpoints, per_checkpoint, explain)
 
 
 def _pit_bits(
@@ -107,42 +110,63 @@ def _pit_bits(
 
 # -- rejection --------------------------------------------------------------------------------------------------------
 
-_NUM_DRAFT = 3
-_RECOVERED = [1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 32, 1 / 32, 1 / 32, 1 / 32]
-_FAIR_DENSE = Configuration(
-    "fair",
-    (request_distributions([[1 / 8] * 4 + _RECOVERED] * (_NUM_DRAFT + 1), [[1 / 4] * 4 + [0] * 8] * _NUM_DRAFT),),
-    (),
-)
-"""Drafts are four tokens, each accepted with probability 1/2; eight others are recovered."""
-_FAIR_ONE_HOT = Configuration(
-    "fair, one-hot",
-    (request_distributions([[1 / 2, *_RECOVERED]] * (_NUM_DRAFT + 1), [[1.0] + [0] * 8] * _NUM_DRAFT, one_hot=True),),
-    (),
-)
+_NUM_DRAFT, _NUM_RECOVERED = 3, 8
 _TOKEN, _DENSE = Capability.TOKEN_VERIFICATION, Capability.DENSE_DRAFTS
 
-_POSITIONS = tuple(f"acceptance at position {i}" for i in range(_NUM_DRAFT))
-_VERIFIED = (*_POSITIONS, *(f"recovered token, bit {i}" for i in range(3)))
-_EMITTED = tuple(f"emitted token {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(2))
+
+@dataclass(frozen=True, eq=False)
+class _Verified:
+    """Every position has these distributions: drafts are accepted with one probability, and others are recovered.
+
+    Args:
+        recovered: Given a rejection.
+        num_bits: What acceptance and recovered token bring; an emitted token brings two.
+    """
+
+    name: str
+    acceptance: float
+    recovered: tuple[float, ...]
+    num_bits: tuple[int, int]
+
+    def configuration(self, *, dense: bool) -> Configuration:
+        """Four drafts, or one without draft probabilities; then the tokens that are recovered."""
+        drafts = 4 if dense else 1
+        target = [self.acceptance / drafts] * drafts + [(1 - self.acceptance) * prob for prob in self.recovered]
+        draft = [1 / drafts] * drafts + [0.0] * len(self.recovered)
+        rows = request_distributions([target] * (_NUM_DRAFT + 1), [draft] * _NUM_DRAFT, one_hot=not dense)
+        return Configuration(self.name, (rows,), ())
+
+    def features(self, *, is_verified: bool) -> tuple[str, ...]:
+        """What each bit is."""
+        if not is_verified:
+            return tuple(f"emitted token {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(2))
+        accepted = (
+            f"acceptance at position {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(self.num_bits[0])
+        )
+        return (*accepted, *(f"recovered token, bit {bit}" for bit in range(self.num_bits[1])))
+
+    def bits(self, given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
+        """Of token verification: acceptance at each reached position, and the recovered token wherever it came."""
+        num_emitted, positions = (tokens >= 0).sum(axis=1), np.arange(_NUM_DRAFT)
+        coin = np.array([self.acceptance, 1 - self.acceptance])
+        reached, rejected = num_emitted[:, None] > positions, num_emitted[:, None] <= positions + 1
+        accepted = _pit_bits(coin, rejected.astype(np.int64), reached, rng, self.num_bits[0])
+        last = tokens[np.arange(len(tokens)), np.maximum(num_emitted - 1, 0)]
+        is_recovered = (num_emitted > 0) & (num_emitted <= _NUM_DRAFT)
+        recovered = _pit_bits(given.requests[0].residual(0, 0), last, is_recovered, rng, self.num_bits[1])
+        return np.concatenate([accepted.reshape(len(tokens), -1), recovered], axis=1)
 
 
-def _verified_bits(configuration: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> Any:
-    """Of token verification: a fair coin per reached position, and the recovered token wherever it came."""
-    num_emitted = (tokens >= 0).sum(axis=1)
-    positions = np.arange(_NUM_DRAFT)
-    filled = rng.random((len(tokens), _NUM_DRAFT)) < 0.5
-    accepted = np.where(num_emitted[:, None] > positions, num_emitted[:, None] > positions + 1, filled)
-    last = tokens[np.arange(len(tokens)), np.maximum(num_emitted - 1, 0)]
-    request = configuration.requests[0]
-    probs = request.residual(0, 0)
-    happened = (num_emitted > 0) & (num_emitted <= _NUM_DRAFT)
-    return np.concatenate([accepted, _pit_bits(probs, last, happened, rng, 3)], axis=1)
+_KINDS = (
+    _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3)),
+    _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1)),
+)
+"""Equal noise shows in many tokens, opposite noise in two."""
 
 
-def _emitted_bits(configuration: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> Any:
+def _emitted_bits(given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
     """Of any lossless verifier: every emitted token before the bonus token under its target distribution."""
-    probs = configuration.requests[0].exact_target_probs()[0]
+    probs = given.requests[0].exact_target_probs()[0]
     reached = (tokens >= 0)[:, :_NUM_DRAFT]
     return _pit_bits(probs, tokens[:, :_NUM_DRAFT], reached, rng, 2).reshape(len(tokens), -1)
 
@@ -156,18 +180,22 @@ def request_seeded(num_rows: int, seed: int) -> SeededNoise:
 def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
     """D1 to D5 of the rejection contract."""
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        given = _FAIR_DENSE if _DENSE in setting.supported else _FAIR_ONE_HOT
-        is_verified = _TOKEN in setting.supported
-        read = _verified_bits if is_verified else _emitted_bits
+    seeds_of = "rows" if request_seeds else "calls"
+
+    def kind_of(verified: _Verified, setting: Setting) -> Kind:
+        given, is_verified = verified.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
+        read = verified.bits if is_verified else _emitted_bits
 
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
             batch = given.batch(num_rows, seed, setting.device)
-            seeded = request_seeds and request_seeded(num_rows, seed)
-            noise: Noise = seeded or noise_for(noise_kind(sampler), batch, noise_seed)
-            return np.asarray(read(given, emit(sampler, batch, noise).tokens, _harness_rng(seed)))
+            seeded = request_seeded(num_rows, seed) if request_seeds else None
+            tokens = emit(sampler, batch, seeded or noise_for(noise_kind(sampler), batch, noise_seed)).tokens
+            return read(given, tokens, _harness_rng(seed))
 
-        return dependence_plan(setting, _VERIFIED if is_verified else _EMITTED, draw)
+        return Kind(verified.name, verified.features(is_verified=is_verified), draw, _NUM_DRAFT + 1, seeds_of)
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[: 1 if request_seeds else 2]))
 
     name = "rejection: dependence, with seeds" if request_seeds else "rejection: dependence"
     return Workload(name, "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
@@ -180,8 +208,11 @@ def _harness_rng(seed: int) -> np.random.Generator:
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
-_PROBS = np.array([1 / 16, 1 / 4, 1 / 8, 1 / 16, 1 / 4, 1 / 16, 1 / 8, 1 / 16])
-"""Ids are not in order of probability. A draw brings 2.75 bits."""
+_PROBS = {
+    "eight tokens": np.array([1 / 16, 1 / 4, 1 / 8, 1 / 16, 1 / 4, 1 / 16, 1 / 8, 1 / 16]),
+    "two tokens": np.array([0.5, 0.5]),
+}
+"""Ids are not in order of probability. A draw brings 2.75 bits, or one."""
 
 
 def plain_batch(logits: NDArray[np.float32], position: int, device: str) -> SamplingBatch:
@@ -210,15 +241,23 @@ def plain_noise(sampler: Any, batch: SamplingBatch, seed: int) -> SamplingNoise:
 def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
     """D1 to D5 of the sampling contract."""
 
-    def prepare(setting: Setting) -> SamplingPlan:
-        def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
-            logits = np.tile(np.log(_PROBS).astype(np.float32), (num_rows, 1))
-            batch = plain_batch(logits, seed % 1000, setting.device)
-            seeded = request_seeds and request_seeded(num_rows, seed)
-            tokens = sample_tokens(sampler, batch, seeded or plain_noise(sampler, batch, noise_seed)).tokens
-            return _pit_bits(_PROBS, tokens, np.ones(num_rows, bool), _harness_rng(seed), 3)
+    seeds_of = "rows" if request_seeds else "calls"
 
-        return dependence_plan(setting, tuple(f"token, bit {bit}" for bit in range(3)), draw)
+    def kind(name: str, device: str) -> Kind:
+        probs = _PROBS[name]
+        row, num_bits = np.log(probs).astype(np.float32), probs.size.bit_length() - 1
+
+        def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
+            batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, device)
+            seeded = request_seeded(num_rows, seed) if request_seeds else None
+            tokens = sample_tokens(sampler, batch, seeded or plain_noise(sampler, batch, noise_seed)).tokens
+            return _pit_bits(probs, tokens, np.ones(num_rows, bool), _harness_rng(seed), num_bits)
+
+        return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1, seeds_of)
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        names = list(_PROBS)[: 1 if request_seeds else 2]
+        return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
 
     name = "sampling: dependence, with seeds" if request_seeds else "sampling: dependence"
     return Workload(name, "dependence", share, slow_share, prepare)
