@@ -16,8 +16,8 @@ Null, exactly:
 Catches: noise shared by rows at any distance or by two rows, shared by calls at any distance within a half or with
 related seeds, lagged generators of two and three terms, one number used at two places, opposite (antithetic) noise,
 noise that is too even (stratified, without replacement, low discrepancy) or too uneven.
-Blind to: sums modulo 1 of noise that races with many tokens or accepts drafts, which hide them; what is shared once in thousands of calls, or with new partners in every call and by less than a tenth of the
-rows; relations of four draws and more.
+Blind to: sums modulo 1 of noise that races or accepts drafts, which hides them; what is shared once in thousands of
+calls, or with new partners in every call and by less than a tenth of the rows; relations of four draws and more.
 """
 
 from __future__ import annotations

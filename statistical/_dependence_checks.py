@@ -10,6 +10,7 @@ from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
 from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
 from fairdraw.statistical._explained import ExplainedCheck
+from fairdraw.statistical._noise_quality import rejection_rare_tokens, sampling_rare_tokens, tiny_acceptance
 
 if TYPE_CHECKING:
     from fairdraw.statistical._workloads import Workload
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["REJECTION_CHECKS", "SAMPLING_CHECKS"]
 
 _DRAFTS = ((Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),)
+_TOKEN = Capability.TOKEN_VERIFICATION
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
 
 
@@ -92,6 +94,12 @@ _REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, 
 _SAMPLING = partial(_check, "sampling", sampling_dependence(0.74, 0.1), (), "DIST701")
 _SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.1, request_seeds=True), _OWN, "DIST707")
 
+_RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
+
+    Uniforms or exponentials of too few bits (16, 18; half precision), exponentials that are clamped or may be 0, ties
+    that favour low ids. Numbers of 23 bits and more pass.
+    """
+
 REJECTION_CHECKS = (
     *_dependence(_REJECTION, _REJECTION_SEEDS, 320),
     _REJECTION(
@@ -103,5 +111,33 @@ REJECTION_CHECKS = (
         One uniform for two positions (next to each other or not), or for acceptance and recovery.
         """,
     ),
+    _check(
+        "rejection",
+        rejection_rare_tokens(),
+        (),
+        "DIST102",
+        "DIST341",
+        "recovered tokens reach every rare token",
+        ("N1",),
+        _RARE,
+    ),
+    _check(
+        "rejection",
+        tiny_acceptance(0.8, 0.2),
+        (_TOKEN,),
+        "DIST104",
+        "DIST342",
+        "drafts are accepted with tiny probabilities, too",
+        ("N2",),
+        """Drafts of acceptance probability 2**-9 to 2**-16, and 1 minus these, are accepted as often as that says.
+
+        Uniforms of 12 bits or fewer (half precision), or uniforms that never come near 0 or 1.
+        """,
+    ),
 )
-SAMPLING_CHECKS = _dependence(_SAMPLING, _SAMPLING_SEEDS, 760)
+SAMPLING_CHECKS = (
+    *_dependence(_SAMPLING, _SAMPLING_SEEDS, 760),
+    _check(
+        "sampling", sampling_rare_tokens(), (), "DIST701", "DIST771", "draws reach every rare token", ("N1",), _RARE
+    ),
+)
