@@ -89,9 +89,9 @@ def _dependence(
     )
 
 
-_REJECTION = partial(_check, "rejection", rejection_dependence(0.74, 0.3), (), "DIST102")
+_REJECTION = partial(_check, "rejection", rejection_dependence(0.4, 0.3), (), "DIST102")
 _REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST102")
-_SAMPLING = partial(_check, "sampling", sampling_dependence(0.74, 0.1), (), "DIST701")
+_SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.1), (), "DIST701")
 _SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.1, request_seeds=True), _OWN, "DIST707")
 
 _RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
@@ -129,9 +129,9 @@ REJECTION_CHECKS = (
         "DIST342",
         "drafts are accepted with tiny probabilities, too",
         ("N2",),
-        """Drafts of acceptance probability 2**-9 to 2**-16, and 1 minus these, are accepted as often as that says.
+        """Drafts of acceptance probability down to 2**-14, and 1 minus these, are accepted as often as that says.
 
-        Uniforms of 12 bits or fewer (half precision), or uniforms that never come near 0 or 1.
+        Uniforms of 11 bits or fewer (half precision), or uniforms that never come near 0 or 1.
         """,
     ),
 )

@@ -4,11 +4,12 @@
   of few bits can say, and together they are drawn often. An inverse CDF over a grid reaches only some of them, which
   the tables by place and by residue show; a race with exponentials on a grid loses them all, or takes the lowest ids
   among ties. The other tokens have 2**-50 together: one of them wins if its exponential was 0, and never otherwise.
-* Tiny acceptance (N2). Drafts are accepted with probability 2**-9 to 2**-16, and rejected with these.
+* Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
+  2**-11).
 
 What is resolved, of numbers that are multiples of 2**-bits:
     Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler or a small
-    vocabulary). Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Acceptance: 8 bits at `smoke`, 12 at
+    vocabulary). Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Acceptance: 8 bits at `smoke`, 11 at
     `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for practical purposes and pass; the number
     of rows is bounded so that they always do.
 
@@ -211,29 +212,38 @@ def _rejected_batch(rare: RareTokens, device: str, *, dense: bool) -> SpecDecode
 
 # -- tiny acceptance --------------------------------------------------------------------------------------------------
 
-_TINY = tuple(2.0**-bits for bits in (9, 11, 13, 16))
-_ACCEPTED = (*_TINY, *(1 - prob for prob in _TINY))
-"""Kinds of requests, by the probability with which their draft is accepted."""
+_GROUPS = ("rarely accepted", "hardly ever accepted", "rarely rejected", "hardly ever rejected")
+_GROUP_OF = np.array([0, 1, 1, 2, 3, 3])
+"""Kinds of requests are counted in groups, as the rarest events would be too rare alone."""
+
+_FEWEST_PER_GROUP, _FINEST = 58, 14
 
 
-def _tiny(*, dense: bool) -> Configuration:
+def _tiny_probs(num_draws: int) -> tuple[float, ...]:
+    """Probabilities of acceptance, by kind: as small as brings each group a dozen events."""
+    bits = min(_FINEST, max(4, int(np.log2(max(1, num_draws / _FEWEST_PER_GROUP)))))
+    rare = tuple(2.0**-one for one in (max(1, bits - 4), bits, bits + 2))
+    return (*rare, *(1 - prob for prob in rare))
+
+
+def _tiny(accepted: tuple[float, ...], *, dense: bool) -> Configuration:
     """One draft per request, token 0; three others are recovered."""
     rows = (
         request_distributions(
             [[prob, *[(1 - prob) * share for share in (0.5, 0.3, 0.2)]]] * 2, [[1.0, 0, 0, 0]], one_hot=not dense
         )
-        for prob in _ACCEPTED
+        for prob in accepted
     )
     return Configuration("tiny acceptance", tuple(rows), ())
 
 
 def tiny_acceptance(share: float, slow_share: float) -> Workload:
     """N2: how often drafts are accepted that hardly ever, or nearly always, are."""
-    kinds = len(_ACCEPTED)
+    kinds = len(_GROUP_OF)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        given = _tiny(dense=Capability.DENSE_DRAFTS in setting.supported)
-        batch_size = min(4096, max(kinds, setting.num_draws // (8 * kinds) * kinds))
+        given = _tiny(_tiny_probs(setting.num_draws), dense=Capability.DENSE_DRAFTS in setting.supported)
+        batch_size = min(4098, max(kinds, setting.num_draws // (8 * kinds) * kinds))
         num_calls = max(1, setting.num_draws // (8 * batch_size))
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the rejection contract
@@ -243,8 +253,9 @@ def tiny_acceptance(share: float, slow_share: float) -> Workload:
             )
 
         accepted = np.array([request.acceptance(0)[0] for request in given.requests])
-        probs = np.stack([accepted, 1 - accepted], axis=1).ravel() / kinds
-        table = Table(probs, label=_tiny_label, num_draws=num_calls * batch_size)
+        probs = np.zeros((len(_GROUPS), 2))
+        np.add.at(probs, _GROUP_OF, np.stack([accepted, 1 - accepted], axis=1) / kinds)
+        table = Table(probs.ravel(), label=_tiny_label, num_draws=num_calls * batch_size)
         num_checkpoints = setting.num_draws // (num_calls * batch_size)
         return ExplainedPlan(
             {"N2 tiny acceptance": table}, count, num_checkpoints, num_calls * batch_size, _explain_tiny
@@ -257,20 +268,18 @@ def tiny_acceptance(share: float, slow_share: float) -> Workload:
 def _count_tiny(tokens: NDArray[np.int32]) -> Counts:  # [batch_size, 2] int32
     """Kind and whether its draft was accepted."""
     rejected = (tokens >= 0).sum(axis=1) < 2
-    kinds = np.arange(len(tokens)) % len(_ACCEPTED)
-    return {"N2 tiny acceptance": count_codes(2 * kinds + rejected, 2 * len(_ACCEPTED))}
+    groups = _GROUP_OF[np.arange(len(tokens)) % len(_GROUP_OF)]
+    return {"N2 tiny acceptance": count_codes(2 * groups + rejected, 2 * len(_GROUPS))}
 
 
 def _tiny_label(cell: int) -> str:
-    return f"{'rejected' if cell % 2 else 'accepted'} at probability {_ACCEPTED[cell // 2]:.6g}"
+    return f"{'rejected' if cell % 2 else 'accepted'}, in a kind that is {_GROUPS[cell // 2]}"
 
 
 def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
     """Which way the rarest events go."""
     total = np.sum([one[name][:-1] for one in counts], axis=0).reshape(-1, 2)
-    accepted, rejected = total[: len(_TINY), 0], total[len(_TINY) :, 1]
-    expected = sum(_TINY) * total[: len(_TINY)].sum() / len(_TINY)
     return (
-        f"uniforms have too few bits or miss an end: {accepted.sum()} drafts accepted and {rejected.sum()} rejected "
-        f"against the odds, of {expected:.1f} expected each"
+        "uniforms have too few bits or miss an end: against the odds, which are equal, "
+        f"{total[:2, 0].sum()} drafts were accepted and {total[2:, 1].sum()} rejected"
     )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fairdraw._mutants import sampling_distributions as sampling
@@ -64,13 +65,14 @@ class _Sampling(sampling.DistributionTokenSampler):
     def race(self, probs: Any, exponentials: Any) -> Any:
         if not self.inverts:
             return super().race(probs, exponentials)
-        below = np.exp(-exponentials[:, :1]) >= np.cumsum(probs, axis=1)
+        below = exponentials[:, :1] >= np.cumsum(probs, axis=1)
         return np.minimum(below.sum(axis=1), probs.shape[1] - 1)
 
     def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
         assert not isinstance(noise, RaceNoise)
         drawn = self.numbers(self.memory, noise.seed, batch.batch_size, batch.vocab_size)
-        return _races(_with_own_rows(drawn, dict(noise.request_seeds), self))
+        own = _with_own_rows(drawn, dict(noise.request_seeds), self)
+        return own if self.inverts else _races(own)
 
 
 def _races(uniforms: Uniforms) -> NDArray[Any]:
@@ -314,11 +316,172 @@ def _members() -> tuple[Member, ...]:
     return tuple(found)
 
 
-MEMBERS = _members()
+# -- quality ----------------------------------------------------------------------------------------------------------
 
-REJECTION_MUTANTS = tuple(
+
+def few_bits(bits: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms are multiples of a power of two; none is 1, so that no exponential is 0."""
+    return np.asarray(np.floor(right_numbers(_, seed, num_rows, width) * 2.0**bits) / 2.0**bits)
+
+
+def few_bits_up_to_one(bits: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The same, counted from 1 downwards: a uniform of 1 is an exponential of 0, which always wins."""
+    return 1 - few_bits(bits, _, seed, num_rows, width)
+
+
+def half_precision(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms are rounded to float16, but for 1."""
+    drawn = right_numbers(_, seed, num_rows, width).astype(np.float16).astype(np.float64)
+    return np.minimum(drawn, 1 - 2.0**-11)
+
+
+def kept_from_the_ends(margin: float, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms are clamped, so that no logarithm overflows."""
+    return np.clip(right_numbers(_, seed, num_rows, width), margin, 1 - margin)
+
+
+_RARE, _RARE_SAMPLED = (("DIST341",), ("DIST771",)), ((), ("DIST771",))
+_TINY_ACCEPTANCE = ("DIST342",), ()
+
+
+def _members_of_quality() -> tuple[Member, ...]:
+    found = [
+        Member(f"races with {bits} bits", "A grid is too coarse for rare tokens.", partial(few_bits, bits), _RARE)
+        for bits in (8, 12)
+    ]
+    found += [
+        Member("races with 16 bits", few_bits.__doc__ or "", partial(few_bits, 16), _RARE, min_draws=500_000),
+        Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
+        Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
+    ]
+    found += [
+        Member(
+            f"exponentials of 0 at {bits} bits",
+            few_bits_up_to_one.__doc__ or "",
+            partial(few_bits_up_to_one, bits),
+            _RARE,
+        )
+        for bits in (16, 20)
+    ]
+    found += [
+        Member(
+            f"inverse CDF with {bits} bits",
+            few_bits.__doc__ or "",
+            partial(few_bits, bits),
+            _RARE_SAMPLED,
+            inverts=True,
+        )
+        for bits in (8, 11, 14)
+    ]
+    found += [
+        Member(
+            f"inverse CDF with {bits} bits",
+            few_bits.__doc__ or "",
+            partial(few_bits, bits),
+            _RARE_SAMPLED,
+            inverts=True,
+            min_draws=500_000,
+        )
+        for bits in (16, 18)
+    ]
+    found += [
+        Member(f"acceptance with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _TINY_ACCEPTANCE)
+        for bits in (6, 8)
+    ]
+    found += [
+        Member(
+            "acceptance with 11 bits",
+            few_bits.__doc__ or "",
+            partial(few_bits, 11),
+            _TINY_ACCEPTANCE,
+            min_draws=500_000,
+        ),
+        Member(
+            "acceptance kept from the ends",
+            kept_from_the_ends.__doc__ or "",
+            partial(kept_from_the_ends, 1e-3),
+            _TINY_ACCEPTANCE,
+            min_draws=500_000,
+        ),
+    ]
+    return tuple(found)
+
+
+MEMBERS = _members() + _members_of_quality()
+
+ALL_REJECTION = tuple(
     Mutant(m.name, m.description, m.codes[0], m.rejection, m.min_draws) for m in MEMBERS if m.codes[0]
 )
-SAMPLING_MUTANTS = tuple(
-    Mutant(m.name, m.description, m.codes[1], m.sampling, m.min_draws) for m in MEMBERS if m.codes[1]
+ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min_draws) for m in MEMBERS if m.codes[1])
+
+# One of each family runs beside the checks of every run; tests run all.
+REJECTION_MUTANTS = tuple(
+    mutant
+    for mutant in ALL_REJECTION
+    if mutant.name
+    in {
+        "rows 17 apart share their noise",
+        "the last row is the first",
+        "opposite rows 5 apart",
+        "every third row is an xor",
+        "strata over the batch",
+        "a pool of noise for 23 calls",
+        "seeds of 20 bits",
+        "own seeds without their lowest bit",
+        "acceptance and race share a number",
+        "races with 12 bits",
+        "exponentials of 0 at 20 bits",
+        "acceptance with 8 bits",
+    }
 )
+SAMPLING_MUTANTS = tuple(
+    mutant
+    for mutant in ALL_SAMPLING
+    if mutant.name
+    in {
+        "half of the batch shares its noise",
+        "opposite rows 5 apart",
+        "lagged Fibonacci",
+        "strata over 16 rows",
+        "a counter of rows wraps",
+        "seed plus row",
+        "own seeds of 20 bits",
+        "races in half precision",
+        "exponentials of 0 at 20 bits",
+        "inverse CDF with 11 bits",
+        "inverse CDF with 18 bits",
+    }
+)
+
+
+# -- odd, and right ---------------------------------------------------------------------------------------------------
+
+
+def _philox(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """A counter-based generator: a key per call, a counter per row."""
+    rows = (np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, row, 0])) for row in range(num_rows))
+    return np.stack([one.random(width) for one in rows])
+
+
+def _other_order(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """PCG64 in another order: columns first, the rows of a call from the last to the first."""
+    return np.ascontiguousarray(np.random.default_rng([seed, 1]).random((width, num_rows)).T[::-1])
+
+
+def _torch_floats(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """`torch.rand` in float32: multiples of 2**-24."""
+    drawn = torch.rand((num_rows, width), generator=torch.Generator().manual_seed(seed))
+    return np.asarray(drawn.double().numpy())
+
+
+_NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+ODD = (
+    Member("philox counters", _philox.__doc__ or "", _philox, _NONE),
+    Member("philox counters, inverse CDF", _philox.__doc__ or "", _philox, _NONE, inverts=True),
+    Member("another order of draws", _other_order.__doc__ or "", _other_order, _NONE),
+    Member("uniforms of 24 bits", _torch_floats.__doc__ or "", _torch_floats, _NONE),
+    Member("uniforms of 24 bits, inverse CDF", _torch_floats.__doc__ or "", _torch_floats, _NONE, inverts=True),
+    Member("uniforms of 23 bits", few_bits.__doc__ or "", partial(few_bits, 23), _NONE),
+    Member("uniforms of 23 bits, inverse CDF", few_bits.__doc__ or "", partial(few_bits, 23), _NONE, inverts=True),
+)
+"""Correct: none may be accused, though their noise is coarse, or made in another way."""
