@@ -37,10 +37,10 @@ def draw_rows(
     Raises:
         Exception: As `emit`.
     """
-    return emit(sampler, batch, _noise(noise_kind(sampler), batch, seed)).tokens
+    return emit(sampler, batch, noise_for(noise_kind(sampler), batch, seed)).tokens
 
 
-def _noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
+def noise_for(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
     """Noise of one kind, fresh for every seed."""
     if kind is Capability.SEEDED_NOISE:
         return SeededNoise(seed)

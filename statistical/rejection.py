@@ -9,6 +9,7 @@ from typing import Any
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED
+from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._workloads import Workload, decoding, production, small_distributions
@@ -431,6 +432,7 @@ _LISTED = (
         """,
         stage=Stage.DECODED_ACCEPTANCE,
     ),
+    *REJECTION_CHECKS,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
+from fairdraw.statistical._dependence_checks import SAMPLING_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._sampling_workloads import drafts, production, small_distributions
 
@@ -224,6 +225,7 @@ _LISTED = (
         """,
         stage=Stage.DRAFTS,
     ),
+    *SAMPLING_CHECKS,
 )
 
 CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)
