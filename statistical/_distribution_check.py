@@ -16,7 +16,7 @@ from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, 
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical._decision import Decision, Verdict, decide
-from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
+from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables, smallest_fault
 from fairdraw.statistical._stratified_check import StratifiedCheck
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
 
@@ -148,6 +148,8 @@ class DistributionCheck(DrawnQuestion):
 
 def _failure(decision: Decision) -> CheckFailure:
     """The failure, described by the table that carries most of the evidence."""
+    if decision.shortfall:
+        return CheckFailure(decision.shortfall, evidence="a binomial test of the number of observations")
     worst = max(decision.evidence, key=lambda table: (table.num_impossible > 0, table.log_e_value))
     # What decided comes first: beside it the distance is a detail.
     decided = f"{worst.impossible}; {worst.distance}" if worst.impossible else worst.distance
@@ -172,6 +174,7 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
     if not drawing:
         return exactly or "the sampler supports no statistical check"
     worst: dict[str, float] = {}
+    faults: dict[str, float] = {}
     powerless = 0
     for check in drawing:
         sampling_plan = check.sampling_plan(sampler, profile)
@@ -179,12 +182,17 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
             if isinstance(plan, SamplePlan):
                 seen = plan.discrepancy * sampling_plan.tables[name].event_prob
                 worst[check.workload.group] = max(worst.get(check.workload.group, 0.0), seen)
+                if fault := sampling_plan.tables[name].fault:
+                    size = smallest_fault(sampling_plan.tables[name], plan)
+                    faults[fault] = min(faults.get(fault, 1.0), size)
             else:
                 powerless += 1
     alpha, shipped = false_fail_rate(seed), round(1 / drawing[0].share)
     seen_text = ", ".join(f"{distance:.2g} ({group})" for group, distance in worst.items()) or "nothing"
+    directed = ", ".join(f"{fault} off by {100 * size:.2g} %" for fault, size in faults.items() if size < 1)
     return (
         f"alpha {alpha:.0e} over {shipped} checks; sees TV >= {seen_text} with power {1 - FALSE_PASS_RATE:g}"
+        + (f"; and {directed}" if directed else "")
         + (f"; {powerless} tables have no power" if powerless else "")
         + ("; a slow sampler: few draws, coarse TV" if sampler.capabilities.slow else "")
         + (f"; {exactly}" if exactly else "")

@@ -12,6 +12,7 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import Configuration, RequestDistributions, draw_one
+from fairdraw.statistical._directions import directed_statistics
 from fairdraw.statistical._noise import draw_rows
 from fairdraw.statistical._outcomes import Rows, distinct_rows, enumerate_outcomes
 from fairdraw.statistical._validation import refuse
@@ -52,7 +53,7 @@ class Experiment:
         for kind, request in enumerate(requests):
             outcomes = enumerate_outcomes(request)
             suffix = f", request {kind}" if len(requests) > 1 else ""
-            for statistic in self._statistics(request):
+            for statistic in [*self._statistics(request), *directed_statistics(outcomes)]:
                 table = statistic.table(outcomes)
                 if statistic.code in self.configuration.targets and table.event_prob >= _MIN_EVENT_PROB:
                     found[f"{statistic.code} {statistic.title}{suffix}"] = kind, statistic, table
@@ -61,7 +62,10 @@ class Experiment:
     def tables(self, num_calls: int) -> dict[str, Table]:
         """Every table whose event this configuration is made for, with the draws of so many calls."""
         num_rows = num_calls * self.batch_size // len(self.configuration.requests)
-        return {name: replace(table, num_draws=num_rows) for name, (_, _, table) in self._counted.items()}
+        return {
+            name: replace(table, num_draws=num_rows, is_binomial=statistic.targets is None)
+            for name, (_, statistic, table) in self._counted.items()
+        }
 
     def _statistics(self, request: RequestDistributions) -> list[Statistic]:
         """All statistics that make sense for a request of this length."""

@@ -146,8 +146,8 @@ def checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
 _DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
 
 
-def small_distributions(given: Configuration, share: float) -> Workload:
-    """S1 to S8 on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
+def small_distributions(given: Configuration, share: float, slow_share: float) -> Workload:
+    """S1 to S8 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
     adapts_to: frozenset[Capability] = frozenset() if given.requests[0].one_hot else frozenset({_DENSE})
 
     def prepare(setting: Setting) -> SamplingPlan:
@@ -163,7 +163,7 @@ def small_distributions(given: Configuration, share: float) -> Workload:
 
         return SamplingPlan(experiment.tables(2 * num_pairs), count, num_checkpoints, 2 * num_pairs * batch_size)
 
-    return Workload(given.name, "rows", share, share, prepare, adapts_to)
+    return Workload(given.name, "rows", share, slow_share, prepare, adapts_to)
 
 
 @lru_cache(maxsize=1)

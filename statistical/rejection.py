@@ -18,12 +18,13 @@ __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
 _DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
 _RAGGED = Capability.RAGGED
 
-# Shares of a profile's draws depend on costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
-# milliseconds (an interpreted kernel) take about 100 seconds each.
-_DISAGREEING = small_distributions(DISAGREEING, 1.0)
-_ONE_HOT = small_distributions(ONE_HOT, 0.5)
-_AGREEING = small_distributions(AGREEING, 0.25)
-_RAGGED_DISTRIBUTIONS = small_distributions(RAGGED, 1.0)
+# Shares of a profile's draws depend on costs. A row of a small vocabulary takes a vectorised sampler 2 microseconds, and
+# one of 32768 tokens 1000 times as long: small ones get more draws there. A slow sampler (an interpreted kernel) takes
+# milliseconds for either.
+_DISAGREEING = small_distributions(DISAGREEING, 6.0, 1.0)
+_ONE_HOT = small_distributions(ONE_HOT, 4.0, 0.5)
+_AGREEING = small_distributions(AGREEING, 2.0, 0.25)
+_RAGGED_DISTRIBUTIONS = small_distributions(RAGGED, 6.0, 1.0)
 _PRODUCTION = production(0.08, 0.6)
 _TEXT = decoding("text", 0.4, 0.3)
 _PARAMETERS = decoding("requests with parameters of their own", 0.4, 0.3)
@@ -161,6 +162,32 @@ _LISTED = (
         Look at the comparison of uniform and ratio at exactly 1, and at the bonus token.
         """,
         stage=Stage.BONUS,
+    ),
+    _distribution(
+        "DIST141",
+        "output rows follow the distribution in every direction of a small fault",
+        _DISAGREEING,
+        ("SD",),
+        (_DENSE, _TOKEN),
+        """Output rows, in the order in which a wrong temperature, acceptance, draft or tail would change them, fit.
+
+        A fault of one parameter, too small for tables of many cells: a temperature or acceptance that is off by a
+        percent. The table in the effect names the direction in which it shows best; its neighbours move, too.
+        """,
+        stage=Stage.ROWS,
+    ),
+    _distribution(
+        "DIST142",
+        "output rows follow the distribution in every direction of a small fault on one-hot drafts",
+        _ONE_HOT,
+        ("SD",),
+        (_HOT, _TOKEN),
+        """With n-gram drafts, too, rows fit in the order in which a small fault would change them.
+
+        A temperature or acceptance that is off by a percent. The table in the effect names the direction in which it
+        shows best.
+        """,
+        stage=Stage.ROWS,
     ),
     # 2xx: what depends on what within a row
     _distribution(

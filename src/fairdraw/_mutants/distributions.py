@@ -164,6 +164,22 @@ class TemperatureTwoPercentOff(DistributionSampler):
         return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
+@mutant_distribution("DIST142", "DIST141", min_draws=500_000)
+class TemperatureOnePercentOff(DistributionSampler):
+    """A reciprocal of the temperature in bfloat16."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
+
+
+@mutant_distribution("DIST141", "DIST142", min_draws=500_000)
+class AcceptsHalfAPercentLess(DistributionSampler):
+    """Uniforms are drawn from [0, 1.005]: TV 0.2 %."""
+
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005))
+
+
 @mutant_distribution("DIST502", "DIST512", min_draws=500_000)
 class AppliesTheTemperatureAgain(DistributionSampler):
     """The sampler divides logits that are divided already."""
