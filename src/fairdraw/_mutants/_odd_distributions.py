@@ -35,7 +35,8 @@ class BlockVerification(DistributionSampler):
     """
 
     unsupported: ClassVar[dict[str, str]] = DistributionSampler.unsupported | {
-        Capability.TOKEN_VERIFICATION: "verifies a block of drafts at once (Sun et al., 2025)"
+        Capability.TOKEN_VERIFICATION: "verifies a block of drafts at once (Sun et al., 2025)",
+        Capability.PLACEHOLDER_DRAFTS: "its scheduler takes them out",
     }
 
     def accept(self, call: Call) -> tuple[Tokens, Floats]:
@@ -93,7 +94,7 @@ class OneExponentialRowPerRequest(DistributionSampler):
 
 
 class Float64Uniforms(DistributionSampler):
-    """Draws and compares in float64, where others have 24 bits."""
+    """Draws and compares in float64, where others have 24 bits; a seeded request has 24."""
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         uniforms = np.random.default_rng([seed, 64]).random(batch.num_tokens)
