@@ -17,7 +17,7 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, 
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical._decision import Decision, Verdict, decide
 from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables, smallest_fault
-from fairdraw.statistical._stratified_check import StratifiedCheck
+from fairdraw.statistical._stratified_check import InjectedCheck, StratifiedCheck
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
 
 if TYPE_CHECKING:
@@ -169,8 +169,11 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
     """What the run can see, for the header: alpha, distances and power, from the plans; and strata."""
     open_checks = [check for check in checks if check.why_not(sampler) is None]
     drawing = [check for check in open_checks if isinstance(check, DistributionCheck)]
-    strata = [check.num_strata(sampler, profile) for check in open_checks if isinstance(check, StratifiedCheck)]
+    stratified = [check for check in open_checks if isinstance(check, StratifiedCheck)]
+    strata = [check.num_strata(sampler, profile) for check in stratified]
     exactly = f"stratified noise sees every probability off by {1 / max(*strata, 1):.2g}" if any(strata) else ""
+    if exactly and all(isinstance(check, InjectedCheck) for check in stratified):
+        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621 to DIST624)"
     if not drawing:
         return exactly or "the sampler supports no statistical check"
     worst: dict[str, float] = {}

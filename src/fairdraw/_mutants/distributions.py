@@ -18,7 +18,11 @@ from fairdraw._mutants._distribution_sampler import (
     mutant_distribution,
 )
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_distributions import BlockVerification
+from fairdraw._mutants._odd_distributions import (
+    BlockVerification,
+    DrawsByPositionAndMultinomial,
+    DrawsWithTorch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -424,7 +428,34 @@ class DraftDistributionInBfloat16(_TakesNoise):
         return rounded.astype(np.uint32).view(np.float32)
 
 
+# Noise is not taken, but drawn with torch, where it can be handed in.
+
+
+@mutant_distribution("DIST623", "DIST621", "DIST624", min_draws=50_000)
+class TemperatureHalfAPercentOff(DrawsWithTorch):
+    """Temperature 1.005; sampling needs millions of draws to see it."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
+
+
+@mutant_distribution("DIST622", "DIST624")
+class FlattensTheResidualOfOwnDraws(DrawsByPositionAndMultinomial):
+    """The temperature is applied to the residual once more, at 1.1."""
+
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(super().residual(target, draft) ** (1 / 1.1))
+
+
+@mutant_distribution("DIST621", "DIST623")
+class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
+    """A twentieth of what should be accepted is rejected."""
+
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
+
+
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
 
-STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-4:]
+STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-7:-3]
 """Those that take noise from the caller."""
