@@ -39,7 +39,11 @@ class _RewritingMachine(RewritingMachine, PenaltiesMachine):
 
 class _Wide(PlannedTraces):
     trace = PenaltiesTrace()
-    plan = staticmethod(wide_penalties)
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Every size in each round."""
+        return wide_penalties(seed, num_rounds)
 
 
 class _Tours(PlannedTraces):

@@ -71,7 +71,11 @@ class _MarkerMachine(ThinkingMachine):
 
 class _Wide(PlannedTraces):
     trace = ThinkingTrace()
-    plan = staticmethod(wide_thinking)
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Every size in each round."""
+        return wide_thinking(seed, num_rounds)
 
 
 class _Tours(PlannedTraces):

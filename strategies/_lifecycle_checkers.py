@@ -156,7 +156,7 @@ class PenaltiesChecker:
         """The answers of a look are still what they were, though there were other calls since."""
         for answer, copy in answers:
             if not alike(answer.numpy(), copy.numpy()).all():
-                raise CheckFailure(f"{place}logits that were returned have changed in a later call: return a new tensor")
+                raise CheckFailure(f"{place}logits that were returned earlier have changed in a later call")
 
     def compare(
         self,

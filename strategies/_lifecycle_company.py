@@ -55,7 +55,6 @@ class CompanyChecker:
         for place, checker, answers in kept:
             checker.require_kept(answers, place)
 
-
     def other_batch(self, batch: LiveBatch) -> LiveBatch:
         """What the other session is asked about; all of its rows were added anew."""
         self.past = [*self.past, copied(batch)][-_BEHIND - 1 :]

@@ -7,6 +7,7 @@ choices that led to the events instead; that takes a hundred times as many tries
 from __future__ import annotations
 
 import dataclasses
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,8 +51,9 @@ def _simplified(events: Events) -> Iterator[Events]:
 
 def _simpler_event(event: Event) -> Iterator[Event]:
     for f in dataclasses.fields(event):
-        value = getattr(event, f.name)
-        for simpler in [f.default] * (value != f.default) if f.name == "seed" else _simpler(value, f.default):
+        value, default = getattr(event, f.name), f.default
+        simpler_ones = _simpler(value, default)
+        for simpler in islice(simpler_ones, 1) if f.name == "seed" else simpler_ones:
             yield dataclasses.replace(event, **{f.name: simpler})
 
 

@@ -168,8 +168,8 @@ def every_pair_of_texts(world: World, seed: int, strength: int = 2) -> EventTrac
     adds = []
     for own in settings:
         budget = own["budget"]
-        texts = (_text(planner, own[part], 3 if budget is None else budget) for part in ("prompt", "output"))
-        adds.append(Add(*texts, budget=budget))
+        prompt, output = (_text(planner, own[part], 3 if budget is None else budget) for part in ("prompt", "output"))
+        adds.append(Add(prompt, output, budget=budget))
     fills(planner, adds)
     some_steps(planner, 3)
     return planner.trace

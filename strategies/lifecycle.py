@@ -69,7 +69,7 @@ from fairdraw.strategies._lifecycle_traces import EventTrace, PenaltiesTrace, Pl
 from fairdraw.strategies._serving_batch import MOST_REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "MOST_DRAFTS",
@@ -219,9 +219,12 @@ class LifecycleMachine(RuleBasedStateMachine):
 class PlannedTraces(LifecycleMachine):
     """Event traces that are planned instead of drawn: the same parts in every run, in an order from the seed."""
 
-    plan: ClassVar[Callable[[int, int], Iterable[EventTrace]]]
-    """From a seed and a number of rounds; a round has everything that every run must have."""
     EXAMPLES_PER_ROUND = 25
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """The traces; a round has everything that every run must have."""
+        raise NotImplementedError
 
     @classmethod
     def search(

@@ -206,15 +206,16 @@ class SwapsOldRowsOnly(Trusting):
 class InheritsFromTheLastOneOfAll(Trusting):
     """When the batch becomes empty nothing is cleared; whoever enters next inherits the tokens of the last one."""
 
-    def sync(self, changes: RowChanges) -> None:
-        left, self.last = self.last, []
-        super().sync(changes)
-        for copy in self.rows.values() if left else ():
-            copy.extra = list(left)
-
     def __init__(self, *setting: object) -> None:
         super().__init__(*setting)
         self.last: list[int] = []
+
+    def sync(self, changes: RowChanges) -> None:
+        left = self.last
+        self.last = []
+        super().sync(changes)
+        for copy in self.rows.values() if left else ():
+            copy.extra = list(left)
 
     def remove(self, row: int) -> None:
         gone = self.rows.get(row)
