@@ -47,6 +47,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from fairdraw._core.budget import SHRINKING_WAS_CUT, BudgetEnded
+from fairdraw._core.checks import no_constants_of_modules
 from fairdraw._core.failures import raised_by
 from fairdraw.strategies._lifecycle_events import (
     Add,
@@ -184,7 +185,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         members |= {"scanner": scanner, "reference": reference, "seen": staticmethod(remember)}
         machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
         try:
-            run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
+            with no_constants_of_modules():
+                run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
         except (Exception, SystemExit) as error:
             return machine._smallest(ended[0], error) if cls.free else Found(ended[0], error)
         return None
