@@ -113,7 +113,7 @@ class Coverage:
         missing = _by_area(row for row in self.features if row.by == "none")
         missing += [row.value for row in self.pairs if row.by == "none"]
         one_sided = _by_area(row for row in self.features if row.by == "properties" and row.area != "calls per case")
-        lines = _fitted("judged: ", [*sizes, *_by_area(seen)], 2) + [self._pair_line()]
+        lines = [*_fitted("judged: ", [*sizes, *_by_area(seen)], 2), self._pair_line()]
         lines += _fitted("NOT judged: ", missing, 2 if self.has_distributions else 3) if missing else []
         is_half = self.has_distributions and self.draws and one_sided
         return lines + (_fitted("  not by distributions: ", one_sided, 1) if is_half else [])

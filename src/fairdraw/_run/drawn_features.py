@@ -19,7 +19,7 @@ from fairdraw.protocols import RowChanges, SeededNoise
 from fairdraw.protocols._lifecycle import Move
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -54,6 +54,7 @@ _OFFSETS = ("up to 2^16", "beyond 2^16", "beyond 2^31")
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
+@lru_cache(maxsize=4096)
 def size_class(area: str, size: int) -> Feature:
     """The class of a size.
 
@@ -114,6 +115,7 @@ _WIDE = ("over 256 requests", "vocabulary over 32768")
 _HALF, _STRIDED, _EXPLICIT, _OWN_SEED = "half precision", "strided", "explicit noise", "own seed"
 _GREEDY, _OTHER, _WITH_DRAFTS, _PLACEHOLDER = "greedy", "temperature not 0 or 1", "drafts", "placeholder"
 _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT = "joined later", "moved", "output cut", "long prompt", "long output"
+_NO_TRAITS, _DRAFTED, _LONG = frozenset[str](), frozenset([_WITH_DRAFTS]), frozenset([_LONG_OUTPUT])
 _OF_LIVES = (_WITH_DRAFTS, _PLACEHOLDER, _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT)
 _PENALTIES = ("presence penalty", "frequency penalty", "repetition penalty")
 _FILTERS = ("top-k", "top-p", "min-p")
@@ -233,24 +235,24 @@ class Look:
                 self.counts[size_class(area, size)] += count
             self.ranges[area] = (min(sizes), max(sizes))
 
-    def traits(self, contract: str, whole: Iterable[str], masks: Counter[tuple[str, ...]]) -> None:
+    def traits(self, contract: str, whole: Iterable[str], masks: Mapping[Any, int]) -> None:
         """Pairs of traits.
 
         Args:
             whole: Traits of all requests of the batch.
-            masks: Traits of single requests to the number of requests that have just those.
+            masks: Traits of single requests (a tuple or a set) to the number of requests that have just those.
         """
         every = tuple(whole)
         for own, count in masks.items():
-            for pair in _pairs_among(contract, (*every, *own)):
+            for pair in _pairs_among(contract, frozenset((*every, *own))):
                 self.counts[pair] += count
 
 
 @lru_cache(maxsize=4096)
-def _pairs_among(contract: str, traits: tuple[str, ...]) -> tuple[str, ...]:
+def _pairs_among(contract: str, traits: frozenset[str]) -> tuple[str, ...]:
     """The pairs of `traits`, as the catalogue writes them."""
     order = CATALOGUES[contract].traits
-    return tuple(" + ".join(pair) for pair in combinations(sorted(set(traits), key=order.index), 2))
+    return tuple(" + ".join(pair) for pair in combinations(sorted(traits, key=order.index), 2))
 
 
 # -- a call of the rejection or the sampling contract -----------------------------------------------------------------
@@ -291,8 +293,7 @@ def _of_verification(batch: Any, noise: Any) -> Look:  # Any: SpecDecodeBatch, N
     found.all_have(*((INPUTS, one) for one in inputs))
     whole = [one for one in inputs if one != "unequal drafts"] + _of_whole(found, batch, noise, logits)
     own = zip(_own_traits(found, batch, noise, 0.0), drafts, strict=True)
-    each = Counter((*traits, *_long(count)) for traits, count in own)
-    found.traits("rejection", whole, each)
+    found.traits("rejection", whole, Counter((*traits, *_long(count)) for traits, count in own))
     return found
 
 
@@ -360,13 +361,19 @@ def _count_temperatures(found: Look, kinds: Sequence[str]) -> None:
 
 @dataclass
 class _Life:
-    """What is remembered of a request: its list is kept, so that no other gets its identity."""
+    """What is remembered of a request: its list is kept, so that no other gets its identity.
+
+    Args:
+        params: Those that `features` and `traits` were read from.
+    """
 
     output: Any  # Any: the live list
+    params: Any = None  # Any: RequestParams or LogitsParams
+    features: tuple[Feature, ...] = ()
+    traits: frozenset[str] = frozenset()
     length: int = 0
     row: int | None = None
     was_cut: bool = False
-    traits: set[str] = field(default_factory=set)
 
 
 class SessionLook:
@@ -377,10 +384,11 @@ class SessionLook:
     """
 
     def __init__(self, contract: str, opened_with: tuple[Any, ...]) -> None:
-        self._contract = contract
+        self._contract, self._known = contract, frozenset(CATALOGUES[contract].traits)
         self._markers = tuple(opened_with[0]) if contract == "thinking_budget" else ()
         self._lives: dict[int, _Life] = {}
         self._steps = self._rows = 0
+        self._last: Any = None  # Any: the batch that was looked at last
 
     def look(self, arguments: tuple[Any, ...]) -> Look | None:  # Any: those of the session's method
         """What a call held; `None` if it shows nothing."""
@@ -389,7 +397,8 @@ class SessionLook:
             if isinstance(argument, RowChanges):
                 found = Look(max(1, argument.batch_size))
                 self._of_changes(found, argument)
-            elif hasattr(argument, "requests"):
+            elif argument is not self._last and hasattr(argument, "requests"):
+                self._last = argument
                 found = self._of_batch(argument, arguments)
         return found
 
@@ -399,56 +408,63 @@ class SessionLook:
         if getattr(batch, "change", None):
             self._of_changes(found, batch.change)
         self._steps += 1
+        self._rows = len(requests)
         if requests:
             found.size(BATCH, len(requests))
             found.sizes(DRAFTS, [len(one.draft_token_ids) for one in requests])
             found.sizes(PROMPT, [len(one.prompt_token_ids) for one in requests])
+            lists = [output for one in requests if type(output := one.output_token_ids) is list]
+            found.sizes(OUTPUT, [len(one) for one in lists])  # others than lists count how much is read of them
             found.all_have(*(("markers", _marker_class(len(one))) for one in self._markers))
             logits = getattr(batch, "logits", next((one for one in arguments if hasattr(one, "stride")), None))
             whole = [] if logits is None else _of_layout(found, logits, int(logits.shape[-1]))
-            known = CATALOGUES[self._contract].traits
             each = [self._of_request(found, row, request) for row, request in enumerate(requests)]
-            masks = Counter(tuple(one for one in own if one in known) for own in each)
-            found.traits(self._contract, [one for one in whole if one in known], masks)
-            if self._contract == "logits_plan":
-                kinds = [
-                    "greedy" if _GREEDY in own else "other than 0 and 1" for own in each if _RANDOM_AT_1 not in own
-                ]
-                _count_temperatures(found, kinds + ["1"] * (len(each) - len(kinds)))
-        self._rows = len(requests)
+            found.traits(self._contract, [one for one in whole if one in self._known], Counter(each))
+            if found.counts[TEMPERATURE, "greedy"] not in (0, found.rows):
+                found.all_have((TEMPERATURE, "greedy beside random"))
         return found
 
-    def _of_request(self, found: Look, row: int, request: Any) -> list[str]:  # Any: LiveRequest or LogitsRequest
+    def _of_request(self, found: Look, row: int, request: Any) -> frozenset[str]:  # Any: LiveRequest or LogitsRequest
         """Its traits; features are counted."""
         drafts, output = request.draft_token_ids, request.output_token_ids
-        traits = [_WITH_DRAFTS] * bool(drafts) + [_LONG_PROMPT] * (len(request.prompt_token_ids) > 255)
-        is_placeholder = -1 in drafts
-        if type(output) is list:  # others count how much is read of them
-            is_placeholder = is_placeholder or output[-1:] == [-1]
-            traits += self._of_output(found, row, output)
-        if is_placeholder:
-            found.counts[INPUTS, _PLACEHOLDER] += 1
-            traits.append(_PLACEHOLDER)
-        return traits + _OF_PARAMS[self._contract](found, request.params)
-
-    def _of_output(self, found: Look, row: int, output: list[int]) -> list[str]:
-        length, life = len(output), self._lives.get(id(output))
-        if life is None:
-            life = self._lives[id(output)] = _Life(output, length)
+        life = self._lives.get(id(output)) or self._begun(output)
+        if life.params is not request.params:
+            self._read(life, request)
+        found.counts.update(life.features)
+        traits = life.traits | _DRAFTED if drafts else life.traits
+        is_list = type(output) is list
+        if is_list:
+            self._of_output(found, life, len(output))
+            traits |= _LONG & self._known if life.length > 255 else _NO_TRAITS
         if row != life.row is not None:
-            life.traits.add(_MOVED)
+            life.traits |= {_MOVED} & self._known
         life.row = row
+        if -1 in drafts or (is_list and output[-1:] == [-1]):
+            found.counts[INPUTS, _PLACEHOLDER] += 1
+            traits |= {_PLACEHOLDER} & self._known
+        return traits
+
+    def _read(self, life: _Life, request: Any) -> None:  # Any: as above
+        """What stays the same as long as a request lives."""
+        life.params, own = request.params, Look(1)
+        traits = {*_OF_PARAMS[self._contract](own, request.params)}
+        traits |= {_LONG_PROMPT} if len(request.prompt_token_ids) > 255 else set()
+        life.features = tuple(one for one in own.counts if not isinstance(one, str))
+        life.traits |= traits & self._known
+
+    def _begun(self, output: Any, *, is_late: bool = False) -> _Life:  # Any: a live list
+        life = self._lives[id(output)] = _Life(output, length=len(output) if type(output) is list else 0)
+        life.traits = frozenset([_LATE] * is_late) & self._known
+        return life
+
+    def _of_output(self, found: Look, life: _Life, length: int) -> None:
         if length < life.length:
             found.counts[EVENTS, "output cut"] += 1
             life.was_cut = True
-            life.traits.add(_CUT)
+            life.traits |= {_CUT} & self._known
         elif length > life.length and life.was_cut:
             found.counts[EVENTS, "output regrown after a cut"] += 1
         life.length = length
-        found.counts[size_class(OUTPUT, length)] += 1
-        low, high = found.ranges.get(OUTPUT, (length, length))
-        found.ranges[OUTPUT] = (min(low, length), max(high, length))
-        return [*life.traits, *([_LONG_OUTPUT] if length > 255 else [])]
 
     def _of_changes(self, found: Look, changes: RowChanges) -> None:
         is_later = self._steps > 0
@@ -463,9 +479,7 @@ class SessionLook:
         }
         found.counts.update({(EVENTS, name): int(count) for name, count in rows.items() if count})
         for one in changes.added:
-            life = self._lives[id(one.output_token_ids)] = _Life(one.output_token_ids)
-            life.length = len(one.output_token_ids) if type(one.output_token_ids) is list else 0
-            life.traits.update([_LATE] * is_later)
+            self._begun(one.output_token_ids, is_late=is_later)
 
 
 def _marker_class(length: int) -> str:
@@ -481,16 +495,9 @@ def _of_penalties(found: Look, params: Any) -> list[str]:  # Any: RequestParams
 
 def _of_thinking(found: Look, params: Any) -> list[str]:  # Any: RequestParams
     budget = params.thinking_token_budget
-    words = (
-        ("budget 0" if budget == 0 else "budget 1-15" if budget < 16 else "budget over 15")
-        if budget is not None
-        else ""
-    )
-    found.counts["parameters", words or "no budget"] += 1
-    return ["budget" if words else "no budget"]
-
-
-_RANDOM_AT_1 = "random at temperature 1"
+    size = None if budget is None else "0" if budget == 0 else "1-15" if budget < 16 else "over 15"
+    found.counts["parameters", f"budget {size}" if size else "no budget"] += 1
+    return ["budget" if size else "no budget"]
 
 
 def _of_plan(found: Look, params: Any) -> list[str]:  # Any: LogitsParams
@@ -511,7 +518,9 @@ def _of_plan(found: Look, params: Any) -> list[str]:  # Any: LogitsParams
     own = [name for name, is_on in zip(_PROCESSORS, on, strict=True) if is_on]
     for name in own or ["none"]:
         found.counts["processors", name] += 1
-    return own + [_GREEDY] * is_greedy + [_RANDOM_AT_1] * (params.temperature == 1)
+    kind = "greedy" if is_greedy else "1" if params.temperature == 1 else "other than 0 and 1"
+    found.counts[TEMPERATURE, kind] += 1
+    return own + [_GREEDY] * is_greedy
 
 
 _OF_PARAMS = {"penalties": _of_penalties, "thinking_budget": _of_thinking, "logits_plan": _of_plan}
