@@ -58,5 +58,5 @@ def stream(*parts: int) -> np.random.Generator:
 
 
 def drawn_exponentials(generator: np.random.Generator, *shape: int) -> NDArray[np.float32]:  # shape
-    """Never 0."""
-    return np.maximum(generator.standard_exponential(shape, np.float32), np.float32(1e-38))
+    """Never below 2**-24: float32 numbers that reach 0 let tokens win that are as good as impossible."""
+    return np.maximum(generator.standard_exponential(shape, np.float32), np.float32(2**-24))

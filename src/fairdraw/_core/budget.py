@@ -29,7 +29,10 @@ SHRINKING_SHARE = 0.05
 """Of the time that is left when a check fails, for making its example small: forty failing checks spend 87 % of it."""
 
 
-SHRINKING_WAS_CUT = "shrinking was cut by the time budget: this example failed, and a smaller one may fail, too"
+SHRINKING_SECONDS = 20.0
+"""And at most so many, with or without a budget: a case of a thousand requests takes minutes to become small."""
+
+SHRINKING_WAS_CUT = "shrinking was cut, as it took long: this example failed, and a smaller one may fail, too"
 """A remark on a failure."""
 
 
@@ -75,9 +78,15 @@ class Deadline:
         return Deadline(now + share * max(0.0, self.ends_at - now), self.clock)
 
 
-def part_of(out_of_time: OutOfTime, share: float) -> OutOfTime:
-    """`Deadline.part`, if it is one; a plain function does not say how much time is left, and stays as it is."""
-    return out_of_time.part(share) if isinstance(out_of_time, Deadline) else out_of_time
+def until_shrunk(out_of_time: OutOfTime) -> OutOfTime:
+    """The end of shrinking a case that just failed.
+
+    A plain function does not say how much time is left, and stays as it is.
+    """
+    if not isinstance(out_of_time, Deadline):
+        return out_of_time
+    latest, part = out_of_time.clock() + SHRINKING_SECONDS, out_of_time.part(SHRINKING_SHARE).ends_at
+    return Deadline(latest if part is None else min(latest, part), out_of_time.clock)
 
 
 def is_endless(out_of_time: OutOfTime) -> bool:

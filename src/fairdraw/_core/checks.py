@@ -18,14 +18,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.budget import (
-    SHRINKING_SHARE,
     SHRINKING_WAS_CUT,
     BudgetEnded,
     before_it_began,
     cut_short,
     guarded,
     is_endless,
-    part_of,
+    until_shrunk,
 )
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
@@ -371,7 +370,7 @@ class Timed:
     def failed(self, case: Any, error: BaseException) -> None:
         """Remember a failing case; the first one starts the time for shrinking."""
         if self.smallest is None:
-            self._out_of_time = part_of(self._out_of_time, SHRINKING_SHARE)
+            self._out_of_time = until_shrunk(self._out_of_time)
         if self.smallest is None or len(repr(case)) <= len(repr(self.smallest[0])):
             self.smallest = case, error
 
