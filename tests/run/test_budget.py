@@ -168,7 +168,7 @@ def test_failure_is_reported_though_shrinking_was_cut() -> None:
 def test_remark_is_a_note_of_the_failure_report() -> None:
     clock = Clock()
     sampler = Greedy(clock)
-    clock_end = 49.0
+    clock_end = 49 * CALL_SECONDS
 
     class Timed:
         def __getattr__(self, name: str) -> Any:
@@ -223,7 +223,7 @@ def test_event_trace_that_fails_is_reported_though_shrinking_was_cut() -> None:
     needed = clock.calls
     clock = Clock()
     with pytest.raises(CheckFailure) as cut:
-        asked(CHECKS["PEN101"], Forgetful(clock), clock, needed)
+        asked(CHECKS["PEN101"], Forgetful(clock), clock, needed * CALL_SECONDS)
     assert clock.calls < needed
     assert cut.value.remarks
     assert not whole.value.remarks
