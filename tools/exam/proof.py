@@ -235,7 +235,7 @@ def _long(rng: random.Random, tokens: Any) -> list[int]:
 
 
 def penalised(scanner: Any, rng: random.Random) -> list[Any]:
-    """A life of twelve steps."""
+    """The answers of twelve steps of a trace."""
     vocab = rng.choice([20, 3000, 40000])
     tokens = _ids(rng, vocab, [0, vocab - 1, *(rng.randrange(vocab) for _ in range(6))])
     factor: list[list[float]] = [[0, 0, 0.5, -0.5], [0, 0, 0.3, -0.3], [1, 1, 1.3, 0.7, 1.03, 0.97]]
@@ -285,7 +285,7 @@ def _thinking(rng: random.Random, start: tuple[int, ...], end: tuple[int, ...]) 
 
 
 def forced(scanner: Any, rng: random.Random) -> list[Any]:
-    """A life of twelve steps."""
+    """The answers of twelve steps of a trace."""
     from fairdraw.protocols import RequestParams
 
     start, end = _markers(rng)
@@ -310,7 +310,7 @@ def forced(scanner: Any, rng: random.Random) -> list[Any]:
 
 
 def processed(planner: Any, rng: random.Random) -> list[Any]:
-    """A life of ten steps."""
+    """The answers of ten steps of a trace."""
     vocab = rng.choice([12, 40, 600])
     start, end = _markers(rng)
     tokens = rng.choice([_thinking(rng, start, end), _ids(rng, vocab, [1, 2, 3])])
