@@ -207,7 +207,9 @@ def rejection_seeds_lose_bits(rng: random.Random) -> Wrong:
 
     class Faulty(Rejection):
         def drawn(self, call: Call, noise: SeededNoise) -> tuple[Tensor, Tensor]:
-            for generator in noise.generators("cpu").values():
+            for request, generator in noise.generators("cpu").items():
+                if call.counts[request] == 0:
+                    continue  # its generator is left alone
                 seed = generator.initial_seed()
                 seed = seed - (1 << 64) if seed >= 1 << 63 else seed
                 kept = (abs(seed) if "absolute" in what else seed) & ((1 << bits) - 1)
@@ -374,8 +376,9 @@ def rejection_softmax_cached_by_pointer(rng: random.Random) -> Wrong:
 def rejection_generators_start_anew(rng: random.Random) -> Wrong:
     class Faulty(Rejection):
         def drawn(self, call: Call, noise: SeededNoise) -> tuple[Tensor, Tensor]:
-            for generator in noise.generators("cpu").values():
-                generator.manual_seed(generator.initial_seed())
+            for request, generator in noise.generators("cpu").items():
+                if call.counts[request] > 0:
+                    generator.manual_seed(generator.initial_seed())
             return super().drawn(call, noise)
 
     return "a request's generator starts anew at each call", Faulty

@@ -142,14 +142,15 @@ def tasks(arguments: argparse.Namespace) -> list[Task]:
 
 def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
     """A row for each task; those that are in `part` already are kept."""
-    lines = part.read_text(encoding="utf-8").splitlines() if arguments.resume and part.exists() else []
+    earlier = [*arguments.kept, *[part] * arguments.resume]
+    lines = [line for path in earlier if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
     kept = {key(row): row for row in map(json.loads, lines)}
     asked = {
         (name, known(arguments.exam)[name].words, profile, seed): (name, profile, seed, exam, whole)
         for name, profile, seed, exam, whole in tasks(arguments)
     }
     with part.open("a" if arguments.resume else "w", encoding="utf-8") as file:
-        for row in examined([task for about, task in asked.items() if about not in kept], arguments.jobs):
+        for row in examined([task for about, task in asked.items() if about not in kept], arguments):
             file.write(json.dumps(row) + "\n")
             file.flush()
             kept[key(row)] = row
@@ -160,14 +161,19 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
     return [kept[about] for about in asked if about in kept]
 
 
-def examined(todo: list[Task], jobs: int) -> Iterator[Row]:
+def examined(todo: list[Task], arguments: argparse.Namespace) -> Iterator[Row]:
     """Rows as they are ready. A task that raises, or whose process dies, is named and has no row."""
-    if jobs <= 1:
-        yield from map(sat, todo)
+    ends_at = time.monotonic() + arguments.seconds
+    if arguments.jobs <= 1:
+        yield from (sat(task) for task in todo if time.monotonic() < ends_at)
         return
-    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
         futures = {pool.submit(sat, task): task for task in todo}
         for future in as_completed(futures):
+            if time.monotonic() >= ends_at:
+                pool.shutdown(wait=False, cancel_futures=True)
+            if future.cancelled():
+                continue
             error = future.exception()
             if error is None:
                 yield future.result()
@@ -179,7 +185,7 @@ def write_record(path: Path, rows: Iterable[Row], exam: int) -> None:
     """JSON, a row per line; each says the commit that made it."""
     from provenance import commit, machine
 
-    head = {"commit": commit(), "machine": machine(), "exam": exam, "seeds": seeds()}
+    head = {"commit": commit(), "machine": machine(), "exam": exam, "members": len(known(exam)), "seeds": seeds()}
     lines = ",\n".join(json.dumps(row) for row in rows)
     path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
 
@@ -208,6 +214,10 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--exam", type=int, default=EXAM, help="draws the parameters of the faults")
     parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")
+    parser.add_argument("--kept", type=Path, action="append", default=[], help="keep the rows of this .part file, too")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no run after so many; write the rest"
+    )
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--prove", action="store_true", help="show that members are wrong: see exam.proof")
     parser.add_argument("--page-only", action="store_true", help="write the page of the record that is there")

@@ -33,13 +33,15 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         groups.setdefault((row["member"], row["profile"]), []).append(row)
     profiles = [name for name in ("smoke", "ci") if any(profile == name for _, profile in groups)]
     seeds = sorted({row["seed"] for row in record["rows"]}, key=list(record["seeds"]).index)
-    lines = [_HEAD, f"Seeds: {', '.join(map(str, seeds))}. The first is the release's.", ""]
+    asked = len({row["member"] for row in record["rows"]})
+    lines = [_HEAD, f"Seeds: {', '.join(map(str, seeds))}. The first is the release's."]
+    lines += [f"Of {record['members']} members, controls included, this record has {asked}.", ""]
     lines += table(groups, profiles)
     for profile in profiles:
         lines += ["", f"## What `{profile}` misses", "", *missed(groups, profile)]
     for profile in profiles:
         lines += ["", f"## First reports of `{profile}` that point elsewhere", "", *elsewhere(groups, profile)]
-    lines += ["", "## correct samplers", "", *false_alarms(groups)]
+    lines += ["", "## Correct samplers", "", *false_alarms(groups)]
     lines += ["", "## All members", "", *all_members(groups, profiles)]
     return "\n".join(lines) + "\n"
 

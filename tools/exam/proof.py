@@ -43,10 +43,9 @@ MOST = 150
 
 def proof(member: Member) -> str:
     """After how many inputs its answers differ from the correct ones; or why that is not known."""
-    correct = next((k for k in CORRECT.values() if k in type(member.make()).__mro__), None)
-    if member.contract in ("rejection", "sampling") and (correct is None or "explicit-noise" in correct.lacking):
+    correct = next(kind for kind in type(member.make()).__mro__ if kind in CORRECT.values())
+    if member.contract in ("rejection", "sampling") and "explicit-noise" in correct.lacking:
         return "draws its own numbers"
-    assert correct is not None
     play = {"rejection": verified, "sampling": sampled, "penalties": penalised, "thinking_budget": forced}
     how = play.get(member.contract, processed)
     mine, right = member.make(), correct()
@@ -86,8 +85,8 @@ def verified(sampler: Any, rng: random.Random) -> list[Any]:
     """Three calls: two of the same shape, one smaller."""
     torch.manual_seed(rng.getrandbits(40))
     size, most = rng.choice([3, 9, 40, 300, 1100]), rng.choice([3, 12, 40, 128])
-    size = min(size, 40) if most > 12 and rng.random() < 0.7 else size
-    few = [3, 8] if size * most > 4000 else [5, 60, 97, 193, 600, 1537, 3073, 140000 if size * most < 130 else 700]
+    size = min(size, 40) if most > 12 and rng.random() < 0.9 else size
+    few = [3, 8] if size * most > 4000 else [5, 60, 97, 193, 600, 1537, 3073, 140000 if size * most < 40 else 700]
     vocab = rng.choice(few)
     answers = []
     for wanted in (size, size, max(1, size // 2)):
@@ -236,7 +235,7 @@ def _long(rng: random.Random, tokens: Any) -> list[int]:
 
 
 def penalised(scanner: Any, rng: random.Random) -> list[Any]:
-    """A life of twelve steps."""
+    """The answers of twelve steps of a trace."""
     vocab = rng.choice([20, 3000, 40000])
     tokens = _ids(rng, vocab, [0, vocab - 1, *(rng.randrange(vocab) for _ in range(6))])
     factor: list[list[float]] = [[0, 0, 0.5, -0.5], [0, 0, 0.3, -0.3], [1, 1, 1.3, 0.7, 1.03, 0.97]]
@@ -286,7 +285,7 @@ def _thinking(rng: random.Random, start: tuple[int, ...], end: tuple[int, ...]) 
 
 
 def forced(scanner: Any, rng: random.Random) -> list[Any]:
-    """A life of twelve steps."""
+    """The answers of twelve steps of a trace."""
     from fairdraw.protocols import RequestParams
 
     start, end = _markers(rng)
@@ -311,7 +310,7 @@ def forced(scanner: Any, rng: random.Random) -> list[Any]:
 
 
 def processed(planner: Any, rng: random.Random) -> list[Any]:
-    """A life of ten steps."""
+    """The answers of ten steps of a trace."""
     vocab = rng.choice([12, 40, 600])
     start, end = _markers(rng)
     tokens = rng.choice([_thinking(rng, start, end), _ids(rng, vocab, [1, 2, 3])])
