@@ -428,6 +428,27 @@ class DraftDistributionInBfloat16(_TakesNoise):
         return rounded.astype(np.uint32).view(np.float32)
 
 
+# Sizes.
+
+
+@mutant_distribution("DIST411", "DIST412")
+class LateUniformsFallShort(DistributionSampler):
+    """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
+        uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
+        return Drawn(uniforms, drawn.exponentials, seed)
+
+
+@mutant_distribution("DIST413", "DIST414")
+class IdsInSixteenBits(DistributionSampler):
+    """Recovered ids pass through 16 bits."""
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        return super().recover(weights, drawn, requests, rows) % 65536
+
+
 # Noise is not taken, but drawn with torch, where it can be handed in.
 
 
