@@ -96,7 +96,12 @@ def run_suite(seed: int, draws: int) -> Run:
         seed,
         tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.FAIL),
         tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.INCONCLUSIVE),
-        {f"{code} {t.name}": t.p_value for code, decision in decisions.items() for t in decision.evidence},
+        {
+            f"{code} {t.name}": t.p_value
+            for code, decision in decisions.items()
+            for t in decision.evidence
+            if t.num_cells > 1
+        },
         max(table.log_e_value for table in tables) / float(np.log(10)),
     )
 
