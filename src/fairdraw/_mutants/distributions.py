@@ -478,5 +478,7 @@ class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
 
-STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-7:-3]
+STRATIFIED_MUTANTS = tuple(
+    mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith(("DIST60", "DIST61"))
+)
 """Those that take noise from the caller."""
