@@ -267,13 +267,13 @@ class PlaceholdersAreTokenZero(DistributionSampler):
 
 @mutant_distribution("DIST126", "DIST127", min_draws=50_000)
 class HalfLogitsInEightBits(DistributionSampler):
-    """Logits of half precision are kept in three bits of mantissa; float32 ones are not."""
+    """Logits of half precision are kept in two bits of mantissa; float32 ones are not."""
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
         if batch.target_logits.dtype == torch.float32:
             return super().target(batch)
         mantissa, exponent = np.frexp(batch.target_logits.float().numpy())
-        rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 16) / 16, exponent))
+        rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 8) / 8, exponent))
         return np.asarray(rounded.softmax(dim=-1).numpy())
 
 
@@ -431,7 +431,7 @@ class DraftDistributionInBfloat16(_TakesNoise):
 # Sizes.
 
 
-@mutant_distribution("DIST411", "DIST412")
+@mutant_distribution("DIST411")
 class LateUniformsFallShort(DistributionSampler):
     """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
 
@@ -439,6 +439,16 @@ class LateUniformsFallShort(DistributionSampler):
         drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
         uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
         return Drawn(uniforms, drawn.exponentials, seed)
+
+
+@mutant_distribution("DIST412")
+class LateTokensComeTwice(DistributionSampler):
+    """From position 65 on, the token of the position before is written again: an output row of two blocks."""
+
+    def edit(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        if tokens.shape[1] > 66:
+            tokens[:, 65:] = np.where(tokens[:, 65:] >= 0, tokens[:, 64:-1], tokens[:, 65:])
+        return tokens
 
 
 @mutant_distribution("DIST413", "DIST414")
