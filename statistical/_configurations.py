@@ -60,7 +60,7 @@ class RequestDistributions:
 
     def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
         """The target distributions that the stored logits stand for; certain for drafts of a greedy request."""
-        probs = distributions.softmax_probs(self.target_logits)
+        probs: NDArray[np.float64] = distributions.softmax_probs(self.target_logits)
         if self.temperature == GREEDY_TEMPERATURE:
             probs[:-1] = np.eye(self.vocab_size)[np.argmax(self.target_logits[:-1], axis=1)]
         return probs
@@ -91,7 +91,8 @@ class RequestDistributions:
     def residual(self, position: int, draft_token_id: int) -> NDArray[np.float64]:  # [vocab_size] float64
         """The distribution of the token recovered after this draft token; zeros if it is never rejected."""
         if draft_token_id == PLACEHOLDER_TOKEN_ID:
-            return self.exact_target_probs()[position]
+            target: NDArray[np.float64] = self.exact_target_probs()[position]
+            return target
         draft = np.eye(self.vocab_size)[draft_token_id] if self.one_hot else self.exact_draft_probs()[position]
         return distributions.residual_probs(self.exact_target_probs()[position], draft)
 
@@ -261,7 +262,7 @@ RAGGED = Configuration(
 )
 """Requests of 2, 1, 0 and 2 drafts, no two of them with the same distributions."""
 
-_SURE_DRAFTS = [[0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
+_SURE_DRAFTS = [[0.0, 0.0, 1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0, 0.0]]
 """Draft distributions of a drafter that is certain: a one-hot draft in a dense batch."""
 
 

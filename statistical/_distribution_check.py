@@ -48,11 +48,18 @@ class DistributionCheck(DrawnQuestion):
     Args:
         tables: The tables that it judges, by the beginnings of their names.
         share: Of the run's false-fail rate.
+        fast_only: It is skipped for a slow sampler.
     """
 
     workload: Workload
     tables: tuple[str, ...]
     share: float = 1.0
+    fast_only: bool = False
+
+    def why_not(self, sampler: RejectionSampler, reference: object = None) -> str | None:
+        if self.fast_only and sampler.capabilities.slow:
+            return "the sampler is slow, and so many or so wide rows would take minutes"
+        return super().why_not(sampler, reference)
 
     def sampling_plan(self, sampler: RejectionSampler, profile: Profile) -> SamplingPlan:
         """The workload, prepared for what `sampler` can draw under `profile`."""

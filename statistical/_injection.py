@@ -55,8 +55,9 @@ class Injected:
     @property
     def capabilities(self) -> Capabilities:
         own = self.inner.capabilities
-        unsupported = {word: why for word, why in own.unsupported.items() if word is not Capability.EXPLICIT_NOISE}
-        return Capabilities(unsupported, own.slow)
+        return Capabilities.of(
+            {str(word): why for word, why in own.unsupported.items() if word != Capability.EXPLICIT_NOISE}, own.slow
+        )
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         if not isinstance(noise, ExplicitNoise):

@@ -159,7 +159,7 @@ class DistributionPool:
         return drawn
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=6)
 def _pool_on(pool: DistributionPool, device: str) -> tuple[Tensor, Tensor]:
     """Target logits and draft probabilities of a pool, each `[num_distributions, vocab_size] float32`."""
     import torch
@@ -224,7 +224,11 @@ class ProductionExperiment:
         distribution_ids = rng.integers(0, len(self.pool.target_logits), sum(self.num_draft_tokens))
         batch = self._batch(distribution_ids, seed)
         transforms = self._transforms(batch, draw_rows(sampler, batch, seed), distribution_ids, rng)
-        return {name: self.cells.count(values) for name, values in transforms.items()}
+        return {name: self._count_transform(name, values) for name, values in transforms.items()}
+
+    def _count_transform(self, name: str, values: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples] float64
+        """The count table of transformed decisions."""
+        return self.cells.count(values)
 
     def _batch(self, distribution_ids: NDArray[np.int64], seed: int) -> SpecDecodeBatch:
         """A ragged batch whose drafted position `i` has the distributions `distribution_ids[i]`.
@@ -282,3 +286,72 @@ class ProductionExperiment:
         decided = np.where(accepted, uniforms * acceptance, acceptance + uniforms * (1 - acceptance))
         found["S9 acceptance"] = np.minimum(decided[reached], np.nextafter(1.0, 0.0))
         return found
+
+
+LONG_DRAFTS: tuple[int, ...] = (128, 37, 0, 100, 5)
+"""Drafts per request, in a cycle: lengths up to the largest, none of them a multiple of another."""
+
+_POSITIONS = ((0, 1), (1, 8), (8, 32), (32, 64), (64, 96), (96, 128))
+"""Positions that are judged together, from the first to before the second."""
+
+_SURELY_REACHED = 0.4
+"""Of the requests that reach the end of such positions on average. Positions of a request are reached together, so
+their number varies more than a binomial one: with 180 requests, fewer than this come once in a million runs."""
+
+
+def long_draft_pool(*, one_hot: bool) -> DistributionPool:
+    """Distributions of 8 tokens whose drafts are accepted in 99 %, so that first rejections fall on every position."""
+    rng = np.random.default_rng(derive_seed("long draft pool"))
+    logits = rng.normal(size=(16, 8)).astype(np.float32)
+    if one_hot:
+        logits[np.arange(16), np.arange(16) % 8] += np.float32(8.5)
+    draft = softmax_probs(logits) * (1 + 0.025 * rng.choice([-1.0, 1.0], logits.shape))
+    return DistributionPool(logits, (draft / draft.sum(axis=1, keepdims=True)).astype(np.float32), one_hot)
+
+
+@dataclass(frozen=True)
+class LongDraftExperiment(ProductionExperiment):
+    """Acceptance and emitted tokens of drafts of up to 128 tokens, by their position in the request."""
+
+    _acceptance_cells = PitCells(8, 5)
+    _token_cells = PitCells(8, 0)
+
+    def tables(self, num_calls: int) -> dict[str, Table]:
+        """Two tables per group of positions."""
+        step, num_draws = self.pool.step_acceptance, num_calls * sum(self.num_draft_tokens)
+        found = {}
+        for first, end in _POSITIONS:
+            own = sum(max(0, min(end, count) - first) for count in self.cycle) / sum(self.cycle)
+            seen = own if end == 1 else own * step ** (end - 1) * _SURELY_REACHED
+            found[_at("acceptance", first)] = self._acceptance_cells.table(num_draws, seen)
+            found[_at("emitted token by id", first)] = self._token_cells.table(num_draws, seen)
+        return found
+
+    def _transforms(
+        self,
+        batch: SpecDecodeBatch,
+        tokens: NDArray[np.int32],  # [batch_size, max_spec_len + 1] int32
+        distribution_ids: NDArray[np.int64],  # [num_tokens] int64
+        rng: np.random.Generator,
+    ) -> dict[str, NDArray[np.float64]]:
+        """The transforms of every drafted position that was reached."""
+        found = super()._transforms(batch, tokens, distribution_ids, rng)
+        counts = np.array(self.num_draft_tokens)
+        position = np.arange(distribution_ids.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        reached = position < np.repeat((tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1), counts)
+        own = position[reached]
+        return {
+            _at(what, first): found[f"S9 {what}"][(own >= first) & (own < end)]
+            for first, end in _POSITIONS
+            for what in ("acceptance", f"emitted token by {Order.ID}")
+        }
+
+    def _count_transform(self, name: str, values: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples] float64
+        cells = self._acceptance_cells if "acceptance" in name else self._token_cells
+        return cells.count(values)
+
+
+def _at(what: str, first: int) -> str:
+    """The name of a table."""
+    end = dict(_POSITIONS)[first]
+    return f"S9 {what} at position {first}" if end == first + 1 else f"S9 {what} at positions {first} to {end - 1}"

@@ -19,7 +19,16 @@ from fairdraw.statistical._count_tables import Counts, Table, sum_counts
 from fairdraw.statistical._decode import decode
 from fairdraw.statistical._decode_check import decode_scenarios
 from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._production import EQUAL_DRAFTS, RAGGED_DRAFTS, DistributionPool, ProductionExperiment
+from fairdraw.statistical._pit import PitCells
+from fairdraw.statistical._production import (
+    EQUAL_DRAFTS,
+    LONG_DRAFTS,
+    RAGGED_DRAFTS,
+    DistributionPool,
+    LongDraftExperiment,
+    ProductionExperiment,
+    long_draft_pool,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -213,16 +222,55 @@ def production(share: float, slow_share: float) -> Workload:
             setting.device,
             RAGGED_DRAFTS if _RAGGED in setting.supported else EQUAL_DRAFTS,
         )
-        per_call = sum(experiment.num_draft_tokens)
-        num_checkpoints, num_calls = checkpoints(setting.num_draws, per_call)
-
-        def count(sampler: RejectionSampler, seed: int) -> Counts:
-            return experiment.count(sampler, num_calls, seed)
-
-        return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * per_call)
+        return _production_plan(experiment, setting.num_draws)
 
     adapts_to = frozenset({_DENSE, _RAGGED, Capability.LARGE_VOCAB})
     return Workload("production", "production vocabulary", share, slow_share, prepare, adapts_to)
+
+
+_FEWEST_LONG, _FEWEST_LARGE = 50_000, 400
+"""Positions: fewer reach too few ends of long drafts, or show nothing."""
+
+
+def long_drafts(share: float) -> Workload:
+    """Requests of up to 128 drafts, judged by position. Slow samplers are not asked."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        num_draws = max(_FEWEST_LONG, setting.num_draws)
+        pool = long_draft_pool(one_hot=_DENSE not in setting.supported)
+        experiment = LongDraftExperiment(pool, 15, setting.device, LONG_DRAFTS)
+        return _production_plan(experiment, num_draws)
+
+    return Workload("long drafts", "long drafts", share, share, prepare, frozenset({_DENSE}))
+
+
+@lru_cache(maxsize=1)
+def _large_pool(one_hot: bool) -> DistributionPool:
+    """Two distributions over the largest vocabulary that is documented."""
+    return DistributionPool.build(151936, 2, seed=1, one_hot=one_hot)
+
+
+def largest_vocabulary(share: float) -> Workload:
+    """S9 at 151936 tokens, where ids above 2**16 and 2**17 occur. Slow samplers are not asked."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        cycle = (1, 0, 2, 1) if _RAGGED in setting.supported else (1, 1, 1, 1)
+        pool = _large_pool(_DENSE not in setting.supported)
+        experiment = ProductionExperiment(pool, 4, setting.device, cycle, PitCells(8, 3))
+        return _production_plan(experiment, max(_FEWEST_LARGE, setting.num_draws))
+
+    return Workload("largest vocabulary", "151936 tokens", share, share, prepare, frozenset({_DENSE, _RAGGED}))
+
+
+def _production_plan(experiment: ProductionExperiment, num_draws: int) -> SamplingPlan:
+    """The plan of so many drafted positions."""
+    per_call = sum(experiment.num_draft_tokens)
+    num_checkpoints, num_calls = checkpoints(num_draws, per_call)
+
+    def count(sampler: RejectionSampler, seed: int) -> Counts:
+        return experiment.count(sampler, num_calls, seed)
+
+    return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * per_call)
 
 
 def decoding(scenario: str, share: float, slow_share: float) -> Workload:

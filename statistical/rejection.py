@@ -12,7 +12,15 @@ from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT,
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
-from fairdraw.statistical._workloads import Workload, decoding, mixed_requests, production, small_distributions
+from fairdraw.statistical._workloads import (
+    Workload,
+    decoding,
+    largest_vocabulary,
+    long_drafts,
+    mixed_requests,
+    production,
+    small_distributions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +61,8 @@ _BFLOAT16 = mixed_requests("logits in bfloat16", 1.0, 0.1, _mixed(dense=True, dt
 _FLOAT16 = mixed_requests("logits in float16", 1.0, 0.1, _mixed(dense=False, dtype="float16"))
 _SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
 _PRODUCTION = production(0.08, 0.6)
+_LONG = long_drafts(1.0)
+_LARGEST = largest_vocabulary(0.002)
 _TEXT = decoding("text", 0.4, 0.3)
 _PARAMETERS = decoding("requests with parameters of their own", 0.4, 0.3)
 _N_GRAM = decoding("n-gram drafts", 0.4, 0.3)
@@ -483,6 +493,59 @@ _LISTED = (
         vocabularies is judged at 1024 tokens, one of one-hot drafts by the target without the rejected draft.
         """,
         stage=Stage.LARGE_RECOVERY,
+    ),
+    _distribution(
+        "DIST411",
+        "drafts are accepted with their probabilities at every position of long requests",
+        _LONG,
+        ("S9 acceptance",),
+        (_TOKEN, _RAGGED, Capability.LONG_DRAFTS),
+        """Of 128 drafts, first rejections fall on every position, and each draft has its own probability.
+
+        The table in the effect names the positions. Usually a loop or a block that ends at 32 or 64 drafts, or noise
+        that repeats after them.
+        """,
+        stage=Stage.LARGE_ACCEPTANCE,
+        fast_only=True,
+    ),
+    _distribution(
+        "DIST412",
+        "emitted tokens follow the target at every position of long requests",
+        _LONG,
+        ("S9 emitted",),
+        (_TOKEN, _RAGGED, Capability.LONG_DRAFTS),
+        """Tokens emitted at positions 0 to 127 of a request follow the target of their own position.
+
+        The table in the effect names the positions.
+        """,
+        stage=Stage.LARGE_ROWS,
+        fast_only=True,
+    ),
+    _distribution(
+        "DIST413",
+        "emitted tokens follow the target at a vocabulary of 151936 tokens",
+        _LARGEST,
+        ("S9 emitted",),
+        (Capability.LARGE_VOCAB,),
+        """Ids above 2**16 and 2**17 are emitted as often as they should be, by rank and by id.
+
+        Usually an id that passes through 16 bits, or a tile that takes no part.
+        """,
+        stage=Stage.LARGE_ROWS,
+        fast_only=True,
+    ),
+    _distribution(
+        "DIST414",
+        "drafts are accepted and recovered as they should be at a vocabulary of 151936 tokens",
+        _LARGEST,
+        ("S9 acceptance", "S9 recovered"),
+        (Capability.LARGE_VOCAB, _TOKEN),
+        """Acceptance probabilities and recovered tokens, by rank and by id, at a vocabulary of 151936 tokens.
+
+        Usually a sum over the vocabulary that loses accuracy, or a tile that takes no part in the race.
+        """,
+        stage=Stage.LARGE_RECOVERY,
+        fast_only=True,
     ),
     # 5xx: a real decoding loop
     _distribution(

@@ -107,7 +107,7 @@ def run_suite(seed: int, draws: int, contract: str = "rejection") -> Run:
             f"{code} {t.name}": t.p_value
             for code, decision in decisions.items()
             for t in decision.evidence
-            if t.num_samples >= FEWEST_SAMPLES
+            if t.num_samples >= FEWEST_SAMPLES and t.num_cells > 1
         },
         max(table.log_e_value for table in tables) / float(np.log(10)),
     )

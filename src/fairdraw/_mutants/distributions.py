@@ -267,13 +267,13 @@ class PlaceholdersAreTokenZero(DistributionSampler):
 
 @mutant_distribution("DIST126", "DIST127", min_draws=50_000)
 class HalfLogitsInEightBits(DistributionSampler):
-    """Logits of half precision are kept in three bits of mantissa; float32 ones are not."""
+    """Logits of half precision are kept in two bits of mantissa; float32 ones are not."""
 
     def target(self, batch: SpecDecodeBatch) -> Floats:
         if batch.target_logits.dtype == torch.float32:
             return super().target(batch)
         mantissa, exponent = np.frexp(batch.target_logits.float().numpy())
-        rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 16) / 16, exponent))
+        rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 8) / 8, exponent))
         return np.asarray(rounded.softmax(dim=-1).numpy())
 
 
@@ -428,6 +428,37 @@ class DraftDistributionInBfloat16(_TakesNoise):
         return rounded.astype(np.uint32).view(np.float32)
 
 
+# Sizes.
+
+
+@mutant_distribution("DIST411")
+class LateUniformsFallShort(DistributionSampler):
+    """From position 64 on, a draft is accepted with a uniform of at most 0.97: a second block of another scale."""
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        drawn, positions = super().draw(batch, seed), np.arange(batch.num_tokens) - _first_rows(batch)
+        uniforms = np.where(positions >= 64, drawn.uniforms * np.float32(0.97), drawn.uniforms)
+        return Drawn(uniforms, drawn.exponentials, seed)
+
+
+@mutant_distribution("DIST412")
+class LateTokensComeTwice(DistributionSampler):
+    """From position 65 on, the token of the position before is written again: an output row of two blocks."""
+
+    def edit(self, tokens: NDArray[np.int32]) -> NDArray[np.int32]:
+        if tokens.shape[1] > 66:
+            tokens[:, 65:] = np.where(tokens[:, 65:] >= 0, tokens[:, 64:-1], tokens[:, 65:])
+        return tokens
+
+
+@mutant_distribution("DIST413", "DIST414")
+class IdsInSixteenBits(DistributionSampler):
+    """Recovered ids pass through 16 bits."""
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        return super().recover(weights, drawn, requests, rows) % 65536
+
+
 # Noise is not taken, but drawn with torch, where it can be handed in.
 
 
@@ -457,5 +488,7 @@ class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
 
-STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-7:-3]
+STRATIFIED_MUTANTS = tuple(
+    mutant for mutant in DISTRIBUTION_MUTANTS if mutant.caught_by[0].startswith(("DIST60", "DIST61"))
+)
 """Those that take noise from the caller."""
