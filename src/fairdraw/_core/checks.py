@@ -345,6 +345,14 @@ class Check(AnyCheck):
 
 _SEEDS_ALONE = 32
 """Seeds tried per request of a failing batch: enough if one in ten shows the fault (0.9**32 = 3 %)."""
+_WIDE = 16
+"""Requests beyond which a batch is wide: Hypothesis drops them one by one, and each try costs as much as a hundred."""
+_TRIES_ON_WIDE = 40
+"""Tries that shrinking has while the batch is wide. Then each of its requests is tried alone."""
+
+
+class _EnoughShrinking(BaseException):
+    """Leaves Hypothesis with the smallest case so far."""
 
 
 class Timed:
@@ -417,11 +425,16 @@ class _Trial:
         self.sampler, self.reference = self.timed.guarded(sampler), self.timed.guarded(reference)
         self.tried = 0
         self.failing: Any = None  # the case
+        self.tries_on_wide = _TRIES_ON_WIDE
 
     def one(self, case: Any) -> None:
         from hypothesis.errors import UnsatisfiedAssumption
 
         self.timed.require_time()
+        if self.timed.smallest is not None and len(getattr(case, "requests", ())) > _WIDE:
+            if not self.tries_on_wide:
+                raise _EnoughShrinking
+            self.tries_on_wide -= 1
         try:
             self.owner.on_case(self.sampler, case, self.reference)
         except UnsatisfiedAssumption:
@@ -459,6 +472,10 @@ class _Trial:
                 return searching()
         except BudgetEnded:
             ended = self.timed.ended(self.tried, f"{examples} cases")
+        except _EnoughShrinking:
+            assert self.timed.smallest is not None, "it failed before it was shrunk"
+            self.failing, error = self.timed.smallest
+            ended = failed(self._alone(error) or error, self.failing, self.tried)
         except (Exception, SystemExit) as error:
             ended = failed(self._alone(error) or error, self.failing, self.tried)
         raise ended
@@ -472,8 +489,9 @@ class _Trial:
         found = self.failing
         if len(getattr(found, "requests", ())) <= 1:
             return None
-        for request in found.requests:
-            for seed in range(_SEEDS_ALONE):
+        num_seeds = _SEEDS_ALONE if len(found.requests) <= _WIDE else 2
+        for place, request in enumerate(found.requests):
+            for seed in (found.seed + place, *range(num_seeds)):
                 try:
                     self.one(found.replace(requests=(request,), seed=seed))
                 except BudgetEnded:
