@@ -348,7 +348,7 @@ _SEEDS_ALONE = 32
 _WIDE = 16
 """Requests beyond which a batch is wide: Hypothesis drops them one by one, and each try costs as much as a hundred."""
 _TRIES_ON_WIDE = 40
-"""Tries that shrinking has while the batch is wide. Then each of its requests is tried alone."""
+"""Tries that shrinking has while the batch is wide. Then requests are tried alone, and others are dropped by halves."""
 
 
 class _EnoughShrinking(BaseException):
@@ -431,10 +431,10 @@ class _Trial:
         from hypothesis.errors import UnsatisfiedAssumption
 
         self.timed.require_time()
-        if self.timed.smallest is not None and len(getattr(case, "requests", ())) > _WIDE:
+        if self.timed.smallest is not None and self.tries_on_wide and len(getattr(case, "requests", ())) > _WIDE:
+            self.tries_on_wide -= 1
             if not self.tries_on_wide:
                 raise _EnoughShrinking
-            self.tries_on_wide -= 1
         try:
             self.owner.on_case(self.sampler, case, self.reference)
         except UnsatisfiedAssumption:
@@ -475,10 +475,35 @@ class _Trial:
         except _EnoughShrinking:
             assert self.timed.smallest is not None, "it failed before it was shrunk"
             self.failing, error = self.timed.smallest
-            ended = failed(self._alone(error) or error, self.failing, self.tried)
+            ended = failed(self._alone(error) or self._fewer(error), self.failing, self.tried)
         except (Exception, SystemExit) as error:
             ended = failed(self._alone(error) or error, self.failing, self.tried)
         raise ended
+
+    def _fewer(self, like: BaseException) -> BaseException:
+        """How the batch fails with as few requests and events as halving, and halving again, leaves."""
+        for name in ("requests", "events"):
+            size = len(getattr(self.failing, name, ())) // 2
+            while size:
+                first = 0
+                while first < len(rest := getattr(self.failing, name)) > size:
+                    like, dropped = self._without(name, rest[:first] + rest[first + size :], like)
+                    first += 0 if dropped else size
+                size //= 2
+        return like
+
+    def _without(self, name: str, kept: tuple[Any, ...], like: BaseException) -> tuple[BaseException, bool]:
+        """Try the failing case with a part of its requests or events; whether it still fails, and how."""
+        found = self.failing
+        try:
+            self.one(found.replace(**{name: kept}))
+        except BudgetEnded:
+            pass
+        except (Exception, SystemExit) as error:
+            if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
+                return error, True
+        self.failing = found
+        return like, False
 
     def _alone(self, like: BaseException) -> BaseException | None:
         """What one request of the failing batch does by itself, if it fails too, and in the same way.
