@@ -74,6 +74,8 @@ def value_requests(kinds: tuple[str, ...], has_drafts: bool, seed: int) -> tuple
 def _request(row: dict[str, str | int], kinds: tuple[str, ...]) -> LogitsRequestRecipe:
     chosen = tuple(str(row[kind]) for kind in kinds if row[kind] not in ("", "greedy"))
     rest = {name: value for name, value in row.items() if name not in kinds}
+    if rest["logits"] == "zeros" and any(base_kind(kind) in ("top-k", "top-p") for kind in chosen):
+        rest["logits"] = "normal"  # which of many equal logits a filter keeps is left to the order of a sort
     return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -468,7 +469,8 @@ class _Trial:
         )
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:
-            with no_constants_of_modules():
+            with no_constants_of_modules(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Generating overly large repr")  # of a wide case; it is made smaller
                 return searching()
         except BudgetEnded:
             ended = self.timed.ended(self.tried, f"{examples} cases")
