@@ -215,6 +215,11 @@ def same_logits(
     _fail_at_first(answer, wanted, wrong, why, rows)
 
 
+def _shortened(token_ids: list[int]) -> str:
+    """A long text by its length and its end."""
+    return str(token_ids) if len(token_ids) <= 20 else f"{len(token_ids)} tokens that end with {token_ids[-10:]}"
+
+
 def _fail_at_first(
     answer: Answer,
     wanted: Tensor,  # [num_rows, vocab_size] float32
@@ -229,7 +234,7 @@ def _fail_at_first(
     token = int(np.flatnonzero(wrong[row])[0])
     who = answer.batch.rows()[row]
     broken(
-        f"row {row} (request {who.request}, which sees {who.token_ids}): token {token} has logit "
+        f"row {row} (request {who.request}, which sees {_shortened(who.token_ids)}): token {token} has logit "
         f"{float(seen[row, token]):.9g}, expected {float(wanted[row, token]):.9g} {why}; given "
         f"{float(answer.before[row, token]):.9g}"
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+from hypothesis import strategies as st
+
 from fairdraw._core.checks import check, differential
 from fairdraw.properties._logits_asserts import (
     answered,
@@ -18,13 +20,20 @@ from fairdraw.properties._logits_asserts import (
     opened,
     same_logits,
 )
+from fairdraw.protocols import Capability
 from fairdraw.protocols._lifecycle import all_added
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
-from fairdraw.strategies.logits_plan import PARAMETER_KINDS, logits_cases, sets_of_kinds
+from fairdraw.strategies.logits_plan import (
+    PARAMETER_KINDS,
+    invalid_cases,
+    large_cases,
+    logits_cases,
+    sets_of_kinds,
+    small_cases,
+    value_cases,
+)
 
 if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
     from fairdraw.protocols import Capabilities
     from fairdraw.protocols._logits_plan import LogitsBatch, LogitsPlanner, LogitsRequest
     from fairdraw.strategies.logits_plan import LogitsCase
@@ -76,18 +85,46 @@ def greedy_batches_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) ->
     _equal_to_the_oracle(planner, case)
 
 
-@check(
-    "PLAN114",
-    lambda can: logits_cases(
-        can, logits=[kind for kind, word in INVALID_ROW_NEEDS.items() if word in can], max_kinds=3
-    ),
-    needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),),
-    contract="logits_plan",
-)
+def _invalid(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    """Half of the cases have every parameter on every kind of row without a distribution."""
+    words = {**INVALID_ROW_NEEDS, "nans": Capability.NAN_LOGITS}
+    rows = [kind for kind, word in words.items() if word in can]
+    return st.one_of(invalid_cases(can, logits=rows), logits_cases(can, logits=rows, max_kinds=3))
+
+
+@check("PLAN114", _invalid, needs_one_of=(tuple(INVALID_ROW_NEEDS.values()),), weight=0.5, contract="logits_plan")
 def rows_without_a_distribution_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Rows with NaN or of -inf only pass all processors and stay in their row.
 
     If NaN reaches another row, the cause is arithmetic over the whole batch, such as `0 * mask`.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN115", value_cases, weight=0.1, contract="logits_plan")
+def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
+
+    With them go up to 10 drafts, 900 prompt and 700 output tokens, and bad words of six tokens by the hundred. A buffer
+    that is too small for rows, drafts, words or ids; a number that saturates; a value at the border taken for off.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN116", large_cases, weight=0.04, contract="logits_plan")
+def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Ids above 2**16 and 2**17 in every parameter and in long texts; filters over the whole vocabulary.
+
+    Ids in 16 bits, a mask or a sort that ends before the vocabulary does, a prompt that is cut.
+    """
+    _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN117", small_cases, weight=0.3, contract="logits_plan")
+def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """One token, two, or a few: top-k of all but one is off, and an allowed list may name everything.
+
+    A dimension of 1 that is squeezed away or broadcast, a second-largest logit that does not exist.
     """
     _equal_to_the_oracle(planner, case)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,13 @@ from hypothesis import strategies as st
 
 from fairdraw._core.checks import check
 from fairdraw._oracles.logits_bounds import logits_bounds
-from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw._oracles.logits_plan import GREEDY_BELOW, LogitsPlanOracle
 from fairdraw.properties._logits_asserts import (
     Answer,
     answered,
     as_float32,
     as_specified,
+    differing_rows,
     follow,
     opened,
     same_logits,
@@ -23,7 +25,14 @@ from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
 from fairdraw.protocols._lifecycle import all_added
 from fairdraw.protocols._logits_plan import LogitsParams, RowOfRequest
-from fairdraw.strategies.logits_plan import CUSTOM_PROCESSORS, PARAMETER_KINDS, EventRecipe, logits_cases
+from fairdraw.strategies.logits_plan import (
+    CUSTOM_PROCESSORS,
+    PARAMETER_KINDS,
+    EventRecipe,
+    eventful_cases,
+    logits_cases,
+    long_cases,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,6 +106,93 @@ def the_plan_follows_outputs_that_grow_and_shrink(planner: LogitsPlanner, case: 
 
     Decisions for an earlier output, such as minima that are not checked again, or bad words of the last
     step.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+def _eventful(can: Capabilities) -> st.SearchStrategy[LogitsCase]:
+    return eventful_cases(can)
+
+
+@check("PLAN133", _eventful, weight=0.1, contract="logits_plan")
+def every_processor_survives_every_event(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Requests with one parameter each, and every event to one row and to all: adding, moving and cutting in one step.
+
+    A change that is followed only if no other happened in the same step; an output that is as long as before, and
+    another; a request that comes again with other parameters.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+@check("PLAN134", _eventful, weight=0.03, contract="logits_plan")
+def sessions_do_not_affect_each_other(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Two batches of one planner, step by step in turns, and now and then a fresh session beside them.
+
+    State of the class or module: caches, buffers, counters that sessions share.
+    """
+    other = case.replace(vocab_size=case.vocab_size + 7, requests=case.requests[::-1], seed=case.seed + 1)
+    for step, (one, two) in enumerate(zip(follow(planner, case), follow(planner, other), strict=True)):
+        if step % 5 == 4:
+            fresh = one.batch.replace(logits=one.before, change=all_added(one.batch.requests))
+            again = answered(planner, opened(planner, case.setup()), fresh)
+            as_specified(planner, case, again, f"by the specification, in a fresh session in step {step}")
+        as_specified(planner, case, one, f"by the specification, in step {step} of one of two sessions")
+        as_specified(planner, other, two, f"by the specification, in step {step} of the other session")
+
+
+@check("PLAN135", _eventful, weight=0.03, contract="logits_plan")
+def an_answer_does_not_change_later(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """What a step returned stays as it was when later steps are processed.
+
+    A buffer that is returned twice, or two in turns: the sampler of an earlier step still reads it.
+    """
+    kept: list[tuple[Answer, Tensor]] = []
+    for step, answer in enumerate(follow(planner, case)):
+        for earlier, returned in kept:
+            if differing_rows(returned, as_float32(earlier.processed)):
+                broken(f"step {step} changed the logits that an earlier step had returned")
+        if not answer.is_same:
+            kept = [*kept, (answer, as_float32(answer.processed).clone())][-4:]
+
+
+@check("PLAN136", _eventful, weight=0.03, contract="logits_plan")
+def a_call_leaves_parameters_and_texts_alone(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Lists of ids, words, biases, prompts, outputs and drafts belong to the caller.
+
+    Sorted in place, extended by drafts, emptied once they were read.
+    """
+    session = opened(planner, case.setup())
+    for step, batch in enumerate(case.batches(planner.device)):
+        before = copy.deepcopy([vars(request) for request in batch.requests])
+        answered(planner, session, batch)
+        after = [vars(request) for request in batch.requests]
+        changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+        if changed:
+            names = [name for name in before[0] if before[changed[0]][name] != after[changed[0]][name]]
+            broken(f"step {step} changed {', '.join(names)} of request {changed[0]}")
+
+
+@check("PLAN137", _eventful, weight=0.03, contract="logits_plan")
+def the_same_step_twice_gives_the_same(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Without new tokens and without a change of rows, a second call gives the same logits, and later steps are right.
+
+    Calls that are counted in place of tokens; a decision that the first call uses up.
+    """
+    session = opened(planner, case.setup())
+    for step, batch in enumerate(case.batches(planner.device)):
+        for change in (batch.change, None):
+            given = batch.replace(logits=batch.logits.clone(), change=change)
+            again = " again" if change is None else ""
+            as_specified(
+                planner, case, answered(planner, session, given), f"by the specification, in step {step}{again}"
+            )
+
+
+@check("PLAN138", long_cases, weight=0.02, contract="logits_plan")
+def long_lives_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Sixty steps of a few requests with several parameters each, any events, often several in one step.
+
+    A cache that fills up, a number that grows with the steps, something that is forgotten after a while.
     """
     _every_step_equals_the_oracle(planner, case)
 
@@ -193,7 +289,7 @@ def greedy_tokens_are_those_before_temperature_and_filters(planner: LogitsPlanne
         seen = as_float32(answer.processed)
         for who in answer.batch.rows():
             token = int(seen[who.row].argmax())
-            if answer.batch.requests[who.request].params.temperature == 0 and token not in greatest[who.row]:
+            if answer.batch.requests[who.request].params.temperature < GREEDY_BELOW and token not in greatest[who.row]:
                 broken(f"row {who.row} is greedy: argmax {token}, due {' or '.join(map(str, greatest[who.row]))}")
 
 

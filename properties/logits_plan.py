@@ -28,6 +28,9 @@ CHECKS: tuple[Check, ...] = (
     equality.any_mix_of_parameters_equals_the_oracle,
     equality.greedy_batches_equal_the_oracle,
     equality.rows_without_a_distribution_equal_the_oracle,
+    equality.every_pair_of_values_equals_the_oracle,
+    equality.large_vocabularies_equal_the_oracle,
+    equality.small_vocabularies_equal_the_oracle,
     # 12x: drafts
     equality.draft_rows_see_the_output_and_the_drafts_before_them,
     equality.the_bonus_row_sees_all_drafts,
@@ -36,6 +39,12 @@ CHECKS: tuple[Check, ...] = (
     relations.the_plan_follows_changed_parameters,
     relations.parameters_move_with_their_request,
     relations.the_plan_follows_outputs_that_grow_and_shrink,
+    relations.every_processor_survives_every_event,
+    relations.sessions_do_not_affect_each_other,
+    relations.an_answer_does_not_change_later,
+    relations.a_call_leaves_parameters_and_texts_alone,
+    relations.the_same_step_twice_gives_the_same,
+    relations.long_lives_equal_the_oracle,
     # 14x: rows of other requests
     relations.rows_do_not_depend_on_other_requests,
     relations.custom_processors_are_called_once_with_the_right_rows,

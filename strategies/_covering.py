@@ -53,7 +53,8 @@ def covering_rows(num_values: tuple[int, ...], strength: int = 2, seed: int = 0)
     missing = set(_combinations(num_values, strength))
     rows = []
     while missing:
-        candidates = [_candidate(num_values, strength, missing, rng) for _ in range(_CANDIDATES)]
+        ordered = sorted(missing)
+        candidates = [_candidate(num_values, strength, missing, ordered, rng) for _ in range(_CANDIDATES)]
         best = max(candidates, key=lambda row: len(missing & _within(row, strength)))
         missing -= _within(best, strength)
         rows.append(best)
@@ -90,10 +91,13 @@ def _within(row: tuple[int, ...], strength: int) -> set[Combination]:
 
 
 def _candidate(
-    num_values: tuple[int, ...], strength: int, missing: set[Combination], rng: np.random.Generator
+    num_values: tuple[int, ...],
+    strength: int,
+    missing: set[Combination],
+    ordered: list[Combination],
+    rng: np.random.Generator,
 ) -> tuple[int, ...]:
     """A row that begins with a missing combination; each further parameter, in random order, completes most others."""
-    ordered = sorted(missing)
     row = dict(ordered[rng.integers(len(ordered))])
     for parameter in rng.permutation(len(num_values)).tolist():
         if parameter not in row:

@@ -9,13 +9,23 @@ from hypothesis import strategies as st
 
 from fairdraw.protocols import Capabilities, Capability
 from fairdraw.strategies._arguments import check_interval, check_kinds
-from fairdraw.strategies._logits_cases import EVENT_KINDS, EventRecipe, LogitsCase
+from fairdraw.strategies._logits_cases import EVENT_KINDS, RARE_EVENT_KINDS, EventRecipe, LogitsCase
 from fairdraw.strategies._logits_requests import (
     CUSTOM_PROCESSORS,
     IDLE_KINDS,
-    MIN_VOCAB_SIZE,
     PARAMETER_KINDS,
+    PARAMETER_VALUES,
     LogitsRequestRecipe,
+    decisive_kind,
+)
+from fairdraw.strategies._logits_values import INVALID_ROW_KINDS, MIN_VOCAB_SIZE, ROW_KINDS
+from fairdraw.strategies._logits_wide import (
+    eventful_cases,
+    large_cases,
+    long_cases,
+    open_kinds,
+    small_cases,
+    value_cases,
 )
 from fairdraw.strategies._recipe import DTYPES
 from fairdraw.strategies.rows import TARGET_KINDS, bulk_seeds
@@ -29,23 +39,20 @@ __all__ = [
     "IDLE_KINDS",
     "MIN_VOCAB_SIZE",
     "PARAMETER_KINDS",
+    "PARAMETER_VALUES",
+    "RARE_EVENT_KINDS",
     "EventRecipe",
     "LogitsCase",
     "LogitsRequestRecipe",
+    "eventful_cases",
+    "invalid_cases",
+    "large_cases",
     "logits_cases",
+    "long_cases",
     "sets_of_kinds",
+    "small_cases",
+    "value_cases",
 ]
-
-_CUSTOM = ("custom", "custom-random")
-_NOT_WITH_DRAFTS = ("bias", "min-p", *_CUSTOM)
-"""Kinds that are left out in steps with drafts without `DRAFT_PROCESSORS`."""
-
-
-def _open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> list[str]:
-    unsupported: tuple[str, ...] = () if Capability.CUSTOM_PROCESSORS in can else _CUSTOM
-    if has_drafts and Capability.DRAFT_PROCESSORS not in can:
-        unsupported = (*unsupported, *_NOT_WITH_DRAFTS)
-    return [kind for kind in kinds if kind not in unsupported]
 
 
 @st.composite
@@ -80,7 +87,7 @@ def logits_cases(
         idle: `True`: only parameters without work (`IDLE_KINDS`); `False`: none of those.
         greedy: All requests are greedy, or none; `None` leaves it to the draw.
         events: Kinds of events (`EVENT_KINDS`).
-        logits: Kinds of rows (`TARGET_KINDS`; others only if named).
+        logits: Kinds of rows (`TARGET_KINDS`; others of `ROW_KINDS` and `INVALID_ROW_KINDS` only if named).
         dtypes: Of the logits (`DTYPES`).
         placeholders: The last draft may be -1.
 
@@ -99,11 +106,11 @@ def logits_cases(
     check_interval(function, "min_drafts", min_drafts, "max_drafts", max_drafts)
     check_interval(function, "min_kinds", min_kinds, "max_kinds", max_kinds)
     working = check_kinds(function, "kinds", kinds, PARAMETER_KINDS)
-    rows = check_kinds(function, "logits", logits, tuple(TARGET_KINDS), also=("empty", "nan"))
-    happening = check_kinds(function, "events", events, EVENT_KINDS)
+    rows = check_kinds(function, "logits", logits, tuple(TARGET_KINDS), also=(*ROW_KINDS, *INVALID_ROW_KINDS))
+    happening = check_kinds(function, "events", events, EVENT_KINDS, also=RARE_EVENT_KINDS)
     has_drafts = min_drafts > 0 or (max_drafts > 0 and draw(st.booleans()))
     known = {True: IDLE_KINDS, False: working, None: (*working, *IDLE_KINDS)}[idle]
-    chosen = _open_kinds(known, capabilities, has_drafts)
+    chosen = open_kinds(known, capabilities, has_drafts)
     request = st.builds(
         LogitsRequestRecipe,
         kinds=st.lists(st.sampled_from(chosen), min_size=min_kinds, max_size=max_kinds, unique=True).map(
@@ -139,16 +146,40 @@ def sets_of_kinds(
     size: int = 2,
     max_drafts: int = 2,
 ) -> LogitsCase:
-    """One batch with a request for every set of `size` parameters, so that each set is tested.
+    """One batch with two requests for every set of `size` parameters, so that each set is tested.
+
+    One has drawn values. The other has values and rows on which processors in another order give another result.
 
     Raises:
         TypeError, ValueError: If a bound is invalid; when the first case is drawn.
     """
     check_interval("sets_of_kinds", "size", size, "number of kinds", len(PARAMETER_KINDS), at_least=1)
     num_drafts = draw(st.integers(0, max_drafts))
-    kinds = _open_kinds(PARAMETER_KINDS, capabilities, num_drafts > 0)
+    kinds = open_kinds(PARAMETER_KINDS, capabilities, num_drafts > 0)
     rows = draw(st.sampled_from(("normal", "zipf", "tied")))
-    requests = [
-        LogitsRequestRecipe(kinds=chosen, num_drafts=num_drafts, logits=rows) for chosen in combinations(kinds, size)
+    sets = list(combinations(kinds, size))
+    drawn = [LogitsRequestRecipe(kinds=chosen, num_drafts=num_drafts, logits=rows) for chosen in sets]
+    decisive = [
+        LogitsRequestRecipe(kinds=tuple(map(decisive_kind, chosen)), num_drafts=num_drafts, logits="ladder")
+        for chosen in sets
     ]
+    dtype = draw(st.sampled_from(DTYPES if Capability.HALF_LOGITS in capabilities else DTYPES[:1]))
+    return LogitsCase(33, (*drawn, *decisive), dtype=dtype, seed=draw(bulk_seeds()))
+
+
+@st.composite
+def invalid_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    logits: Sequence[str],
+) -> LogitsCase:
+    """Each parameter alone on each kind of row without a distribution, beside ordinary rows.
+
+    Raises:
+        TypeError, ValueError: If a kind of row is unknown; when the first case is drawn.
+    """
+    rows = check_kinds("invalid_cases", "logits", logits, INVALID_ROW_KINDS)
+    kinds = open_kinds(PARAMETER_KINDS, capabilities, has_drafts=False)
+    requests = [LogitsRequestRecipe((kind,), logits=row) for kind in kinds for row in (*rows, "normal")]
     return LogitsCase(33, tuple(requests), seed=draw(bulk_seeds()))

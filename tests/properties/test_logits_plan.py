@@ -137,7 +137,7 @@ def test_case_builds_the_same_batches_at_every_call(case: LogitsCase) -> None:
 @quick
 @given(sets_of_kinds(size=1))
 def test_every_parameter_is_drawn_alone(case: LogitsCase) -> None:
-    assert len({request.kinds for request in case.requests}) == len(case.requests) == 12
+    assert len({request.kinds[0].partition(":")[0] for request in case.requests}) == 12
 
 
 def test_every_event_is_drawn() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -344,6 +345,14 @@ class Check(AnyCheck):
 
 _SEEDS_ALONE = 32
 """Seeds tried per request of a failing batch: enough if one in ten shows the fault (0.9**32 = 3 %)."""
+_WIDE = 16
+"""Requests beyond which a batch is wide: Hypothesis drops them one by one, and each try costs as much as a hundred."""
+_TRIES_ON_WIDE = 40
+"""Tries that shrinking has while the batch is wide. Then requests are tried alone, and others are dropped by halves."""
+
+
+class _EnoughShrinking(BaseException):
+    """Leaves Hypothesis with the smallest case so far."""
 
 
 class Timed:
@@ -416,11 +425,16 @@ class _Trial:
         self.sampler, self.reference = self.timed.guarded(sampler), self.timed.guarded(reference)
         self.tried = 0
         self.failing: Any = None  # the case
+        self.tries_on_wide = _TRIES_ON_WIDE
 
     def one(self, case: Any) -> None:
         from hypothesis.errors import UnsatisfiedAssumption
 
         self.timed.require_time()
+        if self.timed.smallest is not None and self.tries_on_wide and len(getattr(case, "requests", ())) > _WIDE:
+            self.tries_on_wide -= 1
+            if not self.tries_on_wide:
+                raise _EnoughShrinking
         try:
             self.owner.on_case(self.sampler, case, self.reference)
         except UnsatisfiedAssumption:
@@ -454,13 +468,43 @@ class _Trial:
         )
         searching = limits(hypothesis.seed(seed)(hypothesis.given(case=cases)(inner)))
         try:
-            with no_constants_of_modules():
+            with no_constants_of_modules(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Generating overly large repr")  # of a wide case; it is made smaller
                 return searching()
         except BudgetEnded:
             ended = self.timed.ended(self.tried, f"{examples} cases")
+        except _EnoughShrinking:
+            assert self.timed.smallest is not None, "it failed before it was shrunk"
+            self.failing, error = self.timed.smallest
+            ended = failed(self._alone(error) or self._fewer(error), self.failing, self.tried)
         except (Exception, SystemExit) as error:
             ended = failed(self._alone(error) or error, self.failing, self.tried)
         raise ended
+
+    def _fewer(self, like: BaseException) -> BaseException:
+        """How the batch fails with as few requests and events as halving, and halving again, leaves."""
+        for name in ("requests", "events"):
+            size = len(getattr(self.failing, name, ())) // 2
+            while size:
+                first = 0
+                while first < len(rest := getattr(self.failing, name)) > size:
+                    like, dropped = self._without(name, rest[:first] + rest[first + size :], like)
+                    first += 0 if dropped else size
+                size //= 2
+        return like
+
+    def _without(self, name: str, kept: tuple[Any, ...], like: BaseException) -> tuple[BaseException, bool]:
+        """Try the failing case with a part of its requests or events; whether it still fails, and how."""
+        found = self.failing
+        try:
+            self.one(found.replace(**{name: kept}))
+        except BudgetEnded:
+            pass
+        except (Exception, SystemExit) as error:
+            if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
+                return error, True
+        self.failing = found
+        return like, False
 
     def _alone(self, like: BaseException) -> BaseException | None:
         """What one request of the failing batch does by itself, if it fails too, and in the same way.
@@ -471,8 +515,9 @@ class _Trial:
         found = self.failing
         if len(getattr(found, "requests", ())) <= 1:
             return None
-        for request in found.requests:
-            for seed in range(_SEEDS_ALONE):
+        num_seeds = _SEEDS_ALONE if len(found.requests) <= _WIDE else 2
+        for place, request in enumerate(found.requests):
+            for seed in (found.seed + place, *range(num_seeds)):
                 try:
                     self.one(_of_one(found, request, seed))
                 except BudgetEnded:

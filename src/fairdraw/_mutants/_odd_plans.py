@@ -13,7 +13,7 @@ import torch
 
 from fairdraw._mutants import _odd_scanners as odd_scanners
 from fairdraw._mutants._logits_mutant import OraclePlanner
-from fairdraw._oracles.logits_plan import EXCLUDED, Edit, Logits, LogitsPlanOracle, Row
+from fairdraw._oracles.logits_plan import EXCLUDED, GREEDY_BELOW, Edit, Logits, LogitsPlanOracle, Row
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup, RowOfRequest, logits_planner
 
@@ -135,7 +135,9 @@ class _KeepsAllThatTie(LogitsPlanOracle):
                 logits[logits < np.sort(logits)[-params.top_k]] = EXCLUDED
             if params.top_p < 1:
                 probs = _softmax(logits)
-                edge = next(p for p in sorted(set(probs))[::-1] if probs[probs >= p].sum() >= params.top_p - 1e-7)
+                descending = np.sort(probs)[::-1]
+                enough = np.cumsum(descending) >= params.top_p - 1e-7
+                edge = descending[int(enough.argmax()) if enough.any() else -1]
                 logits[probs < edge] = EXCLUDED
 
         return cut
@@ -224,7 +226,8 @@ def _vectorised(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, v
         logits = repeated - tables.penalties
     forced = [_forced(batch.requests[row.request], row, batch, setup) for row in rows]
     if any(token is not None for token in forced):
-        keep = torch.tensor([[token is None or token == i for i in range(setup.vocab_size)] for token in forced])
+        ids = torch.arange(setup.vocab_size)
+        keep = torch.stack([ids == (ids if token is None else token) for token in forced])
         open_rows = torch.tensor([[token is None] for token in forced])
         logits = torch.where(keep, torch.where(open_rows, logits.float(), 0.0), -torch.inf)
     return _drawn_from(logits, batch, rows, setup)
@@ -288,19 +291,21 @@ def _drawn_from(
 ) -> Tensor:  # [num_rows, vocab_size] any
     """Temperature and filters, where one of the rows is random."""
     params = [batch.requests[row.request].params for row in rows]
-    if all(p.temperature == 0 for p in params):
+    if all(p.temperature < GREEDY_BELOW for p in params):
         return logits
-    temperatures = torch.tensor([[p.temperature or 1.0] for p in params])
+    temperatures = torch.tensor([[1.0 if p.temperature < GREEDY_BELOW else p.temperature] for p in params])
     if (temperatures != 1).any():
         logits = logits.float() * (1 / temperatures)
-    min_ps = torch.tensor([[p.min_p if p.temperature else 0.0] for p in params])
+    min_ps = torch.tensor([[0.0 if p.temperature < GREEDY_BELOW else p.min_p] for p in params])
     if (min_ps > 0).any():
         logits = logits.float()
         kept = logits >= logits.amax(1, keepdim=True) + min_ps.log()
         logits = torch.where(kept | (min_ps == 0), logits, -torch.inf)
     logits = _customised(logits, batch, rows, setup, invariant=True)
-    top_ks = [p.top_k if p.temperature and 0 < p.top_k < setup.vocab_size else setup.vocab_size for p in params]
-    top_ps = [p.top_p if p.temperature else 1.0 for p in params]
+    random = [p.temperature >= GREEDY_BELOW for p in params]
+    widths = [p.top_k if 0 < p.top_k < setup.vocab_size else setup.vocab_size for p in params]
+    top_ks = [width if drawn else setup.vocab_size for width, drawn in zip(widths, random, strict=True)]
+    top_ps = [p.top_p if drawn else 1.0 for p, drawn in zip(params, random, strict=True)]
     if min(top_ks) < setup.vocab_size or min(top_ps) < 1:
         logits = _filtered(logits.float(), torch.tensor(top_ks)[:, None], torch.tensor(top_ps)[:, None])
     return logits

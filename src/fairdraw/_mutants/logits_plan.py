@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fairdraw._mutants import _logits_plans, _logits_processors, _logits_rounding, _odd_plans
+from fairdraw._mutants import _logits_plans, _logits_processors, _logits_rounding, _logits_wide, _odd_plans
 from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols._logits_plan import LogitsPlanner
 
-MUTANTS: tuple[Mutant, ...] = tuple(
-    value
-    for module in (_logits_processors, _logits_plans, _logits_rounding)
-    for value in vars(module).values()
-    if isinstance(value, Mutant)
+MUTANTS: tuple[Mutant, ...] = (
+    *(
+        value
+        for module in (_logits_processors, _logits_plans, _logits_rounding)
+        for value in vars(module).values()
+        if isinstance(value, Mutant)
+    ),
+    *_logits_wide.MUTANTS,
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -82,8 +82,9 @@ class RowBounds:
     def _torn(self, is_excluded: Bools) -> Bools:  # [vocab_size] bool, both
         """Tokens that were kept although others that tie with them were not."""
         low, high = self.may_be.low, self.may_be.high
-        ties = (low[:, None] == low[None, :]) & (high[:, None] == high[None, :])
-        torn: Bools = (ties & (self.optional & is_excluded)[None, :]).any(axis=1) & ~is_excluded
+        _, level = np.unique(np.stack([low, high], 1).view(np.complex128)[:, 0], return_inverse=True)
+        is_torn_level = np.bincount(level, self.optional & is_excluded) > 0
+        torn: Bools = is_torn_level[level] & ~is_excluded
         return torn
 
     def _hold_forced(
@@ -153,6 +154,12 @@ class RowBounds:
         """After a filter, a row without a distribution may be anything, except for excluded tokens."""
         return replace(self, unruled=self.unruled | ~np.isneginf(self.may_be.high))
 
+    def forced_and_filtered(self) -> RowBounds:
+        """A filter keeps the forced token, unless another one has a logit of inf: then there is no rule."""
+        if not np.isposinf(self.may_be.high).any():
+            return self
+        return replace(self, forced=None, unruled=np.ones_like(self.unruled))
+
     def filtered(self, kept: Bools, excluded: Bools, least: int, most: int | None = None) -> RowBounds:
         """After a filter that must keep some tokens and must exclude some; the rest may go either way."""
         low, high = (np.where(excluded, -np.inf, ends) for ends in (self.may_be.low, self.may_be.high))
@@ -181,8 +188,8 @@ class RowBounds:
     def of_top_k(self, top_k: int) -> RowBounds:
         """Tokens with fewer than `top_k` others above them; those that tie with the last one may stay."""
         certain = self.possible & ~self.optional
-        above, surely_above = self._before(self.possible), self._surely_before(certain)
-        kept, excluded = above.sum(1) < top_k, surely_above.sum(1) >= top_k
+        ones = np.ones(len(certain))
+        kept, excluded = self._before(self.possible, ones) < top_k, self._surely_before(certain, ones) >= top_k
         return self.filtered(kept, excluded, min(top_k, self.num_left), top_k)
 
     def of_top_p(self, top_p: float) -> RowBounds:
@@ -192,24 +199,38 @@ class RowBounds:
         greatest, smallest = (np.where(self.possible, np.exp(ends - high.max()), 0) for ends in (high, low))
         margin = UNIT_ROUNDOFF * (4 * len(low) + 64)
         least_total = np.sort(smallest)[::-1][: max(1, self.num_left)].sum()
-        kept = self._before(self.possible) @ greatest < (top_p - margin) * least_total
-        excluded = self._surely_before(certain) @ smallest >= (top_p + margin) * greatest.sum()
+        kept = self._before(self.possible, greatest) < (top_p - margin) * least_total
+        excluded = self._surely_before(certain, smallest, UNIT_ROUNDOFF) >= (top_p + margin) * greatest.sum()
         enough = np.cumsum(np.sort(greatest)[::-1]) >= (top_p - margin) * least_total
         least = int(enough.argmax()) + 1 if enough.any() else 1
         surely = np.cumsum(np.sort(smallest)[::-1]) >= (top_p + margin) * greatest.sum()
         most = int(surely.argmax()) + 1 if surely.any() else self.most
         return self.filtered(kept, excluded, min(least, max(1, self.num_left)), most)
 
-    def _before(self, those: Bools) -> Float64s:  # [vocab_size, vocab_size] float64
-        """Row to the tokens among `those` that may come before it."""
-        may = (self.may_be.high[None, :] >= self.may_be.low[:, None]) & those[None, :]
-        np.fill_diagonal(may, val=False)
-        return may.astype(np.float64)
+    def _before(self, those: Bools, weights: Float64s) -> Float64s:  # [vocab_size] each
+        """Per token, the weight of the others among `those` that may come before it."""
+        own = np.where(those, weights, 0)
+        return _weight_from(self.may_be.high, own, self.may_be.low, "left") - own
 
-    def _surely_before(self, those: Bools) -> Float64s:  # [vocab_size, vocab_size] float64
-        """Row to the tokens among `those` that have a greater logit."""
-        greater: Bools = (self.may_be.low[None, :] > self.may_be.high[:, None]) & those[None, :]
-        return greater.astype(np.float64)
+    def _surely_before(self, those: Bools, weights: Float64s, apart: float = 0) -> Float64s:  # [vocab_size] each
+        """Per token, the weight of those among `those` that have a greater logit.
+
+        Logits that are no more than `apart` apart count as equal: probabilities may tie where logits do not.
+        """
+        return _weight_from(self.may_be.low, np.where(those, weights, 0), self.may_be.high + apart, "right")
+
+
+def _weight_from(
+    logits: Float64s,  # [vocab_size] float64
+    weights: Float64s,  # [vocab_size] float64
+    edges: Float64s,  # [vocab_size] float64
+    side: Literal["left", "right"],
+) -> Float64s:  # [vocab_size] float64
+    """Per edge, the weight of all logits at or above it (`left`), or above it (`right`)."""
+    order = np.argsort(logits)
+    sums = np.append(np.cumsum(weights[order][::-1])[::-1], 0)
+    found: Float64s = sums[np.searchsorted(logits[order], edges, side)]
+    return found
 
 
 def _greatest_of_others(high: Float64s) -> Float64s:  # [vocab_size] float64, both
@@ -262,7 +283,7 @@ class _Bounding:
 
     def cut_by_min_p(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
         if before.forced is not None:
-            return before
+            return before.forced_and_filtered()
         return before.without_rule() if before.is_invalid else before.over_min_p(row.params.min_p)
 
     def cut_by_top_k_and_top_p(self, before: RowBounds, row: Row, edit: Edit) -> RowBounds:
@@ -270,7 +291,7 @@ class _Bounding:
         uses_top_k = not row.is_greedy and 0 < row.params.top_k < row.vocab_size
         top_p = 1.0 if row.is_greedy else row.params.top_p
         if before.forced is not None:
-            return before
+            return before.forced_and_filtered()
         if before.is_invalid:
             return before.without_rule() if uses_top_k or top_p < 1 else before
         after = before.of_top_k(row.params.top_k) if uses_top_k else before

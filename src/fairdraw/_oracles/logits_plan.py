@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -209,10 +210,11 @@ class LogitsPlanOracle:
 
     def thinking_budget(self, row: Row) -> Edit | None:
         """The forced token's logit becomes greater than any other can be."""
-        oracle = ThinkingBudgetOracle(row.setup.start_token_ids, row.setup.end_token_ids)
-        source = row.source
-        budget = row.params.thinking_token_budget
-        forced = dict(oracle.forced(source.prompt_token_ids, source.output_token_ids, source.draft_token_ids, budget))
+        source, budget = row.source, row.params.thinking_token_budget
+        if budget is None:
+            return None
+        texts = source.prompt_token_ids, source.output_token_ids, source.draft_token_ids
+        forced = _forced(row.setup.start_token_ids, row.setup.end_token_ids, *map(tuple, texts), budget)
 
         def force(logits: Logits) -> None:
             logits[forced[row.position]] = FORCED
@@ -258,6 +260,19 @@ class LogitsPlanOracle:
                 keep_top_p(logits, top_p)
 
         return cut
+
+
+@lru_cache(maxsize=64)
+def _forced(
+    start: tuple[int, ...],
+    end: tuple[int, ...],
+    prompt: tuple[int, ...],
+    output: tuple[int, ...],
+    drafts: tuple[int, ...],
+    budget: int,
+) -> dict[int, int]:
+    """Position to forced token; all rows of a request ask the same."""
+    return dict(ThinkingBudgetOracle(start, end).forced(prompt, output, drafts, budget))
 
 
 def exclude(token_ids: Collection[int]) -> Edit:

@@ -46,7 +46,8 @@ class LogitsRequest:
     """One row of the batch.
 
     Args:
-        output_token_ids: The live list: the same object as long as the request stays, changed in place between steps.
+        output_token_ids: The live list: the same object as long as the request stays, changed in place between steps;
+            it grows, or loses its end, or both.
         draft_token_ids: Of this step; -1 for one that is not known yet.
     """
 
@@ -150,7 +151,10 @@ class LogitsSession(Protocol):
     """One live batch, followed step by step."""
 
     def process(self, batch: LogitsBatch) -> Tensor:
-        """The processed logits, `[num_rows, vocab_size]`: `batch.logits` itself if no processor has work."""
+        """The processed logits, `[num_rows, vocab_size]`: `batch.logits` itself if no processor has work.
+
+        They belong to the caller: a later call does not change them.
+        """
         ...
 
 

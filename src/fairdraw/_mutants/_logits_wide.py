@@ -1,0 +1,370 @@
+"""Faults that narrow cases do not show: sizes, values at a border, orders, and state over time. Made in families."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw._mutants._logits_mutant import OraclePlanner
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, PlanSetup
+
+    Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
+
+
+def _mutant(name: str, description: str, code: str, make: Callable[[], LogitsPlanOracle]) -> Mutant:
+    return Mutant(name, description, (code,), lambda: OraclePlanner(name, make))
+
+
+# Parameters that are read otherwise
+
+
+class _Misread(LogitsPlanOracle):
+    """The specification of other parameters than those of the request."""
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+    def rows(self, batch: LogitsBatch, setup: PlanSetup) -> list[Row]:
+        changed = tuple(
+            dataclasses.replace(r, params=dataclasses.replace(r.params, **self.change(r.params)))
+            for r in batch.requests
+        )
+        return super().rows(batch.replace(requests=changed), setup)
+
+
+def _first_biases(most: int) -> Change:
+    return lambda p: {"logit_bias": dict(list((p.logit_bias or {}).items())[:most])}
+
+
+def _words(keep: Callable[[list[int]], bool], most: int = 10_000) -> Change:
+    return lambda p: {"bad_words_token_ids": [w for w in p.bad_words_token_ids or () if keep(w)][:most]}
+
+
+def _ids_in(bits: int, name: str) -> Change:
+    """Ids that are stored in so few bits."""
+    mask = 2**bits - 1
+
+    def change(p: LogitsParams) -> dict[str, Any]:  # Any: as above
+        value = getattr(p, name)
+        if not value:
+            return {}
+        if isinstance(value, dict):
+            return {name: {i & mask: bias for i, bias in value.items()}}
+        if name == "bad_words_token_ids":
+            return {name: [[i & mask for i in word] for word in value]}
+        return {name: type(value)(i & mask for i in value)}
+
+    return change
+
+
+_SIZES: dict[str, Change] = {
+    "reads 16 bad words": _words(lambda w: True, 16),
+    "bad words have three tokens at most": _words(lambda w: len(w) <= 3),
+    "bad words have five tokens at most": _words(lambda w: len(w) <= 5),
+    "stores 64 biases": _first_biases(64),
+    "one stop id": lambda p: {"all_stop_token_ids": frozenset(sorted(p.all_stop_token_ids)[:1])},
+    "stores 16 allowed ids": lambda p: {"allowed_token_ids": p.allowed_token_ids and p.allowed_token_ids[:16]},
+}
+_VALUES: dict[str, Change] = {
+    "top k 1 is off": lambda p: {"top_k": 0 if p.top_k == 1 else p.top_k},
+    "top p near 0 is off": lambda p: {"top_p": 1.0 if p.top_p < 1e-5 else p.top_p},
+    "min p 1 is off": lambda p: {"min_p": 0.0 if p.min_p == 1 else p.min_p},
+    "greedy up to the border": lambda p: {"temperature": 0.0 if p.temperature <= 1e-5 else p.temperature},
+    "greedy below a fiftieth": lambda p: {"temperature": 0.0 if p.temperature < 0.02 else p.temperature},
+    "not greedy below the border": lambda p: {
+        "temperature": 1e-5 if 0 < p.temperature < 1e-5 else p.temperature  # where exactly 0 means greedy
+    },
+    "clips biases at ten": lambda p: {
+        "logit_bias": {i: max(-10.0, min(10.0, b)) for i, b in (p.logit_bias or {}).items()}
+    },
+    "an allowed list of one is off": lambda p: {
+        "allowed_token_ids": None if len(p.allowed_token_ids or ()) == 1 else p.allowed_token_ids
+    },
+    "presence without frequency is off": lambda p: {
+        "presence_penalty": p.presence_penalty if p.frequency_penalty or p.repetition_penalty != 1 else 0.0
+    },
+    "repetition below one is off": lambda p: {"repetition_penalty": max(1.0, p.repetition_penalty)},
+    "a budget of nothing is none": lambda p: {"thinking_token_budget": p.thinking_token_budget or None},
+    "a minimum of one is none": lambda p: {"min_tokens": 0 if p.min_tokens == 1 else p.min_tokens},
+    "temperatures in steps of a thousandth": lambda p: {
+        "temperature": max(round(p.temperature, 3), p.temperature * 1e-3)
+    },
+}
+_ID_FIELDS = ("logit_bias", "allowed_token_ids", "bad_words_token_ids", "all_stop_token_ids")
+
+
+# Rows, drafts and texts that are cut
+
+
+class _FirstRows(LogitsPlanOracle):
+    """Rows beyond a number stay as they are."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def edits(self, name: str, rows: Any) -> list[tuple[int, Edit]]:  # Any: a sequence of rows
+        return [(index, edit) for index, edit in super().edits(name, rows) if index < self.most]
+
+
+class _FirstDrafts(LogitsPlanOracle):
+    """Later drafts are not seen."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def seen(self, source: Any, position: int) -> list[int]:  # Any: a request
+        return super().seen(source, min(position, self.most))
+
+
+class _Window(LogitsPlanOracle):
+    """Penalties see the last tokens of the output only."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def text_for_penalties(self, row: Row) -> list[int]:
+        return row.seen[-self.most :]
+
+
+class _Saturates(LogitsPlanOracle):
+    """A token is counted so often at most."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def text_for_penalties(self, row: Row) -> list[int]:
+        return [i for i in dict.fromkeys(row.seen) for _ in range(min(self.most, row.seen.count(i)))]
+
+
+class _ShortPrompt(LogitsPlanOracle):
+    """Only so many prompt tokens are kept."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def penalties(self, row: Row) -> Edit | None:
+        short = dataclasses.replace(row.source, prompt_token_ids=row.source.prompt_token_ids[-self.most :])
+        return super().penalties(dataclasses.replace(row, source=short))
+
+
+# Orders
+
+
+class _Swapped(LogitsPlanOracle):
+    """One processor runs just before another, which should come first."""
+
+    def __init__(self, first: str, second: str) -> None:
+        others = [name for name in LogitsPlanOracle.order if name != second]
+        place = others.index(first)
+        self.order = (*others[:place], second, *others[place:])
+
+
+_ORDERS = (
+    ("allowed_ids", "custom"),
+    ("logit_bias", "custom"),
+    ("logit_bias", "penalties"),
+    ("custom", "penalties"),
+    ("bad_words", "custom"),
+    ("min_tokens", "custom"),
+    ("allowed_ids", "thinking_budget"),
+    ("bad_words", "thinking_budget"),
+    ("min_tokens", "thinking_budget"),
+    ("logit_bias", "temperature"),
+    ("penalties", "temperature"),
+    ("custom", "temperature"),
+    ("temperature", "min_p"),
+    ("temperature", "top_k_top_p"),
+    ("temperature", "custom_for_random"),
+    ("min_p", "custom_for_random"),
+    ("penalties", "min_p"),
+    ("logit_bias", "min_p"),
+    ("allowed_ids", "top_k_top_p"),
+    ("bad_words", "top_k_top_p"),
+    ("logit_bias", "top_k_top_p"),
+    ("penalties", "top_k_top_p"),
+    ("min_p", "top_k_top_p"),
+    ("custom_for_random", "top_k_top_p"),
+)
+
+
+# Time
+
+
+class _SharedTexts(LogitsPlanOracle):
+    """The parameters of a row are kept by its number, in one table for all sessions, until it is added again."""
+
+    table: dict[int, LogitsParams] = {}  # noqa: RUF012  that is the fault
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        if batch.change:
+            self.table.update(enumerate(request.params for request in batch.requests))
+        stale = [dataclasses.replace(r, params=self.table[i]) for i, r in enumerate(batch.requests)]
+        return super().process(batch.replace(requests=tuple(stale)), setup)
+
+
+class _ReturnsABuffer(LogitsPlanOracle):
+    """Answers of one shape, or every second one of them, are one tensor."""
+
+    def __init__(self, buffers: int) -> None:
+        self.buffers, self.calls = [torch.empty(0)] * buffers, 0
+
+    def copied(self, logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size] float32, both
+        self.calls += 1
+        place = self.calls % len(self.buffers)
+        if self.buffers[place].numel() < logits.numel():
+            self.buffers[place] = torch.empty(logits.numel() * 2)
+        return self.buffers[place][: logits.numel()].view(logits.shape).copy_(logits)
+
+
+class _AddsDraftsToTheOutput(LogitsPlanOracle):
+    """Of a request with bad words, the words are put in order in place."""
+
+    def bad_words(self, row: Row) -> Edit | None:
+        edit = super().bad_words(row)
+        (row.params.bad_words_token_ids or []).sort()
+        return edit
+
+
+class _CountsCalls(LogitsPlanOracle):
+    """Minima are counted in calls, which are as many as tokens where there are no drafts."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, list[Any]] = {}  # Any: the list, its length, calls
+
+    def length_for_min_tokens(self, row: Row) -> int:
+        output = row.source.output_token_ids
+        if row.position == 0:
+            known = self.calls.setdefault(id(output), [output, len(output) - 1, 0])
+            known[2] += 1
+        _, before, calls = self.calls[id(output)]
+        return int(before + calls + row.position)
+
+
+class _FollowsOneKindOfChange(LogitsPlanOracle):
+    """Where requests were added and others moved in one step, the moves are lost."""
+
+    def __init__(self) -> None:
+        self.params: dict[int, LogitsParams] = {}
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        change, current = batch.change, [request.params for request in batch.requests]
+        if change and change.added and change.moved and self.params:
+            self.params |= {row: params for row, params, _, _ in change.added}
+        else:
+            self.params = dict(enumerate(current))
+        stale = [dataclasses.replace(r, params=self.params.get(i, current[i])) for i, r in enumerate(batch.requests)]
+        return super().process(batch.replace(requests=tuple(stale)), setup)
+
+
+class _FollowsLengths(LogitsPlanOracle):
+    """A text that is as long as it was is not read again."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, tuple[list[int], list[int]]] = {}
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        requests = []
+        for request in batch.requests:
+            live = request.output_token_ids
+            _, known = self.texts.get(id(live), (live, []))
+            known = known if len(known) == len(live) else list(live)
+            self.texts[id(live)] = live, known
+            requests.append(dataclasses.replace(request, output_token_ids=known))
+        return super().process(batch.replace(requests=tuple(requests)), setup)
+
+
+class _KeepsParametersOfAList(LogitsPlanOracle):
+    """A request that is added again with its list is taken for the one that is known."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[list[int], LogitsParams]] = {}
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        stale = []
+        for request in batch.requests:
+            live = request.output_token_ids
+            _, params = self.known.setdefault(id(live), (live, request.params))
+            stale.append(dataclasses.replace(request, params=params))
+        return super().process(batch.replace(requests=tuple(stale)), setup)
+
+
+class _StopsAfterSteps(LogitsPlanOracle):
+    """From some step on, the parameters are those of the step before."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        self.steps += 1
+        return super().process(batch, setup) if self.steps < 40 else self.untouched(batch.logits)
+
+
+class _TakesTheSecondLargest(LogitsPlanOracle):
+    """Top-k of one token does nothing, and of two excludes none: the edge is looked for among the others."""
+
+    def top_k_top_p(self, row: Row) -> Edit | None:
+        return None if row.vocab_size <= 2 else super().top_k_top_p(row)
+
+    def min_tokens(self, row: Row) -> Edit | None:
+        return None if row.vocab_size == 1 else super().min_tokens(row)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    *(
+        _mutant(name, "A parameter of many parts is cut.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
+        for name, change in _SIZES.items()
+    ),
+    *(
+        _mutant(name, "A value at a border is taken for another.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
+        for name, change in _VALUES.items()
+    ),
+    *(
+        _mutant(
+            f"stores {name} in {bits} bits",
+            "Ids of large vocabularies wrap around.",
+            "PLAN116",
+            lambda bits=bits, name=name: _Misread(_ids_in(bits, name)),  # type: ignore[misc]
+        )
+        for name in _ID_FIELDS
+        for bits in (16, 17)
+    ),
+    *(
+        _mutant(f"{words} {most}", "A buffer ends there.", code, lambda kind=kind, most=most: kind(most))  # type: ignore[misc]
+        for words, code, kind, sizes in (
+            ("processes rows up to", "PLAN115", _FirstRows, (32, 64, 128)),
+            ("sees drafts up to", "PLAN115", _FirstDrafts, (4, 8)),
+            ("penalises a window of", "PLAN115", _Window, (64, 256)),
+            ("counts a token up to", "PLAN115", _Saturates, (15, 127, 255)),
+            ("keeps of the prompt", "PLAN116", _ShortPrompt, (512, 2048)),
+        )
+        for most in sizes
+    ),
+    *(
+        _mutant(
+            f"runs {second} before {first}".replace("_", " "),
+            "Processors in another order.",
+            "PLAN111",
+            lambda first=first, second=second: _Swapped(first, second),  # type: ignore[misc]
+        )
+        for first, second in _ORDERS
+    ),
+    _mutant("follows lengths", _FollowsLengths.__doc__ or "", "PLAN133", _FollowsLengths),
+    _mutant("follows one kind of change", _FollowsOneKindOfChange.__doc__ or "", "PLAN133", _FollowsOneKindOfChange),
+    _mutant("keeps parameters of a list", _KeepsParametersOfAList.__doc__ or "", "PLAN133", _KeepsParametersOfAList),
+    _mutant("shares a table", _SharedTexts.__doc__ or "", "PLAN134", _SharedTexts),
+    _mutant("returns one buffer", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(1)),
+    _mutant("returns two buffers in turns", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(2)),
+    _mutant("sorts the words of the caller", _AddsDraftsToTheOutput.__doc__ or "", "PLAN136", _AddsDraftsToTheOutput),
+    _mutant("counts calls for minima", _CountsCalls.__doc__ or "", "PLAN137", _CountsCalls),
+    _mutant("stops after forty steps", _StopsAfterSteps.__doc__ or "", "PLAN138", _StopsAfterSteps),
+    _mutant("takes the second largest", _TakesTheSecondLargest.__doc__ or "", "PLAN117", _TakesTheSecondLargest),
+)
+"""Wrong planners of the logits-plan contract, by families."""

@@ -1,0 +1,181 @@
+"""Wide cases of the logits-plan contract: what a server has at one time, and what happens to it, in one case each.
+
+A random draw meets a rare pair of values, or a processor with an event, in some runs and not in others. Here they are
+enumerated: a batch is a covering array, and a schedule has every event. Hypothesis draws seeds and sizes only; a search
+drops requests and events of a failing case by itself.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from fairdraw.protocols import Capabilities, Capability
+from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies._logits_cases import EventRecipe, LogitsCase
+from fairdraw.strategies._logits_requests import (
+    IDLE_KINDS,
+    PARAMETER_KINDS,
+    PARAMETER_VALUES,
+    LogitsRequestRecipe,
+    base_kind,
+)
+from fairdraw.strategies._recipe import DTYPES
+from fairdraw.strategies.rows import bulk_rng, bulk_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CUSTOM = ("custom", "custom-random")
+NOT_WITH_DRAFTS = ("bias", "min-p", *CUSTOM)
+"""Kinds that are left out in steps with drafts without `DRAFT_PROCESSORS`."""
+
+LARGE = (131_141, 65_539, 151_936, 262_147)
+"""Vocabularies with ids above 2**17 and 2**16; the first in every run."""
+SMALL = (1, 2, 3, 1, 2, 4, 5, 7, 11)
+MIDDLING = (257, 33, 100)
+
+_SIZES: dict[str, tuple[int, ...]] = {
+    "num_drafts": (0, 0, 1, 2, 10),
+    "num_output": (2, 0, 40, 2, 500),
+    "num_prompt": (3, 1, 900),
+}
+_WORDS = {"logits": ("normal", "ladder", "zeros", "half", "tied"), "text": ("few", "one", "wide")}
+_ARRAYS = 2
+"""Covering arrays that are made per set of capabilities; each takes half a second."""
+
+
+def open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> list[str]:
+    """The parameters that `can` allows, in steps with drafts or without."""
+    unsupported: tuple[str, ...] = () if Capability.CUSTOM_PROCESSORS in can else CUSTOM
+    if has_drafts and Capability.DRAFT_PROCESSORS not in can:
+        unsupported = (*unsupported, *NOT_WITH_DRAFTS)
+    return [kind for kind in kinds if base_kind(kind) not in unsupported]
+
+
+def named(kind: str) -> list[str]:
+    """The kind with each of its values, but for those that are for the order of processors."""
+    return [f"{kind}:{value}" for value in PARAMETER_VALUES[kind] if value != "order"]
+
+
+@lru_cache(maxsize=16)
+def value_requests(kinds: tuple[str, ...], has_drafts: bool, seed: int) -> tuple[LogitsRequestRecipe, ...]:
+    """Requests among which every two values of any two parameters occur together; each parameter is off in some."""
+    values = {kind: ("", kind, *named(kind)) for kind in kinds}
+    values |= {kind: ("", "", "", kind) for kind in kinds if kind == "custom"}  # it makes inf of -inf, so not too often
+    values["temperature"] = (*values["temperature"], "greedy")
+    sizes = _SIZES if has_drafts else {name: numbers for name, numbers in _SIZES.items() if name != "num_drafts"}
+    rows = covering_settings({**values, **sizes, **_WORDS}, seed=seed)
+    return tuple(_request(row, kinds) for row in rows)
+
+
+def _request(row: dict[str, str | int], kinds: tuple[str, ...]) -> LogitsRequestRecipe:
+    chosen = tuple(str(row[kind]) for kind in kinds if row[kind] not in ("", "greedy"))
+    rest = {name: value for name, value in row.items() if name not in kinds}
+    if rest["logits"] == "zeros" and any(base_kind(kind) in ("top-k", "top-p") for kind in chosen):
+        rest["logits"] = "normal"  # which of many equal logits a filter keeps is left to the order of a sort
+    return LogitsRequestRecipe(chosen, greedy=row["temperature"] == "greedy", **rest)  # type: ignore[arg-type]
+
+
+def _dtypes(can: Capabilities) -> st.SearchStrategy[str]:
+    return st.sampled_from(DTYPES if Capability.HALF_LOGITS in can else DTYPES[:1])
+
+
+@st.composite
+def value_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
+    """A batch of some 70 requests and some 300 rows: every pair of values of parameters, sizes, texts and rows."""
+    has_drafts = Capability.DRAFT_PROCESSORS in can or draw(st.booleans())
+    kinds = tuple(open_kinds(PARAMETER_KINDS, can, has_drafts))
+    requests = value_requests(kinds, has_drafts, draw(st.integers(0, _ARRAYS - 1)))
+    vocab_size, seed = draw(st.sampled_from(MIDDLING)), draw(bulk_seeds())
+    return LogitsCase(vocab_size, requests, dtype=draw(_dtypes(can)), seed=seed)
+
+
+_LARGE_SETS = (
+    ("allowed:all-but-one", "bad-words", "top-p:half"),
+    ("allowed", "bias:edges"),
+    ("bad-words:nested", "top-k:2"),
+    ("min-tokens:later", "bias:many"),
+    ("penalties:order", "min-p:tiny"),
+    ("thinking:spent", "penalties:presence"),
+    ("allowed:last",),
+)
+
+
+@st.composite
+def large_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
+    """A large vocabulary: ids above 2**16 and 2**17 are biased, excluded, allowed, penalised and stop a request."""
+    has_drafts = Capability.DRAFT_PROCESSORS in can
+    sets = [tuple(open_kinds(kinds, can, has_drafts)) for kinds in _LARGE_SETS]
+    sizes = {"num_output": 30, "num_prompt": 2500, "text": "wide"}
+    requests = [LogitsRequestRecipe(kinds, num_drafts=int(has_drafts), **sizes) for kinds in sets]  # type: ignore[arg-type]
+    vocab_size, seed = draw(st.sampled_from(LARGE)), draw(bulk_seeds())
+    return LogitsCase(vocab_size, tuple(requests), seed=seed)
+
+
+@st.composite
+def small_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
+    """A vocabulary of 1 to 11 tokens, and every value of every parameter alone."""
+    kinds = [kind for kind in open_kinds(PARAMETER_KINDS, can, has_drafts=False) if kind != "thinking"]
+    values = [(value,) for kind in kinds for value in named(kind)]
+    requests = [LogitsRequestRecipe(chosen) for chosen in [*((kind,) for kind in kinds), *values]]
+    vocab_size, seed = draw(st.sampled_from(SMALL)), draw(bulk_seeds())
+    return LogitsCase(vocab_size, tuple(requests), seed=seed)
+
+
+_EVENTS = (
+    "grow",
+    "cut",
+    "regrow",
+    "replace",
+    "renew",
+    "swap",
+    "leave",
+    "join",
+    "leave+join+swap",
+    "join+swap",
+    "replace+swap+cut",
+    "leave+swap",
+)
+
+
+@st.composite
+def eventful_cases(
+    draw: st.DrawFn,
+    can: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    max_drafts: int = 2,
+) -> LogitsCase:
+    """Each parameter in a request of its own, and idle ones; then every event, to one row and to all of them."""
+    has_drafts = max_drafts > 0 and Capability.DRAFT_PROCESSORS in can
+    kinds = open_kinds((*PARAMETER_KINDS, *IDLE_KINDS), can, has_drafts)
+    rng = bulk_rng("eventful", draw(bulk_seeds()))
+    requests = [
+        LogitsRequestRecipe((kind,), num_drafts=int(rng.integers(max_drafts + 1)) if has_drafts else 0)
+        for kind in [kinds[i] for i in rng.permutation(len(kinds))]
+    ]
+    places = rng.integers(len(requests), size=2 * len(_EVENTS)).tolist()
+    one = [EventRecipe(kind, row, requests[row]) for kind, row in zip(_EVENTS, places, strict=False)]
+    several = [EventRecipe(kind, row, rows=len(requests)) for kind, row in zip(_EVENTS, places[::-1], strict=False)]
+    events = [*one, *several]
+    shuffled = tuple(events[i] for i in rng.permutation(len(events)))
+    return LogitsCase(33, tuple(requests), shuffled, dtype=draw(_dtypes(can)), seed=draw(bulk_seeds()))
+
+
+@st.composite
+def long_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
+    """Sixty steps of three requests with a few parameters each; one event in three is followed by others at once."""
+    kinds = open_kinds(PARAMETER_KINDS, can, has_drafts=Capability.DRAFT_PROCESSORS in can)
+    rng = bulk_rng("long", draw(bulk_seeds()))
+
+    def request() -> LogitsRequestRecipe:
+        chosen = rng.permutation(len(kinds))[: int(rng.integers(1, 4))].tolist()
+        num_drafts = int(rng.integers(3)) if Capability.DRAFT_PROCESSORS in can else 0
+        return LogitsRequestRecipe(tuple(kinds[i] for i in sorted(chosen)), num_drafts=num_drafts)
+
+    requests = tuple(request() for _ in range(3))
+    words = [_EVENTS[i] for i in rng.integers(len(_EVENTS), size=60)]
+    events = [EventRecipe(word, int(rng.integers(3)), request()) for word in words]
+    return LogitsCase(33, requests, tuple(events), seed=draw(bulk_seeds()))
