@@ -14,6 +14,7 @@ from fairdraw._report.html import Shown, page, shown_from
 from fairdraw._report.summary import Header, Summary
 from fairdraw._report.verdict import Scope
 from fairdraw._run.controls import Control
+from fairdraw._run.coverage import Drawn
 from fairdraw._run.runner import CheckRecord
 
 if TYPE_CHECKING:
@@ -32,9 +33,13 @@ HEADER = Header(
     started="2026-11-22 15:03 UTC",
     commit="5125bd8c0ffe",
 )
-PASSED = CheckRecord("REJ101", "token ids lie in the vocabulary", "properties", "rejection", "passed", "", 100, 0.4)
+CASES = Drawn("properties", 100, {"vocabulary": {"1-64": 90}}, {"greedy + own seed": 40}, {"vocabulary": (2, 50)})
+ROWS = Drawn("small", 1000, {"vocabulary": {"1-64": 1000}}, {"greedy + no drafts": 500}, {"vocabulary": (8, 8)}, 0.02)
+PASSED = CheckRecord(
+    "REJ101", "token ids lie in the vocabulary", "properties", "rejection", "passed", "", 100, 0.4, drawn=CASES
+)
 DRAWN = CheckRecord(
-    "DIST101", "output rows follow the distribution", "statistical", "rejection", "passed", "", 499_712, 1.5
+    "DIST101", "output rows follow the distribution", "statistical", "rejection", "passed", "", 499_712, 1.5, drawn=ROWS
 )
 SKIPPED = replace(
     PASSED, code="REJ201", title="greedy requests equal argmax", status="skipped", reason="greedy is unsupported: no"
@@ -105,6 +110,19 @@ def test_page_says_what_a_team_lead_asks() -> None:
     ):
         assert fact in text
     assert "not run 5" in page(HEADER, replace(GREEN, scope=Scope(not_run=5)))
+
+
+def test_page_says_what_was_judged_and_what_was_not() -> None:
+    text = page(HEADER, GREEN)
+    for fact in (
+        "<pre>judged: vocabulary 2-50 (distributions 8)\n  pairs of parameters on one request: 2 of 86 judged",
+        "90 cases<br><small>faults in 3.3 % of such cases</small>",
+        "499,712 draws<br><small>TV 0.02</small>",
+        "over 131072: NOT judged",
+        'class="properties" title="greedy + own seed: properties only"',
+        'class="distributions" title="greedy + no drafts: distributions only"',
+    ):
+        assert fact in text
 
 
 def test_failure_is_shown_as_it_is_reported() -> None:

@@ -89,7 +89,11 @@ def is_endless(out_of_time: OutOfTime) -> bool:
 
 
 class Around(Protocol):
-    """What a wrapper does with a call: `call()` makes it, `arguments` are what it is given."""
+    """What a wrapper does with a call: `call()` makes it, `arguments` are what it is given.
+
+    One that follows sessions has a method `of_session`: from the arguments of the call that opens one to what is done
+    with the calls of that session.
+    """
 
     def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any: ...  # Any: of any contract
 
@@ -114,8 +118,10 @@ class Wrapped:
         around, opens = self._around, name in _OPENING and not self._is_session
 
         def called(*arguments: Any, **named: Any) -> Any:  # Any: those of the method
-            answer = around(lambda: found(*arguments, **named), (*arguments, *named.values()))
-            return Wrapped(answer, around, is_session=True) if opens else answer
+            given = (*arguments, *named.values())
+            answer = around(lambda: found(*arguments, **named), given)
+            of_session = getattr(around, "of_session", lambda _: around)
+            return Wrapped(answer, of_session(given), is_session=True) if opens else answer
 
         return called
 

@@ -138,7 +138,7 @@ class PytestRun:
             record = run_check(check, sampler, self._session_for(sampler, check, item))
         finally:
             limit_calls(None)
-        _keep(item, _RECORD, record.to_json())
+        _keep(item, _RECORD, record.to_json() | {"drawn": record.drawn and dataclasses.asdict(record.drawn)})
         if record.status == "skipped":
             pytest.skip(record.reason)
         if record.status == "xfailed":

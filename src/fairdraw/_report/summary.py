@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from fairdraw import __version__
 from fairdraw._core.budget import budget_report, undecided_by_budget
 from fairdraw._report.causes import Cause, find_causes, has_a_lone_property
+from fairdraw._report.coverage import coverage_of
 from fairdraw._report.verdict import Scope, Verdict, verdict_of
 from fairdraw._run.controls import Untried, controls_lines, controls_to_json
 from fairdraw._run.expected import UNSEEN
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from fairdraw._core.checks import AnyCheck, Profile
+    from fairdraw._report.coverage import Coverage
     from fairdraw._run.controls import Control
 
 _PACKAGES = ("torch", "triton", "numpy", "hypothesis")
@@ -167,9 +169,21 @@ class Summary:
             *controls_lines(self.controls),
             f"{self._used()} in {sum(record.seconds for record in self.records):.1f} s of checks",
             *self.to_declare(),
+            *self._covered(),
             *self._where_to_start(),
             self.verdict,
         ]
+
+    @cached_property
+    def covered(self) -> list[Coverage]:
+        """What the checks judged, by sampler and contract."""
+        return coverage_of(self.records)
+
+    def _covered(self) -> list[str]:
+        """The short form of that; with several samplers, where the whole of it is."""
+        if len(self.covered) > 1:
+            return [f"judged, {one.sampler}: {one.worded_counts()}" for one in self.covered]
+        return [line for one in self.covered for line in one.lines()]
 
     @property
     def coverage(self) -> str:
@@ -252,6 +266,7 @@ class Summary:
             "cases": sum(record.cases for record in self.records),
             "controls": controls_to_json(self.controls),
             "missed_controls": [control.name for control in self.missed],
+            "coverage": [one.to_json() for one in self.covered],
         }
 
 

@@ -31,6 +31,7 @@ from fairdraw._core.failures import (
 )
 from fairdraw._core.pulse import SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._run.coverage import Drawn, recorder
 from fairdraw._run.expected import Expected, why_unseen
 from fairdraw._run.failure_reports import check_failure_of, failure_report_of
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from fairdraw.protocols import AnySampler
 
 Status = Literal["passed", "failed", "error", "xfailed", "xpassed", "inconclusive", "incomplete", "skipped"]
+
+JUDGED = ("passed", "failed", "xpassed")
+"""Checks that said something about all that they drew."""
 
 CRASH_FOLDER = Path(".fairdraw/crashes")
 
@@ -96,6 +100,7 @@ class CheckRecord:
         source: Where a known defect is declared.
         sampler: The name of the sampler under test.
         stage, depends_on: Those of the check.
+        drawn: What the check judged; not written to files, which hold the sum of all checks.
         trace: The traceback; not written to files.
     """
 
@@ -113,6 +118,7 @@ class CheckRecord:
     sampler: str = ""
     stage: str = Stage.PROPERTY
     depends_on: tuple[str, ...] = ()
+    drawn: Drawn | None = field(default=None, repr=False)
     trace: str = field(default="", repr=False)
 
     @classmethod
@@ -138,19 +144,20 @@ class CheckRecord:
         return self.status in ("failed", "error", "xpassed", "inconclusive", "incomplete")
 
     def to_json(self) -> dict[str, Any]:  # Any: JSON
-        """Plain data, without the traceback."""
-        plain = dataclasses.asdict(self)
-        del plain["trace"]
+        """Plain data, without the traceback and what was drawn."""
+        plain = dataclasses.asdict(dataclasses.replace(self, drawn=None))
+        del plain["trace"], plain["drawn"]
         return {**plain, "seconds": round(self.seconds, 3), "stage": str(self.stage)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> CheckRecord:  # Any: JSON
-        """The record that `to_json` wrote, without its traceback."""
+        """The record that `to_json` wrote, without its traceback; `drawn` may be added to it."""
         failure_report = plain["failure_report"] and FailureReport(
             **{**plain["failure_report"], "notes": tuple(plain["failure_report"]["notes"])}
         )
         lists = {name: tuple(plain.get(name, ())) for name in ("needs", "depends_on")}
-        return cls(**{**plain, **lists, "failure_report": failure_report})
+        drawn = plain.get("drawn") and Drawn(**plain["drawn"])
+        return cls(**{**plain, **lists, "failure_report": failure_report, "drawn": drawn})
 
 
 def parse_seed(text: str) -> int:
@@ -195,16 +202,21 @@ def quiet_interpreter() -> Iterator[None]:
 def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRecord:
     """Run one check on drawn cases; whatever happens becomes a record."""
 
+    watched = recorder.watched(check, sampler, session.profile, session.seed)
+
     def search() -> int:
-        return check.run(
-            sampler,
+        return watched.check.run(
+            watched.sampler,
             profile=session.profile,
             seed=session.seed,
             reference=session.reference,
             out_of_time=Deadline(session.ends_at),
         )
 
-    return _recorded(check, sampler, session, search, is_search=True)
+    record = _recorded(check, sampler, session, search, is_search=True)
+    if record.status not in JUDGED:
+        return record
+    return dataclasses.replace(record, drawn=watched.drawn(sampler, session.profile, session.seed))
 
 
 def replay_case(check: Check, sampler: AnySampler, case: Any, session: Session) -> CheckRecord:

@@ -1,0 +1,235 @@
+"""Coverage: what the checks of a run have really given to the sampler. A wrapper around the sampler looks at each call.
+
+*Properties* count cases: a case has a feature if one of its calls has it. *Distributions* count rows: the checks of one
+workload judge the same draws, so that what was drawn for the first of them belongs to all. In the loops that draw, only
+the first call of a kind and then every 64th is read; the calls between count as the last one that was.
+
+Coverage changes no verdict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.budget import Wrapped
+from fairdraw._core.checks import AnyCheck, Check
+from fairdraw._core.contracts import CONTRACTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw._core.budget import Around
+    from fairdraw._core.checks import Profile
+    from fairdraw._run.drawn_features import Look
+
+_EVERY = 64
+
+
+@dataclass
+class Drawn:
+    """What one check judged.
+
+    Args:
+        by: `properties`, or the workload; checks of one workload share their draws.
+        total: Cases, or rows.
+        features: Area to value to the number of cases, or rows, that have it.
+        pairs: Two traits of one request (`top-k + top-p`) to that number.
+        ranges: Area to its smallest and largest size.
+        tv: Of all rows: what the check was planned to see; `None` for properties, and where it sees nothing.
+    """
+
+    by: str
+    total: int = 0
+    features: dict[str, dict[str, int]] = field(default_factory=dict)
+    pairs: dict[str, int] = field(default_factory=dict)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    tv: float | None = None
+
+    def to_json(self) -> dict[str, Any]:  # Any: JSON
+        return dataclasses.asdict(self)
+
+
+class Watch:
+    """Looks at the calls of one check, or of one workload.
+
+    Args:
+        case_by_case: Count cases, which `case` begins; otherwise rows.
+    """
+
+    def __init__(self, contract: str, by: str, *, case_by_case: bool) -> None:
+        self._contract, self._by, self._case_by_case = contract, by, case_by_case
+        self._counts: Counter[Any] = Counter()  # Any: as in `Look`
+        self._ranges: dict[str, tuple[int, int]] = {}
+        self._total = 0
+        self._seen: set[Any] = set()  # Any: as above; of the current case
+        self._calls = 0
+        self._kinds: dict[Any, tuple[int, Look]] = {}  # Any: a signature
+        self._last: Any = None  # Any: the batch that was looked at last
+
+    def wrap(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
+        """`sampler`, whose calls are looked at."""
+        opens = CONTRACTS[self._contract].method.startswith("open_")
+        return Wrapped(sampler, _Around(_only_called if opens else self._call, self._open))
+
+    def _open(self, opened_with: tuple[Any, ...]) -> Around:  # Any: as `SessionLook`
+        from fairdraw._run.drawn_features import SessionLook
+
+        session = SessionLook(self._contract, opened_with)
+
+        def around(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of a session's method
+            self._calls += 1
+            self._add(_or_nothing(session.look, arguments))
+            return call()
+
+        return around
+
+    def _call(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
+        self._calls += 1
+        if not self._case_by_case:
+            self._add(_or_nothing(self._of_a_kind, arguments))
+        elif self._last is not arguments[0]:
+            self._last = arguments[0]
+            self._add(_or_nothing(self._looked_at, arguments))
+        return call()
+
+    def _looked_at(self, arguments: tuple[Any, ...]) -> Look:  # Any: of the sampler's method
+        from fairdraw._run.drawn_features import look
+
+        return look(self._contract, arguments)
+
+    def _of_a_kind(self, arguments: tuple[Any, ...]) -> Look:  # Any: of the sampler's method
+        """What the last call of this kind held that was read."""
+        from fairdraw._run.drawn_features import signature
+
+        kind = signature(arguments)
+        number, found = self._kinds.get(kind, (0, None))
+        if found is None or number % _EVERY == 0:
+            found = self._looked_at(arguments)
+        self._kinds[kind] = number + 1, found
+        return found
+
+    def _add(self, found: Look | None) -> None:
+        if found is None:
+            return
+        for area, (low, high) in found.ranges.items():
+            lowest, highest = self._ranges.get(area, (low, high))
+            self._ranges[area] = min(low, lowest), max(high, highest)
+        if self._case_by_case:
+            self._seen.update(found.counts)
+        else:
+            self._total += found.rows
+            self._counts.update(found.counts)
+
+    def case(self) -> None:
+        """A case begins; the one before it is counted."""
+        from fairdraw._run.drawn_features import CALLS, size_class
+
+        if self._calls and self._case_by_case:
+            self._counts.update([*self._seen, size_class(CALLS, self._calls)])
+            self._total += 1
+        self._seen, self._calls, self._last = set(), 0, None
+
+    def drawn(self, tv: float | None = None) -> Drawn:
+        """What was seen until now."""
+        found = Drawn(self._by, self._total, ranges=dict(self._ranges), tv=tv)
+        for one, count in self._counts.items():
+            if isinstance(one, str):
+                found.pairs[one] = count
+            else:
+                found.features.setdefault(one[0], {})[one[1]] = count
+        return found
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What `Wrapped` does with calls; a session has its own."""
+
+    of_call: Around
+    of_session: Callable[[tuple[Any, ...]], Around]
+
+    def __call__(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: as `Around`
+        return self.of_call(call, arguments)
+
+
+def _only_called(call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: as `Around`
+    return call()
+
+
+def _or_nothing(read: Callable[[tuple[Any, ...]], Look | None], arguments: tuple[Any, ...]) -> Look | None:
+    """What `read` sees. Reading happens where exceptions are the sampler's: one of ours must not be blamed on it."""
+    try:
+        return read(arguments)
+    except Exception:
+        return None
+
+
+# -- a check ----------------------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Watches one check after another. Draws of a workload are remembered as long as the sampler is the same."""
+
+    def __init__(self) -> None:
+        self._sampler: Any = None  # Any: of any contract
+        self._workloads: dict[Any, Watch] = {}  # Any: workload, profile and seed
+
+    def watched(self, check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> Watched:  # Any: as above
+        """The check and the sampler, to be run in their place."""
+        if isinstance(check, Check):
+            watch = Watch(check.contract, check.suite, case_by_case=True)
+            return Watched(_case_by_case(check, watch), watch.wrap(sampler), watch)
+        if sampler is not self._sampler:
+            self._sampler, self._workloads = sampler, {}
+        by = getattr(getattr(check, "workload", None), "name", check.code)
+        watch = self._workloads.setdefault((by, profile, seed), Watch(check.contract, by, case_by_case=False))
+        return Watched(check, watch.wrap(sampler), watch)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A check that is about to run, and what sees its calls."""
+
+    check: AnyCheck
+    sampler: Any  # Any: of the check's contract
+    watch: Watch
+
+    def drawn(self, sampler: Any, profile: Profile, seed: int) -> Drawn:  # Any: as above; not the wrapped one
+        """What the check judged."""
+        self.watch.case()
+        return self.watch.drawn(_planned_tv(self.check, sampler, profile, seed))
+
+
+def _planned_tv(check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> float | None:  # Any: as above
+    """What the check was planned to see in all rows: the worst of its tables; `None` if it has no such plan."""
+    if isinstance(check, Check):
+        return None
+    strata = getattr(check, "num_strata", None)
+    if strata is not None:
+        return 1 / strata(sampler, profile) if strata(sampler, profile) else None
+    if not hasattr(check, "plans"):
+        return None
+    tables = check.sampling_plan(sampler, profile).tables  # type: ignore[attr-defined]  # a DistributionCheck
+    plans = check.plans(sampler, profile, seed).items()
+    seen = [plan.discrepancy * tables[name].event_prob for name, plan in plans if hasattr(plan, "discrepancy")]
+    return max(seen, default=None)
+
+
+recorder = Recorder()
+"""Of this process."""
+
+
+def _case_by_case(check: Check, watch: Watch) -> Check:
+    """The same check, which says when a case begins. A life is a case: all its events have one first argument."""
+    last: list[Any] = [None]  # Any: a case, or what plays an event trace
+
+    def body(subject: Any, case: Any, *reference: Any) -> None:  # Any: those of the check's own body
+        begun = subject if hasattr(check, "machine") else case
+        if begun is not last[0]:
+            watch.case()
+            last[0] = begun
+        check.body(subject, case, *reference)
+
+    return dataclasses.replace(check, body=body)
