@@ -1,4 +1,4 @@
-"""The instrument for dependence and the quality of noise: every member of every family, and right samplers."""
+"""The instrument for dependence and the quality of noise: every member of every family, and odd but correct ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samplers whose noise depends on itself: families of faults, each planted into a sampler of either contract.
+"""Samplers whose noise depends on itself: families of faults, each in a sampler of either contract.
 
 A member of a family is a function from the seed of a call to uniforms `[num_rows, width]`. A rejection sampler takes a
 row's first columns for acceptance, position by position, and races with the others; a token sampler races with all.
@@ -81,9 +81,9 @@ def _races(uniforms: Uniforms) -> NDArray[Any]:
 
 
 def _with_own_rows(drawn: Uniforms, own: dict[int, int], made: Any) -> Uniforms:
-    """Rows of requests with seeds are drawn from these, as `made.own_seed` reads them."""
+    """Rows of requests with seeds are drawn from these, as `made.request_seed` reads them."""
     for request, seed in own.items():
-        drawn[request] = np.random.default_rng(made.own_seed(request, seed)).random(drawn.shape[1])
+        drawn[request] = np.random.default_rng(made.request_seed(request, seed)).random(drawn.shape[1])
     return drawn
 
 
@@ -95,28 +95,28 @@ class Member:
         codes: Of the rejection contract and of the sampling contract; the first of each names it best.
         inverts: A token sampler draws by inverse CDF, from the first column alone. A race hides sums of noise, and so
             does an acceptance.
-        own_seed: From a request and its seed to what its row is drawn from.
+        request_seed: From a request and its seed to what its row is drawn from.
     """
 
     name: str
     description: str
     numbers: Numbers
     codes: tuple[tuple[str, ...], tuple[str, ...]]
-    own_seed: Callable[[int, int], int] = lambda _, seed: seed
+    request_seed: Callable[[int, int], int] = lambda _, seed: seed
     inverts: bool = False
     min_draws: int = 0
 
     def rejection(self) -> Any:  # Any: a rejection sampler
         """The fault in a rejection sampler."""
         made = _Verifying()
-        made.numbers, made.memory, made.own_seed = self.numbers, {}, self.own_seed  # type: ignore[attr-defined]
+        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
         return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
 
     def sampling(self) -> Any:  # Any: a token sampler
         """The fault in a token sampler."""
         made = _Sampling()
         made.inverts = self.inverts
-        made.numbers, made.memory, made.own_seed = self.numbers, {}, self.own_seed  # type: ignore[attr-defined]
+        made.numbers, made.memory, made.request_seed = self.numbers, {}, self.request_seed  # type: ignore[attr-defined]
         unsupported = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
         return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=unsupported)
 
@@ -267,7 +267,12 @@ def _members() -> tuple[Member, ...]:
     ]
     found += [
         Member(
-            "every third row is a sum", every_third_is_a_sum.__doc__ or "", every_third_is_a_sum, _SUMS, inverts=True
+            "every third row is a sum",
+            every_third_is_a_sum.__doc__ or "",
+            every_third_is_a_sum,
+            _SUMS,
+            inverts=True,
+            min_draws=500_000,
         ),
         Member(
             "every third row is an xor",
@@ -282,7 +287,13 @@ def _members() -> tuple[Member, ...]:
         Member("strata over the batch", strata.__doc__ or "", partial(strata, 0), _EVEN),
         Member("strata over 16 rows", strata.__doc__ or "", partial(strata, 16), _EVEN),
         Member("low discrepancy over the batch", low_discrepancy.__doc__ or "", low_discrepancy, _ROWS),
-        Member("rows share noise at random", groups_of_rows.__doc__ or "", partial(groups_of_rows, 64), _EVEN),
+        Member(
+            "rows share noise at random",
+            groups_of_rows.__doc__ or "",
+            partial(groups_of_rows, 64),
+            _EVEN,
+            min_draws=500_000,
+        ),
     ]
     found += [
         Member(f"a pool of noise for {n} calls", pool_of_calls.__doc__ or "", partial(pool_of_calls, n), _CALLS)
@@ -302,12 +313,14 @@ def _members() -> tuple[Member, ...]:
     }
     found += [Member(n, read_seed.__doc__ or "", partial(read_seed, read), _CALLS) for n, read in readings.items()]
     owns: dict[str, Callable[[int, int], int]] = {
-        "own seeds without their lowest bit": lambda _, seed: seed >> 1,
-        "own seeds of 20 bits": lambda _, seed: seed & 0xFFFFF,
-        "own seeds minus their row": lambda request, seed: abs(seed - request),
-        "own seeds without powers of two": lambda _, seed: seed >> ((seed & -seed).bit_length() - 1) if seed else 0,
+        "request seeds without their lowest bit": lambda _, seed: seed >> 1,
+        "request seeds of 20 bits": lambda _, seed: seed & 0xFFFFF,
+        "request seeds minus their row": lambda request, seed: abs(seed - request),
+        "request seeds without powers of two": lambda _, seed: seed >> ((seed & -seed).bit_length() - 1) if seed else 0,
     }
-    found += [Member(n, "Seeds of requests are read so.", right_numbers, _SEEDS, own) for n, own in owns.items()]
+    found += [
+        Member(n, "Seeds of requests are read in this way.", right_numbers, _SEEDS, own) for n, own in owns.items()
+    ]
     places = {"positions 0 and 1": (0, 1), "positions 0 and 2": (0, 2), "acceptance and race": (0, -1)}
     found += [
         Member(f"{n} share a number", shared_positions.__doc__ or "", partial(shared_positions, *both), _PLACES)
@@ -427,7 +440,7 @@ REJECTION_MUTANTS = tuple(
         "strata over the batch",
         "a pool of noise for 23 calls",
         "seeds of 20 bits",
-        "own seeds without their lowest bit",
+        "request seeds without their lowest bit",
         "acceptance and race share a number",
         "races with 12 bits",
         "exponentials of 0 at 20 bits",
@@ -445,7 +458,7 @@ SAMPLING_MUTANTS = tuple(
         "strata over 16 rows",
         "a counter of rows wraps",
         "seed plus row",
-        "own seeds of 20 bits",
+        "request seeds of 20 bits",
         "races in half precision",
         "exponentials of 0 at 20 bits",
         "inverse CDF with 11 bits",
