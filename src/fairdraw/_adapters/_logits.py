@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
-MOST_REQUESTS, LONGEST = 8, 2048
+MOST_REQUESTS, LONGEST = 272, 9216
 """Sizes of the buffers of a penalties session."""
 
 
@@ -168,9 +168,17 @@ class _PaddedSession:
         for row, tokens in enumerate(live):
             if tokens is not None:
                 begin, end = int(self.num_tokens[row]), int(self.num_prompt[row]) + len(tokens)
+                last = min(begin, end) - 1
+                if last >= self.num_prompt[row] and self._was_rewritten(row, last, tokens):
+                    begin = int(self.num_prompt[row])
                 if end > begin:
                     self.buffer[row, begin:end] = list(tokens)[begin - end :]
                 self.num_tokens[row] = end
+
+    def _was_rewritten(self, row: int, last: int, tokens: Sequence[int]) -> bool:
+        """Tokens were cut and others follow; a placeholder that became a token does not count."""
+        known = int(self.buffer[row, last])
+        return known not in (PLACEHOLDER_TOKEN_ID, tokens[last - int(self.num_prompt[row])])
 
     def _penalised(
         self,
