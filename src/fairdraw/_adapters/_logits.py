@@ -168,17 +168,17 @@ class _PaddedSession:
         for row, tokens in enumerate(live):
             if tokens is not None:
                 begin, end = int(self.num_tokens[row]), int(self.num_prompt[row]) + len(tokens)
-                last = min(begin, end) - 1
-                if last >= self.num_prompt[row] and self._was_rewritten(row, last, tokens):
+                if self._was_rewritten(row, min(begin, end), tokens):
                     begin = int(self.num_prompt[row])
                 if end > begin:
                     self.buffer[row, begin:end] = list(tokens)[begin - end :]
                 self.num_tokens[row] = end
 
-    def _was_rewritten(self, row: int, last: int, tokens: Sequence[int]) -> bool:
-        """Tokens were cut and others follow; a placeholder that became a token does not count."""
-        known = int(self.buffer[row, last])
-        return known not in (PLACEHOLDER_TOKEN_ID, tokens[last - int(self.num_prompt[row])])
+    def _was_rewritten(self, row: int, end: int, tokens: Sequence[int]) -> bool:
+        """Tokens were cut and others follow: the last one that was known is another one."""
+        begin = int(self.num_prompt[row])
+        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER_TOKEN_ID]
+        return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
 
     def _penalised(
         self,
