@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 Events = tuple["Event", ...]
 
 
-MOST_WORK = 100_000
-"""Events that are played at most to make one trace smaller; a trace of 500 events allows 200 tries."""
+MOST_WORK = 30_000
+"""Events that are played at most to make one trace smaller; a trace of 500 events allows 60 tries."""
 
 
 def shrunk(events: Events, fails: Callable[[Events], bool]) -> Events:
