@@ -270,6 +270,9 @@ class EmptiesTheDrafts(Trusting):
 
 
 _OTHER_CHECK = {
+    AliasesRowsOnSwap: "111",
+    LeavesARowBehindOnCondense: "111",
+    DoesNotTakeBackACut: "111",
     RescansFromTheStart: "103",
     Trusting: "104",
     HasRoomForSomeRows: "110",
