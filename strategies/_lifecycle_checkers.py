@@ -200,11 +200,12 @@ class PenaltiesChecker:
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:  # [num_rows, vocab_size] float64 and bool
         """How far from `expected` a correct answer may be, and whether each logit is correct."""
         same = alike(found, expected)
-        if self.rounding is not Rounding.FREE or same.all():
-            return np.zeros(found.shape), same
-        each = [penalised_intervals(Intervals.exactly(one), row) for one, row in zip(logits, rows, strict=True)]
-        may_be = Intervals(np.stack([one.low for one in each]), np.stack([one.high for one in each]))
-        return may_be.width, alike(found, expected, may_be.width) if self.against else may_be.hold(found)
+        apart = np.zeros(found.shape)
+        for row in np.flatnonzero(~same.all(1)) if self.rounding is Rounding.FREE else ():
+            may_be = penalised_intervals(Intervals.exactly(logits[row]), rows[row])
+            apart[row] = may_be.width
+            same[row] = alike(found[row], expected[row], may_be.width) if self.against else may_be.hold(found[row])
+        return apart, same
 
 
 class ThinkingChecker:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+from fairdraw._core.budget import BudgetEnded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,14 +21,43 @@ if TYPE_CHECKING:
 Events = tuple["Event", ...]
 
 
+MOST_WORK = 30_000
+"""Events that are played at most to make one trace smaller; a trace of 500 events allows 60 tries."""
+
+
 def shrunk(events: Events, fails: Callable[[Events], bool]) -> Events:
-    """A subset or simplification of `events` that still fails, and that no single step makes smaller."""
-    while True:
-        fewer = _dropped(events, fails)
-        simpler = next(filter(fails, _simplified(fewer)), fewer)
-        if simpler == events:
-            return events
-        events = simpler
+    """A subset or simplification of `events` that still fails, and that no single step makes smaller.
+
+    Raises:
+        BudgetEnded: If that takes more than `MOST_WORK`; the last trace for which `fails` was true is the smallest.
+    """
+    work = 0
+
+    def counted(tried: Events) -> bool:
+        nonlocal work
+        work += len(tried)
+        if work > MOST_WORK:
+            raise BudgetEnded
+        return fails(tried)
+
+    before: Events | None = None
+    while before != events:
+        before = events
+        events = _simplified(_plain(_dropped(events, counted), counted), counted)
+    return events
+
+
+def _plain(events: Events, fails: Callable[[Events], bool]) -> Events:
+    """Each field at its default in all events at once, for batches of hundreds of requests."""
+    for name in dict.fromkeys(f.name for event in events for f in dataclasses.fields(event)):
+        plain = tuple(_with_default(event, name) for event in events)
+        events = plain if plain != events and fails(plain) else events
+    return events
+
+
+def _with_default(event: Event, name: str) -> Event:
+    found = next((f for f in dataclasses.fields(event) if f.name == name), None)
+    return event if found is None else dataclasses.replace(event, **{name: cast("Any", found.default)})
 
 
 def _dropped(events: Events, fails: Callable[[Events], bool]) -> Events:
@@ -42,11 +73,15 @@ def _dropped(events: Events, fails: Callable[[Events], bool]) -> Events:
     return events
 
 
-def _simplified(events: Events) -> Iterator[Events]:
-    """The same events, one of them simpler."""
-    for place, event in enumerate(events):
-        for simpler in _simpler_event(event):
-            yield (*events[:place], simpler, *events[place + 1 :])
+def _simplified(events: Events, fails: Callable[[Events], bool]) -> Events:
+    """The same events, each as simple as it can be."""
+    for place in range(len(events)):
+        found: Event | None = events[place]
+        while found is not None:
+            others = events[:place], events[place + 1 :]
+            found = next((e for e in _simpler_event(found) if fails((*others[0], e, *others[1]))), None)
+            events = events if found is None else (*others[0], found, *others[1])
+    return events
 
 
 def _simpler_event(event: Event) -> Iterator[Event]:

@@ -101,8 +101,8 @@ def long_texts(seed: int) -> EventTrace:
 
 
 def _repeating(planner: Planner, most: int) -> Draft:
-    """Each row drafts what it ended with, again and again."""
-    rows = ((r.output_token_ids[-1],) * planner.below(most + 1) for r in planner.batch.requests)
+    """A third of the rows draft what they ended with, again and again."""
+    rows = ((r.output_token_ids[-1],) * (most - planner.below(3)) * planner.chance(0.3) for r in planner.batch.requests)
     return Draft(tuple(rows))
 
 

@@ -246,15 +246,16 @@ class ServingBatch:
         self.num_new += count
 
     def regrow(self, request: ServedRequest, count: int, token_ids: Sequence[int]) -> None:
-        """Tokens are lost and others follow at once; where the old list or the new one ends, the tokens differ."""
+        """Tokens are lost and others follow at once; the last one that a scanner has read and still finds differs."""
+        num_read = len(request.output_token_ids) - trailing_placeholders(request.output_token_ids)
         self.repair(request)
         old, new = plain_tokens(request.output_token_ids), list(token_ids)
         kept = max(0, len(old) - count)
-        last = min(len(old) - kept, len(new)) - 1
+        last = min(num_read - kept, len(new)) - 1
         if last >= 0 and new[last] == old[kept + last]:
             new[last] = (new[last] + 1) % self.vocab_size
         self.cut(request, count)
-        if last < 0 or new[last] != old[kept + last]:  # else there is but one token
+        if last < 0 or new[last] != old[kept + last]:  # else the vocabulary has one token
             request.output_token_ids.extend(new)
         self.num_new += len(new)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
     from fairdraw.sampler_impl.thinking_budget import ThinkingBudget
 
-MOST_REQUESTS, LONGEST = 8, 2048
+MOST_REQUESTS, LONGEST = 272, 9216
 """Sizes of the buffers of a penalties session."""
 
 
@@ -168,9 +168,17 @@ class _PaddedSession:
         for row, tokens in enumerate(live):
             if tokens is not None:
                 begin, end = int(self.num_tokens[row]), int(self.num_prompt[row]) + len(tokens)
+                if self._was_rewritten(row, min(begin, end), tokens):
+                    begin = int(self.num_prompt[row])
                 if end > begin:
                     self.buffer[row, begin:end] = list(tokens)[begin - end :]
                 self.num_tokens[row] = end
+
+    def _was_rewritten(self, row: int, end: int, tokens: Sequence[int]) -> bool:
+        """Tokens were cut and others follow: the last one that was known is another one."""
+        begin = int(self.num_prompt[row])
+        known = [i for i in range(begin, end) if self.buffer[row, i] != PLACEHOLDER_TOKEN_ID]
+        return bool(known) and int(self.buffer[row, known[-1]]) != tokens[known[-1] - begin]
 
     def _penalised(
         self,

@@ -131,15 +131,6 @@ class ComparesLengthsAlone(Trusting):
         return kept
 
 
-class HasRoomForSomeRows(Trusting):
-    """A buffer of 128 rows; requests beyond it are never read."""
-
-    def follow(self, batch: LiveBatch) -> None:
-        super().follow(batch)
-        for row, copy in self.rows.items():
-            copy.ids = [] if row >= 128 else copy.ids
-
-
 class HasRoomForSomeTokens(Trusting):
     """A buffer of 4096 output tokens; those beyond it are not read."""
 
@@ -154,6 +145,15 @@ class ReadsAFewTokensOfAStep(Trusting):
     def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
         new = super().new(copy, live)
         return new if not copy.edges else new[:8] + [PLACEHOLDER_TOKEN_ID] * (len(new) - 8)
+
+
+class HasRoomForSomeRows(Trusting):
+    """A buffer of 128 rows; requests beyond it are never read."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        super().follow(batch)
+        for row, copy in self.rows.items():
+            copy.ids = [] if row >= 128 else copy.ids
 
 
 class KnowsRequestsByName(ComparesLengthsAlone):
@@ -270,6 +270,9 @@ class EmptiesTheDrafts(Trusting):
 
 
 _OTHER_CHECK = {
+    AliasesRowsOnSwap: "111",
+    LeavesARowBehindOnCondense: "111",
+    DoesNotTakeBackACut: "111",
     RescansFromTheStart: "103",
     Trusting: "104",
     HasRoomForSomeRows: "110",

@@ -52,7 +52,7 @@ class BudgetZeroIsNoBudget(ThinkingFollower):
         return super().next_token(prompt, output, budget) if budget else None
 
 
-@mutant_follower("THK101", "THK102")
+@mutant_follower("THK111", "THK101", "THK102")
 class IgnoresASecondSection(ThinkingFollower):
     """After one section has closed no other one is watched."""
 
@@ -114,7 +114,7 @@ class ForcesTheRowOfTheNeighbour(ThinkingFollower):
         return super().decide(self.rows[self.order[row]], request) if row in self.order else []
 
 
-@mutant_follower("THK101")
+@mutant_follower("THK110", "THK101")
 class ForcesOnlyTheFirstPosition(ThinkingFollower):
     """Drafts are not counted: a budget that is spent within them is overspent."""
 

@@ -104,8 +104,8 @@ class Capability(StrEnum):
     """Its session says how many tokens each open thinking section has. Declare it unsupported if that number cannot
     be asked for."""
     NOTICES_REWRITES = "notices-rewrites"
-    """A row whose list was replaced without a word is refused or recounted. Declare it unsupported if your engine
-    never puts another list in place of one."""
+    """A row whose list was replaced without a word, or was cut and grown again between two steps, is refused or
+    recounted. Declare it unsupported if your engine never does that."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The penalties and thinking-budget contracts: scanners that follow the requests of a live batch.
 
 A scanner opens a *session*, which exists as long as a server's batch. At every step the session is given the rows that
-changed, then the batch: per row the request's own output list, which the server changes in place.
+changed, then the batch: per row the request's own output list, which the server changes in place. A scanner may have
+several sessions at a time. No size is limited: neither rows, nor drafts, nor the lengths of texts.
 
     penalties        session = scanner.open_penalties(vocab_size)
                      session.sync(changes); session.penalise(logits, batch); session.penalise_drafts(logits, batch)
@@ -162,7 +163,8 @@ class PenaltiesSession(Protocol):
         ...
 
     def penalise_drafts(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [num_tokens, vocab_size] float32, both
-        """One row per draft token, which sees the output and the drafts before it; after `penalise` in each step."""
+        """One row per draft token, which sees the output and the drafts before it; after `penalise` in each step, whose
+        answer must stay as it is."""
         ...
 
 
@@ -204,7 +206,15 @@ class PenaltiesScanner(Protocol):
 
 @runtime_checkable
 class ThinkingScanner(Protocol):
-    """A scanner under the thinking-budget contract. Any object with these attributes is one; do not subclass."""
+    """A scanner under the thinking-budget contract. Any object with these attributes is one; do not subclass.
+
+    A section opens after the start marker and closes after the end marker, wherever the text ends with one; of two that
+    end at the same token the longer one counts. In the prompt the last of several start markers counts; in the output
+    the first one, and later ones are thinking tokens. Once the budget is spent, the end marker is forced from its first
+    token on. Tokens of it that already stand at the end of the text are not repeated if they came after the budget was
+    spent; if they came before, they are thinking tokens. A placeholder at the end stands for the token that was forced
+    there, or for a thinking token.
+    """
 
     @property
     def name(self) -> str: ...
