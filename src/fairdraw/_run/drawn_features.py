@@ -268,6 +268,12 @@ def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: those of e
     return sizes, logits.dtype, logits.stride(-1), *(one is None for one in kinds), *_noise_of(noise, batch.batch_size)
 
 
+def sizes_of(arguments: tuple[Any, ...]) -> tuple[int, int, int]:  # Any: those of either contract
+    """Requests, most drafts of a request, vocabulary."""
+    batch = arguments[0]
+    return batch.batch_size, getattr(batch, "max_spec_len", 0), batch.vocab_size
+
+
 def look(contract: str, arguments: tuple[Any, ...]) -> Look:  # Any: those of either contract
     """What a call of a sampler without sessions held."""
     return (_of_verification if contract == "rejection" else _of_sampling)(*arguments[:2])
