@@ -28,7 +28,7 @@ CHECKS = [next(check for check in all_checks() if check.code == code) for code i
 
 
 def wide_calls(act: Callable[[], None]) -> tuple[Any, list[int]]:  # Any: a sampler
-    """A right sampler that does something else first where the vocabulary is large, and the vocabularies that were."""
+    """A correct sampler that does something else first where the vocabulary is large, and the vocabularies that were."""
     wide: list[int] = []
 
     def verify(batch: Any, noise: Any) -> Any:  # Any: of the contract
@@ -56,7 +56,7 @@ def test_wide_call_that_hangs_costs_one_wait() -> None:
     assert "with a vocabulary of 128256" in first.reason
     assert second.reason.startswith("not called again with as much as in a call of ")
     assert wide == [128_256]
-    assert again.status == "passed"  # another sampler is asked everything
+    assert again.status == "passed"  # another sampler gets every call
     missing = [row.value for row in coverage_of([first, second, small])[0].features if row.by == "none"]
     assert "over 131072" in missing
 

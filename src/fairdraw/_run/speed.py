@@ -252,7 +252,7 @@ def measure(
     with one_torch_thread(), quiet_interpreter():
         for check in _probes(_open(checks, sampler, None), sampler, known):
             if sum(call.seconds for call in kept) > _LONGEST_MEASURING:
-                break  # a sampler that needs seconds for one size is not asked for all of them
+                break  # a sampler that needs seconds for one size is not timed at all of them
             is_slow = bool(kept) and median(call.seconds for call in kept) > _SLOW_CALL
             kept += _timed(check, sampler, _SLOW_PROBE if is_slow else _PROBE, seconds / _MOST_PROBES)
     return _fitted(kept, calibrate() / known.calibration)
