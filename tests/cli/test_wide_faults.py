@@ -28,7 +28,7 @@ CHECKS = [next(check for check in all_checks() if check.code == code) for code i
 
 
 def wide_calls(act: Callable[[], None]) -> tuple[Any, list[int]]:  # Any: a sampler
-    """A correct sampler that does something else first where the vocabulary is large, and the vocabularies that were."""
+    """A correct sampler that acts first where the vocabulary is large, and the vocabularies that were."""
     wide: list[int] = []
 
     def verify(batch: Any, noise: Any) -> Any:  # Any: of the contract

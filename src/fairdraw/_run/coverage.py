@@ -263,7 +263,7 @@ recorder = Recorder()
 
 
 def _case_by_case(check: Check, watch: Watch) -> Check:
-    """The same check, which says when a case begins. An event trace is one: all its events have the same first argument."""
+    """The same check, which says when a case begins. Events of one trace have the same first argument."""
     last: list[Any] = [None]  # Any: a case, or what plays an event trace
 
     def body(subject: Any, case: Any, *reference: Any) -> None:  # Any: those of the check's own body
