@@ -1,5 +1,7 @@
 """`fairdraw bench`: one sampler against another, by exact counts and by the ratio of their times in paired rounds.
 
+Growth, compilations and memory that is never freed have limits of their own (`_costs`).
+
 Verification steps (the rejection contract) are compared at several vocabularies, on a CPU or a GPU. The other contracts
 are compared in the workloads of `worlds`, on a CPU. A ratio that fails is measured again in fresh processes.
 """
@@ -15,6 +17,7 @@ from fairdraw._core.contracts import contract_name
 from fairdraw.perf_regression._benching import decided, judge_roofline, measured
 from fairdraw.perf_regression._cases import Sizes, count_step, rejection_batch, rejection_step
 from fairdraw.perf_regression._confirmation import Timed
+from fairdraw.perf_regression._costs import costs
 from fairdraw.perf_regression._decision import Gate, Verdict
 from fairdraw.perf_regression._findings import Finding
 from fairdraw.perf_regression._named import NoVerdictError
@@ -87,6 +90,7 @@ def _everything(
         return _in_worlds(ours, reference, limit)
     return chain(
         _counts(ours.sampler, reference.sampler),
+        costs(ours.sampler, reference.sampler) if ours.sampler.device == "cpu" else (),
         _device_counts(ours.sampler),
         _times(ours, reference, limit, found),
         _roofline(ours, roofline_min),
@@ -99,6 +103,7 @@ def _in_worlds(ours: Contender, reference: Contender, limit: float) -> Iterator[
     if ours.sampler.device != "cpu" or reference.sampler.device != "cpu":
         yield Finding(worlds[0], "time", Verdict.NO_VERDICT, reason="this contract is measured on a CPU only")
         return
+    yield from costs(ours.sampler, reference.sampler)
     gate = Gate(limit, FLOORS["cpu"], FAMILY_ALPHA / len(worlds))
     for world in worlds:
         make, sizes = WORLDS[world]
@@ -157,7 +162,7 @@ def _compared(
             yield Finding(case, "bytes", Verdict.NO_VERDICT, reason=reason)
             return
     rows = [counted.as_row() for counted in counts]
-    for what in ("bytes", "copies"):
+    for what in ("bytes", "copies", "allocations", "syncs"):
         value, limit = rows[0][what], rows[1][what]
         verdict = Verdict.PASS if value <= limit else Verdict.FAIL
         yield Finding(case, what, verdict, value, limit, f"{value}, {samplers[1].name} {limit}")

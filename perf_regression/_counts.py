@@ -9,6 +9,7 @@ Bytes are *logical*: what a kernel requests, whether or not a cache has it. View
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Launch:
     kernel: str
     arguments: dict[str, Any]  # Any: tensors, numbers, dtypes
     options: dict[str, Any]  # Any: num_warps and the like
+    key: tuple[object, ...] = ()
+    """The kernel, and all that Triton compiles it for: launches with another key compile another variant."""
 
 
 @dataclass
@@ -167,7 +170,8 @@ def _launches(counts: Counts, run_kernels: bool) -> Iterator[None]:
             arguments = dict(zip(self.arg_names, args, strict=False))
             arguments |= {name: options[name] for name in self.arg_names if name in options}
             rest = {name: value for name, value in options.items() if name not in arguments}
-            counts.launches.append(Launch(self.fn.__module__, self.fn.__name__, arguments, rest))
+            key = _compile_key(self, arguments, rest)
+            counts.launches.append(Launch(self.fn.__module__, self.fn.__name__, arguments, rest, key))
             # The interpreter moves arguments with ATen operators of its own, which must not be counted.
             with _disable_current_modes():
                 return original(self, *args, grid=grid, warmup=warmup, **options) if run_kernels else None
@@ -178,6 +182,26 @@ def _launches(counts: Counts, run_kernels: bool) -> Iterator[None]:
         for kind in (InterpretedFunction, JITFunction):
             stack.enter_context(mock.patch.object(kind, "run", recording(kind.run)))
         yield
+
+
+def _compile_key(
+    kernel: Any, arguments: dict[str, Any], options: dict[str, Any]
+) -> tuple[object, ...]:  # Any: Triton's
+    """What Triton specialises a kernel for: constants, types, and whether an integer is 1 or a multiple of 16."""
+    hints = {name: str(found.annotation) for name, found in inspect.signature(kernel.fn).parameters.items()}
+    free = getattr(kernel, "do_not_specialize", None) or getattr(kernel, "kwargs", {}).get("do_not_specialize") or ()
+
+    def seen(name: str, value: Any) -> object:  # Any: an argument
+        if "constexpr" in hints.get(name, ""):
+            return repr(value)
+        if isinstance(value, torch.Tensor):
+            return value.dtype, value.data_ptr() % 16 == 0
+        if type(value) is not int or name in free or kernel.arg_names.index(name) in free:
+            return type(value)
+        return value == 1, value % 16 == 0
+
+    kinds = tuple((name, seen(name, value)) for name, value in arguments.items())
+    return (f"{kernel.fn.__module__}.{kernel.fn.__name__}", kinds, repr(sorted(options.items(), key=str)))
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class Outputs(ServingBatch):
         num_drafts: Per request and step; a step with drafts emits as many tokens (one more than was accepted).
         max_length: Room in `token_ids_cpu`, the buffer that vLLM keeps beside its lists.
         params: Used in turn.
+        counted: Lists count what is read.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class Outputs(ServingBatch):
         *,
         max_length: int = 0,
         vocab_size: int = VOCAB_SIZE,
-        params: Sequence[RequestParams] = (PARAMS,),
+        params: Sequence[Any] = (PARAMS,),  # Any: those of the contract
+        counted: bool = False,
     ) -> None:
-        super().__init__(vocab_size, most_requests=batch_size)
+        super().__init__(vocab_size, most_requests=batch_size, counted=counted)
         for row in range(batch_size):
             self.add(params[row % len(params)], PROMPT, [START_ID])
         self.num_drafts = num_drafts

@@ -140,7 +140,7 @@ class LogitsWorld(BenchmarkBatch):
     """The logits-plan contract, without drafts. Logits are never written under it."""
 
     def __init__(self, sizes: WorldSizes, device: str, *, busy: bool = False) -> None:
-        super().__init__(sizes, _busy_params() if busy else [LogitsParams()])
+        super().__init__(sizes, busy_params() if busy else [LogitsParams()])
         served = zip(self.outputs.requests, self.outputs.lists, strict=True)
         requests = tuple(LogitsRequest(r.params, r.prompt_token_ids, output) for r, output in served)
         self.setup = PlanSetup(sizes.vocab_size, (START_ID,), (END_ID,))
@@ -153,7 +153,7 @@ class LogitsWorld(BenchmarkBatch):
         return lambda: session.process(later)
 
 
-def _busy_params() -> list[LogitsParams]:
+def busy_params() -> list[LogitsParams]:
     """Four of eight kinds set something beside a temperature."""
     penalties = {name: value for name, value in asdict(PARAMS).items() if name.endswith("_penalty")}
     working = [

@@ -131,6 +131,7 @@ def lifecycle_check(
     needs: tuple[Capability, ...] = (),
     weight: float = 1.0,
     differential: bool = False,
+    depends_on: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Playing, Event], None]], LifecycleCheck]:
     """Make a check of a function `(playing, event)`: its name becomes the title, its docstring the meaning."""
 
@@ -147,6 +148,7 @@ def lifecycle_check(
             weight=weight,
             differential=differential,
             machine=machine,
+            depends_on=depends_on,
         )
 
     return make

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fairdraw._core.failures import AdapterError, calling
+from fairdraw._core.interpreter import prepare_triton
 from fairdraw._oracles.intervals import alike
 from fairdraw._oracles.logits_bounds import RowBounds, logits_bounds
 from fairdraw._oracles.logits_plan import process as oracle_process
@@ -38,6 +39,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
     """
 
     def __init__(self, logits: Tensor) -> None:  # [num_rows, vocab_size] any
+        prepare_triton()  # entering a dispatch mode imports it
         super().__init__()  # type: ignore[no-untyped-call]  # nor here
         self.operations: list[str] = []
         self.num_copies = 0

@@ -52,6 +52,24 @@ def emit_case(
     return batch, noise, emit(sampler, batch, noise)
 
 
+def _numbers(noise: Noise) -> dict[str, torch.Tensor]:
+    is_explicit = isinstance(noise, ExplicitNoise)
+    return {"uniforms": noise.uniforms, "exponentials": noise.exponentials} if is_explicit else {}
+
+
+def emit_intact(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emission:
+    """One call, with every argument compared before and after."""
+    before = {name: tensor.clone() for name, tensor in {**batch.tensors(), **_numbers(noise)}.items()}
+    counts = list(batch.num_draft_tokens)
+    emission = emit(sampler, batch, noise)
+    for name, tensor in {**batch.tensors(), **_numbers(noise)}.items():
+        if not torch.equal(tensor, before[name]):
+            broken(f"{name} was modified")
+    if counts != batch.num_draft_tokens:
+        broken("num_draft_tokens was modified")
+    return emission
+
+
 def emit_oracle(sampler: RejectionSampler, case: RejectionCase) -> Emission:
     """The oracle's output for the same case, on the sampler's device: there the softmax is computed."""
     return emit(ORACLE, case.batch(sampler.device), case.noise(sampler.device))

@@ -47,6 +47,30 @@ _DENSE = {
 }
 
 
+_WIDTHS = ("few",) * 38 + ("covering", "many")
+_SLOW_WIDTHS = ("few",) * 60 + ("covering",)
+"""One batch in twenty is wide: with a hundred examples a check sees some, and dozens of checks see others. Every
+request of a wide batch costs an interpreter milliseconds, so that slow samplers are given fewer."""
+
+
+def widths_for(can: Capabilities) -> tuple[str, ...]:
+    """Few requests as a rule; all kinds of wide batches now and then."""
+    return (*(_SLOW_WIDTHS if can.slow else _WIDTHS), "long")
+
+
+_BOUNDS = {"max_requests", "max_drafts", "widths"}
+_KINDS = {"targets", "drafts", "tokens", "uniforms", "exponentials"}
+_LARGEST_WIDE = 31
+
+
+def _widths(can: Capabilities, narrow: dict[str, Any], *, has_own_kinds: bool) -> dict[str, Any]:  # Any: arguments
+    """Wide batches for checks that set no bounds to them; long drafts where the check does not say which drafts."""
+    if _BOUNDS & narrow.keys() or narrow.get("min_vocab_size", 1) > _LARGEST_WIDE:
+        return {}
+    widths = widths_for(can)
+    return {"widths": widths[:-1] if has_own_kinds or _KINDS & narrow.keys() else widths}
+
+
 def _either(
     can: Capabilities,
     one_hot: dict[str, Any],  # Any: arguments of rejection_cases
@@ -56,6 +80,7 @@ def _either(
     """One-hot or dense drafts, whichever the sampler takes and the check has not excluded."""
     fixed = narrow.get("dense")
     worlds = []
+    narrow = {**narrow, **_widths(can, narrow, has_own_kinds=bool(one_hot or dense))}
     if Capability.ONE_HOT_DRAFTS in can and fixed is not True:
         worlds.append(rejection_cases(can, **{**_ONE_HOT, **one_hot, **narrow}))
     if Capability.DENSE_DRAFTS in can and fixed is not False:

@@ -16,7 +16,15 @@ from fairdraw.properties._rejection_asserts import (
     pick,
     same_rows,
 )
-from fairdraw.properties._rejection_cases import lively, ordinary, rejecting, seeded, synthetic, withdrawing
+from fairdraw.properties._rejection_cases import (
+    lively,
+    ordinary,
+    rejecting,
+    seeded,
+    synthetic,
+    widths_for,
+    withdrawing,
+)
 from fairdraw.properties._rejection_near_ties import close_steps
 from fairdraw.protocols import Capability, ExplicitNoise, RejectionSampler
 from fairdraw.strategies import LARGE_VOCAB_SIZES, DraftRecipe, RejectionCase, RequestRecipe, rejection_cases
@@ -157,7 +165,9 @@ def _with_impossible_request(case: RejectionCase) -> RejectionCase:
 
 @check(
     "REJ408",
-    lambda can: rejection_cases(can, explicit=True, min_vocab_size=2).map(_with_impossible_request),
+    lambda can: rejection_cases(can, explicit=True, min_vocab_size=2, widths=widths_for(can)).map(
+        _with_impossible_request
+    ),
     needs=_RACE,
 )
 def tokens_equal_the_oracle_in_the_adversarial_batches(sampler: RejectionSampler, case: RejectionCase) -> None:

@@ -234,17 +234,25 @@ def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler,
             broken(f"{answer}, but only [{best}] is possible")
 
 
+_TEMPERATURES = (0.25, 2.0**-126, 1.7, 1e-6, 100.0)
+"""Not that of the cases, and from the border of greedy up; as many as no power of two divides."""
+
+
 @check(
     "REJ312", lambda can: ordinary(can, explicit=True, greedy=False, min_drafts=1, min_vocab_size=2), needs=_EXPLICIT
 )
 def the_temperature_of_a_random_request_is_not_applied_again(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Logits are already processed: a temperature other than 0 must not be applied again.
 
-    Applied twice, temperature 0.5 samples at 0.25. The text looks better, but the distribution is wrong.
+    Applied twice, temperature 0.5 samples at 0.25. The text looks better, but the distribution is wrong. A request is
+    greedy at exactly 0: the smallest normal number, 1.2e-38, does not make it so.
     """
     batch, noise, emission = emit_case(sampler, case)
-    other = emit(sampler, batch.replace(temperature=torch.full_like(batch.temperature, 0.25)), noise)
-    same_tokens(emission, other, "at another positive temperature")
+    places = range(case.seed, case.seed + batch.batch_size)
+    temperatures = [_TEMPERATURES[place % len(_TEMPERATURES)] for place in places]
+    others = torch.tensor(temperatures, dtype=torch.float32, device=batch.device)
+    other = emit(sampler, batch.replace(temperature=others), noise)
+    same_tokens(emission, other, f"at the temperatures {temperatures[:8]}")
 
 
 @check(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING
-
 import torch
+from hypothesis import strategies as st
 
 from fairdraw._core.checks import Check, check
 from fairdraw._core.failures import AdapterError
@@ -22,11 +21,10 @@ from fairdraw.properties._rejection_asserts import (
     sound,
 )
 from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
+from fairdraw.properties._rejection_wide import require_far_memory
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, Noise, RejectionSampler, SpecDecodeBatch
 from fairdraw.strategies import DTYPES, LAYOUTS, RejectionCase, RequestRecipe
-
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
+from fairdraw.strategies._sizes import BATCH_SIZES
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _STRIDED = (Capability.STRIDED_INPUTS,)
@@ -74,10 +72,13 @@ def _vocabulary_check(code: str, vocab_size: int) -> Check:
 VOCABULARY_CHECKS = tuple(
     _vocabulary_check(f"REJ{number}", size)
     for number, size in zip(
-        range(601, 614), (1, 2, 31, 100, 1023, 1024, 1025, 8191, 8192, 8193, 32000, 128256, 151936), strict=True
+        range(601, 615),
+        (1, 2, 31, 100, 1023, 1024, 1025, 8191, 8192, 8193, 32000, 128256, 151936, 262144),
+        strict=True,
     )
 )
-"""The smallest, the edges of kernel tiles of 1024 and 8192 lanes, and the vocabularies of Llama 2, Llama 3, Qwen 2."""
+"""The smallest, the edges of kernel tiles of 1024 and 8192 lanes, and the vocabularies of Llama 2, Llama 3, Qwen 2 and
+Gemma 3."""
 
 
 @check(
@@ -120,24 +121,27 @@ def up_to_128_drafts_are_verified(sampler: RejectionSampler, case: RejectionCase
     _is_right(sampler, case)
 
 
-_MANY = 67
+_SLOW_SIZES = (67, 67, 131, 521)
 
 
-def _repeated(case: RejectionCase) -> RejectionCase:
-    """The drawn requests, again and again: as many as no power of two divides."""
-    requests = case.requests * _MANY
-    return case.replace(requests=requests[:_MANY])
+def _repeated(case: RejectionCase, size: int) -> RejectionCase:
+    """The drawn requests, again and again."""
+    requests = case.requests * size
+    return case.replace(requests=requests[:size])
 
 
-@check(
-    "REJ623",
-    lambda can: ordinary(can, max_vocab_size=8, max_drafts=2, max_requests=4).map(_repeated),
-    weight=0.2,
-)
+def _crowds(can: Capabilities) -> st.SearchStrategy[RejectionCase]:
+    """Up to five requests again and again, so that periods are no powers of two only."""
+    drawn = ordinary(can, max_vocab_size=8, max_drafts=2, max_requests=5)
+    return st.builds(_repeated, drawn, st.sampled_from(_SLOW_SIZES if can.slow else (67, *BATCH_SIZES, *(1100,) * 5)))
+
+
+@check("REJ623", _crowds, weight=0.2)
 def many_requests_are_verified(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """All of 67 requests are verified; the batch is ragged if the sampler supports that.
+    """All of up to 1,100 requests are verified; the batch is ragged if the sampler supports that.
 
-    The 65th is lost where a grid, a warp or a bit mask was sized for 64.
+    The 65th is lost where a grid, a warp or a bit mask was sized for 64; other sizes stand for 128 to 1,024. An
+    interpreted sampler is given up to 521.
     """
     _is_right(sampler, case)
 
@@ -153,9 +157,7 @@ def batches_without_any_draft_emit_their_bonus_tokens(sampler: RejectionSampler,
             broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is expected")
 
 
-def _works_or_refuses(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str
-) -> Emission | None:
+def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
     """The emission, or `None` if the call was refused with a message that names the argument."""
     try:
         return emit(sampler, batch, noise)
@@ -169,7 +171,7 @@ def _works_or_refuses(
 
 def _equals_contiguous(sampler: RejectionSampler, case: RejectionCase) -> None:
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
-    seen = _works_or_refuses(sampler, batch, noise, "target_logits")
+    seen = works_or_refuses(sampler, batch, noise, "target_logits")
     if seen is not None:
         _, _, expected = emit_case(sampler, case.replace(layout="contiguous"))
         rows = covered(sampler, batch, noise)
@@ -189,16 +191,19 @@ def strided_logits_work_or_are_refused_by_name(sampler: RejectionSampler, case: 
     _equals_contiguous(sampler, case)
 
 
-@check(
-    "REJ632",
-    lambda can: ordinary(can, explicit=True, min_drafts=1, min_vocab_size=2, layouts=("huge-stride",)),
-    needs=(*_STRIDED, *_EXPLICIT),
-    weight=0.4,
-)
+def _far_apart(can: Capabilities) -> st.SearchStrategy[RejectionCase]:
+    require_far_memory()
+    return ordinary(
+        can, explicit=True, min_requests=2, min_drafts=1, max_drafts=4, min_vocab_size=2, layouts=("huge-stride",)
+    )
+
+
+@check("REJ632", _far_apart, needs=(*_STRIDED, *_EXPLICIT), weight=0.4)
 def logits_with_a_huge_row_stride_work_or_are_refused_by_name(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Rows that lie far apart (a view into a padded buffer) give a contiguous copy's tokens, or an error that names it.
 
-    Offsets of 32 bits overflow first here.
+    The later half of them begins beyond 2**31 elements: a row number times a stride, both of 32 bits, wraps round and
+    reads other memory. Where that much memory cannot be reserved, the check is skipped.
     """
     _equals_contiguous(sampler, case)
 
@@ -215,7 +220,7 @@ def strided_draft_probs_work_or_are_refused_by_name(sampler: RejectionSampler, c
     """
     batch, noise, expected = emit_case(sampler, case)
     strided = {name: tensor.t().contiguous().t() for name, tensor in batch.tensors().items() if name == "draft_probs"}
-    seen = _works_or_refuses(sampler, batch.replace(**strided), noise, "draft_probs")
+    seen = works_or_refuses(sampler, batch.replace(**strided), noise, "draft_probs")
     if seen is not None:
         same_tokens(expected, seen, "transposed draft_probs")
 

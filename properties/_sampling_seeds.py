@@ -148,7 +148,8 @@ def permuted_requests_with_per_request_seeds_get_permuted_tokens(sampler: TokenS
     batch, noise, seen = call(sampler, case)
     order = bulk_rng("order", case.seed).permutation(batch.batch_size).tolist()
     permuted = sample_tokens(sampler, batch.select(order), selected_noise(noise, order))
-    rows = [new for new, old in enumerate(order) if old in comparable_rows(sampler, batch)]
+    comparable = set(comparable_rows(sampler, batch))
+    rows = [new for new, old in enumerate(order) if old in comparable]
     same_tokens(seen.tokens[order], permuted.tokens, f"in the order {order}", rows)
 
 

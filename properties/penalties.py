@@ -9,11 +9,15 @@ from hypothesis.stateful import precondition, rule
 
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.protocols import Capability
-from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, Playing
+from fairdraw.strategies._lifecycle_tours import World, steps, walk
+from fairdraw.strategies._lifecycle_wide import wide_penalties
+from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, PlannedTraces, Playing
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairdraw._core.checks import Check
-    from fairdraw.strategies.lifecycle import Event
+    from fairdraw.strategies.lifecycle import Event, EventTrace
 
 __all__ = ["CHECKS"]
 
@@ -23,14 +27,56 @@ class _ReadingMachine(PenaltiesMachine):
 
     trace = PenaltiesTrace(watch="reading")
 
-    @rule(length=st.sampled_from((64, 200)), frequency=st.sampled_from((0.25, 0.0)))
+    @rule(length=st.sampled_from((64, 200, 4096)), frequency=st.sampled_from((0.25, 0.0)))
     @precondition(lambda self: self.num_requests < 4)
     def add_long(self, length: int, frequency: float) -> None:
-        self.do(Add(output=tuple(i % 7 for i in range(length)), frequency=frequency))
+        self.do(Add(more_output=length, seed=length, frequency=frequency))
 
 
 class _RewritingMachine(RewritingMachine, PenaltiesMachine):
     pass
+
+
+class _Wide(PlannedTraces):
+    trace = PenaltiesTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Every size in each round."""
+        return wide_penalties(seed, num_rounds)
+
+
+class _Tours(PlannedTraces):
+    trace = PenaltiesTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Walks in small vocabularies, where tokens come again, and in one of 300."""
+        for turn in range(num_rounds):
+            world = World.of_penalties((12, 300, 3)[turn % 3])
+            yield walk(world, seed + turn)
+            yield steps(world, seed + turn, strength=3 if turn % 16 == 15 else 2)
+
+
+class _Company(PlannedTraces):
+    trace = PenaltiesTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Every pair of events of a step, and walks in longer runs."""
+        for turn in range(num_rounds):
+            yield steps(World.of_penalties(watch="company"), seed + turn)
+            if turn % 4 == 3:
+                yield walk(World.of_penalties(watch="company"), seed + turn)
+
+
+class _Regrowing(PlannedTraces):
+    trace = PenaltiesTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Lists regrow after, and before, every other event."""
+        yield from (walk(World.of_penalties(), seed + turn, rewrites=True) for turn in range((num_rounds + 1) // 2))
 
 
 @lifecycle_check("PEN101", PenaltiesMachine, contract="penalties", weight=1.5)
@@ -71,6 +117,55 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
     the old list penalises tokens of another request.
     """
     apply_unreported(playing, event)
+
+
+@lifecycle_check("PEN110", _Wide, contract="penalties", depends_on=("PEN101",))
+def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
+    """The logits are those of a recount at every size, with every pair of values of two penalties.
+
+    Batches grow row by row past 32, 64, 128 and 256; requests have ten drafts; prompts and outputs have thousands of
+    tokens and grow past 256, 1024 and 4096; one token occurs thousands of times; ids are beyond 2^16 and 2^17;
+    penalties are off, at both ends of their range and just inside. If `PEN101` passes, look for a buffer of a fixed
+    size, a window of the text, a count or an id of too few bits, or a penalty that is skipped or clamped at the end of
+    its range. The sizes that are left in the smallest trace say which.
+    """
+    playing.apply(event)
+
+
+@lifecycle_check("PEN111", _Tours, contract="penalties", depends_on=("PEN101",))
+def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
+    """Every event is followed by every other one, and each pair of events happens in one step, in one long life.
+
+    Requests also come back under an old name, are removed and added again in one step, unchanged or with other
+    parameters, and move in the step in which they enter. If `PEN101` passes, the fault needs two events: look at what
+    the first leaves behind in a row, a name or a list, and at the order in which a report is followed: removed rows,
+    added ones, moves.
+    """
+    playing.apply(event)
+
+
+@lifecycle_check("PEN112", _Company, contract="penalties", depends_on=("PEN101", "PEN111"))
+def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
+    """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
+
+    The other batch has requests of the same names in other rows. The fresh session begins in the middle of the life,
+    with every request added at once. Answers stay as they are while others are asked. The usual cause is state that
+    belongs to the scanner, its class or its module instead of the session: a cache by row or by name, a buffer that
+    is returned twice.
+    """
+    playing.apply(event)
+
+
+@lifecycle_check(
+    "PEN113", _Regrowing, contract="penalties", needs=(Capability.NOTICES_REWRITES,), depends_on=("PEN101", "PEN111")
+)
+def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, event: Event) -> None:
+    """If tokens at the end of an output are lost and others follow before the next step, the new ones count.
+
+    The list may be as long as before. Compare the last token that was read with the one that stands there now; on a
+    difference read the row anew, or raise `ValueError`. A scanner that compares lengths alone keeps the lost tokens.
+    """
+    playing.apply(event)
 
 
 @lifecycle_check("PEN401", PenaltiesMachine, contract="penalties", weight=0.7, differential=True)

@@ -10,10 +10,13 @@ from hypothesis.stateful import precondition, rule
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
 from fairdraw.protocols import Capability
+from fairdraw.strategies._lifecycle_tours import MARKERS, World, steps, walk
+from fairdraw.strategies._lifecycle_wide import wide_thinking
 from fairdraw.strategies.lifecycle import (
     MOST_REQUESTS,
     Add,
     Decode,
+    PlannedTraces,
     Playing,
     Repair,
     Replace,
@@ -22,8 +25,10 @@ from fairdraw.strategies.lifecycle import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairdraw._core.checks import Check
-    from fairdraw.strategies.lifecycle import Event
+    from fairdraw.strategies.lifecycle import Event, EventTrace
 
 __all__ = ["CHECKS"]
 
@@ -35,12 +40,12 @@ class _StateMachine(ThinkingMachine):
 class _ReadingMachine(ThinkingMachine):
     """Some requests enter with long outputs."""
 
-    trace = ThinkingTrace(watch="reading")
+    trace = ThinkingTrace(watch="reading", vocab_size=100)
 
-    @rule(length=st.sampled_from((64, 200)), budget=st.sampled_from((1000, 5)))
+    @rule(length=st.sampled_from((64, 200, 4096)), budget=st.sampled_from((10_000, 5)))
     @precondition(lambda self: self.num_requests < 4)
     def add_long(self, length: int, budget: int) -> None:
-        self.do(Add(prompt=(1, 2), output=tuple(5 + i % 3 for i in range(length)), budget=budget))
+        self.do(Add(prompt=self.begun.start, more_output=length, seed=length, budget=budget))
 
 
 class _RewritingMachine(RewritingMachine, ThinkingMachine):
@@ -52,15 +57,57 @@ class _RewritingMachine(RewritingMachine, ThinkingMachine):
 
 
 class _MarkerMachine(ThinkingMachine):
-    """Markers are also emitted token by token: they begin in one step and end in another, and may arrive late."""
+    """Markers are also emitted token by token, or only begun: they span several steps, and may arrive late."""
 
-    @rule(begins=st.booleans(), late=st.booleans())
+    @rule(begins=st.booleans(), late=st.booleans(), missing=st.sampled_from((0, 0, 1, 2)))
     @precondition(lambda self: self.num_requests > 0)
-    def emit_marker(self, begins: bool, late: bool) -> None:
-        for token in self.begun.start if begins else self.begun.end:
+    def emit_marker(self, begins: bool, late: bool, missing: int) -> None:
+        marker = self.begun.start if begins else self.begun.end
+        for token in marker[: max(1, len(marker) - missing)]:
             self.do(Decode((token,) * MOST_REQUESTS, late=late))
             if late:
                 self.do(Repair())
+
+
+class _Wide(PlannedTraces):
+    trace = ThinkingTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Every size in each round."""
+        return wide_thinking(seed, num_rounds)
+
+
+class _Tours(PlannedTraces):
+    trace = ThinkingTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """With three pairs of markers in each round."""
+        for number in range(seed % len(MARKERS), seed % len(MARKERS) + 3 * num_rounds):
+            yield walk(World.of_thinking(number), seed + number)
+            yield steps(World.of_thinking(number), seed + number)
+
+
+class _Company(PlannedTraces):
+    trace = ThinkingTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Every pair of events of a step, with two pairs of markers in each round."""
+        for number in range(seed % len(MARKERS), seed % len(MARKERS) + 2 * num_rounds):
+            yield steps(World.of_thinking(number, watch="company"), seed + number)
+        yield walk(World.of_thinking(seed, watch="company"), seed)
+
+
+class _Regrowing(PlannedTraces):
+    trace = ThinkingTrace()
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """Lists regrow after, and before, every other event."""
+        for number in range(seed % len(MARKERS), seed % len(MARKERS) + num_rounds + 1):
+            yield walk(World.of_thinking(number), seed + number, rewrites=True)
 
 
 @lifecycle_check("THK101", _MarkerMachine, contract="thinking_budget", weight=2.5)
@@ -108,6 +155,59 @@ def rows_changed_behind_its_back_are_refused_or_recounted(playing: Playing, even
     old list forces the end of another request's section.
     """
     apply_unreported(playing, event)
+
+
+@lifecycle_check("THK110", _Wide, contract="thinking_budget", depends_on=("THK101",))
+def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, event: Event) -> None:
+    """What is forced where is what a recount forces at every size, with every pair of budget, prompt and output.
+
+    Batches grow row by row past 32, 64, 128 and 256; requests have ten drafts; budgets, sections and prompts have
+    thousands of tokens and pass 256, 1024 and 4096; outputs have hundreds of sections; markers have one to six tokens,
+    overlap themselves, share tokens, begin alike, and lie beyond 2^16. Outputs stop before the budget, at it, behind it
+    and within a marker. If `THK101` passes, look for a buffer of a fixed size, a window of the text, a count or an id
+    of too few bits. The sizes that are left in the smallest trace say which.
+    """
+    playing.apply(event)
+
+
+@lifecycle_check("THK111", _Tours, contract="thinking_budget", depends_on=("THK101",))
+def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
+    """Every event is followed by every other one, and each pair of events happens in one step, in one long life.
+
+    Half of all tokens belong to markers, whole or begun. Requests also come back under an old name, are removed and
+    added again in one step, unchanged or with another budget, and move in the step in which they enter. If `THK101`
+    passes, the fault needs two events, or a marker that arrives over several steps: look at what the first event leaves
+    behind in a row, a name or a list.
+    """
+    playing.apply(event)
+
+
+@lifecycle_check("THK112", _Company, contract="thinking_budget", depends_on=("THK101", "THK111"))
+def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
+    """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
+
+    The other batch has requests of the same names in other rows. The fresh session begins in the middle of the life,
+    with every request added at once. The usual cause is state that belongs to the scanner, its class or its module
+    instead of the session, such as a cache by row, by name or by the length of a text.
+    """
+    playing.apply(event)
+
+
+@lifecycle_check(
+    "THK113",
+    _Regrowing,
+    contract="thinking_budget",
+    needs=(Capability.NOTICES_REWRITES,),
+    depends_on=("THK101", "THK111"),
+)
+def tokens_cut_and_grown_again_between_two_steps_are_noticed(playing: Playing, event: Event) -> None:
+    """If tokens at the end of an output are lost and others follow before the next step, the new ones count.
+
+    The list may be as long as before. Compare the last token that was read with the one that stands there now; on a
+    difference read the row anew, or raise `ValueError`. A scanner that compares lengths alone remembers a marker that
+    was lost, or never sees the one that replaced it.
+    """
+    playing.apply(event)
 
 
 @lifecycle_check("THK401", SoundUpstreamMachine, contract="thinking_budget", weight=0.7, differential=True)

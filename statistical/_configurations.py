@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import SpecDecodeBatch
+from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, SpecDecodeBatch
 from fairdraw.statistical import _distributions as distributions
 from fairdraw.statistical._validation import check_probs, refuse
 
@@ -32,11 +32,21 @@ class RequestDistributions:
         target_logits: One row per draft token, and one for the bonus token; the sampler gets the former as they are.
         draft_probs: What each draft token is drawn from.
         one_hot: The sampler does not get `draft_probs`.
+        temperature: Of the batch; 0 for a greedy request, whose target is certain. Others are informative only.
+        has_seed: It has a generator of its own, with a fresh seed in every call.
+        placeholders: Positions whose draft is -1: never accepted, and the target itself is recovered. One-hot only.
+        rates: Acceptance probability per position instead of the ratio.
+        words: What distinguishes it from the others of its configuration, for reports.
     """
 
-    target_logits: NDArray[np.float32]  # [num_draft + 1, vocab_size] float32
-    draft_probs: NDArray[np.float32]  # [num_draft, vocab_size] float32
+    target_logits: NDArray[np.floating]  # [num_draft + 1, vocab_size] float32
+    draft_probs: NDArray[np.floating]  # [num_draft, vocab_size] float32
     one_hot: bool = False
+    temperature: float = 1.0
+    has_seed: bool = False
+    placeholders: tuple[int, ...] = ()
+    rates: tuple[float, ...] | None = None
+    words: str = ""
 
     @property
     def num_draft(self) -> int:
@@ -49,8 +59,21 @@ class RequestDistributions:
         return int(self.target_logits.shape[1])
 
     def exact_target_probs(self) -> NDArray[np.float64]:  # [num_draft + 1, vocab_size] float64
-        """The target distributions that the stored logits stand for."""
-        return distributions.softmax_probs(self.target_logits)
+        """The target distributions that the stored logits stand for; certain for drafts of a greedy request."""
+        probs = distributions.softmax_probs(self.target_logits)
+        if self.temperature == GREEDY_TEMPERATURE:
+            probs[:-1] = np.eye(self.vocab_size)[np.argmax(self.target_logits[:-1], axis=1)]
+        return probs
+
+    def drafts_at(self, position: int) -> tuple[int, ...]:
+        """The draft tokens that may be given there."""
+        return (PLACEHOLDER_TOKEN_ID,) if position in self.placeholders else tuple(range(self.vocab_size))
+
+    def draft_prob(self, position: int, draft_token_id: int) -> float:
+        """How often that draft token is given there."""
+        if position in self.placeholders:
+            return float(draft_token_id == PLACEHOLDER_TOKEN_ID)
+        return float(self.exact_draft_probs()[position, draft_token_id])
 
     def exact_draft_probs(self) -> NDArray[np.float64]:  # [num_draft, vocab_size] float64
         """The draft distributions that the stored probabilities stand for."""
@@ -58,11 +81,17 @@ class RequestDistributions:
 
     def acceptance(self, position: int) -> NDArray[np.float64]:  # [vocab_size] float64
         """The acceptance probability of each draft token, given what the sampler gets."""
+        if position in self.placeholders:
+            return np.zeros(self.vocab_size)
+        if self.rates is not None:
+            return np.full(self.vocab_size, np.float64(np.float32(self.rates[position])))
         target = self.exact_target_probs()[position]
         return target if self.one_hot else distributions.acceptance_probs(target, self.exact_draft_probs()[position])
 
     def residual(self, position: int, draft_token_id: int) -> NDArray[np.float64]:  # [vocab_size] float64
         """The distribution of the token recovered after this draft token; zeros if it is never rejected."""
+        if draft_token_id == PLACEHOLDER_TOKEN_ID:
+            return self.exact_target_probs()[position]
         draft = np.eye(self.vocab_size)[draft_token_id] if self.one_hot else self.exact_draft_probs()[position]
         return distributions.residual_probs(self.exact_target_probs()[position], draft)
 
@@ -89,11 +118,13 @@ class Configuration:
     Args:
         requests: Request `i` of a batch has the distributions `requests[i % len(requests)]`.
         targets: Codes of the statistics that it is made for; others would cost false-fail rate and find nothing new.
+        logits_dtype: Of the logits as the sampler gets them. `target_logits` are exact in it.
     """
 
     name: str
     requests: tuple[RequestDistributions, ...]
     targets: tuple[str, ...]
+    logits_dtype: str = "float32"
 
     @property
     def max_spec_len(self) -> int:
@@ -126,6 +157,8 @@ class Configuration:
         drafts = _draw_cycles(
             np.concatenate([request.exact_draft_probs() for request in self.requests]), num_cycles, seed
         )
+        placeholder = [i in request.placeholders for request in self.requests for i in range(request.num_draft)]
+        drafts = np.where(np.tile(placeholder, num_cycles), np.int32(PLACEHOLDER_TOKEN_ID), drafts)
         bonus_probs = np.stack([request.exact_target_probs()[-1] for request in self.requests])
         bonus = _draw_cycles(bonus_probs, num_cycles, derive_seed("bonus", seed))
         template = _template(self, batch_size, device)
@@ -136,6 +169,12 @@ class Configuration:
             num_draft_tokens=list(template.num_draft_tokens),
             origin=f"{self}.batch({batch_size}, seed={seed})",
         )
+
+    def request_seeds(self, batch_size: int, seed: int) -> dict[int, int]:
+        """A seed for each request that has one: any 62 bits, fresh for every `seed`."""
+        own = [number for number in range(batch_size) if self.requests[number % len(self.requests)].has_seed]
+        rng = np.random.default_rng(derive_seed("request seeds", seed))
+        return dict(zip(own, rng.integers(0, 2**62, len(own)).tolist(), strict=True))
 
 
 @lru_cache(maxsize=16)
@@ -153,9 +192,12 @@ def _template(configuration: Configuration, batch_size: int, device: str) -> Spe
         cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
         max_spec_len=configuration.max_spec_len,
         draft_probs=None if requests[0].one_hot else torch.from_numpy(np.tile(draft_probs, (num_cycles, 1))),
-        target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))),
+        target_logits=torch.from_numpy(np.tile(target_logits, (num_cycles, 1))).to(
+            getattr(torch, configuration.logits_dtype)
+        ),
         bonus_token_ids=torch.zeros((batch_size, 1), dtype=torch.int32),
-        temperature=torch.ones(batch_size),
+        temperature=torch.tensor([request.temperature for request in requests] * num_cycles),
+        synthetic_rates=None if requests[0].rates is None else torch.tensor(requests[0].rates),
     ).to(device)
 
 
@@ -191,14 +233,14 @@ _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0
 _ONE_DISTRIBUTION = [0.3, 0.25, 0.2, 0.15, 0.1, 0.0]
 
 DISAGREEING = Configuration(
-    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8")
+    "disagreeing", (request_distributions(_TARGET, _DRAFT),), ("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S8", "SD")
 )
 """0, 1 and 2 drafts are accepted in 40, 27 and 33 % of rows."""
 
 ONE_HOT = Configuration(
     "one-hot",
     (request_distributions(_PEAKED_TARGET, _PEAKED_DRAFT, one_hot=True),),
-    ("S1", "S2", "S3", "S4", "S5", "S8"),
+    ("S1", "S2", "S3", "S4", "S5", "S8", "SD"),
 )
 """0, 1 and 2 drafts are accepted in 49, 28 and 23 % of rows."""
 
@@ -218,5 +260,68 @@ RAGGED = Configuration(
     ("S1",),
 )
 """Requests of 2, 1, 0 and 2 drafts, no two of them with the same distributions."""
+
+_SURE_DRAFTS = [[0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
+"""Draft distributions of a drafter that is certain: a one-hot draft in a dense batch."""
+
+
+def mixed(
+    *,
+    dense: bool,
+    seeds: bool = False,
+    greedy: bool = False,
+    ragged: bool = False,
+    placeholders: bool = False,
+    logits_dtype: str = "float32",
+) -> Configuration:
+    """Requests as they stand side by side in a server, seven in a cycle: no power of two divides their places.
+
+    With and without a seed of their own, greedy and random, of 0 to 2 drafts and of other temperatures (informative:
+    they are applied already), a drafter that is certain, and a request with a placeholder draft. With logits of half
+    precision, the first three of them.
+    """
+
+    def made(
+        words: str,
+        target: list[list[float]],
+        draft: list[list[float]],
+        **fields: Any,  # Any: fields of a request
+    ) -> RequestDistributions:
+        size = 2 if not ragged else len(draft)
+        drafts = np.array((*draft, *_DRAFT[len(draft) :]), dtype=np.float64)[:size].reshape(size, 6)
+        found = request_distributions((*target[:size], target[-1]), drafts, one_hot=not dense, roll=fields.pop("roll"))
+        rounded = found.target_logits if logits_dtype == "float32" else _rounded(found.target_logits, logits_dtype)
+        is_greedy = fields.get("temperature") == GREEDY_TEMPERATURE
+        kept = {**fields, "has_seed": seeds and fields.get("has_seed", False)}
+        if is_greedy and not greedy:
+            kept["temperature"] = 1.0
+        return replace(found, target_logits=rounded, words=words, **kept)
+
+    requests = (
+        made("between others", _TARGET, _DRAFT, roll=0, temperature=0.7),
+        made("seeded", _TARGET, _DRAFT, roll=2, has_seed=True),
+        made("greedy", _TARGET, _DRAFT, roll=1, temperature=GREEDY_TEMPERATURE),
+        made("seeded, one draft", _TARGET, _DRAFT[:1], roll=3, has_seed=True, temperature=1.8),
+        made("without drafts", _TARGET, [], roll=0),
+        made("certain drafter", _PEAKED_TARGET, _SURE_DRAFTS, roll=4, placeholders=(0,) if placeholders else ()),
+        made("seeded, greedy", _TARGET, _DRAFT[:1], roll=5, has_seed=True, temperature=GREEDY_TEMPERATURE),
+    )
+    name = f"mixed, {'dense' if dense else 'one-hot'}"
+    if logits_dtype != "float32":
+        return Configuration(f"{name}, {logits_dtype}", requests[:3], ("S1",), logits_dtype)
+    return Configuration(name, requests, ("S1", "S2"))
+
+
+def _rounded(logits: NDArray[np.floating], dtype: str) -> NDArray[np.float32]:  # [num_rows, vocab_size]
+    """Logits as a model of this type gives them, in float32."""
+    import torch
+
+    return np.asarray(torch.from_numpy(logits).to(getattr(torch, dtype)).float().numpy())
+
+
+SYNTHETIC = Configuration(
+    "synthetic rates", (replace(request_distributions(_TARGET, _DRAFT), rates=(0.7, 0.4)),), ("S1", "S4")
+)
+"""Drafts are accepted by rate: 30, 42 and 28 % of rows accept 0, 1 and 2."""
 
 CONFIGURATIONS = (DISAGREEING, ONE_HOT, AGREEING, RAGGED)

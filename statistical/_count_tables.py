@@ -47,6 +47,10 @@ class Table:
             distributions into one between distributions of whole rows.
         is_optional: Other tables see the same faults. Without power it is left out.
         outside: What the last entry of the counts stands for, in words.
+        fault: The kind of fault that a directed table is made for; empty for others.
+        information: How much one observation tells about it: the chi-square distance of its cells per unit, squared.
+        is_binomial: Each draw is an observation with probability `observed_per_draw`, exactly and independently of
+            others. Too few of them are then evidence by themselves.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
@@ -57,6 +61,9 @@ class Table:
     event_prob: float = 1.0
     is_optional: bool = False
     outside: str = "what is no cell of this table"
+    fault: str = ""
+    information: float = 0.0
+    is_binomial: bool = False
 
 
 def digit_label(sizes: tuple[int, ...], words: tuple[str, ...] = (), placeholder: int | None = None) -> Label:

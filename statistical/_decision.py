@@ -17,11 +17,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import chisquare
+from scipy.stats import binom, chisquare
 
 from fairdraw.statistical._count_tables import Counts, Label, Table, sum_counts
 from fairdraw.statistical._design import NoPower, Plans, SamplePlan
 from fairdraw.statistical._evidence import log_e_value, mean_log_e_value
+from fairdraw.statistical._pooling import pool_cells
 from fairdraw.statistical._validation import check_rate, refuse
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Decision:
         log_e_value: Of all tables together, at the checkpoint where it was largest.
         counts: Of the tables with power, over all checkpoints that were reached.
         num_checkpoints: How many were reached.
+        shortfall: The event that occurred too seldom, in words, if that decided.
     """
 
     verdict: Verdict
@@ -98,6 +100,7 @@ class Decision:
     evidence: tuple[TableEvidence, ...]
     counts: Counts
     num_checkpoints: int
+    shortfall: str = ""
 
 
 def decide(
@@ -116,7 +119,9 @@ def decide(
 
     Error rates:
         A correct sampler fails with probability at most `false_fail_rate`. For a table's plan to keep its false-pass
-        rate, plan with `false_fail_rate / len(plans)`.
+        rate, plan with `false_fail_rate / len(plans)`. If a table's number of observations is binomial, a hundredth of
+        the rate is for the one-sided binomial test of that number, made once, after the last checkpoint, and divided
+        over such tables (union bound); the e-process has the rest.
 
     Raises:
         ValueError: If there is no plan, a planned table was not counted, or it has other cells than its plan.
@@ -125,30 +130,67 @@ def decide(
     if not plans:
         raise refuse("decide", "plans={}", "there must be a table", "Nothing measured is not a pass.")
     planned = {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan)}
+    powerless = {name: tables[name] for name in plans if name not in planned and name in tables}
     counts: Counts = {name: np.zeros_like(plan.pooling.pool_of) for name, plan in planned.items()}
-    log_threshold, largest, num_checkpoints = -float(np.log(false_fail_rate)), 0.0, 0
+    counts = {**counts, **{name: np.zeros(table.probs.size + 1, np.int64) for name, table in powerless.items()}}
+    binomial = {
+        name: tables[name] for name in planned if tables[name].is_binomial and tables[name].observed_per_draw < 1
+    }
+    short_rate = _SHORTFALL_SHARE * false_fail_rate if binomial else 0.0
+    log_threshold, largest, num_checkpoints = -float(np.log(false_fail_rate - short_rate)), 0.0, 0
     for new in checkpoints if planned else ():
         missing = sorted(planned.keys() - new.keys())
         if missing:
             raise refuse("decide", f"no counts of {missing}", "every planned table must be counted", "Count all.")
-        counts = sum_counts([counts, {name: new[name] for name in planned}])
+        counts = sum_counts([counts, {name: new.get(name, counts[name]) for name in counts}])
         num_checkpoints += 1
         largest = max(largest, _mean_log_e_value(planned, counts))
-        has_failed = largest >= log_threshold or _impossible_tables(planned, counts)
+        has_failed = largest >= log_threshold or _impossible_tables(planned, powerless, counts)
         if has_failed or not _unfinished(planned, counts):
             break
-    verdict, reason = _verdict(plans, counts, largest >= log_threshold)
-    evidence = tuple(weigh(name, counts[name], plan, tables[name]) for name, plan in planned.items())
-    return Decision(verdict, reason, largest, log_threshold, evidence, counts, num_checkpoints)
+    impossible = _impossible_tables(planned, powerless, counts)
+    shortfall = _shortfall(binomial, counts, num_checkpoints, short_rate)
+    verdict, reason = _verdict(plans, counts, impossible, shortfall, largest >= log_threshold)
+    # A table without power is evidence only if it saw what cannot be.
+    shown = planned | {name: _bare_plan(table) for name, table in powerless.items() if name in impossible}
+    evidence = tuple(weigh(name, counts[name], plan, tables[name]) for name, plan in shown.items())
+    return Decision(verdict, reason, largest, log_threshold, evidence, counts, num_checkpoints, shortfall)
 
 
-def _verdict(plans: Plans, counts: Counts, is_beyond_doubt: bool) -> tuple[Verdict, str]:
+_SHORTFALL_SHARE = 0.01
+"""Of a check's false-fail rate, for tables that are reached too seldom: it costs the e-process next to nothing."""
+
+
+def _shortfall(tables: Mapping[str, Table], counts: Counts, num_checkpoints: int, false_fail_rate: float) -> str:
+    """The table whose event occurred so seldom that a correct sampler hardly ever does so, in words; or nothing.
+
+    Error rates:
+        Whether there was another checkpoint did not depend on counts, unless the check had decided before.
+    """
+    for name, table in tables.items():
+        num_draws, seen = num_checkpoints * table.num_draws, int(counts[name].sum())
+        if binom.cdf(seen, num_draws, table.observed_per_draw) <= false_fail_rate / len(tables):
+            expected = f"{table.observed_per_draw * num_draws:.0f} of {num_draws} draws are expected there"
+            return f"{name}: its event occurred {_times(seen)}, but {expected}"
+    return ""
+
+
+def _bare_plan(table: Table) -> SamplePlan:
+    """A plan that only tells possible cells from impossible ones."""
+    return SamplePlan(pool_cells(table.probs, 1, table.possible), 1, 1.0, 1.0)
+
+
+def _verdict(
+    plans: Plans, counts: Counts, impossible: list[str], shortfall: str, is_beyond_doubt: bool
+) -> tuple[Verdict, str]:
     """The verdict on all counts, and its reason."""
     planned = {name: plan for name, plan in plans.items() if isinstance(plan, SamplePlan)}
-    if impossible := _impossible_tables(planned, counts):
+    if impossible:
         return Verdict.FAIL, f"impossible observations in {', '.join(impossible)}"
     if is_beyond_doubt:
         return Verdict.FAIL, "the evidence reached its threshold"
+    if shortfall:
+        return Verdict.FAIL, f"an event is missing: {shortfall}"
     for name, plan in plans.items():
         if isinstance(plan, NoPower):
             return Verdict.INCONCLUSIVE, f"{name} has no power: {plan.reason}"
@@ -166,9 +208,10 @@ def _mean_log_e_value(planned: Mapping[str, SamplePlan], counts: Counts) -> floa
     return float(mean_log_e_value(np.array(values)))
 
 
-def _impossible_tables(planned: Mapping[str, SamplePlan], counts: Counts) -> list[str]:
-    """Names of tables with an observation of probability 0."""
-    return [name for name, plan in planned.items() if plan.pooling.pool(counts[name])[1]]
+def _impossible_tables(planned: Mapping[str, SamplePlan], powerless: Mapping[str, Table], counts: Counts) -> list[str]:
+    """Names of tables with an observation of probability 0; a table needs no power to have one."""
+    seen = [name for name, plan in planned.items() if plan.pooling.pool(counts[name])[1]]
+    return seen + [name for name, table in powerless.items() if _bare_plan(table).pooling.pool(counts[name])[1]]
 
 
 def _unfinished(planned: Mapping[str, SamplePlan], counts: Counts) -> list[str]:
@@ -197,7 +240,7 @@ def weigh(name: str, counts: NDArray[np.int64], plan: SamplePlan, table: Table) 
         return TableEvidence(name, num_impossible, probs.size, num_impossible, *unknown, "none", impossible)
     expected = probs * num_samples
     # SciPy refuses sums that differ by more than rounding; both are made from the same total.
-    chi_square, p_value = chisquare(pooled, expected * (num_samples / expected.sum()))
+    chi_square, p_value = chisquare(pooled, expected * (num_samples / expected.sum())) if probs.size > 1 else (0.0, 1.0)
     worst = int(np.argmax(np.abs(pooled - expected) / np.sqrt(expected)))
     worst_name = _pool_label(plan.pooling, worst, table.label)
     tv_distance, low, high = tv_distance_interval(pooled, probs)

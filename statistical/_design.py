@@ -110,6 +110,9 @@ def finest_plan(table: Table, num_draws: int, false_fail_rate: float) -> SampleP
         rate = table.observed_per_draw
         return NoPower(f"{num_draws} draws may bring no observation (probability {rate:.3g} each)")
     pooling = pool_cells(table.probs, num_samples, table.possible)
+    if pooling.num_pools < 2 and np.count_nonzero(pooling.pool_of < 1) == 1:
+        # One cell is possible and no other (a greedy request): a single observation elsewhere decides.
+        return SamplePlan(pooling, num_samples, -float(np.log(FALSE_PASS_RATE)) / num_samples, false_fail_rate)
     if pooling.num_pools < 2:
         return NoPower(f"{num_samples} observations leave one pooled cell: too few, or nothing is random")
     needed = E_PROCESS_FACTOR * noncentrality(pooling.num_pools, false_fail_rate, FALSE_PASS_RATE)
@@ -120,6 +123,15 @@ def finest_plan(table: Table, num_draws: int, false_fail_rate: float) -> SampleP
 
 
 _LARGEST = 0.99
+
+
+def smallest_fault(table: Table, plan: SamplePlan) -> float:
+    """The smallest fault of a directed table's kind that its plan sees, as a fraction (0.01: one percent).
+
+    A fault of size `x` moves the cells by a chi-square distance of `information * x**2`. Power is that of `SamplePlan`.
+    """
+    needed = E_PROCESS_FACTOR * noncentrality(plan.pooling.num_pools, plan.false_fail_rate, FALSE_PASS_RATE)
+    return float(np.sqrt(needed / (plan.num_samples * table.information)))
 
 
 def plan_tables(tables: Mapping[str, Table], num_checkpoints: int, false_fail_rate: float) -> Plans:

@@ -16,8 +16,8 @@ from fairdraw._core.checks import PROFILES, AnyCheck, DrawnQuestion, OutOfTime, 
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw.statistical._decision import Decision, Verdict, decide
-from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
-from fairdraw.statistical._stratified_check import StratifiedCheck
+from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables, smallest_fault
+from fairdraw.statistical._stratified_check import InjectedCheck, StratifiedCheck
 from fairdraw.statistical._workloads import SamplingPlan, Workload, shared_counts
 
 if TYPE_CHECKING:
@@ -148,6 +148,8 @@ class DistributionCheck(DrawnQuestion):
 
 def _failure(decision: Decision) -> CheckFailure:
     """The failure, described by the table that carries most of the evidence."""
+    if decision.shortfall:
+        return CheckFailure(decision.shortfall, evidence="a binomial test of the number of observations")
     worst = max(decision.evidence, key=lambda table: (table.num_impossible > 0, table.log_e_value))
     # What decided comes first: beside it the distance is a detail.
     decided = f"{worst.impossible}; {worst.distance}" if worst.impossible else worst.distance
@@ -167,11 +169,15 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
     """What the run can see, for the header: alpha, distances and power, from the plans; and strata."""
     open_checks = [check for check in checks if check.why_not(sampler) is None]
     drawing = [check for check in open_checks if isinstance(check, DistributionCheck)]
-    strata = [check.num_strata(sampler, profile) for check in open_checks if isinstance(check, StratifiedCheck)]
+    stratified = [check for check in open_checks if isinstance(check, StratifiedCheck)]
+    strata = [check.num_strata(sampler, profile) for check in stratified]
     exactly = f"stratified noise sees every probability off by {1 / max(*strata, 1):.2g}" if any(strata) else ""
+    if exactly and all(isinstance(check, InjectedCheck) for check in stratified):
+        exactly += ", if it can be injected into torch's draws (a probe decides: DIST621 to DIST624)"
     if not drawing:
         return exactly or "the sampler supports no statistical check"
     worst: dict[str, float] = {}
+    faults: dict[str, float] = {}
     powerless = 0
     for check in drawing:
         sampling_plan = check.sampling_plan(sampler, profile)
@@ -179,12 +185,17 @@ def fairness(checks: Iterable[AnyCheck], sampler: RejectionSampler, profile: Pro
             if isinstance(plan, SamplePlan):
                 seen = plan.discrepancy * sampling_plan.tables[name].event_prob
                 worst[check.workload.group] = max(worst.get(check.workload.group, 0.0), seen)
+                if fault := sampling_plan.tables[name].fault:
+                    size = smallest_fault(sampling_plan.tables[name], plan)
+                    faults[fault] = min(faults.get(fault, 1.0), size)
             else:
                 powerless += 1
     alpha, shipped = false_fail_rate(seed), round(1 / drawing[0].share)
     seen_text = ", ".join(f"{distance:.2g} ({group})" for group, distance in worst.items()) or "nothing"
+    directed = ", ".join(f"{fault} off by {100 * size:.2g} %" for fault, size in faults.items() if size < 1)
     return (
         f"alpha {alpha:.0e} over {shipped} checks; sees TV >= {seen_text} with power {1 - FALSE_PASS_RATE:g}"
+        + (f"; and {directed}" if directed else "")
         + (f"; {powerless} tables have no power" if powerless else "")
         + ("; a slow sampler: few draws, coarse TV" if sampler.capabilities.slow else "")
         + (f"; {exactly}" if exactly else "")

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical import _rejection_statistics as rejection
 from fairdraw.statistical._configurations import Configuration, RequestDistributions, draw_one
+from fairdraw.statistical._directions import directed_statistics
 from fairdraw.statistical._noise import draw_rows
 from fairdraw.statistical._outcomes import Rows, distinct_rows, enumerate_outcomes
 from fairdraw.statistical._validation import refuse
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._count_tables import Table
+    from fairdraw.statistical._outcomes import Outcomes
     from fairdraw.statistical._rejection_statistics import Statistic
 
 _MIN_EVENT_PROB = 0.05
@@ -52,21 +54,28 @@ class Experiment:
         for kind, request in enumerate(requests):
             outcomes = enumerate_outcomes(request)
             suffix = f", request {kind}" if len(requests) > 1 else ""
-            for statistic in self._statistics(request):
+            suffix += f" ({request.words})" if request.words else ""
+            own = [*self._statistics(request), *self._directed(outcomes)]
+            for statistic in (one for one in own if one.code in self.configuration.targets):
                 table = statistic.table(outcomes)
-                if statistic.code in self.configuration.targets and table.event_prob >= _MIN_EVENT_PROB:
+                if table.event_prob >= _MIN_EVENT_PROB:
                     found[f"{statistic.code} {statistic.title}{suffix}"] = kind, statistic, table
         return found
 
     def tables(self, num_calls: int) -> dict[str, Table]:
         """Every table whose event this configuration is made for, with the draws of so many calls."""
         num_rows = num_calls * self.batch_size // len(self.configuration.requests)
-        return {name: replace(table, num_draws=num_rows) for name, (_, _, table) in self._counted.items()}
+        return {
+            name: replace(table, num_draws=num_rows, is_binomial=statistic.targets is None)
+            for name, (_, statistic, table) in self._counted.items()
+        }
 
     def _statistics(self, request: RequestDistributions) -> list[Statistic]:
         """All statistics that make sense for a request of this length."""
         if request.num_draft == 0:
             return [rejection.output_row()]
+        if request.temperature == GREEDY_TEMPERATURE:
+            return [rejection.output_row(), rejection.completed_row(request.num_draft)]
         rows_per_call = self.batch_size // len(self.configuration.requests)
         by_position = (rejection.recovered_by_draft, rejection.accepted_draft, rejection.emitted_by_draft)
         return [
@@ -78,6 +87,10 @@ class Experiment:
             *(rejection.row_pairs(stride) for stride in _STRIDES if rows_per_call % (2 * stride) == 0),
             *(make(position) for make in by_position for position in range(request.num_draft)),
         ]
+
+    def _directed(self, outcomes: Outcomes) -> list[Statistic]:
+        """Directed statistics, if the configuration is made for them: they cost as many enumerations."""
+        return directed_statistics(outcomes) if "SD" in self.configuration.targets else []
 
     def count(self, sampler: RejectionSampler, num_calls: int, seed: int) -> dict[str, NDArray[np.int64]]:
         """The count tables of `num_calls` calls, with fresh drafts, bonus tokens and noise in each; an even number.
@@ -105,7 +118,8 @@ class Experiment:
         for call in range(num_calls):
             call_seed = derive_seed("call", seed, call)
             batch = self.configuration.batch(self.batch_size, call_seed, self.device)
-            tokens.append(draw_rows(sampler, batch, call_seed))
+            seeds = self.configuration.request_seeds(self.batch_size, call_seed)
+            tokens.append(draw_rows(sampler, batch, call_seed, seeds))
             drafts.append(batch.draft_token_ids.cpu().numpy())
         output = np.stack(tokens)  # [num_calls, batch_size, max_spec_len + 1] int32
         fill = np.random.default_rng(derive_seed("fill", seed)).random(output.shape)

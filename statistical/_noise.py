@@ -11,6 +11,8 @@ from fairdraw._core.harness import emit
 from fairdraw.protocols import Capability, ExplicitNoise, SeededNoise
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -30,20 +32,25 @@ def noise_kind(sampler: RejectionSampler) -> Capability:
 
 
 def draw_rows(
-    sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int
+    sampler: RejectionSampler, batch: SpecDecodeBatch, seed: int, request_seeds: Mapping[int, int] | None = None
 ) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
     """The sampler's output rows on noise of one seed.
+
+    Args:
+        request_seeds: Of requests that have one; without effect on explicit noise.
 
     Raises:
         Exception: As `emit`.
     """
-    return emit(sampler, batch, _noise(noise_kind(sampler), batch, seed)).tokens
+    return emit(sampler, batch, noise_for(noise_kind(sampler), batch, seed, request_seeds)).tokens
 
 
-def _noise(kind: Capability, batch: SpecDecodeBatch, seed: int) -> Noise:
+def noise_for(
+    kind: Capability, batch: SpecDecodeBatch, seed: int, request_seeds: Mapping[int, int] | None = None
+) -> Noise:
     """Noise of one kind, fresh for every seed."""
     if kind is Capability.SEEDED_NOISE:
-        return SeededNoise(seed)
+        return SeededNoise(seed, request_seeds or {})
     rng = np.random.default_rng(seed)
     raced = exponentials(rng, batch.batch_size, batch.vocab_size)
     return ExplicitNoise(torch.from_numpy(rng.random(batch.num_tokens)).to(batch.device), raced.to(batch.device))

@@ -89,9 +89,9 @@ def enumerate_outcomes(request: RequestDistributions) -> Outcomes:
         Leviathan, Kalman, Matias (2022), arXiv:2211.17192, algorithm 1; Chen et al. (2023), arXiv:2302.01318.
     """
     rows, probs, num_draft = [], [], request.num_draft
-    draft_probs, bonus = request.exact_draft_probs(), request.exact_target_probs()[-1]
-    for drafts in itertools.product(range(request.vocab_size), repeat=num_draft):
-        reach = float(np.prod(draft_probs[np.arange(num_draft), list(drafts)]))
+    bonus = request.exact_target_probs()[-1]
+    for drafts in itertools.product(*map(request.drafts_at, range(num_draft))):
+        reach = float(np.prod([request.draft_prob(*given) for given in enumerate(drafts)]))
         for position in range(num_draft + 1):
             if reach == 0:
                 break

@@ -60,6 +60,7 @@ class Statistic:
             all outcomes.
         rows_per_observation: 2 for pairs.
         has_placeholder: The last digit of each place stands for "no token".
+        fault, information: Of a directed table; see `Table`.
     """
 
     code: str
@@ -69,6 +70,8 @@ class Statistic:
     targets: tuple[int, ...] | None = None
     rows_per_observation: int = 1
     has_placeholder: bool = False
+    fault: str = ""
+    information: float = 0.0
 
     def count(
         self,
@@ -86,7 +89,8 @@ class Statistic:
         sizes = self.digits(outcomes.rows).sizes
         placeholder = outcomes.rows.vocab_size if self.has_placeholder else None
         table = self._image(outcomes) if self.targets is None else self._product(outcomes)
-        return replace(table, label=digit_label(sizes, self.words, placeholder))
+        label = digit_label(sizes, self.words, placeholder)
+        return replace(table, label=label, fault=self.fault, information=self.information)
 
     def _image(self, outcomes: Outcomes) -> Table:
         """The image of the distribution of all outcomes, given the event."""

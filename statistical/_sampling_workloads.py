@@ -4,6 +4,8 @@
   correct sampler can disagree about it (`oracles.supports`), so the distribution is exact. Tokens are counted one by
   one, and in pairs.
 * Production vocabulary: no two rows alike, temperatures and min-p per request; tokens become uniform numbers.
+* Largest vocabularies: the same at 151936 and 262144 tokens, few draws, with each filter.
+* Combinations: `_sampling_combinations`.
 * Drafts: the same under the distribution that the drafter *returned*, whatever mask it used.
 
 Distributions of the first two are those of the sampler's own `FilterPolicy`: orders of filters differ legitimately.
@@ -19,17 +21,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from fairdraw._core.sampling_harness import draft_tokens, sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.sampling import Request
 from fairdraw._oracles.supports import support_of
-from fairdraw.protocols import Capability, FilterPolicy, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise
+from fairdraw.protocols import Capability, FilterPolicy, SamplingBatch
 from fairdraw.statistical._count_tables import Counts, Table, count_codes, joint_codes, sum_counts
-from fairdraw.statistical._noise import exponentials, noise_kind
 from fairdraw.statistical._pit import Order, PitCells, randomised_pit
 from fairdraw.statistical._production import PitDistributions
+from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
 from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
 
 if TYPE_CHECKING:
@@ -37,19 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
-_FILTER_WORDS = frozenset(_FILTERS.values())
-
-
-@dataclass(frozen=True)
-class Kind:
-    """The parameters of one kind of request."""
-
-    name: str
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
+_FILTER_WORDS = frozenset(FILTERS.values())
 
 
 KINDS = (
@@ -76,11 +65,11 @@ def supported_kinds(kinds: Sequence[Kind], supported: Collection[Capability]) ->
 
 def _supported(kind: Kind, supported: Collection[Capability]) -> Kind:
     """One kind without the filters that are not supported, renamed if it lost some."""
-    used = [name for name in _FILTERS if getattr(kind, name) is not None]
-    lost = [name for name in used if _FILTERS[name] not in supported]
+    used = [name for name in FILTERS if getattr(kind, name) is not None]
+    lost = [name for name in used if FILTERS[name] not in supported]
     if not lost:
         return kind
-    left = [f"with {_FILTERS[name]}" for name in used if name not in lost]
+    left = [f"with {FILTERS[name]}" for name in used if name not in lost]
     words = left + [f"at temperature {kind.temperature:g}"] * (kind.temperature != 1)
     renamed = f"{' '.join(words) or 'plain'}, instead of {kind.name.removeprefix('with ')}"
     name = kind.name if len(left) > 1 else renamed
@@ -93,34 +82,6 @@ _PROBS = (0.09, 0.3, 0.05, 0.22, 0.0, 0.16, 0.06, 0.12)
 
 STRIDES = (1, 4, 32)
 """Distances of pairs of rows, in cycles of kinds: 8, 32 and 256 rows; neighbours are the first and the last kind."""
-
-
-def _batch(kinds: list[Kind], logits: NDArray[np.float32], positions: NDArray[np.int64], device: str) -> SamplingBatch:
-    """A batch of these kinds of requests; a filter that one of them uses is off in the rows of the others."""
-    vocab_size = logits.shape[1]
-
-    def column(name: str, off: float, dtype: torch.dtype) -> torch.Tensor:  # [batch_size] any
-        given = (getattr(kind, name) for kind in kinds)
-        return torch.tensor([off if value is None else value for value in given], dtype=dtype, device=device)
-
-    return SamplingBatch(
-        logits=torch.from_numpy(logits).to(device),
-        temperature=column("temperature", 1.0, torch.float32),
-        top_k=column("top_k", vocab_size, torch.int32) if any(k.top_k for k in kinds) else None,
-        top_p=column("top_p", 1.0, torch.float32) if any(k.top_p for k in kinds) else None,
-        min_p=column("min_p", 0.0, torch.float32) if any(k.min_p for k in kinds) else None,
-        positions=torch.from_numpy(positions).to(device),
-        origin=f"<{len(kinds)} requests, vocab_size={vocab_size}>",
-    )
-
-
-def _noise(sampler: Any, batch: SamplingBatch, seed: int, *, request_seeds: bool = False) -> SamplingNoise:
-    """Noise of a kind that the sampler takes: its own random numbers first."""
-    if noise_kind(sampler) is Capability.SEEDED_NOISE:
-        own = {i: derive_seed("own", seed, i) for i in range(batch.batch_size)} if request_seeds else {}
-        return SeededNoise(derive_seed("noise", seed), own)
-    rng = np.random.default_rng(derive_seed("noise", seed))
-    return RaceNoise(exponentials(rng, batch.batch_size, batch.vocab_size).to(batch.device))
 
 
 def _exact_probs(batch: SamplingBatch, row: int, filters: FilterPolicy) -> NDArray[np.float64]:  # [vocab_size] float64
@@ -150,12 +111,13 @@ def small_distributions(share: float, slow_share: float, *, request_seeds: bool 
         logits = np.tile(_small_row(), (len(kinds), 1))
         num_checkpoints, num_calls = _even_checkpoints(num_draws, len(kinds))
         strides = [stride for stride in STRIDES if cycles % (2 * stride) == 0]
+        seeded = range(len(kinds)) if request_seeds else ()
 
         def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
             drawn = []
             for call in range(num_calls):
-                batch = _batch(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
-                noise = _noise(sampler, batch, derive_seed("call", seed, call), request_seeds=request_seeds)
+                batch = batch_of(kinds, logits, np.full(len(kinds), call, dtype=np.int64), setting.device)
+                noise = noise_of(sampler, batch, derive_seed("call", seed, call), seeded=seeded)
                 drawn.append(sample_tokens(sampler, batch, noise).tokens)
             return _count_small(np.stack(drawn).reshape(num_calls, cycles, len(cycle)), cycle, strides)
 
@@ -178,7 +140,7 @@ def _small_tables(cycle: Sequence[Kind], rows: int, strides: list[int], filters:
     Args:
         rows: Of each kind, per checkpoint.
     """
-    batch = _batch(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
+    batch = batch_of(list(cycle), np.tile(_small_row(), (len(cycle), 1)), np.zeros(len(cycle), np.int64), "cpu")
     probs = [_exact_probs(batch, kind, filters) for kind in range(len(cycle))]
     neighbours, same = (np.outer(one, probs[0]).ravel() for one in (probs[1], probs[0]))
     pairs = Table(same, num_draws=rows // 2)
@@ -236,7 +198,7 @@ class _Pool:
 
     def batch(self, distribution_ids: NDArray[np.int64], positions: NDArray[np.int64], device: str) -> SamplingBatch:
         """A batch whose row `i` is row `distribution_ids[i]` of the pool."""
-        return _batch([self.kinds[i] for i in distribution_ids], self.logits[distribution_ids], positions, device)
+        return batch_of([self.kinds[i] for i in distribution_ids], self.logits[distribution_ids], positions, device)
 
 
 @lru_cache(maxsize=2)
@@ -247,13 +209,17 @@ def _pool(filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
     logits = rng.normal(size=(_NUM_DISTRIBUTIONS, vocab_size)) * np.geomspace(1, 6, _NUM_DISTRIBUTIONS)[:, None]
     logits[::4][rng.random(logits[::4].shape) < 0.5] = -np.inf
     cycle = supported_kinds(_PRODUCTION_KINDS, supported)
-    stored, kinds = logits.astype(np.float32), cycle * (_NUM_DISTRIBUTIONS // len(cycle))
-    batch = _batch(list(kinds), stored, np.zeros(_NUM_DISTRIBUTIONS, np.int64), "cpu")
-    supports = [support_of(Request(batch, i), filters) for i in range(_NUM_DISTRIBUTIONS)]
+    return _as_pool(logits.astype(np.float32), cycle * (_NUM_DISTRIBUTIONS // len(cycle)), filters)
+
+
+def _as_pool(logits: NDArray[np.float32], kinds: tuple[Kind, ...], filters: FilterPolicy) -> _Pool:
+    """Rows and their kinds, with their distributions."""
+    batch = batch_of(list(kinds), logits, np.zeros(len(kinds), np.int64), "cpu")
+    supports = [support_of(Request(batch, i), filters) for i in range(len(kinds))]
     # Less than 1e-6 of all draws depend on a token that rounding keeps or drops: either is correct.
     probs = np.stack([np.where(s.allowed, s.probs, 0.0) for s in supports if s is not None])
     probs /= probs.sum(axis=1, keepdims=True)
-    return _Pool(stored, kinds, PitDistributions.by_order(probs, probs > 0))
+    return _Pool(logits, kinds, PitDistributions.by_order(probs, probs > 0))
 
 
 def production(share: float, slow_share: float) -> Workload:
@@ -268,7 +234,7 @@ def production(share: float, slow_share: float) -> Workload:
             for call in range(num_calls):
                 distribution_ids = rng.integers(0, _NUM_DISTRIBUTIONS, batch_size)
                 batch = pool.batch(distribution_ids, np.full(batch_size, call, dtype=np.int64), setting.device)
-                noise = _noise(sampler, batch, derive_seed("call", seed, call))
+                noise = noise_of(sampler, batch, derive_seed("call", seed, call))
                 tokens = sample_tokens(sampler, batch, noise).tokens.astype(np.int32)
                 for order, distributions in pool.distributions.items():
                     transform = distributions.transform(distribution_ids, tokens, rng.random(batch_size))
@@ -280,6 +246,55 @@ def production(share: float, slow_share: float) -> Workload:
 
     adapts_to = frozenset({Capability.MIN_P, Capability.LARGE_VOCAB})
     return Workload("sampling: production", "production vocabulary", share, slow_share, prepare, adapts_to)
+
+
+_LARGEST_VOCAB_SIZES = (151_936, 262_144)
+_LARGEST_KINDS = (
+    Kind("plain"),
+    Kind("top-p", temperature=0.8, top_p=0.6),
+    Kind("top-k", temperature=1.3, top_k=20_000),
+    Kind("all filters", temperature=1.2, top_k=50_000, top_p=0.5, min_p=0.03),
+)
+"""Each filter takes much of the mass away, so that a wrong edge shows within a few draws."""
+
+_FEWEST_LARGEST = 72
+"""Draws that see whether half of the ids, or a filter, is lost."""
+
+
+@lru_cache(maxsize=4)
+def _largest_pool(vocab_size: int, filters: FilterPolicy, supported: frozenset[Capability]) -> _Pool:
+    """Normal logits: every id above 2**16 and 2**17 is as probable as those below."""
+    cycle = supported_kinds(_LARGEST_KINDS, supported)
+    logits = np.random.default_rng(derive_seed("largest", vocab_size)).normal(size=(len(cycle), vocab_size))
+    return _as_pool(logits.astype(np.float32), cycle, filters)
+
+
+def largest(share: float, slow_share: float) -> Workload:
+    """Tokens at vocabularies of 151936 and 262144, filters included, by the probability integral transform."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        pools = [_largest_pool(size, setting.filters, setting.supported) for size in _LARGEST_VOCAB_SIZES]
+        batch_size, cells = len(_LARGEST_KINDS), PitCells(8, 2)
+        per_checkpoint = batch_size * len(pools)
+        num_checkpoints = max(setting.num_draws, _FEWEST_LARGEST) // per_checkpoint
+        ids = np.arange(batch_size)
+
+        def of_pool(sampler: Any, pool: _Pool, seed: int) -> Counts:  # Any: under the sampling contract
+            rng = np.random.default_rng(derive_seed("uniforms", seed))
+            batch = pool.batch(ids, np.full(batch_size, seed % 2**20, dtype=np.int64), setting.device)
+            tokens = sample_tokens(sampler, batch, noise_of(sampler, batch, seed)).tokens.astype(np.int32)
+            return {
+                f"T7 token by {order}": cells.count(found.transform(ids, tokens, rng.random(batch_size)))
+                for order, found in pool.distributions.items()
+            }
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the sampling contract
+            return sum_counts(of_pool(sampler, pool, derive_seed("pool", seed, i)) for i, pool in enumerate(pools))
+
+        tables = {f"T7 token by {order}": cells.table(per_checkpoint) for order in Order}
+        return SamplingPlan(tables, count, num_checkpoints, per_checkpoint)
+
+    return Workload("sampling: largest", "largest vocabularies", share, slow_share, prepare, _FILTER_WORDS)
 
 
 _DRAFT_VOCAB_SIZE = 256
@@ -304,8 +319,8 @@ def drafts(share: float, slow_share: float) -> Workload:
             rng, parts = np.random.default_rng(derive_seed("rows", seed)), []
             for call in range(num_calls):
                 logits = (2 * rng.normal(size=(batch_size, _DRAFT_VOCAB_SIZE))).astype(np.float32)
-                batch = _batch(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
-                seen = draft_tokens(sampler, batch, _noise(sampler, batch, derive_seed("call", seed, call)))
+                batch = batch_of(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
+                seen = draft_tokens(sampler, batch, noise_of(sampler, batch, derive_seed("call", seed, call)))
                 assert seen.draft_probs is not None  # draft_tokens checked the output
                 for order in Order:
                     transform = randomised_pit(seen.draft_probs, seen.tokens, rng.random(batch_size), order)

@@ -67,7 +67,7 @@ class StratifiedDraws:
         """The share of draws in which this draft token is accepted."""
         exponentials = np.ones((self.num_strata, self.request.vocab_size))
         rows = self._draw(position, draft_token_id, stratified_uniforms(self.num_strata), exponentials)
-        return float(np.mean(self._num_emitted(rows) > position + 1))
+        return float(np.mean(self.num_emitted(rows) > position + 1))
 
     def won_share(
         self, position: int, draft_token_id: int, favourite: int, opponent: int, num_best: int | None = None
@@ -95,32 +95,50 @@ class StratifiedDraws:
         exponentials: NDArray[np.float64],  # [num_samples, vocab_size] float64
     ) -> NDArray[np.int32]:  # [num_samples, num_draft + 1] int32
         """One draw per stratum: uniforms of the other positions are 0, which accepts."""
-        import torch
-
-        from fairdraw._core.harness import emit
-
-        batch = self._batch(position, draft_token_id, uniforms.size)
         all_uniforms = np.zeros((uniforms.size, self.request.num_draft))
         all_uniforms[:, position] = uniforms
-        noise = ExplicitNoise(
-            torch.from_numpy(all_uniforms.ravel()).to(batch.device),
-            torch.from_numpy(exponentials.astype(np.float32)).to(batch.device),
-        )
-        tokens = emit(self.sampler, batch, noise).tokens
+        drafts = self._drafts.copy()
+        drafts[position] = draft_token_id
+        batch = self._batch(drafts, uniforms.size)
+        tokens = self._emit(batch, all_uniforms, exponentials)
         self.num_draws += uniforms.size
         self.num_invalid += self._num_broken(tokens, batch)
         return tokens
 
-    def _batch(self, position: int, draft_token_id: int, num_rows: int) -> SpecDecodeBatch:
+    def emitted(
+        self,
+        drafts: NDArray[np.integer],  # [num_draft] int
+        uniforms: NDArray[np.float64],  # [num_samples, num_draft] float64
+        exponentials: NDArray[np.float64],  # [num_samples, vocab_size] float64
+    ) -> NDArray[np.int32]:  # [num_samples, num_draft + 1] int32
+        """One row per line of noise; nothing is counted."""
+        return self._emit(self._batch(drafts, len(uniforms)), uniforms, exponentials)
+
+    def _emit(
+        self,
+        batch: SpecDecodeBatch,
+        uniforms: NDArray[np.float64],  # [num_samples, num_draft] float64
+        exponentials: NDArray[np.float64],  # [num_samples, vocab_size] float64
+    ) -> NDArray[np.int32]:  # [num_samples, num_draft + 1] int32
+        """The sampler's tokens on this noise."""
+        import torch
+
+        from fairdraw._core.harness import emit
+
+        noise = ExplicitNoise(
+            torch.from_numpy(uniforms.ravel()).to(batch.device),
+            torch.from_numpy(exponentials.astype(np.float32)).to(batch.device),
+        )
+        return emit(self.sampler, batch, noise).tokens
+
+    def _batch(self, drafts: NDArray[np.integer], num_rows: int) -> SpecDecodeBatch:  # [num_draft] int
         """The same request `num_rows` times; bonus tokens differ from row to row."""
         import torch
 
         request = self.request
-        drafts = self._drafts.copy()
-        drafts[position] = draft_token_id
         counts = [request.num_draft] * num_rows
         return SpecDecodeBatch(
-            draft_token_ids=torch.from_numpy(np.tile(drafts, num_rows)),
+            draft_token_ids=torch.from_numpy(np.tile(drafts.astype(np.int32), num_rows)),
             num_draft_tokens=counts,
             cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
             max_spec_len=request.num_draft,
@@ -128,12 +146,12 @@ class StratifiedDraws:
             target_logits=torch.from_numpy(np.tile(request.target_logits[:-1], (num_rows, 1))),
             bonus_token_ids=(torch.arange(num_rows, dtype=torch.int32) % request.vocab_size)[:, None],
             temperature=torch.ones(num_rows),
-            origin=f"<stratified batch, position {position}, draft token {draft_token_id}>",
+            origin=f"<stratified batch, drafts {drafts.tolist()}>",
         ).to(self.sampler.device)
 
     def _num_broken(self, tokens: NDArray[np.int32], batch: SpecDecodeBatch) -> int:
         """Rows that are not accepted drafts, one more token (the bonus token if all are accepted), placeholders."""
-        num_emitted = self._num_emitted(tokens)
+        num_emitted = self.num_emitted(tokens)
         drafts = batch.draft_token_ids.cpu().numpy().reshape(len(tokens), -1)
         after_last = np.arange(tokens.shape[1]) >= num_emitted[:, None]
         before_last = np.arange(drafts.shape[1]) < num_emitted[:, None] - 1
@@ -143,6 +161,6 @@ class StratifiedDraws:
         broken |= full & (tokens[:, -1] != batch.bonus_token_ids.cpu().numpy()[:, 0])
         return int(broken.sum())
 
-    def _num_emitted(self, tokens: NDArray[np.int32]) -> NDArray[np.int64]:  # [num_strata] int64
+    def num_emitted(self, tokens: NDArray[np.int32]) -> NDArray[np.int64]:  # [num_strata] int64
         """Tokens per output row."""
         return np.asarray((tokens != PLACEHOLDER_TOKEN_ID).sum(axis=1), dtype=np.int64)

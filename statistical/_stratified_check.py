@@ -26,6 +26,7 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconcl
 from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import DISAGREEING, ONE_HOT, Configuration
 from fairdraw.statistical._distributions import ROUNDING
+from fairdraw.statistical._injection import Injected, probe
 from fairdraw.statistical._stratified import StratifiedDraws
 
 if TYPE_CHECKING:
@@ -140,7 +141,11 @@ class StratifiedCheck(DrawnQuestion):
         if out_of_time():
             raise before_it_began()
         guarded_sampler = guarded(sampler, out_of_time)
-        draws, found = StratifiedDraws(guarded_sampler, self.configuration.requests[0], num_strata), []
+        try:
+            draws = self._draws(guarded_sampler, num_strata)
+        except BudgetEnded:
+            raise before_it_began() from None
+        found: list[Share] = []
         cut: Inconclusive | None = None
         try:
             for share in self.shares(draws):
@@ -153,9 +158,32 @@ class StratifiedCheck(DrawnQuestion):
             raise cut
         return draws.num_draws
 
+    def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
+        """What the sampler is called with."""
+        return StratifiedDraws(sampler, self.configuration.requests[0], num_strata)
+
     def __call__(self, sampler: RejectionSampler) -> None:
         """Run with the `ci` profile (for `parametrize_with_checks`)."""
         self.run(sampler)
+
+
+@dataclass(frozen=True)
+class InjectedCheck(StratifiedCheck):
+    """The same, with noise that is handed to the sampler's own draws (`injection`), if a probe shows that it decides.
+
+    A sampler that takes explicit noise is judged, too: what it does with numbers of its own may be other code. A slow
+    one is then judged by its explicit noise alone.
+    """
+
+    def why_not(self, sampler: RejectionSampler, reference: object = None) -> str | None:
+        if sampler.capabilities.slow and Capability.EXPLICIT_NOISE in sampler.capabilities:
+            return "it is slow and takes explicit noise, by which it is judged"
+        return super().why_not(sampler, reference)
+
+    def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
+        draws = super()._draws(Injected(sampler), num_strata)
+        probe(draws, races=self.shares is race_shares)
+        return draws
 
 
 def _raise_unless_exact(shares: list[Share], draws: StratifiedDraws, case: DistributionCase) -> None:
@@ -193,7 +221,16 @@ def _check(
     )
 
 
-STRATIFIED_CHECKS = (
+def _injected(code: str, judged: StratifiedCheck) -> InjectedCheck:
+    """A check of the same shares with injected noise. The probe finds out whether exponentials decide races."""
+    title = f"{judged.title}, handed to torch's draws"
+    meaning = f"{judged.meaning}\n\nThe sampler drew with torch, and the numbers were handed in there."
+    needs = (judged.needs[0], Capability.TOKEN_VERIFICATION)
+    about = (code, title, meaning, judged.contract, judged.suite, needs, judged.configuration, judged.shares)
+    return InjectedCheck(*about, stage=judged.stage)
+
+
+EXPLICIT_CHECKS = (
     _check(
         "DIST601",
         "stratified uniforms are accepted in their exact share",
@@ -244,3 +281,8 @@ STRATIFIED_CHECKS = (
     ),
 )
 """The first two on dense drafts, the others on one-hot ones."""
+
+STRATIFIED_CHECKS: tuple[StratifiedCheck, ...] = (
+    *EXPLICIT_CHECKS,
+    *(_injected(f"DIST62{number}", judged) for number, judged in enumerate(EXPLICIT_CHECKS, start=1)),
+)

@@ -7,6 +7,7 @@ are count tables, a few kilobytes. Other processes draw again what they need, an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from fairdraw.statistical._experiment import Experiment
 from fairdraw.statistical._production import EQUAL_DRAFTS, RAGGED_DRAFTS, DistributionPool, ProductionExperiment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from fairdraw.protocols import RejectionSampler
     from fairdraw.statistical._configurations import Configuration
@@ -143,11 +144,14 @@ def checkpoints(num_draws: int, per_call: int) -> tuple[int, int]:
     return num_draws // (per_call * calls_each), calls_each
 
 
+Supports = Callable[..., bool]
+"""Whether all of some capabilities are supported."""
+
 _DENSE, _RAGGED, _GREEDY = Capability.DENSE_DRAFTS, Capability.RAGGED, Capability.GREEDY
 
 
-def small_distributions(given: Configuration, share: float) -> Workload:
-    """S1 to S8 on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
+def small_distributions(given: Configuration, share: float, slow_share: float) -> Workload:
+    """S1 to S8 and SD on one configuration; a sampler of one-hot drafts alone gets no draft probabilities."""
     adapts_to: frozenset[Capability] = frozenset() if given.requests[0].one_hot else frozenset({_DENSE})
 
     def prepare(setting: Setting) -> SamplingPlan:
@@ -163,7 +167,32 @@ def small_distributions(given: Configuration, share: float) -> Workload:
 
         return SamplingPlan(experiment.tables(2 * num_pairs), count, num_checkpoints, 2 * num_pairs * batch_size)
 
-    return Workload(given.name, "rows", share, share, prepare, adapts_to)
+    return Workload(given.name, "rows", share, slow_share, prepare, adapts_to)
+
+
+_MOST_CYCLES, _MOST_CYCLES_CUDA = 187, 4681
+"""Of mixed requests in a call: batches of 1309 and 32767 requests, above powers of two and below."""
+
+
+def mixed_requests(name: str, share: float, slow_share: float, make: Callable[[Supports], Configuration]) -> Workload:
+    """S1 and S2 on requests of all kinds side by side, as far as the sampler supports them."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        configuration = make(lambda *needed: setting.supported.issuperset(needed))
+        cycle = len(configuration.requests)
+        most = _MOST_CYCLES_CUDA if setting.device.startswith("cuda") else _MOST_CYCLES
+        # An odd number of odd cycles: no place of a request is the same in every power of two.
+        num_cycles = min(most, max(1, setting.num_draws // (NUM_CHECKPOINTS * cycle)) | 1)
+        experiment = Experiment(configuration, num_cycles * cycle, setting.device)
+        num_checkpoints, num_calls = checkpoints(setting.num_draws, experiment.batch_size)
+
+        def count(sampler: RejectionSampler, seed: int) -> Counts:
+            return experiment.count(sampler, num_calls, seed)
+
+        return SamplingPlan(experiment.tables(num_calls), count, num_checkpoints, num_calls * experiment.batch_size)
+
+    adapts_to = frozenset({Capability.REQUEST_SEEDS, _GREEDY, _RAGGED, Capability.PLACEHOLDER_DRAFTS})
+    return Workload(name, "mixed rows", share, slow_share, prepare, adapts_to)
 
 
 @lru_cache(maxsize=1)

@@ -4,26 +4,54 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
-from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED
+from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED, SYNTHETIC, mixed
+from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
-from fairdraw.statistical._workloads import Workload, decoding, production, small_distributions
+from fairdraw.statistical._workloads import Workload, decoding, mixed_requests, production, small_distributions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fairdraw.statistical._configurations import Configuration
+    from fairdraw.statistical._workloads import Supports
 
 __all__ = ["CHECKS", "DISTRIBUTION_CHECKS"]
 
 _DENSE, _HOT, _TOKEN = Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS, Capability.TOKEN_VERIFICATION
 _RAGGED = Capability.RAGGED
 
-# Shares of a profile's draws depend on costs: at `ci` a sampler of 20 microseconds per row (the oracle) and one of 6
-# milliseconds (an interpreted kernel) take about 100 seconds each.
-_DISAGREEING = small_distributions(DISAGREEING, 1.0)
-_ONE_HOT = small_distributions(ONE_HOT, 0.5)
-_AGREEING = small_distributions(AGREEING, 0.25)
-_RAGGED_DISTRIBUTIONS = small_distributions(RAGGED, 1.0)
+# Shares of a profile's draws depend on costs. A row of a small vocabulary takes a vectorised sampler 2 microseconds, a
+# row of 32768 tokens 1000 times as long, so small ones get more draws. A slow sampler (an interpreter) takes
+# milliseconds for either.
+_DISAGREEING = small_distributions(DISAGREEING, 6.0, 1.0)
+_ONE_HOT = small_distributions(ONE_HOT, 4.0, 0.5)
+_AGREEING = small_distributions(AGREEING, 2.0, 0.25)
+_RAGGED_DISTRIBUTIONS = small_distributions(RAGGED, 6.0, 1.0)
+
+
+def _mixed(dense: bool, dtype: str = "float32") -> Callable[[Supports], Configuration]:
+    """Requests of all kinds that a sampler supports."""
+    return lambda supports: mixed(
+        dense=dense,
+        seeds=supports(Capability.REQUEST_SEEDS) and dtype == "float32",
+        greedy=supports(Capability.GREEDY),
+        ragged=supports(_RAGGED),
+        placeholders=supports(Capability.PLACEHOLDER_DRAFTS) and not dense,
+        logits_dtype=dtype,
+    )
+
+
+# Shares of slow samplers are the smallest that leave each kind of request 60 rows in `smoke`: fewer show nothing.
+_MIXED = mixed_requests("mixed requests", 0.5, 0.22, _mixed(dense=True))
+_MIXED_ONE_HOT = mixed_requests("mixed requests, one-hot", 0.5, 0.22, _mixed(dense=False))
+_BFLOAT16 = mixed_requests("logits in bfloat16", 1.0, 0.1, _mixed(dense=True, dtype="bfloat16"))
+_FLOAT16 = mixed_requests("logits in float16", 1.0, 0.1, _mixed(dense=False, dtype="float16"))
+_SYNTHETIC = mixed_requests("synthetic rates", 0.2, 0.1, lambda _: SYNTHETIC)
 _PRODUCTION = production(0.08, 0.6)
 _TEXT = decoding("text", 0.4, 0.3)
 _PARAMETERS = decoding("requests with parameters of their own", 0.4, 0.3)
@@ -151,6 +179,104 @@ _LISTED = (
         stage=Stage.RAGGED_ROWS,
     ),
     _distribution(
+        "DIST122",
+        "seeded, greedy, ragged and other requests of a batch follow each its own distribution",
+        _MIXED,
+        ("S1",),
+        (_DENSE, _TOKEN),
+        """Requests with and without a seed, greedy and random, ragged, of other temperatures, each follow their own.
+
+        The table in the effect names the kind of request. Usually noise of a seeded request that is drawn in another
+        way, or overwrites that of its neighbours; or parameters that are read from another row. The temperature of a
+        batch tells greedy requests from random ones and is applied already.
+        """,
+        stage=Stage.RAGGED_ROWS,
+    ),
+    _distribution(
+        "DIST123",
+        "completed rows of seeded, greedy, ragged and other requests of a batch follow the target",
+        _MIXED,
+        ("S2",),
+        (_DENSE,),
+        """Whatever kinds of requests share a batch, a row of each, completed, has the distribution of plain sampling.
+
+        The table in the effect names the kind of request.
+        """,
+        stage=Stage.RAGGED_ROWS,
+    ),
+    _distribution(
+        "DIST124",
+        "seeded, greedy, ragged and placeholder requests of a batch follow each its own on one-hot drafts",
+        _MIXED_ONE_HOT,
+        ("S1",),
+        (_HOT, _TOKEN),
+        """The same with n-gram drafts, one of them a placeholder: it is never accepted, and the target is recovered.
+
+        The table in the effect names the kind of request.
+        """,
+        stage=Stage.RAGGED_ROWS,
+    ),
+    _distribution(
+        "DIST125",
+        "completed rows of all kinds of requests of a batch follow the target on one-hot drafts",
+        _MIXED_ONE_HOT,
+        ("S2",),
+        (_HOT,),
+        """Whatever kinds of requests share a batch, a row of each, completed, has the distribution of plain sampling.
+
+        The table in the effect names the kind of request.
+        """,
+        stage=Stage.RAGGED_ROWS,
+    ),
+    _distribution(
+        "DIST126",
+        "output rows follow the distribution of logits in bfloat16",
+        _BFLOAT16,
+        ("S1",),
+        (_DENSE, _TOKEN, Capability.HALF_LOGITS),
+        """Logits in bfloat16 stand for one distribution, and it is computed in float32.
+
+        Usually a softmax, a ratio or a race in half precision: probabilities are off by up to half a percent each.
+        """,
+        stage=Stage.ROWS,
+    ),
+    _distribution(
+        "DIST127",
+        "output rows follow the distribution of logits in float16 on one-hot drafts",
+        _FLOAT16,
+        ("S1",),
+        (_HOT, _TOKEN, Capability.HALF_LOGITS),
+        """Logits in float16 stand for one distribution, and it is computed in float32.
+
+        Usually a softmax or a race in half precision.
+        """,
+        stage=Stage.ROWS,
+    ),
+    _distribution(
+        "DIST132",
+        "output rows follow their distribution under synthetic rates",
+        _SYNTHETIC,
+        ("S1",),
+        (_DENSE, _TOKEN, Capability.SYNTHETIC_RATES),
+        """With synthetic rates, each draft is accepted with the rate of its position, and recovery is as ever.
+
+        Look at the rate that is read: that of the position within the request.
+        """,
+        stage=Stage.ROWS,
+    ),
+    _distribution(
+        "DIST133",
+        "drafts are accepted as often as synthetic rates say",
+        _SYNTHETIC,
+        ("S4",),
+        (_DENSE, _TOKEN, Capability.SYNTHETIC_RATES),
+        """The number of accepted drafts, and each acceptance, has the given rate, whatever the draft token is.
+
+        A ratio that is compared as well, or the rate of another position.
+        """,
+        stage=Stage.ACCEPTANCE,
+    ),
+    _distribution(
         "DIST131",
         "drafts from the target distribution are kept and followed by the bonus token",
         _AGREEING,
@@ -161,6 +287,32 @@ _LISTED = (
         Look at the comparison of uniform and ratio at exactly 1, and at the bonus token.
         """,
         stage=Stage.BONUS,
+    ),
+    _distribution(
+        "DIST141",
+        "output rows follow the distribution in every direction of a small fault",
+        _DISAGREEING,
+        ("SD",),
+        (_DENSE, _TOKEN),
+        """Output rows, in the order in which a wrong temperature, acceptance, draft or tail would change them, fit.
+
+        A fault of one parameter, too small for tables of many cells: a temperature or acceptance that is off by a
+        percent. The table in the effect names the direction in which it shows best; its neighbours move, too.
+        """,
+        stage=Stage.ROWS,
+    ),
+    _distribution(
+        "DIST142",
+        "output rows follow the distribution in every direction of a small fault on one-hot drafts",
+        _ONE_HOT,
+        ("SD",),
+        (_HOT, _TOKEN),
+        """With n-gram drafts, too, rows fit in the order in which a small fault would change them.
+
+        A temperature or acceptance that is off by a percent. The table in the effect names the direction in which it
+        shows best.
+        """,
+        stage=Stage.ROWS,
     ),
     # 2xx: what depends on what within a row
     _distribution(
@@ -431,6 +583,7 @@ _LISTED = (
         """,
         stage=Stage.DECODED_ACCEPTANCE,
     ),
+    *REJECTION_CHECKS,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
+from fairdraw.statistical._dependence_checks import SAMPLING_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
-from fairdraw.statistical._sampling_workloads import drafts, production, small_distributions
+from fairdraw.statistical._sampling_combinations import combinations_of_parameters
+from fairdraw.statistical._sampling_workloads import drafts, largest, production, small_distributions
 
 if TYPE_CHECKING:
     from fairdraw.statistical._workloads import Workload
@@ -20,12 +22,15 @@ _SMALL = small_distributions(1.0, 0.5)
 _SEEDS = small_distributions(0.2, 0.5, request_seeds=True)
 _PRODUCTION = production(0.03, 0.15)
 _DRAFTS = drafts(0.25, 1.0)
+_COMBINATIONS = combinations_of_parameters(0.6, 0.14)
+_LARGEST = largest(0.0006, 0.018)
 
 # A check needs what it judges. It does not need what its batches can go without (filters of other rows, a large
 # vocabulary): workloads adapt to that.
 _TOP_K, _TOP_P, _MIN_P = Capability.TOP_K, Capability.TOP_P, Capability.MIN_P
 _TWO_FILTERS = ((_TOP_K, _TOP_P), (_TOP_P, _MIN_P), (_MIN_P, _TOP_K))
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+_ONE, _TWO, _ALL = ((f"T6 temperature and {number} of the filters",) for number in (1, 2, 3))
 
 
 def _distribution(
@@ -201,6 +206,100 @@ _LISTED = (
         stage=Stage.LARGE_ROWS,
     ),
     _distribution(
+        "DIST723",
+        "tokens follow their distribution at the largest vocabularies",
+        _LARGEST,
+        ("T7",),
+        (Capability.LARGE_VOCAB,),
+        """Tokens of 151936 and of 262144, by rank and by id, with temperature and each filter.
+
+        Ids above 2**16 and 2**17 are drawn as often as others. Suspect ids of 16 bits, a top-k or top-p that looks at a
+        part of the vocabulary, sums in half precision, and tiles that are lost.
+        """,
+        stage=Stage.LARGE_ROWS,
+    ),
+    _distribution(
+        "DIST741",
+        "tokens follow the distribution of a temperature with one filter",
+        _COMBINATIONS,
+        _ONE,
+        (),
+        """Temperatures of 0.5 to 2.5 with top-k, with top-p, and with min-p: no token outside of the support.
+
+        A filter that sees the distribution before the temperature keeps other tokens. The rows have much mass just
+        behind each edge, so that one wrong token comes soon; it decides.
+        """,
+        needs_one_of=((_TOP_K, _TOP_P, _MIN_P),),
+        stage=Stage.TOKENS,
+    ),
+    _distribution(
+        "DIST742",
+        "tokens follow the distribution of a temperature with two filters",
+        _COMBINATIONS,
+        _TWO,
+        (),
+        """Temperatures with every two of the filters, on rows where another order of the two keeps other tokens.
+
+        Suspect the order, a filter that works on the unfiltered distribution, or a branch for one filter only.
+        """,
+        needs_one_of=_TWO_FILTERS,
+        stage=Stage.TOKENS,
+    ),
+    _distribution(
+        "DIST743",
+        "tokens follow the distribution of a temperature with all filters",
+        _COMBINATIONS,
+        _ALL,
+        (_TOP_K, _TOP_P, _MIN_P),
+        """Temperature, min-p, top-k and top-p in one request, on rows where other orders keep other tokens.
+
+        If DIST741 and DIST742 pass, look at what the third filter is given.
+        """,
+        stage=Stage.TOKENS,
+    ),
+    _distribution(
+        "DIST744",
+        "parameters at the border of their range give their distribution",
+        _COMBINATIONS,
+        ("T6 borders",),
+        (),
+        """Off, minimum, maximum and just inside, and greedy requests, in one batch with all other kinds of requests.
+
+        `top_k` of 1, of the vocabulary and of one less; `top_p` of 1e-7, denormal and one step below 1; `min_p` of 1;
+        temperatures of 0, just above greedy, and 50. Suspect a comparison with the wrong side of the border, a division
+        by what is nearly 0, and a filter of another row.
+        """,
+        stage=Stage.TOKENS,
+    ),
+    _distribution(
+        "DIST745",
+        "requests with and without seeds follow their distributions side by side",
+        _COMBINATIONS,
+        ("T6 seeded", "T6 unseeded"),
+        _OWN,
+        """Half of the requests of each call have a seed of their own; both halves have their distributions.
+
+        Two ways to draw, in one batch: look for a row that takes the numbers, or the parameters, of the other kind. It
+        means this only if DIST741 and DIST744 pass: a wrong filter fails this check, too.
+        """,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST741", "DIST744"),
+    ),
+    _distribution(
+        "DIST746",
+        "logits in half precision give their distribution",
+        _COMBINATIONS,
+        ("T6 bfloat16", "T6 float16"),
+        (Capability.HALF_LOGITS,),
+        """Logits that bfloat16 and float16 hold exactly give the distribution that they give in float32.
+
+        A temperature, a softmax or a sum that is computed in half precision. It means this only if DIST741 and DIST744
+        pass: a wrong filter fails this check, too.
+        """,
+        stage=Stage.TOKENS,
+        depends_on=("DIST741", "DIST744"),
+    ),
+    _distribution(
         "DIST731",
         "drafts follow the distribution that comes with them, by rank",
         _DRAFTS,
@@ -224,6 +323,7 @@ _LISTED = (
         """,
         stage=Stage.DRAFTS,
     ),
+    *SAMPLING_CHECKS,
 )
 
 CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from fairdraw._mutants._dependence import SAMPLING_MUTANTS
 from fairdraw._mutants.sampling_distributions import DISTRIBUTION_MUTANTS
 from fairdraw.statistical.sampling import CHECKS
 
@@ -21,8 +22,9 @@ def test_sampling(check: DistributionCheck, fairdraw_run: Callable[[Distribution
     fairdraw_run(check)
 
 
-@pytest.mark.parametrize(
-    "mutant", DISTRIBUTION_MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in DISTRIBUTION_MUTANTS]
-)
+MUTANTS = (*DISTRIBUTION_MUTANTS, *SAMPLING_MUTANTS)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
 def test_mutant_is_caught(mutant: Mutant, fairdraw_control: Callable[[Mutant], None]) -> None:
     fairdraw_control(mutant)

@@ -6,9 +6,11 @@ come from NumPy generators seeded by hashing the recipe's seed.
 
 from __future__ import annotations
 
+import mmap
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, Noise, SpecDecodeBatch
+from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
-from fairdraw.strategies.noise import EXPONENTIAL_KINDS, UNIFORM_KINDS, NoiseRecipe, hashed_seeds
+from fairdraw.strategies.noise import EXPONENTIAL_KINDS, SEED_KINDS, UNIFORM_KINDS, NoiseRecipe, seeds_of_kinds
 from fairdraw.strategies.rows import DRAFT_KINDS, INVALID_KINDS, TARGET_KINDS, bulk_rng, draft_row, target_row
 
 if TYPE_CHECKING:
@@ -30,20 +32,25 @@ Probs = NDArray[np.float32]
 """One row of probabilities, `[vocab_size] float32`."""
 
 
-def _drawn_token(target_probs: Probs, draft_probs: Probs, rng: np.random.Generator) -> int:
+_DISTINCT_ROWS = 257
+"""Beyond, rows have the bulk numbers of earlier ones. A prime: no power of two of rows looks like another."""
+
+
+def _drawn_token(target_probs: Probs, draft_probs: Probs, *seeds: int) -> int:
+    rng = bulk_rng("token", *seeds)
     rng.integers(target_probs.size)  # its place in the stream is part of every stored recipe
     probs = draft_probs.astype(np.float64)
     return int(rng.choice(probs.size, p=probs / probs.sum()))
 
 
-_TOKENS: dict[str, Callable[[Probs, Probs, np.random.Generator], int]] = {
-    "likely": lambda target_probs, draft_probs, rng: int(np.argmax(target_probs)),
-    "first": lambda target_probs, draft_probs, rng: 0,
-    "last": lambda target_probs, draft_probs, rng: target_probs.size - 1,
-    "unlikely": lambda target_probs, draft_probs, rng: int(np.argmin(target_probs)),
+_TOKENS: dict[str, Callable[..., int]] = {  # of target_probs, draft_probs, the case's seed, the row
+    "likely": lambda target_probs, *others: int(np.argmax(target_probs)),
+    "first": lambda *others: 0,
+    "last": lambda target_probs, *others: target_probs.size - 1,
+    "unlikely": lambda target_probs, *others: int(np.argmin(target_probs)),
     "drawn": _drawn_token,
-    "any": lambda target_probs, draft_probs, rng: int(rng.integers(target_probs.size)),
-    "placeholder": lambda target_probs, draft_probs, rng: PLACEHOLDER_TOKEN_ID,
+    "any": lambda target_probs, _, *seeds: int(bulk_rng("token", *seeds).integers(target_probs.size)),
+    "placeholder": lambda *others: PLACEHOLDER_TOKEN_ID,
 }
 
 TOKEN_KINDS = tuple(_TOKENS)
@@ -84,18 +91,32 @@ class RequestRecipe(Recipe):
     Args:
         exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
         request_seed: It has a per-request seed (seeded noise only).
+        temperature: Of a request that is not greedy: positive, also as float32.
+        seed_kind: Which per-request seed (`SEED_KINDS`).
 
     Raises:
-        ValueError: If the kind of exponentials is unknown.
+        ValueError: If a kind is unknown, or the temperature is not positive and finite.
     """
 
     drafts: tuple[DraftRecipe, ...] = ()
     greedy: bool = False
     exponentials: str = "random"
     request_seed: bool = False
+    temperature: float = 1.0
+    seed_kind: str = "hashed"
 
     def __post_init__(self) -> None:
         one_of("RequestRecipe", "exponentials", self.exponentials, EXPONENTIAL_KINDS)
+        one_of("RequestRecipe", "seed_kind", self.seed_kind, SEED_KINDS)
+        if not 0 < np.float32(self.temperature) < np.inf:
+            raise ValueError(
+                f"RequestRecipe: temperature={self.temperature!r}, but it must be positive and finite. "
+                "Use greedy=True for 0."
+            )
+
+
+_FEW_RATES = 8
+"""Positions with a rate of their own; of longer requests, about as many have one below 1."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +191,7 @@ class RejectionCase(BatchRecipe):
     def batch(self, device: str = "cpu") -> SpecDecodeBatch:
         """Build new tensors."""
         counts, drafting = self.num_draft_tokens, self._drafting(device)
-        temperature = [0.0 if request.greedy else 1.0 for request in self.requests]
+        temperature = [0.0 if request.greedy else request.temperature for request in self.requests]
         bonus = bulk_rng("bonus", self.seed).integers(self.vocab_size, size=len(counts))
         return _DrawnBatch(
             draft_token_ids=torch.tensor(drafting.draft_token_ids, dtype=torch.int32, device=device),
@@ -182,19 +203,24 @@ class RejectionCase(BatchRecipe):
             bonus_token_ids=torch.tensor(bonus, dtype=torch.int32, device=device).reshape(-1, 1),
             temperature=torch.tensor(temperature, dtype=torch.float32, device=device),
             synthetic_rates=torch.tensor(self._rates, device=device) if self.synthetic else None,
-            origin=f"{self!r}.batch({_argument(device)})",
+            origin=f"{self._as_code}.batch({_argument(device)})",
         )
 
     def noise(self, device: str = "cpu") -> Noise:
         """Build fresh noise: explicit numbers, or seeds with generators in their initial state."""
         if not self.explicit:
-            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.request_seed))
-        recipe = NoiseRecipe(
-            uniforms=tuple(draft.uniform for draft in self._drafts) or ("random",),
-            exponentials=tuple(request.exponentials for request in self.requests),
-            seed=self.seed,
-        )
-        return recipe.noise(self.batch(device), origin=f"{self!r}.noise({_argument(device)})")
+            kinds = {i: request.seed_kind for i, request in enumerate(self.requests) if request.request_seed}
+            return seeds_of_kinds(self.seed, kinds)
+        if device not in self._noise_of_devices:
+            recipe = NoiseRecipe(
+                uniforms=tuple(draft.uniform for draft in self._drafts) or ("random",),
+                exponentials=tuple(request.exponentials for request in self.requests),
+                seed=self.seed,
+            )
+            origin = f"{self._as_code}.noise({_argument(device)})"
+            self._noise_of_devices[device] = recipe.noise(self.batch(device), origin=origin)
+        kept = self._noise_of_devices[device]
+        return replace(kept, uniforms=kept.uniforms.clone(), exponentials=kept.exponentials.clone())
 
     def build(self) -> None:
         """Build everything once; raises what a damaged recipe raises."""
@@ -217,16 +243,38 @@ class RejectionCase(BatchRecipe):
 
     @property
     def _rates(self) -> NDArray[np.float32]:  # [max_spec_len] float32
-        rates = bulk_rng("rates", self.seed).choice([0.0, 0.25, 0.5, 1.0], size=self.max_spec_len)
+        rng = bulk_rng("rates", self.seed)
+        rates = rng.choice([0.0, 0.25, 0.5, 1.0], size=self.max_spec_len)
+        if self.max_spec_len > _FEW_RATES:  # else no long request would reach its end
+            rates[rng.random(self.max_spec_len) * self.max_spec_len > _FEW_RATES] = 1.0
         return rates.astype(np.float32)
+
+    @cached_property
+    def _rows(self) -> tuple[list[tuple[DraftRecipe, int]], NDArray[np.int64], NDArray[np.int64]]:
+        """The different rows: recipe and number of its bulk numbers; where each stands first; which one each row is."""
+        keys = list(zip(self._drafts, cycle(range(_DISTINCT_ROWS)), strict=False))
+        numbers: dict[tuple[DraftRecipe, int], int] = {}
+        index = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+        first = np.unique(index, return_index=True)[1]
+        return list(numbers), first, index
 
     @cached_property
     def _target_logits(self) -> torch.Tensor:  # [num_tokens, vocab_size] dtype
         """Cached for the next build; never given to a sampler, because it may write into its inputs."""
-        kinds = [draft.target for draft in self._drafts]
-        rows = [target_row(kind, self.vocab_size, derive_seed(self.seed, row)) for row, kind in enumerate(kinds)]
-        stacked = np.stack(rows) if rows else np.zeros((0, self.vocab_size), np.float32)
+        different, _, index = self._rows
+        rows = [target_row(draft.target, self.vocab_size, derive_seed(self.seed, row)) for draft, row in different]
+        stacked = np.stack(rows)[index] if rows else np.zeros((0, self.vocab_size), np.float32)
         return torch.from_numpy(stacked).to(getattr(torch, self.dtype))
+
+    @cached_property
+    def _as_code(self) -> str:
+        """Its repr; of a wide case that takes milliseconds."""
+        return repr(self)
+
+    @cached_property
+    def _noise_of_devices(self) -> dict[str, ExplicitNoise]:
+        """Copied for every call, as a sampler may write into it."""
+        return {}
 
     @cached_property
     def _drafting_of_devices(self) -> dict[str, _Drafting]:
@@ -239,14 +287,13 @@ class RejectionCase(BatchRecipe):
         return self._drafting_of_devices[device]
 
     def _draft_beside(self, target_probs: NDArray[np.float32]) -> _Drafting:  # [num_tokens, vocab_size] float32
-        draft_rows, tokens = np.empty_like(target_probs), []
-        for row, draft in enumerate(self._drafts):
-            draft_rows[row] = draft_row(draft.draft, target_probs[row], derive_seed(self.seed, row))
-            token = _TOKENS[draft.token](
-                np.nan_to_num(target_probs[row]), draft_rows[row], bulk_rng("token", self.seed, row)
-            )
-            tokens.append(token)
-        return _Drafting(draft_rows, tokens)
+        different, first, index = self._rows
+        draft_rows, tokens = np.empty((len(first), self.vocab_size), np.float32), []
+        for number, (draft, row) in enumerate(different):
+            own = target_probs[first[number]]
+            draft_rows[number] = draft_row(draft.draft, own, derive_seed(self.seed, row))
+            tokens.append(_TOKENS[draft.token](np.nan_to_num(own), draft_rows[number], self.seed, row))
+        return _Drafting(draft_rows[index], np.array(tokens, np.int64)[index].tolist())
 
 
 def _argument(device: str) -> str:
@@ -263,8 +310,49 @@ def _laid_out(logits: torch.Tensor, layout: str) -> torch.Tensor:  # [num_tokens
         wide[:, 1 : vocab_size + 1] = logits
         return wide[:, 1 : vocab_size + 1]
     if layout == "huge-stride":
-        # Far apart, yet small enough to allocate for a handful of rows.
-        store = logits.new_full((max(num_tokens, 1), 2**16 + vocab_size), torch.inf)
-        store[:num_tokens, :vocab_size] = logits
-        return store[:num_tokens, :vocab_size]
+        return far_apart(logits)
     return logits.clone()
+
+
+_FAR = 2**31
+"""Elements: the first offset that a signed integer of 32 bits cannot hold."""
+
+_NARROWER_STRIDE = 2**16
+"""Between rows, where memory for larger offsets cannot be reserved."""
+
+
+def far_apart(rows: torch.Tensor) -> torch.Tensor:  # [num_tokens, vocab_size] any
+    """The same values in rows so far apart that the later half of them begins beyond `2**31` elements.
+
+    Pages that nobody touches cost nothing on a CPU. There `2**31` elements are reserved on either side as well, so that
+    an offset that wraps round reads zeros and does not end the process. Where that much cannot be reserved, the rows
+    are `2**16` elements apart.
+    """
+    num_rows, vocab_size = rows.shape
+    stride = -(-_FAR // max(1, num_rows // 2)) + vocab_size
+    room = num_rows * stride
+    if rows.device.type == "cpu":
+        store = reserved(room + 2 * _FAR, rows.dtype)
+        store = None if store is None else store[_FAR:]
+    else:
+        free, _ = torch.cuda.mem_get_info(rows.device)
+        store = rows.new_empty(room) if room * rows.element_size() < free // 2 else None
+    if store is None:
+        stride = _NARROWER_STRIDE + vocab_size
+        store = rows.new_full((max(num_rows, 1) * stride,), torch.inf)
+    far = store.as_strided((num_rows, vocab_size), (stride, 1), store.storage_offset())
+    far.copy_(rows)
+    return far
+
+
+_MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # of Linux; Python has the name since 3.13
+
+
+def reserved(num_elements: int, dtype: torch.dtype) -> torch.Tensor | None:  # [num_elements] dtype
+    """Zeros that cost memory only where they are touched; `None` if there is no such memory."""
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        memory = mmap.mmap(-1, num_elements * dtype.itemsize, flags=flags)
+    except (AttributeError, OSError, ValueError):  # not on this system, or not that much
+        return None
+    return torch.frombuffer(memory, dtype=dtype)

@@ -13,8 +13,8 @@ from fairdraw._core.failures import AdapterError, CheckFailure, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
-from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols import Rounding, rounding_of
+from fairdraw.strategies._lifecycle_recount import QuickThinkingOracle
 from fairdraw.strategies._serving_batch import CountedTokens, plain_tokens, trailing_placeholders
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Forced = dict[int, list[tuple[int, int]]]
 """Row to forced (position, token id)."""
+Answers = list[tuple["Tensor", "Tensor"]]
+"""Tensors that a session returned, each with a copy."""
 
 
 @dataclass(frozen=True)
@@ -130,23 +132,42 @@ class PenaltiesChecker:
         self.rounding = rounding_of(scanner)
         self.oracle = penalties_oracle(self.rounding)
         self.vocab_size = vocab_size
+        self.num_looks = 0
 
     def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
+        self.report(changes)
+        self.require_kept(self.look(batch))
+
+    def report(self, changes: RowChanges) -> None:
+        """Tell every session which rows changed."""
         self.session.sync(changes)
         if self.against:
             self.against.sync(changes)
-        for drafts, num_rows in _rows_of(batch):
-            self.compare(_some_logits(num_rows, self.vocab_size), batch, drafts)
+
+    def look(self, batch: LiveBatch) -> Answers:
+        """Compare the logits of a step; each step has other logits, or an answer of the last one would do."""
+        self.num_looks += 1
+        return [
+            self.compare(_some_logits(num_rows, self.vocab_size, self.num_looks), batch, drafts)
+            for drafts, num_rows in _rows_of(batch)
+        ]
+
+    def require_kept(self, answers: Answers, place: str = "") -> None:
+        """The answers of a look are still what they were, though there were other calls since."""
+        for answer, copy in answers:
+            if not alike(answer.numpy(), copy.numpy()).all():
+                raise CheckFailure(f"{place}logits that were returned earlier have changed in a later call")
 
     def compare(
         self,
         logits: Tensor,  # [num_rows, vocab_size] float32
         batch: LiveBatch,
         drafts: bool,
-    ) -> None:
-        """One row of logits per request, or one per draft."""
+    ) -> tuple[Tensor, Tensor]:  # both [num_rows, vocab_size] float32
+        """One row of logits per request, or one per draft; returns the answer and a copy."""
         given, rows = logits.numpy(), self.rows(batch, drafts)
-        found = self.session.penalise(logits, batch, drafts=drafts).numpy()
+        answer = self.session.penalise(logits, batch, drafts=drafts)
+        found = answer.numpy()
         if self.against:
             expected = self.against.penalise(logits, batch, drafts=drafts).numpy()
         else:
@@ -159,6 +180,7 @@ class PenaltiesChecker:
                 f"{self.name} has {expected[row, token_id]:.9g} (before: {given[row, token_id]:.9g}; rounding may "
                 f"change {apart[row, token_id]:.2g}; {int((~right).sum())} logits differ)"
             )
+        return answer, answer.clone()
 
     def rows(self, batch: LiveBatch, drafts: bool) -> list[PenalisedRow]:
         """The tokens and factors that penalise each row of logits."""
@@ -204,12 +226,20 @@ class ThinkingChecker:
         self.session = OpenSession.of_thinking(scanner, markers)
         self.against = OpenSession.of_thinking(reference, markers) if reference else None
         self.name = reference.name if reference else "the recount"
-        self.oracle = ThinkingBudgetOracle(markers.start, markers.end)
+        self.oracle = QuickThinkingOracle(markers.start, markers.end)
 
     def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
+        self.report(changes)
+        self.look(batch)
+
+    def report(self, changes: RowChanges) -> None:
+        """Tell every session which rows changed."""
         self.session.sync(changes)
         if self.against:
             self.against.sync(changes)
+
+    def look(self, batch: LiveBatch) -> Answers:
+        """Compare what is forced in a step."""
         found = self.session.forced(batch)
         expected = self.against.forced(batch) if self.against else self.recount(batch)
         for row in sorted(found.keys() | expected.keys()):
@@ -218,6 +248,10 @@ class ThinkingChecker:
                 raise CheckFailure(f"row {row}: forced (position, token)={ours}, but {self.name} has {theirs}")
         if self.state:
             self.compare_state(batch)
+        return []
+
+    def require_kept(self, answers: Answers, place: str = "") -> None:
+        """Forced tokens are read at once; there is nothing to keep."""
 
     def recount(self, batch: LiveBatch) -> Forced:
         """What the specification forces."""
@@ -285,11 +319,21 @@ def _rows_of(batch: LiveBatch) -> list[tuple[bool, int]]:
     return [(drafts, num_rows) for drafts, num_rows in calls if num_rows]
 
 
-@lru_cache(maxsize=256)
-def _some_logits(num_rows: int, vocab_size: int) -> Tensor:  # [num_rows, vocab_size] float32
-    """Normal numbers, some of them zeros of both signs, infinite or not numbers; always the same."""
-    rng = np.random.default_rng(derive_seed("logits of a lifecycle", num_rows, vocab_size))
+def _some_logits(num_rows: int, vocab_size: int, look: int = 0) -> Tensor:  # [num_rows, vocab_size] float32
+    """Rows of a pool, other ones in each look; a long batch has some of them twice."""
+    pool = _pool(vocab_size)
+    return pool[(torch.arange(num_rows) + look) % len(pool)]
+
+
+@lru_cache(maxsize=16)
+def _pool(vocab_size: int) -> Tensor:  # [num_rows, vocab_size] float32
+    """Normal numbers, a tenth of them zeros of both signs, infinite, not numbers, tiny or huge; always the same."""
+    num_rows = 61 if vocab_size <= 1 << 14 else 7
+    rng = np.random.default_rng(derive_seed("logits of a lifecycle", vocab_size))
     drawn = rng.standard_normal((num_rows, vocab_size)).astype(np.float32)
     odd = rng.random(drawn.shape) < 0.1
-    drawn[odd] = rng.choice(np.array([-np.inf, np.inf, 0.0, -0.0, np.nan], np.float32), int(odd.sum()))
+    drawn[odd] = rng.choice(np.array(_ODD_LOGITS, np.float32), int(odd.sum()))
     return torch.from_numpy(drawn)
+
+
+_ODD_LOGITS = (-np.inf, np.inf, 0.0, -0.0, np.nan, 88.5, -120.25, 1e30, -1e30, 1e-30)

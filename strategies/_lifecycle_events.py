@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.protocols._lifecycle import RequestParams
+from fairdraw.strategies._lifecycle_bulk import bulk_tokens
 from fairdraw.strategies._recipe import Recipe
 
 if TYPE_CHECKING:
@@ -41,7 +42,15 @@ class Event(Recipe):
 
 @dataclass(frozen=True, repr=False)
 class Add(Event):
-    """A request enters. With an `output` it was begun elsewhere; a -1 in it is never repaired."""
+    """A request enters. With an `output` it was begun elsewhere; a -1 in it is never repaired.
+
+    Args:
+        head: The beginning of the prompt.
+        more_prompt: So many tokens from `seed` stand between `head` and `prompt`.
+        more_output: So many stand before those of `output`.
+        distinct: Of these tokens; 0 for any number, 1 for one token again and again.
+        again: It takes the name of the request that finished last.
+    """
 
     prompt: Tokens = ()
     output: Tokens = ()
@@ -49,9 +58,17 @@ class Add(Event):
     frequency: float = 0.0
     repetition: float = 1.0
     budget: int | None = None
+    head: Tokens = ()
+    more_prompt: int = 0
+    more_output: int = 0
+    distinct: int = 0
+    seed: int = 0
+    again: bool = False
 
     def apply(self, batch: ServingBatch) -> None:
-        batch.add(self.params, self.prompt, self.output)
+        prompt = self.head + bulk_tokens(self.more_prompt, batch.vocab_size, self.distinct, self.seed) + self.prompt
+        output = bulk_tokens(self.more_output, batch.vocab_size, self.distinct, self.seed + 1) + self.output
+        batch.add(self.params, prompt, output, again=self.again)
 
     @property
     def params(self) -> RequestParams:
@@ -76,7 +93,7 @@ class Finish(_OfRow):
     """A request leaves for good. The last request moves into its row, unless a new one does."""
 
     def apply_to(self, batch: ServingBatch, row: int) -> None:
-        batch.remove(row)
+        batch.finish(row)
 
 
 @dataclass(frozen=True, repr=False)
@@ -103,6 +120,27 @@ class CarryOn(_OfRow):
 
     def apply_to(self, batch: ServingBatch, row: int) -> None:
         batch.carry_on(row)
+
+
+@dataclass(frozen=True, repr=False)
+class Renew(_OfRow):
+    """The request is removed and added again in one step; what was known of it does not count any more.
+
+    Args:
+        same_list: With its output list, or with another list of the same content.
+        presence, frequency, repetition, budget: Its new parameters, if it is `changed`.
+    """
+
+    same_list: bool = True
+    changed: bool = False
+    presence: float = 0.0
+    frequency: float = 0.0
+    repetition: float = 1.0
+    budget: int | None = None
+
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        params = RequestParams(self.presence, self.frequency, self.repetition, self.budget)
+        batch.renew(row, params if self.changed else None, same_list=self.same_list)
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,6 +212,20 @@ class Cut(_OfRow):
 
 
 @dataclass(frozen=True, repr=False)
+class Regrow(_OfRow):
+    """Tokens are lost and others come before the scanner looks again; there is always a step before and after.
+
+    The token where the scanner stopped to read becomes another one, so whoever compares that one notices.
+    """
+
+    count: int = 1
+    tokens: Tokens = (0,)
+
+    def apply_to(self, batch: ServingBatch, row: int) -> None:
+        batch.regrow(batch.in_row(row), self.count, batch.ids(self.tokens))
+
+
+@dataclass(frozen=True, repr=False)
 class Replace(_OfRow):
     """The row gets another list object without a report; no contract allows that, so it must be noticed.
 
@@ -188,7 +240,10 @@ class Replace(_OfRow):
         batch.replace_list(row, batch.ids(self.output), reported=self.reported)
 
 
-_KINDS: tuple[type[Event], ...] = (Add, Finish, Preempt, Resume, CarryOn, Swap, Decode, Repair, Draft, Cut, Replace)
+_KINDS: tuple[type[Event], ...] = (
+    *(Add, Finish, Preempt, Resume, CarryOn, Renew, Swap),
+    *(Decode, Repair, Draft, Cut, Regrow, Replace),
+)
 EVENT_KINDS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in _KINDS}
 
 

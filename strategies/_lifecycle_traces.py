@@ -15,11 +15,12 @@ from fairdraw.strategies._lifecycle_checkers import (
     ReadingChecker,
     ThinkingChecker,
 )
-from fairdraw.strategies._lifecycle_events import Add, Event, Replace, Resume, event_from_json
+from fairdraw.strategies._lifecycle_company import CompanyChecker, arguments, require_unchanged
+from fairdraw.strategies._lifecycle_events import Add, Draft, Event, Regrow, Replace, Resume, Swap, event_from_json
 from fairdraw.strategies._recipe import Recipe
-from fairdraw.strategies._serving_batch import ServingBatch
+from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServingBatch
 
-Watch = Literal["answer", "state", "reading"]
+Watch = Literal["answer", "state", "reading", "company"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,12 +28,15 @@ class EventTrace(Recipe):
     """An event trace: everything that happens to one batch, as a recipe.
 
     Args:
-        watch: What is checked: the `answer`, the `state` that a session shows, or how many tokens it reads (`reading`).
+        watch: What is checked: the `answer`, the `state` that a session shows, how many tokens it reads (`reading`), or
+            the answers beside another session of the scanner and a fresh one (`company`).
+        rows: Most requests of the batch.
     """
 
     events: tuple[Event, ...] = ()
     vocab_size: int = field(default=8, kw_only=True)
     watch: Watch = field(default="answer", kw_only=True)
+    rows: int = field(default=MOST_REQUESTS, kw_only=True)
 
     def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: scanners of the trace's contract
         raise NotImplementedError
@@ -84,6 +88,8 @@ class PenaltiesTrace(EventTrace):
     def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: PenaltiesScanner
         if self.watch == "reading":
             return ReadingChecker(OpenSession.of_penalties(scanner, self.vocab_size), self.vocab_size)
+        if self.watch == "company":
+            return CompanyChecker(lambda: PenaltiesChecker(scanner, self.vocab_size))
         return PenaltiesChecker(scanner, self.vocab_size, reference)
 
 
@@ -98,33 +104,65 @@ class ThinkingTrace(EventTrace):
         markers = Markers(self.start, self.end)
         if self.watch == "reading":
             return ReadingChecker(OpenSession.of_thinking(scanner, markers))
+        if self.watch == "company":
+            return CompanyChecker(lambda: ThinkingChecker(scanner, markers))
         return ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
 
 
-class Playing:
+class Life:
+    """A batch that lives through events; `step` is what is done when a scanner would run."""
+
+    def __init__(self, batch: ServingBatch) -> None:
+        self.batch = batch
+        self._pending = False
+        """Events were held since the last step."""
+
+    def apply(self, event: Event) -> None:
+        """Apply `event` to the batch, and run a step unless it is held."""
+        if self.needs_step_before(event):
+            self.step()
+        self.change(event)
+        self._pending = True
+        if not event.held or isinstance(event, Regrow):
+            self.step()
+
+    def needs_step_before(self, event: Event) -> bool:
+        """A server removes requests before it adds some; then it may swap rows and draft. A `Regrow` stands alone."""
+        early = self.batch.has_added and not isinstance(event, (Add, Resume, Swap, Draft))
+        return early or (self._pending and isinstance(event, Regrow))
+
+    def change(self, event: Event) -> None:
+        event.apply(self.batch)
+
+    def step(self) -> None:
+        """No scanner runs here: the rows close up."""
+        self._pending = False
+        self.batch.take_changes()
+
+
+class Playing(Life):
     """An event trace that is being played: the batch, and the checker that runs after each event."""
 
     def __init__(self, trace: EventTrace, scanner: Any, reference: Any = None) -> None:  # Any: as `EventTrace.checker`
-        self.batch = ServingBatch(trace.vocab_size, counted=trace.watch == "reading")
+        super().__init__(ServingBatch(trace.vocab_size, most_requests=trace.rows, counted=trace.watch == "reading"))
         self.scanner = scanner
         self.checker = trace.checker(scanner, reference)
         self.refused = False
-        """The trace is over: the scanner has noticed a list that was replaced without a report."""
-        self._replaced = False
+        """The trace is over: the scanner has noticed a list that was rewritten without a report."""
+        self._replaced = self._rewritten = False
         self._trace, self._reference = trace, reference
         self._past: list[Event] = []
 
     def apply(self, event: Event) -> None:
         """Apply `event` to the batch, and check."""
-        if self.refused:
-            return
-        self._past.append(event)
-        if self.batch.has_added and not isinstance(event, (Add, Resume)):
-            self._step()  # a server removes requests before it adds some
-        event.apply(self.batch)
+        if not self.refused:
+            self._past.append(event)
+            super().apply(event)
+
+    def change(self, event: Event) -> None:
+        super().change(event)
         self._replaced = self._replaced or (isinstance(event, Replace) and not event.reported)
-        if not event.held:
-            self._step()
+        self._rewritten = self._rewritten or self._replaced or isinstance(event, Regrow)
 
     def fails_for_unreported_lists_only(self) -> bool:
         """Whether the check that just failed passes if every list that was replaced is reported.
@@ -140,11 +178,17 @@ class Playing:
             return False
         return True
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Check."""
+        self._pending = False
         num_new, self.batch.num_new = self.batch.num_new, 0
+        changes, batch = self.batch.take_changes(), self.batch.batch()
+        before = None if self._trace.watch == "reading" else arguments(changes, batch)
         try:
-            self.checker.check(self.batch.take_changes(), self.batch.batch(), num_new)
+            self.checker.check(changes, batch, num_new)
         except ValueError as error:
-            if not self._replaced or raised_by(error) is not self.scanner:
+            if not self._rewritten or raised_by(error) is not self.scanner:
                 raise
             self.refused = True  # the scanner noticed; an engine would let its own code do the step
+        if before is not None:
+            require_unchanged(before, arguments(changes, batch))

@@ -15,7 +15,8 @@ DTYPES: tuple[str, ...] = ("float32", "bfloat16", "float16")
 """Type of the target logits."""
 
 LAYOUTS: tuple[str, ...] = ("contiguous", "transposed", "sliced", "huge-stride")
-"""How target logits lie in memory: in order, column by column, inside wider rows, in rows 2**16 elements apart."""
+"""How target logits lie in memory: in order, column by column, inside wider rows, in rows so far apart that the later
+half of them begins beyond 2**31 elements (memory that is reserved, and never touched)."""
 
 
 class PrintsAsCode:
@@ -44,7 +45,7 @@ class Recipe:
         ]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._shown())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={_code(value)}' for name, value in self._shown())})"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # Any: Hypothesis' or IPython's printer
         """The repr, broken into lines where it is long."""
@@ -54,7 +55,43 @@ class Recipe:
                     printer.text(",")
                     printer.breakable()
                 printer.text(f"{name}=")
-                printer.pretty(value)
+                if isinstance(value, tuple) and len(value) > _FEW:
+                    printer.text(_code(value))
+                else:
+                    printer.pretty(value)
+
+
+_FEW = 8
+"""Longer tuples print their repetitions as products."""
+
+_LONGEST_PERIOD = 16
+
+
+def _code(value: Any) -> str:  # Any: a field's value
+    """Its repr; what is repeated in a long tuple is written once, as `*(one,) * 128`."""
+    if not isinstance(value, tuple) or len(value) <= _FEW:
+        return repr(value)
+    parts, start = [], 0
+    while start < len(value):
+        period, length = _longest_repetition(value, start)
+        names = ", ".join(map(repr, value[start : start + period]))
+        repeated = f"*({names}{',' if period == 1 else ''}) * {length // period}"
+        parts.append(repeated if length > period else names)
+        start += length
+    return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+
+
+def _longest_repetition(value: tuple[Any, ...], start: int) -> tuple[int, int]:  # Any: the items of a field
+    """The period, at most 16, that repeats furthest from `start`, and the length of its whole periods."""
+    best = (1, 1)
+    for period in range(1, min(_LONGEST_PERIOD, len(value) - start) + 1):
+        end = start + period
+        while end < len(value) and value[end] == value[end - period]:
+            end += 1
+        length = (end - start) // period * period
+        if length > period and length > best[1]:
+            best = (period, length)
+    return best
 
 
 class BatchRecipe(Recipe):

@@ -11,6 +11,7 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import RaceNoise, SamplingBatch, SamplingNoise
+from fairdraw.protocols._sampling import GREEDY_BELOW
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._cases import _argument, _laid_out
 from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
@@ -31,7 +32,7 @@ class SampledRequest(Recipe):
 
     Args:
         logits: Shape of the row (`TARGET_KINDS`, `INVALID_KINDS`).
-        temperature: 0 is greedy.
+        temperature: Below 1e-5 it is greedy.
         top_k: A larger number means the whole vocabulary; `None` filters nothing, also for `top_p` and `min_p`.
         exponentials: Its row of the race (`EXPONENTIAL_KINDS`; explicit noise only).
         request_seed: It has a per-request seed (seeded noise only).
@@ -63,7 +64,7 @@ class SampledRequest(Recipe):
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        return bool(np.float32(self.temperature) < np.float32(GREEDY_BELOW))
 
 
 class _DrawnSamplingBatch(PrintsAsCode, SamplingBatch):
@@ -87,9 +88,10 @@ class SamplingCase(BatchRecipe):
     Args:
         explicit: Noise is handed in (`RaceNoise`); otherwise seeded (`SeededNoise`).
         seed: For every bulk number.
+        num_rows: Requests of the batch: `requests` are taken in turn, each time with other bulk numbers. 0: once each.
 
     Raises:
-        ValueError: If there is no request or no vocabulary, or a word is unknown.
+        ValueError: If there is no request or no vocabulary, a word is unknown, or `num_rows` is negative.
 
     Example:
         >>> SamplingCase(vocab_size=3, requests=(SampledRequest(),)).batch().logits.tolist()
@@ -102,20 +104,29 @@ class SamplingCase(BatchRecipe):
     dtype: str = "float32"
     layout: str = "contiguous"
     seed: int = 0
+    num_rows: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seed"):
+        for name in ("vocab_size", "seed", "num_rows"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("SampledRequest()")
+        if self.num_rows < 0:
+            raise ValueError(f"SamplingCase: num_rows={self.num_rows}, but it must be at least 0. Use 0 for once each.")
+
+    @property
+    def rows(self) -> tuple[SampledRequest, ...]:
+        """The request of each row of the batch."""
+        size = self.num_rows or len(self.requests)
+        return (self.requests * (1 + size // len(self.requests)))[:size]
 
     def batch(self, device: str = "cpu") -> SamplingBatch:
         """Build new tensors."""
-        rows = [target_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.requests)]
+        rows = [target_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.rows)]
         logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
         positions = bulk_rng("positions", self.seed).integers(4096, size=len(rows))
         return _DrawnSamplingBatch(
             logits=_laid_out(logits, self.layout).to(device),
-            temperature=torch.tensor([r.temperature for r in self.requests], dtype=torch.float32, device=device),
+            temperature=torch.tensor([r.temperature for r in self.rows], dtype=torch.float32, device=device),
             top_k=self._filter("top_k", self.vocab_size, torch.int32, device, lambda k: min(k, self.vocab_size)),
             top_p=self._filter("top_p", 1.0, torch.float32, device),
             min_p=self._filter("min_p", 0.0, torch.float32, device),
@@ -126,10 +137,10 @@ class SamplingCase(BatchRecipe):
     def noise(self, device: str = "cpu") -> SamplingNoise:
         """Build fresh noise: exponentials, or seeds with generators in their initial state."""
         if not self.explicit:
-            return hashed_seeds(self.seed, (i for i, request in enumerate(self.requests) if request.request_seed))
+            return hashed_seeds(self.seed, (i for i, request in enumerate(self.rows) if request.request_seed))
         rows = [
             _exponentials(request.exponentials, self.vocab_size, bulk_rng("exponential", self.seed, i))
-            for i, request in enumerate(self.requests)
+            for i, request in enumerate(self.rows)
         ]
         origin = f"{self!r}.noise({_argument(device)})"
         return _DrawnRace(torch.from_numpy(np.stack(rows)).to(device), origin)
@@ -158,7 +169,7 @@ class SamplingCase(BatchRecipe):
         change: Callable[[Any], Any] = lambda value: value,  # Any: an int or a float
     ) -> torch.Tensor | None:  # [batch_size] any
         """One parameter of all requests; `None` if no request uses it."""
-        given = [getattr(request, name) for request in self.requests]
+        given = [getattr(request, name) for request in self.rows]
         if all(value is None for value in given):
             return None
         return torch.tensor([off if v is None else change(v) for v in given], dtype=dtype, device=device)

@@ -99,12 +99,17 @@ class ServingBatch:
         """Tokens, drafts and repaired placeholders since the last step: what a scanner has to read."""
         self._counted = counted
         self._num_named = 0
+        self._last_gone = ""
         self._added: list[int] = []
         self._swapped: list[tuple[int, int]] = []
 
     @property
     def requests(self) -> list[ServedRequest]:
         return [request for request in self.slots if request is not None]
+
+    @property
+    def num_requests(self) -> int:
+        return len(self.slots) - self.slots.count(None)
 
     @property
     def has_added(self) -> bool:
@@ -127,14 +132,25 @@ class ServingBatch:
 
     # Requests come and go.
 
-    def add(self, params: Any, prompt: Iterable[int], output: Iterable[int]) -> ServedRequest | None:
-        """A new request enters; `params` are those of the contract."""
-        if len(self.requests) >= self.most_requests:
+    def add(
+        self, params: Any, prompt: Iterable[int], output: Iterable[int], *, again: bool = False
+    ) -> ServedRequest | None:
+        """A new request enters; `params` are those of the contract.
+
+        Args:
+            again: Under the name of the request that finished last, as clients may do.
+        """
+        if self.num_requests >= self.most_requests:
             return None
-        request = ServedRequest(f"r{self._num_named}", params, self.ids(prompt), self._list(self.ids(output)))
-        self._num_named += 1
+        name = self._last_gone if again and self._last_gone else f"r{self._num_named}"
+        self._num_named, self._last_gone = self._num_named + 1, ""
+        request = ServedRequest(name, params, self.ids(prompt), self._list(self.ids(output)))
         self._enter(request)
         return request
+
+    def finish(self, row: int) -> None:
+        """The request leaves for good, and its name is free."""
+        self._last_gone = self.remove(row).req_id
 
     def remove(self, row: int) -> ServedRequest:
         request = self.in_row(row)
@@ -148,7 +164,7 @@ class ServingBatch:
 
     def resume(self, *, same_list: bool) -> None:
         """The request that waits longest returns; with asynchronous scheduling its list is a new one."""
-        if self.waiting and len(self.requests) < self.most_requests:
+        if self.waiting and self.num_requests < self.most_requests:
             request = self.waiting.pop(0)
             self.repair(request)
             if not same_list:
@@ -162,6 +178,16 @@ class ServingBatch:
         output = plain_tokens(request.output_token_ids)
         request.prompt_token_ids = [*request.prompt_token_ids, *(i for i in output if i >= 0)]
         request.output_token_ids.clear()
+        self._enter(request)
+
+    def renew(self, row: int, params: Any, *, same_list: bool) -> None:
+        """The request is removed and added again, with other parameters unless they are `None`."""
+        request = self.remove(row)
+        self.repair(request)
+        if not same_list:
+            request.output_token_ids = self._list(plain_tokens(request.output_token_ids))
+        if params is not None:
+            request.params = params
         self._enter(request)
 
     def replace_list(self, row: int, output: Sequence[int], *, reported: bool) -> None:
@@ -218,6 +244,19 @@ class ServingBatch:
         del request.output_token_ids[max(0, len(request.output_token_ids) - count) :]
         request.draft_token_ids = []
         self.num_new += count
+
+    def regrow(self, request: ServedRequest, count: int, token_ids: Sequence[int]) -> None:
+        """Tokens are lost and others follow at once; where the old list or the new one ends, the tokens differ."""
+        self.repair(request)
+        old, new = plain_tokens(request.output_token_ids), list(token_ids)
+        kept = max(0, len(old) - count)
+        last = min(len(old) - kept, len(new)) - 1
+        if last >= 0 and new[last] == old[kept + last]:
+            new[last] = (new[last] + 1) % self.vocab_size
+        self.cut(request, count)
+        if last < 0 or new[last] != old[kept + last]:  # else there is but one token
+            request.output_token_ids.extend(new)
+        self.num_new += len(new)
 
     # What a scanner is shown.
 

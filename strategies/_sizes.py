@@ -10,8 +10,14 @@ from fairdraw.strategies._arguments import check_interval
 AWKWARD_VOCAB_SIZES = (31, 100, 1023, 1024, 1025)
 """Off and on the edges of small kernel tiles."""
 
-LARGE_VOCAB_SIZES = (8191, 8192, 8193, 32000, 128256, 151936)
-"""Edges of an 8192 tile, and the vocabularies of Llama 2, Llama 3 and Qwen 2."""
+LARGE_VOCAB_SIZES = (8191, 8192, 8193, 32000, 128256, 151936, 262144)
+"""Edges of an 8192 tile, and the vocabularies of Llama 2, Llama 3, Qwen 2 and Gemma 3."""
+
+BATCH_SIZES = (5, 7, 9, 13, 15, 17, 31, 33, 63, 65, 100, 127, 128, 129, 255, 256, 257, 511, 513, 1000, 1023, 1025, 1100)
+"""Primes, powers of two and their neighbours, round numbers: whatever a grid, a block or a bit mask was sized for."""
+
+DRAFT_COUNTS = (33, 7, 128, 0, 1, 64, 17, 127, 2, 32, 31, 65, 8, 100)
+"""Numbers of drafts that stand in one batch: none, few, and as many as there may be."""
 
 _TINY = 8
 # Three vocabularies in four are tiny: edges are met within a hundred examples, and examples stay fast.

@@ -39,7 +39,7 @@ In a test module of your own:
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
@@ -47,6 +47,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from fairdraw._core.budget import SHRINKING_WAS_CUT, BudgetEnded
+from fairdraw._core.checks import no_constants_of_modules
 from fairdraw._core.failures import raised_by
 from fairdraw.strategies._lifecycle_events import (
     Add,
@@ -57,6 +58,8 @@ from fairdraw.strategies._lifecycle_events import (
     Event,
     Finish,
     Preempt,
+    Regrow,
+    Renew,
     Repair,
     Replace,
     Resume,
@@ -67,7 +70,7 @@ from fairdraw.strategies._lifecycle_traces import EventTrace, PenaltiesTrace, Pl
 from fairdraw.strategies._serving_batch import MOST_REQUESTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "MOST_DRAFTS",
@@ -85,8 +88,11 @@ __all__ = [
     "LifecycleMachine",
     "PenaltiesMachine",
     "PenaltiesTrace",
+    "PlannedTraces",
     "Playing",
     "Preempt",
+    "Regrow",
+    "Renew",
     "Repair",
     "Replace",
     "Resume",
@@ -179,7 +185,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         members |= {"scanner": scanner, "reference": reference, "seen": staticmethod(remember)}
         machine: Any = hypothesis.seed(seed)(type(cls.__name__, (cls,), members))  # Any: a subclass of cls
         try:
-            run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
+            with no_constants_of_modules():
+                run_state_machine_as_test(machine, settings=_limits(examples, cls.free))
         except (Exception, SystemExit) as error:
             return machine._smallest(ended[0], error) if cls.free else Found(ended[0], error)
         return None
@@ -211,6 +218,45 @@ class LifecycleMachine(RuleBasedStateMachine):
         return Found(trace.replace(events=smallest), last)
 
 
+class PlannedTraces(LifecycleMachine):
+    """Event traces that are planned instead of drawn: the same parts in every run, in an order from the seed."""
+
+    EXAMPLES_PER_ROUND = 25
+
+    @staticmethod
+    def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
+        """The traces; a round has everything that every run must have."""
+        raise NotImplementedError
+
+    @classmethod
+    def search(
+        cls,
+        scanner: Any,  # Any: a scanner of this machine's contract
+        *,
+        reference: Any = None,
+        examples: int = 100,
+        seed: int = 0,
+        seen: Callable[[EventTrace], None] | None = None,
+        **members: Any,  # Any: of the subclass that is searched
+    ) -> Found | None:
+        """Play the planned traces until one ends in an error, and shrink it; `None` if none does."""
+        members |= {"scanner": scanner, "reference": reference}
+        machine: Any = type(cls.__name__, (cls,), members)  # Any: a subclass of cls
+        for trace in cls.plan(seed, max(1, examples // cls.EXAMPLES_PER_ROUND)):
+            past: list[Event] = []
+            try:
+                playing = Playing(trace, scanner, reference)
+                for event in trace.events:
+                    past.append(event)
+                    machine.on_event(playing, event)
+            except (Exception, SystemExit) as error:
+                return cast("Found", machine._smallest(trace.replace(events=tuple(past)), error))
+            finally:
+                if seen is not None:
+                    seen(trace.replace(events=tuple(past)))
+        return None
+
+
 class AnyTraceMachine(LifecycleMachine):
     """A rule for every event of any batch, but for `Add`, which depends on the contract."""
 
@@ -233,6 +279,11 @@ class AnyTraceMachine(LifecycleMachine):
     @precondition(lambda self: self.num_requests > 0)
     def carry_on(self, row: int) -> None:
         self.do(CarryOn(row))
+
+    @rule(row=st.integers(0, MOST_REQUESTS - 1), same_list=st.booleans())
+    @precondition(lambda self: self.num_requests > 0)
+    def renew(self, row: int, same_list: bool) -> None:
+        self.do(Renew(row, same_list=same_list))
 
     @rule(row=st.integers(0, MOST_REQUESTS - 1), other=st.integers(0, MOST_REQUESTS - 1))
     @precondition(lambda self: self.num_requests > 1)
@@ -300,9 +351,10 @@ class PenaltiesMachine(AnyTraceMachine):
     @rule(
         prompt=_PROMPTS,
         output=_OUTPUTS,
-        presence=st.sampled_from((0.0, 0.5, -1.25)),
-        frequency=st.sampled_from((0.0, 0.25, -0.5)),
-        repetition=st.sampled_from((1.0, 1.25, 0.75)),
+        presence=st.sampled_from((0.0, 0.5, -1.25, 2.0, -0.1)),
+        frequency=st.sampled_from((0.0, 0.25, -0.5, -2.0, 0.1)),
+        repetition=st.sampled_from((1.0, 1.25, 0.75, 1.1, 2.0)),
+        again=st.booleans(),
         held=st.booleans(),
     )
     @precondition(lambda self: self.num_requests < MOST_REQUESTS)
@@ -311,13 +363,13 @@ class PenaltiesMachine(AnyTraceMachine):
 
 
 class ThinkingMachine(AnyTraceMachine):
-    """Requests with budgets (also 0), prompts that end inside a section, and markers of up to 3 tokens."""
+    """Requests with budgets (also 0), prompts that end inside a section, and markers of up to 6 tokens."""
 
     trace = ThinkingTrace()
 
     @initialize(
-        start=st.sampled_from(((1,), (1, 2), (1, 1, 2), (0, 1))),
-        end=st.sampled_from(((2,), (3,), (3, 4), (3, 3, 4), (2, 2))),
+        start=st.sampled_from(((1,), (1, 2), (1, 1, 2), (0, 1), (1, 2, 1, 1, 2, 1))),
+        end=st.sampled_from(((2,), (3,), (3, 4), (3, 3, 4), (2, 2), (3, 3, 4, 3, 3), (1, 2, 3))),
     )
     def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
         self.begun = self.trace.replace(start=start, end=end)
@@ -326,6 +378,7 @@ class ThinkingMachine(AnyTraceMachine):
         prompt=_PROMPTS,
         output=_OUTPUTS,
         budget=st.one_of(st.integers(0, 6), st.none()),
+        again=st.booleans(),
         held=st.booleans(),
     )
     @precondition(lambda self: self.num_requests < MOST_REQUESTS)

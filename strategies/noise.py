@@ -20,7 +20,7 @@ from fairdraw.strategies._recipe import PrintsAsCode, Recipe
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds, twin_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     from numpy.typing import NDArray
@@ -49,6 +49,10 @@ EXPONENTIAL_KINDS = ("equal", "random", "coarse", "tiny", "denormal", "huge", "t
 1e30, two equal smallest ones far apart (a tie between kernel tiles)."""
 
 _RATIO_KINDS = ("ratio", "above", "below")
+
+# Beyond, numbers are used again. Primes, different ones: no block of rows has the same noise as another.
+_DISTINCT_UNIFORMS = 263
+_DISTINCT_EXPONENTIALS = 269
 _LARGEST_UNIFORM = 1 - 2.0**-53
 _SMALLEST_UNIFORM = 2.0**-53
 _LARGEST_FLOAT32_UNIFORM = 1 - 2.0**-24
@@ -101,12 +105,23 @@ class NoiseRecipe(Recipe):
     def _uniforms(self, batch: SpecDecodeBatch) -> list[float]:
         kinds = [self.uniforms[row % len(self.uniforms)] for row in range(batch.num_tokens)]
         ratios = _ratios(batch) if set(kinds) & set(_RATIO_KINDS) else [0.0] * len(kinds)
-        return [_uniform(kind, ratios[row], bulk_rng("uniform", self.seed, row)) for row, kind in enumerate(kinds)]
+        random = [
+            bulk_rng("uniform", self.seed, row).random() if "random" in kinds[row::_DISTINCT_UNIFORMS] else 0.0
+            for row in range(min(len(kinds), _DISTINCT_UNIFORMS))
+        ]
+        return [
+            random[row % _DISTINCT_UNIFORMS] if kind == "random" else _uniform(kind, ratios[row])
+            for row, kind in enumerate(kinds)
+        ]
 
     def _exponentials(self, batch: SpecDecodeBatch) -> NDArray[np.float32]:  # [batch_size, vocab_size] float32
         kinds = [self.exponentials[i % len(self.exponentials)] for i in range(batch.batch_size)]
-        rows = [_exponentials(k, batch.vocab_size, bulk_rng("exponential", self.seed, i)) for i, k in enumerate(kinds)]
-        return np.stack(rows)
+        keys = [(kind, i % _DISTINCT_EXPONENTIALS) for i, kind in enumerate(kinds)]
+        rows = {
+            key: _exponentials(key[0], batch.vocab_size, bulk_rng("exponential", self.seed, key[1]))
+            for key in dict.fromkeys(keys)
+        }
+        return np.stack([rows[key] for key in keys])
 
 
 def _ratios(batch: SpecDecodeBatch) -> list[float]:
@@ -130,9 +145,8 @@ def _ratio(target_prob: np.float32, draft_prob: np.float32) -> float:
         return min(float(target_prob / draft_prob), _LARGEST_UNIFORM)
 
 
-def _uniform(kind: str, ratio: float, rng: np.random.Generator) -> float:
+def _uniform(kind: str, ratio: float) -> float:
     values = {
-        "random": rng.random(),
         "half": 0.5,
         "zero": 0.0,
         "smallest": _SMALLEST_UNIFORM,
@@ -147,10 +161,11 @@ def _uniform(kind: str, ratio: float, rng: np.random.Generator) -> float:
 
 
 def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32
+    if kind == "equal":
+        return np.ones(size, np.float32)
     random = np.maximum(rng.exponential(size=size), 1e-8)
     values: dict[str, Callable[[], NDArray[np.float64]]] = {
         "random": lambda: random,
-        "equal": lambda: np.ones(size),
         "coarse": lambda: rng.choice([0.5, 1.0, 2.0], size=size),
         "tiny": lambda: random * 1e-30,
         "denormal": lambda: np.maximum(random, 0.01) * 1e-40,
@@ -160,9 +175,27 @@ def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.
     return values[kind]().astype(np.float32)
 
 
+SEED_KINDS: dict[str, Callable[[int, int], int]] = {
+    "hashed": lambda seed, i: derive_seed("request", seed, i),
+    "zero": lambda seed, i: 0,
+    "equal": lambda seed, i: derive_seed("equal requests", seed),
+    "counted": lambda seed, i: seed + i,
+    "32-bit": lambda seed, i: 2**32 - 1 - i,
+    "beyond-32-bits": lambda seed, i: 2**32 + i,
+    "largest": lambda seed, i: 2**63 - 1 - i,
+}
+"""The per-request seed: hashed, 0, one for all requests of this kind, counted up from the case's seed, at most
+2**32 - 1, at least 2**32, at most 2**63 - 1."""
+
+
 def hashed_seeds(seed: int, requests: Iterable[int]) -> SeededNoise:
     """Seeded noise whose seeds follow from `seed`, with a per-request seed for each of `requests`."""
-    return SeededNoise(derive_seed("call", seed), {i: derive_seed("request", seed, i) for i in requests})
+    return seeds_of_kinds(seed, dict.fromkeys(requests, "hashed"))
+
+
+def seeds_of_kinds(seed: int, kinds: Mapping[int, str]) -> SeededNoise:
+    """Seeded noise whose seeds follow from `seed`, with a per-request seed for each request that has a kind."""
+    return SeededNoise(derive_seed("call", seed), {i: SEED_KINDS[kind](seed, i) for i, kind in kinds.items()})
 
 
 # Longer patterns would cost a draw per token; used in turn, these reach every row of a batch of any size.

@@ -19,6 +19,7 @@ from fairdraw.strategies._arguments import check_interval, check_kinds
 from fairdraw.strategies._cases import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies._narrowing import CaseSpace, Kinds, Narrowing, kinds_of_drafts
 from fairdraw.strategies._sizes import vocab_sizes
+from fairdraw.strategies._wide import FEW, WIDTHS, most_tokens
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
 from fairdraw.strategies.rows import bulk_seeds
 
@@ -59,13 +60,12 @@ def _requests_of(space: CaseSpace) -> st.SearchStrategy[tuple[RequestRecipe, ...
 
 def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
     """Sizes first and bulk numbers last: what is drawn first shrinks first."""
-    vocab_size = draw(vocab_sizes(*space.vocab_sizes))
+    width = draw(st.sampled_from(space.widths)) if len(space.widths) > 1 else space.widths[0]
+    vocab_size = draw(vocab_sizes(*most_tokens(width, space)))
     dense, explicit = draw(st.sampled_from(space.dense)), draw(st.sampled_from(space.explicit))
     space = space.with_noise(explicit)
-    if not space.is_ragged:
-        count = draw(st.integers(*space.num_drafts))
-        space = replace(space, num_drafts=(count, count))
-    requests = draw(_requests_of(space))
+    seed = draw(bulk_seeds()) if width != FEW else None
+    requests = _few_requests(draw, space) if seed is None else WIDTHS[width](draw, space, seed)
     has_room = max(len(request.drafts) for request in requests) < MAX_SPEC_LEN
     return RejectionCase(
         vocab_size=vocab_size,
@@ -76,8 +76,15 @@ def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
         layout=draw(st.sampled_from(space.layouts)),
         slack=draw(st.integers(0, 1)) if space.is_ragged and has_room else 0,
         synthetic=space.synthetic,
-        seed=draw(bulk_seeds()),
+        seed=draw(bulk_seeds()) if seed is None else seed,
     )
+
+
+def _few_requests(draw: st.DrawFn, space: CaseSpace) -> tuple[RequestRecipe, ...]:
+    if not space.is_ragged:
+        count = draw(st.integers(*space.num_drafts))
+        space = replace(space, num_drafts=(count, count))
+    return draw(_requests_of(space))
 
 
 @st.composite
@@ -157,6 +164,7 @@ def rejection_cases(
     exponentials: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] = ("contiguous",),
+    widths: Sequence[str] = (FEW,),
 ) -> RejectionCase:
     """Whole verification steps, as recipes: ragged batches of greedy and random requests, and their noise.
 
@@ -175,6 +183,9 @@ def rejection_cases(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
         dtypes: Of the target logits (`DTYPES`).
         layouts: Strides of the target logits (`LAYOUTS`).
+        widths: Sizes of batches, each as often as it is named. `few` keeps to the bounds above. The others exceed the
+            upper bounds of requests and drafts: `covering` has about 50 requests, in which every pair of parameters
+            occurs, `many` up to 1,100 with few tokens, and `long` up to 128 drafts, rejected first at any place.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is
@@ -202,6 +213,8 @@ def rejection_cases(
         dtypes=open_to.dtypes(dtypes),
         layouts=open_to.layouts(layouts),
         synthetic=open_to.flags("synthetic", synthetic, true=Capability.SYNTHETIC_RATES)[0],
+        widths=check_kinds("rejection_cases", "widths", widths, (FEW, *WIDTHS)),
+        takes_long_drafts=Capability.LONG_DRAFTS in capabilities,
     )
     return _draw_case(draw, space)
 

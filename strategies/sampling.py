@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from fairdraw.protocols import Capabilities, Capability, SamplingBatch
@@ -13,50 +15,88 @@ from fairdraw.strategies._narrowing import Narrowing
 from fairdraw.strategies._sampling_cases import FILTERS, SampledRequest, SamplingCase
 from fairdraw.strategies._sizes import vocab_sizes
 from fairdraw.strategies.noise import EXPONENTIAL_KINDS
-from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_seeds
+from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["FILTERS", "SampledRequest", "SamplingCase", "sampled_requests", "sampling_batches", "sampling_cases"]
 
-TEMPERATURES: tuple[float, ...] = (1.0, 0.5, 2.0, 0.1, 0.7)
-"""Temperatures of random requests."""
+TEMPERATURES: tuple[float, ...] = (1.0, 0.5, 2.0, 0.1, 0.7, 1.3, 30.0, 1.0001e-5, 1000.0)
+"""Temperatures of random requests, down to the border of greedy ones."""
 
+_GREEDY_TEMPERATURES = (0.0, 9.999e-6)
+"""The second is just below the border."""
+
+_ONE_ULP = 2.0**-24
 _TOP_KS = (1, 2, 3, 7, 40, 10**6)
-_TOP_PS = (0.5, 0.9, 0.1, 0.99, 1.0)
-_MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0)
+_TOP_PS = (0.5, 0.9, 0.1, 0.99, 1.0, 1 - _ONE_ULP, 1e-7, 2.0**-149)
+_MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0, 1 - _ONE_ULP, 1e-6, 2.0**-149)
+
+NUM_ROWS: tuple[int, ...] = (
+    *(7, 13, 17, 31, 33, 63, 65, 100, 127, 129, 193, 255, 257, 300, 511, 513, 641, 1009, 1023, 1025, 1100),
+)
+"""Rows of wide batches: primes, powers of two and their neighbours, and what kernels do not have in mind."""
+
+_WIDE_VOCAB_SIZES = (2, 3, 5, 8, 31, 33, 100, 257)
+_IS_WIDE = (False,) * 7 + (True,)
 
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
 
-@lru_cache(maxsize=256)
-def _requests(
-    logits: tuple[str, ...],
-    temperatures: tuple[float, ...],
-    filters: tuple[str, ...],
-    exponentials: tuple[str, ...],
-    request_seed: tuple[bool, ...],
-) -> st.SearchStrategy[SampledRequest]:
-    def values(name: str, given: tuple[float, ...]) -> st.SearchStrategy[float | None]:
-        return st.sampled_from((None, *given) if name in filters else (None,))
+@dataclass(frozen=True)
+class _Choices:
+    """The values of each parameter that requests are made of."""
 
-    return st.builds(
-        SampledRequest,
-        logits=st.sampled_from(logits),
-        temperature=st.sampled_from(temperatures),
-        top_k=values("top_k", _TOP_KS),
-        top_p=values("top_p", _TOP_PS),
-        min_p=values("min_p", _MIN_PS),
-        exponentials=st.sampled_from(exponentials),
-        request_seed=st.sampled_from(request_seed),
-    )
+    logits: tuple[str, ...]
+    temperatures: tuple[float, ...]
+    filters: tuple[str, ...]
+    exponentials: tuple[str, ...]
+    request_seed: tuple[bool, ...]
+    top_ks: tuple[int, ...] = _TOP_KS
+
+    def values(self) -> dict[str, tuple[Any, ...]]:  # Any: whatever the parameter takes
+        """The values of each field of a request."""
+        given = {"top_k": self.top_ks, "top_p": _TOP_PS, "min_p": _MIN_PS}
+        filters = {name: (None, *values) if name in self.filters else (None,) for name, values in given.items()}
+        return {
+            "logits": self.logits,
+            "temperature": self.temperatures,
+            **filters,
+            "exponentials": self.exponentials,
+            "request_seed": self.request_seed,
+        }
+
+
+@lru_cache(maxsize=256)
+def _requests(choices: _Choices) -> st.SearchStrategy[SampledRequest]:
+    return st.builds(SampledRequest, **{name: st.sampled_from(values) for name, values in choices.values().items()})
+
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
+
+
+@lru_cache(maxsize=64)
+def _all_pairs(choices: _Choices, seed: int) -> tuple[SampledRequest, ...]:
+    """Requests in which every pair of values of any two parameters occurs; other triples for another seed.
+
+    They are an orthogonal array: over the numbers modulo a prime, line `a + b * x` passes two given points for just one
+    `(a, b)`. For eleven values that is 121 rows, in no time; `_covering` finds about a fifth less, in a second.
+    """
+    values, rng = choices.values(), bulk_rng("all pairs", seed)
+    prime = next(p for p in _PRIMES if p >= max(map(len, values.values())) and p >= len(values))
+    a, b = np.divmod(rng.permutation(prime * prime), prime)
+    columns = {
+        name: [given[n % len(given)] for n in rng.permutation(prime)[(a + b * x) % prime]]
+        for x, (name, given) in enumerate(values.items())
+    }
+    return tuple(SampledRequest(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True))
 
 
 def _temperatures(greedy: tuple[bool, ...], given: Sequence[float]) -> tuple[float, ...]:
-    """One request in four is greedy if both kinds are possible."""
+    """Two requests in eleven are greedy if both kinds are possible."""
     random = tuple(given) if False in greedy else ()
-    return (*random, *((0.0,) * max(1, len(random) // 4) if True in greedy else ()))
+    return (*random, *(_GREEDY_TEMPERATURES if True in greedy else ()))
 
 
 @st.composite
@@ -85,11 +125,13 @@ def sampled_requests(
     kinds = check_kinds("sampled_requests", "logits", logits, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
     return draw(
         _requests(
-            kinds,
-            _temperatures((False, True) if greedy is None else (greedy,), temperatures),
-            _filters("sampled_requests", filters),
-            check_kinds("sampled_requests", "exponentials", exponentials, EXPONENTIAL_KINDS),
-            (False, True) if request_seed is None else (request_seed,),
+            _Choices(
+                kinds,
+                _temperatures((False, True) if greedy is None else (greedy,), temperatures),
+                _filters("sampled_requests", filters),
+                check_kinds("sampled_requests", "exponentials", exponentials, EXPONENTIAL_KINDS),
+                (False, True) if request_seed is None else (request_seed,),
+            )
         )
     )
 
@@ -117,6 +159,7 @@ def sampling_cases(
     exponentials: Sequence[str] | None = None,
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] = ("contiguous",),
+    max_rows: int = 0,
 ) -> SamplingCase:
     """Whole decoding steps, as recipes: requests with different parameters, and their noise.
 
@@ -133,6 +176,8 @@ def sampling_cases(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
         dtypes: Of the logits (`DTYPES`).
         layouts: Strides of the logits (`LAYOUTS`).
+        max_rows: If above `max_requests`, one case in eight is wide: a tiny vocabulary, up to so many rows
+            (`NUM_ROWS`), and requests in which every pair of values of any two parameters occurs.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, options contradict each other, or a requirement is
@@ -146,25 +191,39 @@ def sampling_cases(
     """
     name, open_to = "sampling_cases", Narrowing("sampling_cases", capabilities)
     kinds = check_kinds(name, "logits", logits, tuple(TARGET_KINDS), also=tuple(INVALID_KINDS))
-    vocab_size = draw(vocab_sizes(*open_to.vocab_sizes(min_vocab_size, max_vocab_size)))
+    low, high = open_to.vocab_sizes(min_vocab_size, max_vocab_size)
+    is_wide = max_rows > max_requests and draw(st.sampled_from(_IS_WIDE))
+    sizes = [size for size in _WIDE_VOCAB_SIZES if low <= size <= high]
+    vocab_size = draw(st.sampled_from(sizes)) if is_wide and sizes else draw(vocab_sizes(low, high))
     is_explicit = draw(st.sampled_from(open_to.explicit(explicit, request_seed)))
     seeds = open_to.flags("request_seed", request_seed, true=Capability.REQUEST_SEEDS)
-    request = _requests(
+    choices = _Choices(
         open_to.rows("logits", kinds),
         _temperatures(open_to.flags("greedy", greedy, true=Capability.GREEDY), temperatures),
         tuple(f for f in _filters(name, filters) if _FILTER_NEEDS[f] in capabilities),
         check_kinds(name, "exponentials", exponentials, EXPONENTIAL_KINDS) if is_explicit else ("random",),
         (False,) if is_explicit else seeds,
+        (*_TOP_KS, max(1, vocab_size - 1)),
     )
-    requests = st.lists(request, min_size=min_requests, max_size=open_to.num_requests(min_requests, max_requests)[1])
+    fewest, most = open_to.num_requests(min_requests, max_requests)
+    requests = st.lists(_requests(choices), min_size=fewest, max_size=most)
     return SamplingCase(
         vocab_size=vocab_size,
-        requests=tuple(draw(requests)),
+        requests=draw(_some_of_all_pairs(choices) if is_wide else requests.map(tuple)),
         explicit=is_explicit,
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
         layout=draw(st.sampled_from(open_to.layouts(layouts))),
         seed=draw(bulk_seeds()),
+        num_rows=draw(st.sampled_from([n for n in NUM_ROWS if n <= max_rows] or [max_rows])) if is_wide else 0,
     )
+
+
+@st.composite
+def _some_of_all_pairs(draw: st.DrawFn, choices: _Choices) -> tuple[SampledRequest, ...]:
+    """All of them, mostly; a failing batch shrinks to some, and to one."""
+    found = _all_pairs(choices, draw(st.integers(0, 7)))
+    first, count = draw(st.integers(0, len(found) - 1)), draw(st.sampled_from((1, 3, 10, *(len(found),) * 7)))
+    return (found[first:] + found[:first])[:count]
 
 
 @st.composite

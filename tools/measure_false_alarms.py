@@ -2,8 +2,9 @@
 
     python tools/measure_false_alarms.py                     # statistical/records/false_alarms.json
     python tools/measure_false_alarms.py --runs 50 --out /tmp/small.json
+    python tools/measure_false_alarms.py --contract sampling --runs 50 --out /tmp/sampling.json
 
-Every run is the whole suite of the rejection contract on `torch`, the vectorised sampler, at a small size: `--draws`
+Every run is the whole suite of a contract on `torch`, the vectorised sampler, at a small size: `--draws`
 rows per configuration, and as many decoded tokens and production positions. Checks decide as in a real run, checkpoint
 after checkpoint. The p-values that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says
 whether they are, table by table.
@@ -20,7 +21,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,12 +34,16 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.statistical._decision import Verdict
 from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
-
-if TYPE_CHECKING:
-    from fairdraw.protocols import RejectionSampler
+from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
 
 UNIFORMITY_RATE = 1e-3
 """Probability that the p-values of some table look not uniform although they are."""
+
+FEWEST_SAMPLES = 500
+"""The p-value of a table with fewer is one of a few numbers, and not uniform; its alarms count all the same."""
+
+LARGER = {"production vocabulary": 1.0, "dependence": 10.0, "tiny acceptance": 10.0}
+"""Shares of workloads, by group: at their usual share nothing would be seen, or p-values would be few numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +70,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--draws", type=int, default=2000, help="per configuration and run")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
+    parser.add_argument("--contract", choices=("rejection", "sampling"), default="rejection")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
     options = parser.parse_args(arguments)
     entropy = secrets.randbits(32) if options.entropy is None else options.entropy
     seeds = [derive_seed("false alarms", entropy, number) for number in range(options.runs)]
     started, made_by = time.perf_counter(), {"machine": machine(), "commit": commit()}
     with ProcessPoolExecutor(options.workers) as pool:
-        runs = list(pool.map(run_suite, seeds, [options.draws] * options.runs, chunksize=5))
-    record = summary(runs) | {
-        "sampler": "rejection/torch",
+        sizes, contracts = [options.draws] * options.runs, [options.contract] * options.runs
+        runs = list(pool.map(run_suite, seeds, sizes, contracts, chunksize=5))
+    record = summary(runs, options.contract) | {
+        "sampler": f"{options.contract}/torch",
         "draws_per_distribution": options.draws,
         "entropy": entropy,
         "seconds": round(time.perf_counter() - started, 1),
@@ -86,36 +93,46 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 
 
-def run_suite(seed: int, draws: int) -> Run:
+def run_suite(seed: int, draws: int, contract: str = "rejection") -> Run:
     """Every check, decided as in a real run."""
     torch.set_num_threads(1)
-    sampler, profile = correct_sampler(), Profile("false alarms", 0, 0, draws, draws)
-    decisions = {check.code: check.decide(sampler, profile, seed) for check in sized_checks()}
+    sampler, profile = correct_sampler(contract), Profile("false alarms", 0, 0, draws, draws)
+    decisions = {check.code: check.decide(sampler, profile, seed) for check in sized_checks(contract)}
     tables = [table for decision in decisions.values() for table in decision.evidence]
     return Run(
         seed,
         tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.FAIL),
         tuple(code for code, decision in decisions.items() if decision.verdict is Verdict.INCONCLUSIVE),
-        {f"{code} {t.name}": t.p_value for code, decision in decisions.items() for t in decision.evidence},
+        {
+            f"{code} {t.name}": t.p_value
+            for code, decision in decisions.items()
+            for t in decision.evidence
+            if t.num_samples >= FEWEST_SAMPLES
+        },
         max(table.log_e_value for table in tables) / float(np.log(10)),
     )
 
 
 @cache
-def correct_sampler() -> RejectionSampler:
+def correct_sampler(contract: str) -> Any:  # Any: of either contract
     """The sampler under test."""
-    return adapters.load("rejection/torch")
+    return adapters.load(f"{contract}/torch")
+
+
+def shipped(contract: str) -> tuple[DistributionCheck, ...]:
+    """The checks that draw."""
+    return DISTRIBUTION_CHECKS if contract == "rejection" else SAMPLING_CHECKS
 
 
 @cache
-def sized_checks() -> tuple[DistributionCheck, ...]:
-    """The checks, with production vocabularies at full size: at their usual share nothing would be seen."""
-    workloads = {check.workload for check in DISTRIBUTION_CHECKS}
-    sized = {s: dataclasses.replace(s, share=1.0) if s.name == "production" else s for s in workloads}
-    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in DISTRIBUTION_CHECKS)
+def sized_checks(contract: str) -> tuple[DistributionCheck, ...]:
+    """The checks, some with more draws; see `LARGER`."""
+    workloads = {check.workload for check in shipped(contract)}
+    sized = {one: dataclasses.replace(one, share=LARGER.get(one.group, one.share)) for one in workloads}
+    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shipped(contract))
 
 
-def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
+def summary(runs: list[Run], contract: str = "rejection") -> dict[str, Any]:  # Any: JSON
     """Alarms, what could not be decided, and whether p-values are uniform."""
     names = sorted(set.intersection(*(set(run.p_values) for run in runs)))
     uniformity = {name: float(kstest([run.p_values[name] for run in runs], "uniform").pvalue) for name in names}
@@ -123,7 +140,7 @@ def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
     corrected = min(1.0, uniformity[worst] * len(uniformity))
     return {
         "runs": len(runs),
-        "checks": len(DISTRIBUTION_CHECKS),
+        "checks": len(shipped(contract)),
         "false_fail_rate_per_run": false_fail_rate(runs[0].seed),
         "alarms": sum(bool(run.alarms) for run in runs),
         "alarmed": [{"seed": run.seed, "checks": run.alarms} for run in runs if run.alarms],

@@ -203,10 +203,15 @@ def test_pytest_says_one_thing(name: str, pytester: pytest.Pytester, folder: Pat
 
 
 def started(words: Sequence[str], signal_name: str = "SIGTERM") -> subprocess.CompletedProcess[str]:
-    """A process of its own, with workers as users have them."""
+    """A process of its own, with workers as users have them.
+
+    It writes to files: a pipe stays open for as long as the child that a sampler forked, a minute.
+    """
     environment = {**os.environ, "FAIRDRAW_WORKERS": "1", "SIGNAL": signal_name, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    with Path("stdout").open("w") as out, Path("stderr").open("w") as err:
+        done = subprocess.run(command, env=environment, stdout=out, stderr=err, timeout=300, check=False)
+    return subprocess.CompletedProcess(command, done.returncode, Path("stdout").read_text(), Path("stderr").read_text())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from fairdraw._cli.main import main
+from fairdraw._core.contracts import contract_name
+from fairdraw._run.loading import load_sampler
+from fairdraw.perf_regression import _costs
 from fairdraw.perf_regression._cases import Sizes
+from fairdraw.perf_regression._costs import costs
+from fairdraw.perf_regression._decision import Verdict
 from fairdraw.perf_regression._worlds import WORLDS, WorldSizes
 
 if TYPE_CHECKING:
@@ -30,6 +35,13 @@ def make(): return fairdraw.rejection_sampler(slow, name="slow")
 def make_right(): return fairdraw.rejection_sampler(verify, name="right")
 """
 FASTER = ("bench_user:make_right", "--against", "bench_user:make")
+
+
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are exact: few steps show what many do."""
+    monkeypatch.setattr(_costs, "_STEPS", 10)
+    monkeypatch.setattr(_costs, "_CHANGING", _costs._CHANGING[:6])
 
 
 @pytest.fixture
@@ -81,7 +93,9 @@ def test_other_contracts_are_compared_with_their_vllm(contract: str, monkeypatch
         monkeypatch.setitem(WORLDS, name, world)
     ran = bench(contract)
     assert ran.exit_code == 0, ran.output
-    assert ran.output.count("PASS") == 2 * len(["bytes", "copies", "time"])  # each as it is known, then in the table
+    assert "FAIL" not in ran.output
+    for what in ("bytes", "copies", "allocations", "syncs", "time of", "tokens read of", "variants of", "bytes kept"):
+        assert f": {what}" in ran.output
 
 
 @pytest.mark.parametrize(
@@ -100,3 +114,66 @@ def test_what_cannot_be_compared_is_refused_or_has_no_verdict(words: list[str], 
     ran = bench(*words)
     assert ran.exit_code == code, ran.output
     assert message in ran.output
+
+
+COSTLY = """
+import torch, triton, fairdraw
+import triton.language as tl
+kept = []
+
+def right(batch, noise):
+    probs = (batch.logits.float() / batch.temperature[:, None]).softmax(-1)
+    return torch.multinomial(probs, 1)[:, 0].int()
+def row_by_row(batch, noise):
+    for row in batch.logits: row.max()
+    return right(batch, noise)
+def waiting(batch, noise):
+    for temperature in batch.temperature: temperature.item()
+    return right(batch, noise)
+@triton.jit
+def touch(scratch, num_rows: tl.constexpr): tl.store(scratch, 0.0)
+def compiling(batch, noise):
+    touch[(1,)](torch.zeros(1), len(batch.logits))
+    return right(batch, noise)
+def leaking(batch, noise):
+    kept.append(batch.logits.clone())
+    return right(batch, noise)
+
+def make_right(): return fairdraw.token_sampler(right)
+def make_row_by_row(): return fairdraw.token_sampler(row_by_row)
+def make_waiting(): return fairdraw.token_sampler(waiting)
+def make_compiling(): return fairdraw.token_sampler(compiling)
+def make_leaking(): return fairdraw.token_sampler(leaking)
+
+class Rereading:  # a thinking budget that reads every output at every step
+    name, device, capabilities = "rereading", "cpu", fairdraw.Capabilities()
+    def open_thinking(self, markers): return self
+    def sync(self, changes): pass
+    def forced(self, batch): return {row: [] for row, ids in enumerate(batch.output_token_ids) if sum(ids) < 0}
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "named"),
+    [
+        ("make_right", ""),
+        ("make_row_by_row", "launches of a step over requests"),
+        ("make_waiting", "syncs of a step over requests"),
+        ("make_compiling", "variants of kernels"),
+        ("make_leaking", "bytes kept"),
+        ("Rereading", "tokens read of a step over output tokens"),
+    ],
+)
+def test_cost_of_a_third_party_sampler_has_a_name(
+    factory: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bench_costly.py").write_text(COSTLY, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    sampler = load_sampler(f"bench_costly:{factory}")
+    failed = [finding.what for finding in costs(sampler, sampler_of_limits(sampler)) if finding.verdict is Verdict.FAIL]
+    assert (named in failed) if named else not failed
+
+
+def sampler_of_limits(sampler: Any) -> Any:  # Any: of either contract
+    """A correct sampler of the same contract."""
+    return load_sampler("sampling/torch" if contract_name(sampler) == "sampling" else "thinking_budget")

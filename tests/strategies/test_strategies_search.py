@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from functools import cache
 from typing import TYPE_CHECKING
@@ -10,9 +11,10 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from fairdraw import strategies as fst
-from fairdraw._core.checks import Profile, check
+from fairdraw._core.checks import PROFILES, Profile, check
 from fairdraw._core.failures import CheckFailure
 from fairdraw._core.harness import emit
 from fairdraw._mutants.rejection import MUTANTS
@@ -22,6 +24,7 @@ from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rejec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -217,3 +220,21 @@ class TestShrinking:
             suppress_health_check=[HealthCheck.too_slow],
         )
         assert hypothesis.find(EVERYTHING, is_wanted, settings=limits, random=random.Random(0)) == smallest
+
+
+def test_a_seed_means_the_same_cases_whatever_modules_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hypothesis would mix the numbers of a user's modules into wide draws."""
+
+    def drawn() -> list[int]:
+        seen: list[int] = []
+        look = check("REJ999", lambda can: st.integers(0, 2**40))(lambda sampler, case: seen.append(case))
+        look.run(ORACLE, profile=PROFILES["ci"], seed=3)
+        return seen
+
+    before = drawn()
+    (tmp_path / "numbers_of_a_user.py").write_text(f"NUMBERS = {[7919 * i for i in range(1000, 2000)]}")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("numbers_of_a_user")
+    assert drawn() == before

@@ -6,36 +6,16 @@ Triton decides at import, from the environment, and for good. Much of torch impo
 
 from __future__ import annotations
 
-import os
-import sys
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from fairdraw._core.interpreter import default_device, prepare_triton
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-def default_device() -> str:
-    """`cuda` if there is a CUDA device, else `cpu`."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def prepare_triton(device: str | None = None) -> None:
-    """Choose Triton's interpreter if kernels are to run on the CPU. Without effect once triton is imported.
-
-    Args:
-        device: Where the kernels will run; `default_device()` if `None`.
-    """
-    if "triton" in sys.modules:
-        return
-    if default_device() == "cpu":
-        # vLLM switches Triton off where no driver is active, unless this variable is set and empty.
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if (device or default_device()) == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"
+__all__ = ["default_device", "prepare_triton", "quiet_floats", "quiet_imports", "triton_is_interpreted"]
 
 
 def triton_is_interpreted(device: str) -> bool:

@@ -40,7 +40,11 @@ CONTRACTS = {
             name="rejection",
             method="verify",
             case="fairdraw.strategies:RejectionCase",
-            mutants=("fairdraw._mutants.rejection:MUTANTS", "fairdraw._mutants.distributions:DISTRIBUTION_MUTANTS"),
+            mutants=(
+                "fairdraw._mutants.rejection:MUTANTS",
+                "fairdraw._mutants.distributions:DISTRIBUTION_MUTANTS",
+                "fairdraw._mutants._dependence:REJECTION_MUTANTS",
+            ),
             right="fairdraw._mutants.rejection:right",
             default="rejection/torch",
             reference="rejection/vllm",
@@ -54,6 +58,7 @@ CONTRACTS = {
             mutants=(
                 "fairdraw._mutants.sampling:MUTANTS",
                 "fairdraw._mutants.sampling_distributions:DISTRIBUTION_MUTANTS",
+                "fairdraw._mutants._dependence:SAMPLING_MUTANTS",
             ),
             right="fairdraw._mutants.sampling:right",
             default="sampling",

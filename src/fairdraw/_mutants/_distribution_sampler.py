@@ -19,7 +19,7 @@ from fairdraw._mutants._mutant import Mutant
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, Noise, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -70,7 +70,7 @@ class DistributionSampler:
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         """One call: accept, recover, and put the rows together."""
         if isinstance(noise, SeededNoise):
-            drawn = self.draw(batch, noise.seed)
+            drawn = self.seed_requests(self.draw(batch, noise.seed), batch, noise.request_seeds)
         else:
             drawn = Drawn(noise.uniforms.numpy(), noise.exponentials.numpy(), seed=0)
         drafts = batch.draft_token_ids.numpy().astype(np.int64)
@@ -94,6 +94,21 @@ class DistributionSampler:
         exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
         return Drawn(uniforms, np.maximum(exponentials, np.finfo(np.float32).tiny), seed)
 
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        """The same numbers, with those of each seeded request from its own stream."""
+        ends = np.cumsum(batch.num_draft_tokens)
+        for request, seed in request_seeds.items():
+            uniforms, exponentials = self.numbers_of_seed(seed, batch.num_draft_tokens[request], batch.vocab_size)
+            drawn.uniforms[ends[request] - uniforms.size : ends[request]] = uniforms
+            drawn.exponentials[request] = exponentials
+        return drawn
+
+    def numbers_of_seed(self, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
+        """Uniforms and exponentials of a seeded request: `[num_draft]`, `[vocab_size]`."""
+        rng = np.random.default_rng(seed)
+        exponentials = rng.standard_exponential(vocab_size, dtype=np.float32)
+        return rng.random(num_draft, dtype=np.float32), np.maximum(exponentials, np.finfo(np.float32).tiny)
+
     def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
         """Target and draft distributions of every position; greedy and one-hot ones are certain."""
         target = self.target(batch)
@@ -101,7 +116,7 @@ class DistributionSampler:
         best = target[greedy].argmax(axis=1)
         target[greedy] = 0
         target[np.flatnonzero(greedy), best] = 1
-        certain = np.flatnonzero(greedy | (batch.draft_probs is None))
+        certain = np.flatnonzero((greedy | (batch.draft_probs is None)) & (drafts >= 0))
         draft = np.zeros_like(target) if batch.draft_probs is None else self.draft(batch.draft_probs.numpy().copy())
         draft[certain] = 0
         draft[certain, drafts[certain]] = 1
@@ -119,12 +134,19 @@ class DistributionSampler:
         """How many drafts each request keeps, and the factor of its target in the residual (1: none)."""
         own = np.arange(call.batch.num_tokens), call.drafts
         with np.errstate(divide="ignore", invalid="ignore"):
-            accepted = call.drawn.uniforms < self.acceptance(call.target[own], call.draft[own])
+            chance = self.acceptance(call.target[own], call.draft[own])
+        if call.batch.synthetic_rates is not None:
+            chance = self.rates(call.batch.synthetic_rates.numpy(), call)
+        accepted = (call.drawn.uniforms < chance) & (call.drafts >= 0)
         return call.num_leading(accepted), np.ones(call.batch.batch_size, dtype=np.float32)
 
     def acceptance(self, target: Floats, draft: Floats) -> NDArray[np.floating]:
         """The acceptance ratio of each draft token."""
         return np.asarray(target / draft)
+
+    def rates(self, rates: Floats, call: Call) -> Floats:
+        """The synthetic rate of each drafted position."""
+        return np.asarray(rates[np.nonzero(call.places >= 0)[1]])
 
     def offset(self, rows: Tokens) -> Tokens:
         """Where the target distribution of each rejected position is read."""

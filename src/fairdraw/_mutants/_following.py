@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._mutants._lifecycle_scanners import Copy, Follower, combined, mutant_follower
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.protocols._lifecycle import AddedRow, Move
+from fairdraw.protocols._lifecycle import AddedRow, Move, RowChanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,9 +83,9 @@ class PreemptionKeepsItsTokens(Trusting):
     def remove(self, row: int) -> None:
         pass
 
-    def sync(self, changes: object) -> None:
+    def sync(self, changes: RowChanges) -> None:
         before = {row: self.tokens(copy) for row, copy in self.rows.items()}
-        super().sync(changes)  # type: ignore[arg-type]  # as in the base
+        super().sync(changes)
         for copy in self.rows.values():
             if not copy.edges and not copy.extra:
                 copy.extra = before.get(copy.entered.row, [])
@@ -121,11 +121,177 @@ class RescansFromTheStart(Trusting):
         return 0
 
 
-_OTHER_CHECK = {RescansFromTheStart: "103", Trusting: "104"}
+class ComparesLengthsAlone(Trusting):
+    """A list of the same length is taken for the same list; tokens that were cut and grown again are missed."""
+
+    def standing(self, copy: Copy) -> int:
+        kept = min(len(copy.ids), len(copy.entered.output_token_ids))
+        while kept and copy.ids[kept - 1] == PLACEHOLDER_TOKEN_ID:
+            kept -= 1
+        return kept
+
+
+class HasRoomForSomeRows(Trusting):
+    """A buffer of 128 rows; requests beyond it are never read."""
+
+    def follow(self, batch: LiveBatch) -> None:
+        super().follow(batch)
+        for row, copy in self.rows.items():
+            copy.ids = [] if row >= 128 else copy.ids
+
+
+class HasRoomForSomeTokens(Trusting):
+    """A buffer of 4096 output tokens; those beyond it are not read."""
+
+    def tokens(self, copy: Copy) -> list[int]:
+        tokens = super().tokens(copy)
+        return tokens[:4096] + [PLACEHOLDER_TOKEN_ID] * (len(tokens) - 4096)
+
+
+class ReadsAFewTokensOfAStep(Trusting):
+    """At most eight tokens of a step are read: there were never more than seven drafts when it was written."""
+
+    def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
+        new = super().new(copy, live)
+        return new if not copy.edges else new[:8] + [PLACEHOLDER_TOKEN_ID] * (len(new) - 8)
+
+
+class KnowsRequestsByName(ComparesLengthsAlone):
+    """What was read of a request is kept by its name, and serves whoever has that name later."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        self.by_name: dict[str, list[int]] = {}
+
+    def follow(self, batch: LiveBatch) -> None:
+        for copy, request in self.copies(batch):
+            if not copy.edges:
+                copy.ids = self.by_name.get(request.req_id, [])[: len(request.output_token_ids)]
+        super().follow(batch)
+        self.by_name |= {request.req_id: [*copy.ids] for copy, request in self.copies(batch)}
+
+
+class KeepsParametersOfARenewedRow(Trusting):
+    """A request that is added again in its own row keeps the parameters of the first time."""
+
+    def enter(self, added: AddedRow) -> Copy:
+        copy, before = super().enter(added), self.rows.get(added.row)
+        if before is not None and before.entered.prompt_token_ids is added.prompt_token_ids:
+            copy.entered = added._replace(params=before.entered.params)
+        return copy
+
+
+class FollowsMovesBeforeNewRows(Trusting):
+    """Rows are swapped before the new ones are there: the report is followed in another order."""
+
+    def sync(self, changes: RowChanges) -> None:
+        swaps = tuple(moved for moved in changes.moved if {moved.source, moved.target} <= set(self.rows))
+        for moved in swaps:
+            self.move(moved)
+        others = tuple(moved for moved in changes.moved if moved not in swaps)
+        super().sync(RowChanges(changes.batch_size, changes.removed, changes.added, others))
+
+
+class SwapsOldRowsOnly(Trusting):
+    """A swap with a request that entered in the same step is not followed."""
+
+    def sync(self, changes: RowChanges) -> None:
+        new = {added.row for added in changes.added}
+        swaps = (m for m in changes.moved if m.direction is Move.SWAP and {m.source, m.target} & new)
+        ignored = set(swaps)
+        moved = tuple(moved for moved in changes.moved if moved not in ignored)
+        super().sync(RowChanges(changes.batch_size, changes.removed, changes.added, moved))
+
+
+class InheritsFromTheLastOneOfAll(Trusting):
+    """When the batch becomes empty nothing is cleared; whoever enters next inherits the tokens of the last one."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        self.last: list[int] = []
+
+    def sync(self, changes: RowChanges) -> None:
+        left = self.last
+        self.last = []
+        super().sync(changes)
+        for copy in self.rows.values() if left else ():
+            copy.extra = list(left)
+
+    def remove(self, row: int) -> None:
+        gone = self.rows.get(row)
+        super().remove(row)
+        if gone is not None and not self.rows:
+            self.last = self.tokens(gone)
+
+
+class ForgetsAfterManySteps(Trusting):
+    """A ring of 500 steps: what was read in the step that is overwritten is lost, in one row."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        self.num_steps = 0
+
+    def follow(self, batch: LiveBatch) -> None:
+        super().follow(batch)
+        self.num_steps += 1
+        for copy in [*self.rows.values()] if self.num_steps % 500 == 0 else ():
+            copy.extra, copy.ids = [], [PLACEHOLDER_TOKEN_ID] * (len(copy.ids) - 1) + copy.ids[-1:]
+
+
+class TakesReportsOfOtherSessions(Trusting):
+    """Reports wait in one queue of the scanner, and the session that is asked first takes all of them."""
+
+    def __init__(self, *setting: object) -> None:
+        super().__init__(*setting)
+        if not hasattr(type(self), "queue") or len(self.queue) > 100:
+            type(self).queue = []
+
+    queue: list[RowChanges]
+
+    def sync(self, changes: RowChanges) -> None:
+        self.queue.append(changes)
+
+    def follow(self, batch: LiveBatch) -> None:
+        while self.queue:
+            super().sync(self.queue.pop(0))
+        super().follow(batch)
+
+    def move(self, moved: MovedRow) -> None:
+        if moved.source in self.rows:
+            super().move(moved)
+
+
+class EmptiesTheDrafts(Trusting):
+    """The drafts of the caller are consumed: their list is empty afterwards."""
+
+    def end_step(self, batch: LiveBatch) -> None:
+        for request in batch.requests:
+            request.draft_token_ids.clear()
+
+
+_OTHER_CHECK = {
+    RescansFromTheStart: "103",
+    Trusting: "104",
+    HasRoomForSomeRows: "110",
+    HasRoomForSomeTokens: "110",
+    ReadsAFewTokensOfAStep: "110",
+    KnowsRequestsByName: "111",
+    KeepsParametersOfARenewedRow: "111",
+    FollowsMovesBeforeNewRows: "111",
+    SwapsOldRowsOnly: "111",
+    InheritsFromTheLastOneOfAll: "111",
+    ForgetsAfterManySteps: "111",
+    TakesReportsOfOtherSessions: "112",
+    ComparesLengthsAlone: "113",
+}
 
 
 def following_mutants(base: type[Follower], prefix: str) -> tuple[Mutant, ...]:
     """Every way to follow wrongly, under the contract of `base`; codes of its checks begin with `prefix`."""
-    ways: list[type[Trusting]] = [Trusting, *Trusting.__subclasses__()]
-    own = [way for way in ways if way.__module__ == __name__]  # not those that `combined` has made
-    return tuple(mutant_follower(prefix + _OTHER_CHECK.get(way, "101"))(combined(way, base)) for way in own)
+    return tuple(mutant_follower(prefix + _OTHER_CHECK.get(way, "101"))(combined(way, base)) for way in _ways(Trusting))
+
+
+def _ways(way: type[Trusting]) -> list[type[Trusting]]:
+    """It and its subclasses, without those that `combined` has made."""
+    below = [found for kind in way.__subclasses__() if kind.__module__ == __name__ for found in _ways(kind)]
+    return [way, *below]

@@ -94,11 +94,12 @@ class Follower:
         copy.edges = [*(edge for edge in copy.edges if edge < len(copy.ids)), len(copy.ids)]
 
     def standing(self, copy: Copy) -> int:
-        """How much of the copy is still valid; placeholders at its end are read again."""
-        kept = min(len(copy.ids), len(copy.entered.output_token_ids))
+        """How much of the copy is still valid: nothing if its end has changed; placeholders there are read again."""
+        live = copy.entered.output_token_ids
+        kept = min(len(copy.ids), len(live))
         while kept and copy.ids[kept - 1] == PLACEHOLDER_TOKEN_ID:
             kept -= 1
-        return kept
+        return kept if kept and live[kept - 1] == copy.ids[kept - 1] else 0
 
     def new(self, copy: Copy, live: Sequence[int]) -> list[int]:
         return list(live[len(copy.ids) :])

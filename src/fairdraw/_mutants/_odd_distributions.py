@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 
 from fairdraw._mutants._distribution_sampler import (
     Call,
@@ -35,7 +36,8 @@ class BlockVerification(DistributionSampler):
     """
 
     unsupported: ClassVar[dict[str, str]] = DistributionSampler.unsupported | {
-        Capability.TOKEN_VERIFICATION: "verifies a block of drafts at once (Sun et al., 2025)"
+        Capability.TOKEN_VERIFICATION: "verifies a block of drafts at once (Sun et al., 2025)",
+        Capability.PLACEHOLDER_DRAFTS: "its scheduler takes them out",
     }
 
     def accept(self, call: Call) -> tuple[Tokens, Floats]:
@@ -93,7 +95,7 @@ class OneExponentialRowPerRequest(DistributionSampler):
 
 
 class Float64Uniforms(DistributionSampler):
-    """Draws and compares in float64, where others have 24 bits."""
+    """Draws and compares in float64, where others have 24 bits; a seeded request has 24."""
 
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         uniforms = np.random.default_rng([seed, 64]).random(batch.num_tokens)
@@ -110,7 +112,38 @@ class InvertsTheCdf(DistributionSampler):
         return by_inverse_cdf(weights, -np.expm1(-drawn.exponentials[requests, 0]))
 
 
+class DrawsWithTorch(DistributionSampler):
+    """Draws with torch's default generator, as most samplers do; numbers can be injected there."""
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        exponentials = torch.empty(batch.batch_size, batch.vocab_size).exponential_()
+        return Drawn(torch.rand(batch.num_tokens).numpy(), exponentials.numpy(), seed)
+
+
+class DrawsByPositionAndMultinomial(DrawsWithTorch):
+    """Uniforms position by position, for all requests; recovers with `torch.multinomial`."""
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        columns = [torch.rand(batch.batch_size, dtype=torch.float64) for _ in range(batch.max_spec_len)]
+        has_draft = torch.arange(batch.max_spec_len) < torch.tensor(batch.num_draft_tokens)[:, None]
+        uniforms = torch.stack([*columns, torch.zeros(batch.batch_size, dtype=torch.float64)], dim=1)[:, :-1][has_draft]
+        return Drawn(uniforms.numpy(), np.ones((batch.batch_size, batch.vocab_size), dtype=np.float32), seed)
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        if not len(weights):
+            return np.zeros(0, dtype=np.int64)
+        return np.asarray(torch.multinomial(torch.from_numpy(weights), 1)[:, 0].numpy())
+
+
 ODD_DISTRIBUTIONS: tuple[RejectionSampler, ...] = tuple(
     right_distribution(odd)
-    for odd in (BlockVerification, ExactMatch, OneExponentialRowPerRequest, Float64Uniforms, InvertsTheCdf)
+    for odd in (
+        BlockVerification,
+        ExactMatch,
+        OneExponentialRowPerRequest,
+        Float64Uniforms,
+        InvertsTheCdf,
+        DrawsWithTorch,
+        DrawsByPositionAndMultinomial,
+    )
 )

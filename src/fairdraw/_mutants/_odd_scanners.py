@@ -220,10 +220,20 @@ class _DenseCounts:
         self.lists: list[Sequence[int] | None] = [None] * 8
         self.counted: list[list[int]] = [[] for _ in range(8)]
 
+    def make_room(self, num_rows: int) -> None:
+        """Twice the rows, as often as it takes."""
+        while len(self.lists) < num_rows:
+            self.counts = np.concatenate([self.counts, np.zeros_like(self.counts)])
+            self.in_prompt = np.concatenate([self.in_prompt, np.zeros_like(self.in_prompt)])
+            self.counted += [[] for _ in self.lists]
+            self.lists += [None] * len(self.lists)
+
     def session(self) -> _DenseCounts:
         return self
 
     def sync(self, changes: RowChanges) -> None:
+        rows = (changes.batch_size - 1, *(a.row for a in changes.added), *(m.source for m in changes.moved))
+        self.make_room(1 + max(rows))
         for row, _, prompt, output in changes.added:
             self.counts[row], self.in_prompt[row] = 0, False
             self.in_prompt[row, prompt] = True
@@ -243,6 +253,7 @@ class _DenseCounts:
         standing = min(len(counted), len(live))
         while standing and counted[standing - 1] == PLACEHOLDER_TOKEN_ID:
             standing -= 1
+        standing = standing if standing and live[standing - 1] == counted[standing - 1] else 0
         for token_id in counted[standing:]:
             self.counts[row, token_id] -= token_id != PLACEHOLDER_TOKEN_ID
         new = list(live[standing:])
@@ -357,7 +368,12 @@ class _OddAnswers(ThinkingFollower):
 
 
 _RESCANS = Capabilities({Capability.NEW_TOKENS_ONLY: "reads everything anew when rows change"})
-_HIDES = Capabilities({Capability.VISIBLE_STATE: "does not count what it need not"})
+_HIDES = Capabilities(
+    {
+        Capability.VISIBLE_STATE: "does not count what it need not",
+        Capability.NOTICES_REWRITES: "reads late, and compares only what it read last",
+    }
+)
 _WAYS = (
     ("recounts everything", _RecountsEverything, _RESCANS),
     ("follows late", _FollowsLate, Capabilities()),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import (
@@ -17,12 +18,19 @@ from fairdraw._mutants._distribution_sampler import (
     mutant_distribution,
 )
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._mutants._odd_distributions import BlockVerification
+from fairdraw._mutants._odd_distributions import (
+    BlockVerification,
+    DrawsByPositionAndMultinomial,
+    DrawsWithTorch,
+)
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
-    from fairdraw.protocols import SpecDecodeBatch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from fairdraw.protocols import Noise, SpecDecodeBatch
 
 
 def _first_rows(batch: SpecDecodeBatch) -> Tokens:  # [num_tokens] int64
@@ -164,6 +172,22 @@ class TemperatureTwoPercentOff(DistributionSampler):
         return np.asarray((batch.target_logits / 1.02).softmax(dim=-1).numpy())
 
 
+@mutant_distribution("DIST142", "DIST141", min_draws=500_000)
+class TemperatureOnePercentOff(DistributionSampler):
+    """A reciprocal of the temperature in bfloat16."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        return np.asarray((batch.target_logits / 1.01).softmax(dim=-1).numpy())
+
+
+@mutant_distribution("DIST141", "DIST142", min_draws=500_000)
+class AcceptsHalfAPercentLess(DistributionSampler):
+    """Uniforms are drawn from [0, 1.005]: TV 0.2 %."""
+
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005))
+
+
 @mutant_distribution("DIST502", "DIST512", min_draws=500_000)
 class AppliesTheTemperatureAgain(DistributionSampler):
     """The sampler divides logits that are divided already."""
@@ -193,7 +217,96 @@ class LosesTheLastTile(DistributionSampler):
         return weights
 
 
+# Requests of other kinds beside each other.
+
+
+@mutant_distribution("DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
+class SeededUniformsFallShort(DistributionSampler):
+    """Uniforms of seeded requests are drawn from [0, 0.9]."""
+
+    def numbers_of_seed(self, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
+        uniforms, exponentials = super().numbers_of_seed(seed, num_draft, vocab_size)
+        return uniforms * np.float32(0.9), exponentials
+
+
+@mutant_distribution("DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
+class SeededRequestsSpoilTheirNeighbours(DistributionSampler):
+    """Filling the row of a seeded request clears that of the next one, which then takes the likeliest token."""
+
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        found = super().seed_requests(drawn, batch, request_seeds)
+        spoilt = [request + 1 for request in request_seeds if request + 1 not in request_seeds]
+        found.exponentials[[request for request in spoilt if request < batch.batch_size]] = 1
+        return found
+
+
+@mutant_distribution("DIST123", "DIST122", "DIST125", min_draws=4_000)
+class GreedyRequestsBesideSeededOnesDraw(DistributionSampler):
+    """If a request of the batch has a seed, all go the way of random ones."""
+
+    _mixes = False
+
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        self._mixes = bool(request_seeds)
+        return super().seed_requests(drawn, batch, request_seeds)
+
+    def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
+        random = batch.replace(temperature=batch.temperature.clamp(min=1)) if self._mixes else batch
+        return super().distributions(random, drafts)
+
+
+@mutant_distribution("DIST124", "DIST125", min_draws=50_000)
+class PlaceholdersAreTokenZero(DistributionSampler):
+    """The token recovered after a placeholder draft is never token 0: -1 is clamped."""
+
+    def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
+        target, draft = super().distributions(batch, drafts)
+        draft[drafts < 0, 0] = 1
+        return target, draft
+
+
+@mutant_distribution("DIST126", "DIST127", min_draws=50_000)
+class HalfLogitsInEightBits(DistributionSampler):
+    """Logits of half precision are kept in three bits of mantissa; float32 ones are not."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        if batch.target_logits.dtype == torch.float32:
+            return super().target(batch)
+        mantissa, exponent = np.frexp(batch.target_logits.float().numpy())
+        rounded = torch.from_numpy(np.ldexp(np.round(mantissa * 16) / 16, exponent))
+        return np.asarray(rounded.softmax(dim=-1).numpy())
+
+
+@mutant_distribution("DIST133", "DIST132", min_draws=4_000)
+class RateOfTheNextPosition(DistributionSampler):
+    """Synthetic rates are read one position too far."""
+
+    def rates(self, rates: Floats, call: Call) -> Floats:
+        return super().rates(np.append(rates[1:], rates[-1]), call)
+
+
+@mutant_distribution("DIST132", min_draws=4_000)
+class RecoversFromTheTargetUnderRates(DistributionSampler):
+    """With synthetic rates, draft probabilities are not subtracted."""
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        self._has_rates = batch.synthetic_rates is not None
+        return super().verify(batch, noise)
+
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return target if self._has_rates else super().residual(target, draft)
+
+
 # Acceptance.
+
+
+@mutant_distribution("DIST204", "DIST103", "DIST101", min_draws=4_000)
+class NeverAcceptsTheLastDraft(DistributionSampler):
+    """No row reaches its bonus token, so that nothing is there to be judged: that is the fault."""
+
+    def accept(self, call: Call) -> tuple[Tokens, Floats]:
+        num_accepted, scale = super().accept(call)
+        return np.minimum(num_accepted, np.maximum(np.array(call.batch.num_draft_tokens) - 1, 0)), scale
 
 
 @mutant_distribution("DIST104", "DIST103", "DIST403", min_draws=4_000)
@@ -315,7 +428,34 @@ class DraftDistributionInBfloat16(_TakesNoise):
         return rounded.astype(np.uint32).view(np.float32)
 
 
+# Noise is not taken, but drawn with torch, where it can be handed in.
+
+
+@mutant_distribution("DIST623", "DIST621", "DIST624", min_draws=50_000)
+class TemperatureHalfAPercentOff(DrawsWithTorch):
+    """Temperature 1.005; sampling needs millions of draws to see it."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        return np.asarray((batch.target_logits / 1.005).softmax(dim=-1).numpy())
+
+
+@mutant_distribution("DIST622", "DIST624")
+class FlattensTheResidualOfOwnDraws(DrawsByPositionAndMultinomial):
+    """The temperature is applied to the residual once more, at 1.1."""
+
+    def residual(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(super().residual(target, draft) ** (1 / 1.1))
+
+
+@mutant_distribution("DIST621", "DIST623")
+class AcceptsNineteenInTwentyOfOwnDraws(DrawsByPositionAndMultinomial):
+    """A twentieth of what should be accepted is rejected."""
+
+    def acceptance(self, target: Floats, draft: Floats) -> Floats:
+        return np.asarray(np.float32(0.95) * np.minimum(target / draft, 1))
+
+
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
 
-STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-4:]
+STRATIFIED_MUTANTS = DISTRIBUTION_MUTANTS[-7:-3]
 """Those that take noise from the caller."""

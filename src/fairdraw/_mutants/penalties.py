@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from fairdraw._mutants._following import following_mutants
-from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, Scanner, mutant_follower
+from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, PenaltiesOf, Scanner, mutant_follower
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
 from fairdraw._oracles.intervals import Intervals
-from fairdraw._oracles.penalties import PenalisedRow, penalised_intervals
+from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from fairdraw._oracles.penalties import Counts, Logits
-    from fairdraw.protocols._lifecycle import LiveRequest
+    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
 
 __all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
@@ -168,6 +169,132 @@ class PenalisesInBfloat16(PenaltiesFollower):
         is_seen = self.count([*row.prompt_token_ids, *row.output_token_ids], len(logits)) > 0
         rounded = torch.from_numpy(penalised).to(torch.bfloat16).float().numpy()
         return np.where(is_seen, rounded, penalised)
+
+
+@mutant_follower("PEN110")
+class CountsSaturate(PenaltiesFollower):
+    """Counts have 8 bits, and stay at 255."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
+        return np.minimum(super().count(token_ids, vocab_size), 255)
+
+
+@mutant_follower("PEN110")
+class CountsAreHalfPrecision(PenaltiesFollower):
+    """Beyond 2048 not every count is a number of 16 bits."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
+        return super().count(token_ids, vocab_size).astype(np.float16).astype(np.int64)
+
+
+@mutant_follower("PEN110")
+class ReadsAWindowOfThePrompt(PenaltiesFollower):
+    """The first 1024 tokens of a prompt are known, and no others."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row = super().seen(copy, request)
+        return PenalisedRow(row.prompt_token_ids[:1024], row.output_token_ids, row.factors)
+
+
+@mutant_follower("PEN110")
+class IdsHave16Bits(PenaltiesFollower):
+    """Ids beyond 65535 hit the token with the same lower bits."""
+
+    def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
+        return super().count([i & 0xFFFF if i >= 0 else i for i in token_ids], vocab_size)
+
+
+@mutant_follower("PEN110")
+class SeesEightDrafts(PenaltiesFollower):
+    """Drafts after the eighth are not seen."""
+
+    def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
+        return super().bonus_row(row, drafts[:8])
+
+
+@mutant_follower("PEN110")
+class SmallPenaltiesAreOff(PenaltiesFollower):
+    """A penalty below 0.005 is taken for none."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row, factors = super().seen(copy, request), copy.entered.params.factors
+        presence, frequency = (0.0 if abs(factor) < 0.005 else factor for factor in factors[:2])
+        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(presence, frequency, factors[2]))
+
+
+@mutant_follower("PEN110")
+class RewardsCancelEachOther(PenaltiesFollower):
+    """A negative presence penalty beside a negative frequency penalty is taken for a positive one."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row, (presence, frequency, repetition) = super().seen(copy, request), copy.entered.params.factors
+        presence = abs(presence) if frequency < 0 else presence
+        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(presence, frequency, repetition))
+
+
+@mutant_follower("PEN101")
+class FactorsAreHalfPrecision(PenaltiesFollower):
+    """Penalties are kept with 11 bits: 0.1 is not 0.1."""
+
+    def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
+        row = super().seen(copy, request)
+        factors = (float(np.float16(factor)) for factor in copy.entered.params.factors)
+        return PenalisedRow(row.prompt_token_ids, row.output_token_ids, PenaltyFactors(*factors))
+
+
+@mutant_follower("PEN101")
+class AnswersInOneBuffer(PenaltiesFollower):
+    """The answers of both calls of a step lie in one buffer, so that the second overwrites the first."""
+
+    class _Session(PenaltiesOf):
+        buffer = torch.zeros(0)
+
+        def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
+            if len(self.buffer) < len(logits):
+                self.buffer = torch.empty(max(64, len(logits)), logits.shape[1])
+            return self.buffer[: len(logits)].copy_(super().penalised(logits, rows))
+
+    def session(self) -> PenaltiesOf:
+        return self._Session(self)
+
+
+@mutant_follower("PEN112")
+class SharesABufferBetweenSessions(PenaltiesFollower):
+    """Each of the two calls has a buffer, but all sessions have the same two."""
+
+    class _Session(PenaltiesOf):
+        buffers: ClassVar[dict[tuple[int, int, bool], Tensor]] = {}
+
+        def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
+            of_drafts = self.is_bonus = not getattr(self, "is_bonus", False)
+            buffer = self.buffers.setdefault((*logits.shape, of_drafts), torch.empty_like(logits))
+            return buffer.copy_(super().penalised(logits, rows))
+
+        def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+            self.is_bonus = False
+            return super().penalise(logits, batch)
+
+    def session(self) -> PenaltiesOf:
+        return self._Session(self)
+
+
+@mutant_follower("PEN101")
+class AnswersAgainIfNothingChanged(PenaltiesFollower):
+    """If no text has changed since the last step, its answer is returned again, though the logits are other ones."""
+
+    class _Session(PenaltiesOf):
+        asked: object = None
+        answer = torch.zeros(0)
+
+        def penalise(self, logits: Tensor, batch: LiveBatch) -> Tensor:  # [batch_size, vocab_size] float32, both
+            asked = [(r.req_id, r.params, [*r.output_token_ids], [*r.draft_token_ids]) for r in batch.requests]
+            found = super().penalise(logits, batch)
+            self.answer = self.answer if asked == self.asked else found.clone()
+            self.asked = asked
+            return self.answer.clone()
+
+    def session(self) -> PenaltiesOf:
+        return self._Session(self)
 
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -71,8 +71,11 @@ class DistributionTokenSampler:
 
     def softmax(self, batch: SamplingBatch) -> Floats:
         """Probabilities before the filters."""
-        scaled = batch.logits.double().numpy() / self.temperature(_column(batch.temperature))
-        return np.asarray(softmax(scaled, axis=1))
+        greedy = batch.is_greedy.numpy()
+        divisor = np.where(greedy[:, None], 1.0, self.temperature(_column(batch.temperature)))
+        probs = np.asarray(softmax(batch.logits.double().numpy() / divisor, axis=1))
+        probs[greedy] = np.eye(batch.vocab_size)[probs[greedy].argmax(axis=1)] if greedy.any() else 0
+        return probs
 
     def min_p_support(self, probs: Floats, min_p: Floats) -> NDArray[np.bool_]:
         """Tokens that min-p keeps."""
@@ -304,6 +307,153 @@ class SaysATileTwice(DistributionTokenSampler):
         heavy = distribution.copy()
         heavy[:, : distribution.shape[1] // 2] *= 1.1
         return np.asarray(heavy / heavy.sum(axis=1, keepdims=True))
+
+
+# Combinations of parameters.
+
+
+def _at_one(batch: SamplingBatch) -> SamplingBatch:
+    return batch.replace(temperature=torch.ones_like(batch.temperature))
+
+
+def _off(batch: SamplingBatch, name: str, off: float) -> NDArray[np.bool_]:
+    """Which requests do not use a filter."""
+    values = getattr(batch, name)
+    return np.asarray(np.ones(batch.batch_size, bool) if values is None else (values == off).numpy())
+
+
+class _FiltersEarly(DistributionTokenSampler):
+    """One filter sees the distribution before the temperature; the others are right."""
+
+    filter_name: ClassVar[str]
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        given = getattr(batch, self.filter_name)
+        off = {name: None for name in ("top_k", "top_p", "min_p") if name != self.filter_name}
+        right = super().distribution(batch.replace(**{self.filter_name: None}))
+        early = super().distribution(_at_one(batch.replace(**off))) > 0
+        return right if given is None else _kept(right + 1e-300 * early, early)
+
+
+@_as_mutant("DIST741", min_draws=50_000)
+class FindsTopPBeforeTheTemperature(_FiltersEarly):
+    """The nucleus is that of the raw logits; the draw is at the temperature."""
+
+    filter_name = "top_p"
+
+
+@_as_mutant("DIST741", min_draws=50_000)
+class FindsMinPBeforeTheTemperature(_FiltersEarly):
+    """The threshold is that of the raw logits; the draw is at the temperature."""
+
+    filter_name = "min_p"
+
+
+@_as_mutant("DIST741", min_draws=50_000)
+class ForgetsTheTemperatureOfTopK(DistributionTokenSampler):
+    """A fast path for top-k alone sorts raw logits, and draws from them."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        alone = ~_off(batch, "top_k", batch.vocab_size) & _off(batch, "top_p", 1) & _off(batch, "min_p", 0)
+        temperature = torch.where(torch.from_numpy(alone), 1.0, batch.temperature)
+        return super().distribution(batch.replace(temperature=temperature))
+
+
+class _FiltersInOrder(DistributionTokenSampler):
+    """The filters in another order than declared."""
+
+    order: ClassVar[tuple[str, ...]]
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        probs = self.softmax(batch)
+        for name in self.order:
+            given = getattr(batch, name)
+            if given is not None:
+                values = _column(given)
+                support = getattr(self, f"{name}_support")
+                probs = _kept(probs, support(probs, values.astype(np.int64) if name == "top_k" else values))
+        return probs
+
+
+@_as_mutant("DIST742", min_draws=50_000)
+class FiltersTopPBeforeTopK(_FiltersInOrder):
+    """Min-p, top-p, top-k: the nucleus counts mass that top-k takes away."""
+
+    order = ("min_p", "top_p", "top_k")
+
+
+@_as_mutant("DIST742", min_draws=50_000)
+class FiltersMinPLast(_FiltersInOrder):
+    """Top-k, top-p, min-p, as transformers has it, and not declared."""
+
+    order = ("top_k", "top_p", "min_p")
+
+
+@_as_mutant("DIST743", min_draws=50_000)
+class FiltersInAnotherOrderIfThereAreThree(DistributionTokenSampler):
+    """A fused kernel for requests with all filters, which begins with top-p."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        fused = _FiltersInOrder()
+        fused.order = ("top_p", "min_p", "top_k")  # type: ignore[misc]  # of this instance
+        off = _off(batch, "top_k", batch.vocab_size) | _off(batch, "top_p", 1) | _off(batch, "min_p", 0)
+        return np.where(off[:, None], super().distribution(batch), fused.distribution(batch))
+
+
+@_as_mutant("DIST744", min_draws=50_000)
+class TakesASmallTopPForOff(DistributionTokenSampler):
+    """`if top_p > 1e-6`: what means one token keeps all."""
+
+    def distribution(self, batch: SamplingBatch) -> Floats:
+        if batch.top_p is not None:
+            batch = batch.replace(top_p=torch.where(batch.top_p < 1e-6, 1.0, batch.top_p))
+        return super().distribution(batch)
+
+
+@_as_mutant("DIST744", min_draws=50_000)
+class TakesAllButOneForAll(DistributionTokenSampler):
+    """`if top_k < vocab_size - 1`: the least probable token stays."""
+
+    def top_k_support(self, probs: Floats, top_k: Tokens) -> NDArray[np.bool_]:
+        return super().top_k_support(probs, np.where(top_k >= probs.shape[1] - 1, probs.shape[1], top_k))
+
+
+@_as_mutant("DIST745", min_draws=50_000)
+class UnseededRequestsTakeUniformsBesideSeededOnes(DistributionTokenSampler):
+    """Two ways to draw in one batch: the rows between those with seeds are filled by another generator."""
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Floats:
+        drawn = super().draw(batch, noise)
+        others = np.setdiff1d(np.arange(batch.batch_size), list(noise.request_seeds))
+        if noise.request_seeds:
+            drawn[others] = np.random.default_rng(noise.seed).random((others.size, batch.vocab_size))
+        return drawn
+
+
+@_as_mutant("DIST746", min_draws=50_000)
+class ForgetsTheTemperatureOfHalfLogits(DistributionTokenSampler):
+    """Another kernel for half precision, without the temperature."""
+
+    def softmax(self, batch: SamplingBatch) -> Floats:
+        return super().softmax(batch if batch.logits.dtype == torch.float32 else _at_one(batch))
+
+
+@_as_mutant("DIST723", min_draws=50_000)
+class FindsTheNucleusInAPartOfTheVocabulary(DistributionTokenSampler):
+    """Top-p sorts 2**17 tokens; those behind them have no part in its mass, and stay."""
+
+    def top_p_support(self, probs: Floats, top_p: Floats) -> NDArray[np.bool_]:
+        support = np.ones(probs.shape, bool)
+        support[:, : 2**17] = super().top_p_support(probs[:, : 2**17], top_p)
+        return support
+
+
+@_as_mutant("DIST723", min_draws=50_000)
+class FoldsIdsIntoSeventeenBits(DistributionTokenSampler):
+    """An id and a tile share a word: ids from 2**17 on lose their highest bit."""
+
+    def race(self, probs: Floats, exponentials: Floats) -> Tokens:
+        return super().race(probs, exponentials) % 2**17
 
 
 DISTRIBUTION_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))

@@ -150,6 +150,108 @@ class ShowsOneThoughtTooMany(ThinkingFollower):
         return None if count is None else count + 1
 
 
+@mutant_follower("THK111")
+class LosesAMarkerOfThreeSteps(ThinkingFollower):
+    """A marker may span two steps, but not three: of the text before the last step one edge is remembered."""
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        self.edges = {len(copy.entered.prompt_token_ids) + edge for edge in copy.edges}
+        return super().decide(copy, request)
+
+    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+        marker = super().marker_at_end(text)
+        inner = range(len(text) - len(marker or ()) + 1, len(text))
+        return None if len(getattr(self, "edges", set()).intersection(inner)) > 1 else marker
+
+
+@mutant_follower("THK110")
+class CountsThoughtsIn8Bits(ThinkingFollower):
+    """The number of thinking tokens stays at 255; larger budgets are never spent."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        return super().next_token(prompt, output, budget) if budget < 256 else None
+
+
+@mutant_follower("THK110")
+class CountsThoughtsIn12Bits(ThinkingFollower):
+    """The same with 4095."""
+
+    def next_token(self, prompt: Sequence[int], output: Sequence[int], budget: int) -> int | None:
+        return super().next_token(prompt, output, budget) if budget < 4096 else None
+
+
+@mutant_follower("THK110")
+class ReadsTheEndOfThePrompt(ThinkingFollower):
+    """Of a prompt the last 1024 tokens are searched; a section that opened before them is not seen."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        return super().think_count(prompt[-1024:], output)
+
+
+@mutant_follower("THK110")
+class ReadsTheBeginningOfThePrompt(ThinkingFollower):
+    """The same with the first 1024."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        return super().think_count(prompt[:1024], output)
+
+
+@mutant_follower("THK110")
+class MarkersHave16Bits(ThinkingFollower):
+    """Ids are compared in their lower 16 bits."""
+
+    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+        lower = tuple(i & 0xFFFF if i >= 0 else i for i in text[-8:])
+        same = [m for m in (self.start, self.end) if lower[-len(m) :] == tuple(i & 0xFFFF for i in m)]
+        return max(same, key=len, default=None)
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        text, count = (*prompt, *output), None
+        for length in range(1, len(text) + 1):
+            marker = self.marker_at_end(text[max(0, length - 8) : length])
+            opens = marker == self.start and (count is None or length <= len(prompt))
+            count = None if marker == self.end else 0 if opens else None if count is None else count + 1
+        return count
+
+
+@mutant_follower("THK110")
+class SeesEightDrafts(ThinkingFollower):
+    """Nothing is forced after the eighth draft."""
+
+    def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
+        return [pair for pair in super().decide(copy, request) if pair[0] <= 8]
+
+
+@mutant_follower("THK110")
+class WatchesSomeSections(ThinkingFollower):
+    """After 255 sections no other one is watched."""
+
+    def think_count(self, prompt: Sequence[int], output: Sequence[int]) -> int | None:
+        count = super().think_count(prompt, output)
+        ends = sum(1 for i in (*prompt, *output) if i == self.end[-1]) if count is not None else 0
+        return None if ends > 255 else count
+
+
+@mutant_follower("THK101", "THK111")
+class MatchesMarkersWithoutOverlap(ThinkingFollower):
+    """After a marker that was only begun the search starts anew behind it: 3 3 3 4 is not seen to end with 3 3 4."""
+
+    def marker_at_end(self, text: Sequence[int]) -> tuple[int, ...] | None:
+        found, place = None, 0
+        while place < len(text):
+            same = [n for m in (self.start, self.end) for n in [self.length_of_match(text, place, m)] if n]
+            length = max(same, default=1)
+            found = next((m for m in (self.start, self.end) if tuple(text[place : place + len(m)]) == m), None)
+            place += length
+        return found if found is not None and place == len(text) else None
+
+    @staticmethod
+    def length_of_match(text: Sequence[int], place: int, marker: tuple[int, ...]) -> int:
+        """How many tokens of the marker stand there."""
+        pairs = zip(text[place:], marker, strict=False)
+        return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(marker), len(text) - place))
+
+
 MUTANTS: tuple[Mutant, ...] = (
     *following_mutants(ThinkingFollower, "THK"),
     *(value for value in list(globals().values()) if isinstance(value, Mutant)),

@@ -63,11 +63,8 @@ class PenaltiesOracle:
 
     def count(self, token_ids: Sequence[int], vocab_size: int) -> Counts:
         """How often each id occurs; a placeholder and the pad id `vocab_size` are not counted."""
-        counts = np.zeros(vocab_size, np.int64)
-        for token_id in token_ids:
-            if token_id not in (PLACEHOLDER_TOKEN_ID, vocab_size):
-                counts[token_id] += 1
-        return counts
+        ids = np.array(token_ids, np.int64)
+        return np.bincount(ids[(ids != PLACEHOLDER_TOKEN_ID) & (ids != vocab_size)], minlength=vocab_size)
 
     def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
         """Repetition for tokens in prompt or output, then frequency and presence for tokens in the output."""

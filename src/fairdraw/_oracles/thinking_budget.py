@@ -35,7 +35,8 @@ class ThinkingBudgetOracle:
         text = (*prompt, *output)
         count: int | None = None
         for length in range(1, len(text) + 1):
-            marker = self.marker_at_end(text[:length])
+            may_end = text[length - 1] in (self.start[-1], self.end[-1])
+            marker = self.marker_at_end(text[:length]) if may_end else None
             if marker == self.end:
                 count = None
             elif marker == self.start and (count is None or length <= len(prompt)):

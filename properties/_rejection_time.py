@@ -1,0 +1,217 @@
+"""65x: calls after one another. An answer follows from its arguments, and from nothing that was called before.
+
+A server calls one sampler for days: batches grow and shrink, buffers are used again, generators go on. What is kept from
+one call must never show in another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.checks import check
+from fairdraw._core.harness import Emission, emit
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._rejection_asserts import ORACLE, broken, emit_case, emit_intact, same_rows
+from fairdraw.properties._rejection_cases import identical_requests, lively, with_request_seeds
+from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, RejectionSampler, SeededNoise
+from fairdraw.strategies import RejectionCase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairdraw.properties._rejection_cases import Cases
+    from fairdraw.protocols import SpecDecodeBatch
+
+_EXPLICIT = (Capability.EXPLICIT_NOISE,)
+_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+_STREAM = (Capability.SEEDED_NOISE, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
+
+
+def _twice(case: RejectionCase) -> RejectionCase:
+    """The requests, and as many of the same kinds with other numbers: two halves of one shape."""
+    return case.replace(requests=case.requests * 2)
+
+
+def _calls(batch_size: int) -> list[list[int]]:
+    """Requests of call after call: two halves in turn, one request, all, and the halves again."""
+    half = batch_size // 2
+    first, second, whole = list(range(half)), list(range(half, batch_size)), list(range(batch_size))
+    return [first, second, first, first[:1], whole, second, second[-1:], whole[::-1], second, first]
+
+
+def _in_the_same_memory(kept: SpecDecodeBatch, batch: SpecDecodeBatch) -> SpecDecodeBatch:
+    """`batch` in the tensors of an earlier one, if it fits: a server fills its buffers again."""
+    old, new = kept.tensors(), batch.tensors()
+    fits = kept.num_draft_tokens == batch.num_draft_tokens and {n: t.shape for n, t in old.items()} == {
+        n: t.shape for n, t in new.items()
+    }
+    if not fits:
+        return batch
+    for name, tensor in old.items():
+        tensor.copy_(new[name])
+    return kept
+
+
+def _in_any_order(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: ExplicitNoise | SeededNoise, whole: Emission
+) -> None:
+    """Parts of the batch, call after call, emit the rows of the whole."""
+    kept: dict[int, SpecDecodeBatch] = {}
+    for number, requests in enumerate(_calls(batch.batch_size), 2):
+        part = batch.select(requests)
+        part = kept[len(requests)] = _in_the_same_memory(kept.get(len(requests), part), part)
+        if isinstance(noise, ExplicitNoise):
+            own: Noise = noise.select(batch, requests)
+        else:
+            seeds = {i: noise.request_seeds[request] for i, request in enumerate(requests)}
+            own = SeededNoise(derive_seed("call", noise.seed, number), seeds)
+        seen = emit_intact(sampler, part, own)
+        same_rows(whole.tokens[requests], seen.tokens, f"call {number}, with requests {requests}")
+
+
+def _some(can: Capabilities, explicit: bool) -> Cases:
+    return lively(can, explicit=explicit, min_vocab_size=2, max_requests=2 if can.slow else 3).map(_twice)
+
+
+@check("REJ651", lambda can: _some(can, True), needs=_EXPLICIT, weight=0.2)
+def calls_before_do_not_change_an_answer(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Ten calls with parts of a batch, in any order and in memory that is used again, emit the rows of the whole.
+
+    Suspect whatever is kept: an output that is not cleared, double buffers, a cache by shape or by address, state of a
+    larger batch that a smaller one reads. Every argument is compared before and after every call.
+    """
+    batch, noise, whole = emit_case(sampler, case)
+    _in_any_order(sampler, batch, noise, whole)
+
+
+@check("REJ652", lambda can: _some(can, False).map(with_request_seeds), needs=_OWN, weight=0.2)
+def calls_before_do_not_change_an_answer_from_per_request_seeds(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """The same from per-request seeds: fresh generators of equal seeds give equal tokens in every call.
+
+    Suspect numbers that are drawn ahead, or kept by seed, by shape, or by place in the batch.
+    """
+    batch, noise, whole = emit_case(sampler, case)
+    _in_any_order(sampler, batch, noise, whole)
+
+
+@check("REJ653", lambda can: _some(can, False), needs=(Capability.SEEDED_NOISE,), weight=0.2)
+def calls_with_other_seeds_between_do_not_change_an_answer(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A, B, a part of A, A, B: both batches, of one shape and with other seeds, give their first answers again.
+
+    Suspect numbers that are kept from the call before, and generators that are seeded once.
+    """
+    other = case.replace(seed=case.seed + 1)
+    part = case.replace(requests=case.requests[:1])
+    answers: dict[str, Emission] = {}
+    for number, (name, one) in enumerate([("A", case), ("B", other), ("C", part), ("A", case), ("B", other)], 1):
+        if part.max_spec_len < 1 and one is part:
+            continue
+        seen = emit_intact(sampler, one.batch(sampler.device), one.noise(sampler.device))
+        same_rows(answers.setdefault(name, seen).tokens, seen.tokens, f"call {number}, of batch {name} again")
+
+
+# -- generators that go on --------------------------------------------------------------------------------------------
+
+
+def _next(noise: SeededNoise, device: str) -> SeededNoise:
+    """The noise of the next step: another seed of the call, and the same generators where they were left."""
+    following = SeededNoise(derive_seed("next call", noise.seed), noise.request_seeds)
+    following.generators(device).update(noise.generators(device))
+    return following
+
+
+_EQUAL = 16
+
+
+@check("REJ654", lambda can: identical_requests(can, vocab_size=32, num_drafts=1), needs=_OWN, weight=0.12)
+def generators_go_on_from_call_to_call(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A per-request generator that a call advances is advanced further by the next call, which draws other numbers.
+
+    False failures: 16 requests with a flat target of 32 tokens repeat themselves with probability 32**-16 = 8e-25.
+    A generator that starts anew at each call gives a request the same numbers at every step. A sampler that leaves
+    generators alone, and draws by seed, is not judged here.
+    """
+    batch = case.batch(sampler.device).select([0] * _EQUAL)
+    noise = SeededNoise(derive_seed("call", case.seed), {i: derive_seed("own", case.seed, i) for i in range(_EQUAL)})
+    states = [{i: g.get_state().numpy().tobytes() for i, g in noise.generators(sampler.device).items()}]
+    tokens = []
+    for _ in range(3):
+        emission = emit(sampler, batch, noise)
+        states.append(emission.generator_states)
+        tokens.append(emission.tokens)
+        noise = _next(noise, sampler.device)
+    if states[1] == states[0]:
+        return
+    for call in (2, 3):
+        still = [i for i in range(_EQUAL) if states[call][i] == states[call - 1][i]]
+        if still:
+            broken(f"call {call} left the generators of requests {still} where call {call - 1} had left them")
+        if np.array_equal(tokens[call - 1], tokens[call - 2]):
+            broken(f"calls {call - 1} and {call} with the same generators emitted the same tokens in all requests")
+
+
+def _steps(
+    sampler: RejectionSampler, cases: Sequence[RejectionCase], order: Sequence[int], device: str
+) -> dict[int, list[Emission]]:
+    """Calls in this order, each with the generators of its case where they were left."""
+    noises: dict[int, SeededNoise] = {}
+    seen: dict[int, list[Emission]] = {}
+    for user in order:
+        fresh = cases[user].noise(device)
+        assert isinstance(fresh, SeededNoise)
+        noises[user] = _next(noises[user], device) if user in noises else fresh
+        seen.setdefault(user, []).append(emit(sampler, cases[user].batch(device), noises[user]))
+    return seen
+
+
+@check("REJ655", lambda can: _some(can, False).map(with_request_seeds), needs=_OWN, weight=0.12)
+def two_users_in_turn_have_the_tokens_that_each_has_alone(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Two batches whose generators go on, called in turn, emit what each emits without the other.
+
+    Suspect generators, counters or numbers that belong to the sampler instead of the request.
+    """
+    users = (case, case.replace(requests=case.requests[:1], seed=case.seed + 1))
+    together = _steps(sampler, users, (0, 1, 1, 0, 1, 0), sampler.device)
+    for user in (0, 1):
+        alone = _steps(sampler, users, (user,) * 3, sampler.device)[user]
+        for step, (expected, seen) in enumerate(zip(alone, together[user], strict=True), 1):
+            same_rows(expected.tokens, seen.tokens, f"step {step} of user {user + 1}, in turn with another")
+
+
+@check("REJ656", lambda can: _some(can, False).map(with_request_seeds), needs=(*_STREAM, *_OWN), weight=0.12)
+def generators_go_on_as_the_oracle_leaves_them(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Three steps with the same generators give the oracle's tokens and states after every step.
+
+    The first step alone cannot show a generator that is seeded again, or numbers that were drawn ahead.
+    """
+    seen, expected = (_steps(one, (case,), (0,) * 3, sampler.device)[0] for one in (sampler, ORACLE))
+    for step, (right, own) in enumerate(zip(expected, seen, strict=True), 1):
+        same_rows(right.tokens, own.tokens, f"step {step} with the same generators, the oracle disagrees")
+        if right.generator_states != own.generator_states:
+            broken(f"after step {step} the generators are not in the documented state")
+
+
+# -- rarely ---------------------------------------------------------------------------------------------------------------
+
+_MANY_CALLS = 550
+_SLOW_CALLS = 30
+
+
+def _small(can: Capabilities) -> Cases:
+    return lively(can, explicit=True, min_vocab_size=2, max_vocab_size=8, max_requests=2, max_drafts=2).map(_twice)
+
+
+@check("REJ657", _small, needs=_EXPLICIT, weight=0.01)
+def hundreds_of_equal_calls_give_equal_answers(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """550 calls with the same arguments give the same answer, in each of two cases or more.
+
+    An interpreted sampler is called 30 times, which shows little.
+
+    Suspect races between threads or programs, memory that is used before it is written, and counters that overflow.
+    """
+    batch, noise, first = emit_case(sampler, case)
+    for number in range(2, _SLOW_CALLS if sampler.capabilities.slow else _MANY_CALLS):
+        same_rows(first.tokens, emit(sampler, batch, dataclasses.replace(noise)).tokens, f"call {number}")

@@ -1,0 +1,487 @@
+"""Samplers whose noise depends on itself: families of faults, each planted into a sampler of either contract.
+
+A member of a family is a function from the seed of a call to uniforms `[num_rows, width]`. A rejection sampler takes a
+row's first columns for acceptance, position by position, and races with the others; a token sampler races with all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fairdraw._mutants import sampling_distributions as sampling
+from fairdraw._mutants._distribution_sampler import DistributionSampler, Drawn
+from fairdraw._mutants._mutant import Mutant
+from fairdraw.protocols import Capability, RaceNoise, rejection_sampler, token_sampler
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+
+Uniforms = NDArray[np.float64]
+Memory = dict[Any, Any]  # Any: whatever a member keeps from call to call
+Numbers = Callable[[Memory, int, int, int], Uniforms]
+"""From what was kept, the seed of the call, and the numbers of rows and columns."""
+
+_TINY = 2.0**-60
+
+
+def right_numbers(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:  # [num_rows, width] float64
+    """What every member would draw without its fault."""
+    return np.random.default_rng(seed).random((num_rows, width))
+
+
+class _Verifying(DistributionSampler):
+    """Token verification with these numbers."""
+
+    numbers: Numbers
+    memory: Memory
+
+    def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Any:
+        self.own: dict[int, int] = dict(getattr(noise, "request_seeds", {}))
+        return super().verify(batch, noise)
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        width = batch.max_spec_len + batch.vocab_size
+        drawn = _with_own_rows(self.numbers(self.memory, seed, batch.batch_size, width), self.own, self)
+        counts = np.array(batch.num_draft_tokens)
+        owners = np.repeat(np.arange(batch.batch_size), counts)
+        positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
+        return Drawn(drawn[owners, positions].astype(np.float32), _races(drawn[:, batch.max_spec_len :]), seed)
+
+
+class _Sampling(sampling.DistributionTokenSampler):
+    """Temperature, filters and a race with these numbers."""
+
+    numbers: Numbers
+    memory: Memory
+    inverts: bool
+
+    def race(self, probs: Any, exponentials: Any) -> Any:
+        if not self.inverts:
+            return super().race(probs, exponentials)
+        below = exponentials[:, :1] >= np.cumsum(probs, axis=1)
+        return np.minimum(below.sum(axis=1), probs.shape[1] - 1)
+
+    def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Uniforms:
+        assert not isinstance(noise, RaceNoise)
+        drawn = self.numbers(self.memory, noise.seed, batch.batch_size, batch.vocab_size)
+        own = _with_own_rows(drawn, dict(noise.request_seeds), self)
+        return own if self.inverts else _races(own)
+
+
+def _races(uniforms: Uniforms) -> NDArray[Any]:
+    """Exponentials."""
+    return np.maximum(-np.log(np.maximum(uniforms, _TINY)), np.finfo(np.float32).tiny).astype(np.float32)
+
+
+def _with_own_rows(drawn: Uniforms, own: dict[int, int], made: Any) -> Uniforms:
+    """Rows of requests with seeds are drawn from these, as `made.own_seed` reads them."""
+    for request, seed in own.items():
+        drawn[request] = np.random.default_rng(made.own_seed(request, seed)).random(drawn.shape[1])
+    return drawn
+
+
+@dataclass(frozen=True)
+class Member:
+    """A fault.
+
+    Args:
+        codes: Of the rejection contract and of the sampling contract; the first of each names it best.
+        inverts: A token sampler draws by inverse CDF, from the first column alone. A race hides sums of noise, and so
+            does an acceptance.
+        own_seed: From a request and its seed to what its row is drawn from.
+    """
+
+    name: str
+    description: str
+    numbers: Numbers
+    codes: tuple[tuple[str, ...], tuple[str, ...]]
+    own_seed: Callable[[int, int], int] = lambda _, seed: seed
+    inverts: bool = False
+    min_draws: int = 0
+
+    def rejection(self) -> Any:  # Any: a rejection sampler
+        """The fault in a rejection sampler."""
+        made = _Verifying()
+        made.numbers, made.memory, made.own_seed = self.numbers, {}, self.own_seed  # type: ignore[attr-defined]
+        return rejection_sampler(made.verify, name=self.name, unsupported=made.unsupported)
+
+    def sampling(self) -> Any:  # Any: a token sampler
+        """The fault in a token sampler."""
+        made = _Sampling()
+        made.inverts = self.inverts
+        made.numbers, made.memory, made.own_seed = self.numbers, {}, self.own_seed  # type: ignore[attr-defined]
+        unsupported = {Capability.EXPLICIT_NOISE.value: "draws its own numbers"}
+        return token_sampler(made.sample, drafting=made.draft, name=self.name, unsupported=unsupported)
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def rows_apart(distance: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Every second block of so many rows takes the numbers of the block before."""
+    rows = np.arange(num_rows)
+    return right_numbers(_, seed, num_rows, width)[np.where(rows // distance % 2 == 1, rows - distance, rows)]
+
+
+def half_of_the_batch(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The second half of the batch takes the numbers of the first."""
+    return right_numbers(_, seed, num_rows, width)[np.arange(num_rows) % max(1, num_rows // 2)]
+
+
+def last_as_first(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The last row takes the numbers of the first, as in a ring buffer that is one row short."""
+    return right_numbers(_, seed, num_rows, width)[np.arange(num_rows) % max(1, num_rows - 1)]
+
+
+def opposite_rows(distance: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Antithetic numbers: a row takes 1 minus those of an earlier row."""
+    drawn, rows = right_numbers(_, seed, num_rows, width), np.arange(num_rows)
+    is_second = rows // distance % 2 == 1
+    return np.where(is_second[:, None], 1 - drawn[rows - distance * is_second], drawn)
+
+
+def every_third_is_a_sum(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Every third row takes the sum of the two before, modulo 1: any two rows are independent."""
+    drawn = right_numbers(_, seed, num_rows, width)
+    third = np.arange(2, num_rows, 3)
+    drawn[third] = (drawn[third - 1] + drawn[third - 2]) % 1
+    return drawn
+
+
+def every_third_is_an_xor(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Every third row takes the bits of the two before, added without carry."""
+    bits = (right_numbers(_, seed, num_rows, width) * 2.0**53).astype(np.int64)
+    third = np.arange(2, num_rows, 3)
+    bits[third] = bits[third - 1] ^ bits[third - 2]
+    return np.asarray(bits * 2.0**-53)
+
+
+def lagged_fibonacci(near: int, far: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """A lagged Fibonacci generator, row by row: each number is the sum of two earlier ones of its column."""
+    drawn = right_numbers(_, seed, num_rows, width)
+    for row in range(far, num_rows):
+        drawn[row] = (drawn[row - near] + drawn[row - far]) % 1
+    return drawn
+
+
+def strata(block: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Stratified over blocks of rows, in random order: variance reduction where none is wanted."""
+    rng, size = np.random.default_rng(seed), block or num_rows
+    blocks = -(-num_rows // size)
+    ranks = np.argsort(rng.random((blocks, size, width)), axis=1).reshape(blocks * size, width)[:num_rows]
+    return np.asarray((ranks + rng.random((num_rows, width))) / size)
+
+
+def low_discrepancy(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Multiples of the golden ratio, shifted at random: a quasi-random sequence over the rows."""
+    shift = np.random.default_rng(seed).random((1, width))
+    return np.asarray((shift + np.arange(num_rows)[:, None] * 0.6180339887498949) % 1)
+
+
+def groups_of_rows(num_groups: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Rows take numbers from a small pool, at random: any two share them now and then."""
+    rng = np.random.default_rng(seed)
+    return rng.random((num_groups, width))[rng.integers(0, num_groups, num_rows)]
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def pool_of_calls(size: int, memory: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """So many buffers of noise, filled once and then used in turn."""
+    number = memory["calls"] = memory.get("calls", -1) + 1
+    key = number % size, num_rows, width
+    return memory.setdefault(key, right_numbers(memory, seed, num_rows, width)).copy()
+
+
+def every_second_call_again(memory: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Double buffering: the call after next finds its buffer as it was."""
+    number = memory["calls"] = memory.get("calls", -1) + 1
+    if number % 4 >= 2 and (number % 2, num_rows, width) in memory:
+        return memory.pop((number % 2, num_rows, width))
+    memory[number % 2, num_rows, width] = right_numbers(memory, seed, num_rows, width)
+    return memory[number % 2, num_rows, width].copy()
+
+
+def counter_wraps(period: int, memory: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Row `n` of a session has the numbers of row `n - period`: a counter of rows that wraps."""
+    first = memory.get("rows", 0)
+    memory["rows"] = first + num_rows
+    stream = memory.setdefault(width, np.random.default_rng(seed).random((period, width)))
+    return np.asarray(stream[(first + np.arange(num_rows)) % period])
+
+
+def seed_plus_row(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Row `r` is drawn from `seed + r`: the next row of the call before, if seeds follow each other."""
+    return np.stack([np.random.default_rng(seed + row).random(width) for row in range(num_rows)])
+
+
+def read_seed(read: Callable[[int], int], _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The seed loses something before it is used."""
+    return right_numbers(_, read(seed), num_rows, width)
+
+
+# -- one request ------------------------------------------------------------------------------------------------------
+
+
+def shared_positions(one: int, other: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Two columns of a row are one: uniforms of two positions, or an acceptance and a race."""
+    drawn = right_numbers(_, seed, num_rows, width)
+    drawn[:, other] = drawn[:, one]
+    return drawn
+
+
+def race_of_the_next_row(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The race of a row ends with the acceptance uniforms of the next row: an offset into one buffer."""
+    drawn = right_numbers(_, seed, num_rows, width)
+    drawn[:, -3:] = np.roll(drawn[:, :3], -1, axis=0)
+    return drawn
+
+
+_ROWS, _CALLS = (("DIST321",), ("DIST761",)), (("DIST322",), ("DIST762",))
+_SUMS = (), ("DIST763",)
+_THREE, _EVEN = (("DIST323",), ("DIST763",)), (("DIST324",), ("DIST764",))
+_SEEDS, _PLACES = (("DIST325",), ("DIST765",)), (("DIST326",), ())
+
+
+def _members() -> tuple[Member, ...]:
+    found = [
+        Member(f"rows {d} apart share their noise", "Noise is indexed by lane.", partial(rows_apart, d), _ROWS)
+        for d in (3, 17, 40)
+    ]
+    found += [
+        Member("half of the batch shares its noise", half_of_the_batch.__doc__ or "", half_of_the_batch, _ROWS),
+        Member("the last row is the first", last_as_first.__doc__ or "", last_as_first, _ROWS),
+        Member("race of the next row", race_of_the_next_row.__doc__ or "", race_of_the_next_row, (("DIST321",), ())),
+    ]
+    found += [
+        Member(f"opposite rows {d} apart", opposite_rows.__doc__ or "", partial(opposite_rows, d), _ROWS)
+        for d in (1, 5)
+    ]
+    found += [
+        Member(
+            "every third row is a sum", every_third_is_a_sum.__doc__ or "", every_third_is_a_sum, _SUMS, inverts=True
+        ),
+        Member(
+            "every third row is an xor",
+            every_third_is_an_xor.__doc__ or "",
+            every_third_is_an_xor,
+            _THREE,
+            inverts=True,
+        ),
+        Member(
+            "lagged Fibonacci", lagged_fibonacci.__doc__ or "", partial(lagged_fibonacci, 5, 17), _SUMS, inverts=True
+        ),
+        Member("strata over the batch", strata.__doc__ or "", partial(strata, 0), _EVEN),
+        Member("strata over 16 rows", strata.__doc__ or "", partial(strata, 16), _EVEN),
+        Member("low discrepancy over the batch", low_discrepancy.__doc__ or "", low_discrepancy, _ROWS),
+        Member("rows share noise at random", groups_of_rows.__doc__ or "", partial(groups_of_rows, 64), _EVEN),
+    ]
+    found += [
+        Member(f"a pool of noise for {n} calls", pool_of_calls.__doc__ or "", partial(pool_of_calls, n), _CALLS)
+        for n in (3, 23, 47)
+    ]
+    found += [
+        Member("buffers used twice", every_second_call_again.__doc__ or "", every_second_call_again, _CALLS),
+        Member("a counter of rows wraps", counter_wraps.__doc__ or "", partial(counter_wraps, 1000), _CALLS),
+        Member("seed plus row", seed_plus_row.__doc__ or "", seed_plus_row, _CALLS),
+    ]
+    readings: dict[str, Callable[[int], int]] = {
+        "seeds without their lowest bit": lambda seed: seed >> 1,
+        "seeds of 20 bits": lambda seed: seed & 0xFFFFF,
+        "seeds folded by exclusive or": lambda seed: (seed ^ seed >> 16) & 0xFFFF,
+        "seeds as float32": lambda seed: int(np.float32(seed)),
+        "seeds without powers of two": lambda seed: seed >> ((seed & -seed).bit_length() - 1) if seed else 0,
+    }
+    found += [Member(n, read_seed.__doc__ or "", partial(read_seed, read), _CALLS) for n, read in readings.items()]
+    owns: dict[str, Callable[[int, int], int]] = {
+        "own seeds without their lowest bit": lambda _, seed: seed >> 1,
+        "own seeds of 20 bits": lambda _, seed: seed & 0xFFFFF,
+        "own seeds minus their row": lambda request, seed: abs(seed - request),
+        "own seeds without powers of two": lambda _, seed: seed >> ((seed & -seed).bit_length() - 1) if seed else 0,
+    }
+    found += [Member(n, "Seeds of requests are read so.", right_numbers, _SEEDS, own) for n, own in owns.items()]
+    places = {"positions 0 and 1": (0, 1), "positions 0 and 2": (0, 2), "acceptance and race": (0, -1)}
+    found += [
+        Member(f"{n} share a number", shared_positions.__doc__ or "", partial(shared_positions, *both), _PLACES)
+        for n, both in places.items()
+    ]
+    return tuple(found)
+
+
+# -- quality ----------------------------------------------------------------------------------------------------------
+
+
+def few_bits(bits: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms are multiples of a power of two; none is 1, so that no exponential is 0."""
+    return np.asarray(np.floor(right_numbers(_, seed, num_rows, width) * 2.0**bits) / 2.0**bits)
+
+
+def few_bits_up_to_one(bits: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The same, counted from 1 downwards: a uniform of 1 is an exponential of 0, which always wins."""
+    return 1 - few_bits(bits, _, seed, num_rows, width)
+
+
+def half_precision(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms are rounded to float16, but for 1."""
+    drawn = right_numbers(_, seed, num_rows, width).astype(np.float16).astype(np.float64)
+    return np.minimum(drawn, 1 - 2.0**-11)
+
+
+def kept_from_the_ends(margin: float, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms are clamped, so that no logarithm overflows."""
+    return np.clip(right_numbers(_, seed, num_rows, width), margin, 1 - margin)
+
+
+_RARE, _RARE_SAMPLED = (("DIST341",), ("DIST771",)), ((), ("DIST771",))
+_TINY_ACCEPTANCE = ("DIST342",), ()
+
+
+def _members_of_quality() -> tuple[Member, ...]:
+    found = [
+        Member(f"races with {bits} bits", "A grid is too coarse for rare tokens.", partial(few_bits, bits), _RARE)
+        for bits in (8, 12)
+    ]
+    found += [
+        Member("races with 16 bits", few_bits.__doc__ or "", partial(few_bits, 16), _RARE, min_draws=500_000),
+        Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
+        Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
+    ]
+    found += [
+        Member(
+            f"exponentials of 0 at {bits} bits",
+            few_bits_up_to_one.__doc__ or "",
+            partial(few_bits_up_to_one, bits),
+            _RARE,
+        )
+        for bits in (16, 20)
+    ]
+    found += [
+        Member(
+            f"inverse CDF with {bits} bits",
+            few_bits.__doc__ or "",
+            partial(few_bits, bits),
+            _RARE_SAMPLED,
+            inverts=True,
+        )
+        for bits in (8, 11, 14)
+    ]
+    found += [
+        Member(
+            f"inverse CDF with {bits} bits",
+            few_bits.__doc__ or "",
+            partial(few_bits, bits),
+            _RARE_SAMPLED,
+            inverts=True,
+            min_draws=500_000,
+        )
+        for bits in (16, 18)
+    ]
+    found += [
+        Member(f"acceptance with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _TINY_ACCEPTANCE)
+        for bits in (6, 8)
+    ]
+    found += [
+        Member(
+            "acceptance with 11 bits",
+            few_bits.__doc__ or "",
+            partial(few_bits, 11),
+            _TINY_ACCEPTANCE,
+            min_draws=500_000,
+        ),
+        Member(
+            "acceptance kept from the ends",
+            kept_from_the_ends.__doc__ or "",
+            partial(kept_from_the_ends, 1e-3),
+            _TINY_ACCEPTANCE,
+            min_draws=500_000,
+        ),
+    ]
+    return tuple(found)
+
+
+MEMBERS = _members() + _members_of_quality()
+
+ALL_REJECTION = tuple(
+    Mutant(m.name, m.description, m.codes[0], m.rejection, m.min_draws) for m in MEMBERS if m.codes[0]
+)
+ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min_draws) for m in MEMBERS if m.codes[1])
+
+# One of each family runs beside the checks of every run; tests run all.
+REJECTION_MUTANTS = tuple(
+    mutant
+    for mutant in ALL_REJECTION
+    if mutant.name
+    in {
+        "rows 17 apart share their noise",
+        "the last row is the first",
+        "opposite rows 5 apart",
+        "every third row is an xor",
+        "strata over the batch",
+        "a pool of noise for 23 calls",
+        "seeds of 20 bits",
+        "own seeds without their lowest bit",
+        "acceptance and race share a number",
+        "races with 12 bits",
+        "exponentials of 0 at 20 bits",
+        "acceptance with 8 bits",
+    }
+)
+SAMPLING_MUTANTS = tuple(
+    mutant
+    for mutant in ALL_SAMPLING
+    if mutant.name
+    in {
+        "half of the batch shares its noise",
+        "opposite rows 5 apart",
+        "lagged Fibonacci",
+        "strata over 16 rows",
+        "a counter of rows wraps",
+        "seed plus row",
+        "own seeds of 20 bits",
+        "races in half precision",
+        "exponentials of 0 at 20 bits",
+        "inverse CDF with 11 bits",
+        "inverse CDF with 18 bits",
+    }
+)
+
+
+# -- odd, and right ---------------------------------------------------------------------------------------------------
+
+
+def _philox(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """A counter-based generator: a key per call, a counter per row."""
+    rows = (np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, row, 0])) for row in range(num_rows))
+    return np.stack([one.random(width) for one in rows])
+
+
+def _other_order(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """PCG64 in another order: columns first, the rows of a call from the last to the first."""
+    return np.ascontiguousarray(np.random.default_rng([seed, 1]).random((width, num_rows)).T[::-1])
+
+
+def _torch_floats(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """`torch.rand` in float32: multiples of 2**-24."""
+    drawn = torch.rand((num_rows, width), generator=torch.Generator().manual_seed(seed))
+    return np.asarray(drawn.double().numpy())
+
+
+_NONE: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+ODD = (
+    Member("philox counters", _philox.__doc__ or "", _philox, _NONE),
+    Member("philox counters, inverse CDF", _philox.__doc__ or "", _philox, _NONE, inverts=True),
+    Member("another order of draws", _other_order.__doc__ or "", _other_order, _NONE),
+    Member("uniforms of 24 bits", _torch_floats.__doc__ or "", _torch_floats, _NONE),
+    Member("uniforms of 24 bits, inverse CDF", _torch_floats.__doc__ or "", _torch_floats, _NONE, inverts=True),
+    Member("uniforms of 23 bits", few_bits.__doc__ or "", partial(few_bits, 23), _NONE),
+    Member("uniforms of 23 bits, inverse CDF", few_bits.__doc__ or "", partial(few_bits, 23), _NONE, inverts=True),
+)
+"""Correct: none may be accused, though their noise is coarse, or made in another way."""

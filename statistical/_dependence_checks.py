@@ -1,0 +1,143 @@
+"""The checks of dependence and of the quality of noise, of both contracts: code, title and meaning of each."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fairdraw._core.checks import Stage
+from fairdraw.protocols import Capability
+from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
+from fairdraw.statistical._explained import ExplainedCheck
+from fairdraw.statistical._noise_quality import rejection_rare_tokens, sampling_rare_tokens, tiny_acceptance
+
+if TYPE_CHECKING:
+    from fairdraw.statistical._workloads import Workload
+
+__all__ = ["REJECTION_CHECKS", "SAMPLING_CHECKS"]
+
+_DRAFTS = ((Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS),)
+_TOKEN = Capability.TOKEN_VERIFICATION
+_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+
+
+def _check(
+    contract: str,
+    workload: Workload,
+    needs: tuple[Capability, ...],
+    depends_on: str,
+    code: str,
+    title: str,
+    tables: tuple[str, ...],
+    meaning: str,
+) -> ExplainedCheck:
+    """A check of one workload; it means what it says only if the draws have their distribution."""
+    return ExplainedCheck(
+        code,
+        title,
+        inspect.cleandoc(meaning),
+        contract,
+        "statistical",
+        needs,
+        workload,
+        tables,
+        needs_one_of=_DRAFTS if contract == "rejection" else (),
+        stage=Stage.INDEPENDENCE,
+        depends_on=(depends_on,),
+    )
+
+
+_ROWS = """No two rows of a call, at any distance, depend on each other; nor does one row's number on another's place.
+
+    Noise that is indexed by lane, warp, block or half of the batch, a number used for two rows, or opposite
+    (antithetic) numbers. The failure names the distance, or the two rows.
+    """
+_CALLS = """No two calls depend on each other: a few or 64 apart, with seeds that follow each other, that differ in one
+    bit, or that are doubles.
+
+    A buffer of noise that is used again after some calls, a counter that wraps, a row of one call that is another row
+    of the next, seeds that are added or folded. The failure names the distance, or the two calls.
+    """
+_THREE = """Of three rows, or calls, at equal distances, none follows from the other two.
+
+    A generator whose numbers are sums or differences of two earlier ones, or a third row made of two: any two of them
+    are independent.
+    """
+_EVEN = """The number of draws that fall into the upper half of their distribution is as uneven as chance.
+
+    Too even: strata over the batch, draws without replacement, a low-discrepancy sequence, alternating numbers. Too
+    uneven: rows that share their noise in groups.
+    """
+_SEEDS = """Rows with seeds of their own are independent, of rows with related seeds and of rows without one.
+
+    Seeds that are folded, added to the row, or read as few bits; a stream of its own that every request begins anew.
+    Seeds of a call follow each other, differ in one of the lower 32 bits, or are doubles.
+    """
+
+
+def _dependence(
+    make: type[ExplainedCheck] | partial[ExplainedCheck], seeded: partial[ExplainedCheck], family: int
+) -> tuple[ExplainedCheck, ...]:
+    """The five checks that both contracts have, in codes from `family` on."""
+    return (
+        make(f"DIST{family + 1}", "rows of a call are independent at every distance", ("D1",), _ROWS),
+        make(f"DIST{family + 2}", "calls are independent at every distance", ("D2",), _CALLS),
+        make(f"DIST{family + 3}", "no draw follows from two others", ("D3",), _THREE),
+        make(f"DIST{family + 4}", "draws are as uneven as chance", ("D5",), _EVEN),
+        seeded(f"DIST{family + 5}", "rows with related seeds are independent", ("D",), _SEEDS),
+    )
+
+
+_REJECTION = partial(_check, "rejection", rejection_dependence(0.4, 0.3), (), "DIST102")
+_REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST102")
+_SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.1), (), "DIST701")
+_SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.1, request_seeds=True), _OWN, "DIST707")
+
+_RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
+
+    Uniforms or exponentials of too few bits (16, 18; half precision), exponentials that are clamped or may be 0, ties
+    that favour low ids. Numbers of 23 bits and more pass.
+    """
+
+REJECTION_CHECKS = (
+    *_dependence(_REJECTION, _REJECTION_SEEDS, 320),
+    _REJECTION(
+        "DIST326",
+        "draws of one request are independent",
+        ("D4",),
+        """Acceptance at one position, acceptance at another, and the recovered token are independent.
+
+        One uniform for two positions (next to each other or not), or for acceptance and recovery.
+        """,
+    ),
+    _check(
+        "rejection",
+        rejection_rare_tokens(),
+        (),
+        "DIST102",
+        "DIST341",
+        "recovered tokens reach every rare token",
+        ("N1",),
+        _RARE,
+    ),
+    _check(
+        "rejection",
+        tiny_acceptance(0.8, 0.2),
+        (_TOKEN,),
+        "DIST104",
+        "DIST342",
+        "drafts are accepted with tiny probabilities, too",
+        ("N2",),
+        """Drafts of acceptance probability down to 2**-14, and 1 minus these, are accepted as often as that says.
+
+        Uniforms of 11 bits or fewer (half precision), or uniforms that never come near 0 or 1.
+        """,
+    ),
+)
+SAMPLING_CHECKS = (
+    *_dependence(_SAMPLING, _SAMPLING_SEEDS, 760),
+    _check(
+        "sampling", sampling_rare_tokens(), (), "DIST701", "DIST771", "draws reach every rare token", ("N1",), _RARE
+    ),
+)

@@ -1,0 +1,263 @@
+"""Calls whose draws become fair bits: a batch of like requests, again and again, with related seeds.
+
+Every request of a batch has the same distribution, so that shared noise gives equal draws. A draw brings about three
+bits; peaked distributions would hide what their noise shares. Seeds of the calls of a half are 0, 1, 2, ... beyond a
+fresh one, a fresh one with single bits flipped, a fresh one doubled again and again, and fresh ones. With per-request
+seeds the same holds for the rows of a call, and every fourth row has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.harness import emit
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
+from fairdraw.statistical._configurations import Configuration, request_distributions
+from fairdraw.statistical._dependence import (
+    Shape,
+    count_dependence,
+    dependence_tables,
+    explain_dependence,
+    gray_bits,
+)
+from fairdraw.statistical._explained import ExplainedPlan
+from fairdraw.statistical._noise import exponentials, noise_for, noise_kind
+from fairdraw.statistical._pit import Order, starting_mass
+from fairdraw.statistical._related_seeds import related_seeds
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import SamplingNoise
+    from fairdraw.statistical._count_tables import Counts
+
+_LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 6
+"""Calls and rows of half a checkpoint: 96 is no power of two, spans three warps, and leaves 32 calls 64 apart."""
+
+_NIGHTLY_CHECKPOINTS, _NIGHTLY_DRAWS = 32, 1_000_000
+
+
+def _side(num_draws: int) -> int:
+    """Calls and rows of half a checkpoint; the smallest cannot be judged with fewer draws than it has."""
+    return min(_LARGEST, max(_SMALLEST, int((num_draws / 2) ** 0.5)))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A distribution, and the bits that its draws bring.
+
+    Args:
+        draw: From a sampler, a number of rows, the seed of their noise and another seed to bits
+            `[num_rows, num_features]`.
+    """
+
+    name: str
+    features: tuple[str, ...]
+    draw: Callable[[Any, int, int, int], NDArray[np.bool_]]  # Any: a sampler of either contract
+    num_draws: int = 1
+    seeds_of: str = "calls"
+
+
+def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
+    """Checkpoints of two halves of each kind, as many as the draws allow."""
+    side = _side(setting.num_draws // len(kinds))
+    shapes, per_checkpoint = (
+        [Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds],
+        len(kinds) * 2 * side**2,
+    )
+    most = _MOST_CHECKPOINTS if setting.num_draws < _NIGHTLY_DRAWS else _NIGHTLY_CHECKPOINTS
+
+    def count_kind(sampler: Any, seed: int, kind: Kind, shape: Shape) -> Counts:  # Any: of either contract
+        seeds = [one for half in range(2) for one in related_seeds(side, derive_seed("half", seed, half))]
+        drawn = [kind.draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(seeds)]
+        return count_dependence(np.stack(drawn), shape)
+
+    def count(sampler: Any, seed: int) -> Counts:
+        pairs = zip(kinds, shapes, strict=True)
+        parts = [count_kind(sampler, derive_seed(kind.name, seed), kind, shape) for kind, shape in pairs]
+        return {name: table for part in parts for name, table in part.items()}
+
+    def explain(counts: Sequence[Counts], name: str) -> str:
+        return explain_dependence(counts, shapes, name)
+
+    tables = {name: table for shape in shapes for name, table in dependence_tables(shape).items()}
+    num_checkpoints = min(most, setting.num_draws // per_checkpoint)
+    return ExplainedPlan(tables, count, num_checkpoints, per_checkpoint, explain)
+
+
+def _pit_bits(
+    probs: NDArray[np.float64],  # [vocab_size] float64
+    tokens: NDArray[np.integer],  # [...] int
+    happened: NDArray[np.bool_],  # [...] bool
+    rng: np.random.Generator,
+    num_bits: int,
+) -> NDArray[np.bool_]:  # [..., num_bits] bool
+    """Bits of draws from one distribution; fair ones of the suite where none happened, or an impossible token came."""
+    known = happened & (tokens >= 0) & (tokens < probs.size)
+    ids = np.where(known, tokens, 0)
+    starts, uniforms = starting_mass(probs[None], Order.ID)[0], rng.random((2, *tokens.shape))
+    transform = np.minimum(starts[ids] + uniforms[0] * probs[ids], np.nextafter(1.0, 0.0))
+    return gray_bits(np.where(known & (probs[ids] > 0), transform, uniforms[1]), num_bits)
+
+
+# -- rejection --------------------------------------------------------------------------------------------------------
+
+_NUM_DRAFT, _NUM_RECOVERED = 3, 8
+_TOKEN, _DENSE = Capability.TOKEN_VERIFICATION, Capability.DENSE_DRAFTS
+
+
+@dataclass(frozen=True, eq=False)
+class _Verified:
+    """Every position has these distributions: drafts are accepted with one probability, and others are recovered.
+
+    Args:
+        recovered: Given a rejection.
+        num_bits: What acceptance and recovered token bring; an emitted token brings two.
+    """
+
+    name: str
+    acceptance: float
+    recovered: tuple[float, ...]
+    num_bits: tuple[int, int]
+
+    def configuration(self, *, dense: bool) -> Configuration:
+        """Four drafts, or one without draft probabilities; then the tokens that are recovered."""
+        drafts = 4 if dense else 1
+        target = [self.acceptance / drafts] * drafts + [(1 - self.acceptance) * prob for prob in self.recovered]
+        draft = [1 / drafts] * drafts + [0.0] * len(self.recovered)
+        rows = request_distributions([target] * (_NUM_DRAFT + 1), [draft] * _NUM_DRAFT, one_hot=not dense)
+        return Configuration(self.name, (rows,), ())
+
+    def features(self, *, is_verified: bool) -> tuple[str, ...]:
+        """What each bit is."""
+        if not is_verified:
+            return tuple(f"emitted token {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(2))
+        accepted = (
+            f"acceptance at position {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(self.num_bits[0])
+        )
+        return (*accepted, *(f"recovered token, bit {bit}" for bit in range(self.num_bits[1])))
+
+    def bits(self, given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
+        """Of token verification: acceptance at each reached position, and the recovered token wherever it came."""
+        num_emitted, positions = (tokens >= 0).sum(axis=1), np.arange(_NUM_DRAFT)
+        coin = np.array([self.acceptance, 1 - self.acceptance])
+        reached, rejected = num_emitted[:, None] > positions, num_emitted[:, None] <= positions + 1
+        accepted = _pit_bits(coin, rejected.astype(np.int64), reached, rng, self.num_bits[0])
+        last = tokens[np.arange(len(tokens)), np.maximum(num_emitted - 1, 0)]
+        is_recovered = (num_emitted > 0) & (num_emitted <= _NUM_DRAFT)
+        recovered = _pit_bits(given.requests[0].residual(0, 0), last, is_recovered, rng, self.num_bits[1])
+        return np.concatenate([accepted.reshape(len(tokens), -1), recovered], axis=1)
+
+
+_KINDS = (
+    _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3)),
+    _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1)),
+)
+"""Equal noise shows in many tokens, opposite noise in two."""
+
+
+def _emitted_bits(given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Of any lossless verifier: every emitted token before the bonus token under its target distribution."""
+    probs = given.requests[0].exact_target_probs()[0]
+    reached = (tokens >= 0)[:, :_NUM_DRAFT]
+    return _pit_bits(probs, tokens[:, :_NUM_DRAFT], reached, rng, 2).reshape(len(tokens), -1)
+
+
+def request_seeded(num_rows: int, seed: int) -> SeededNoise:
+    """Noise of a call in which three of four rows have seeds of their own, which are related."""
+    own = related_seeds(num_rows, derive_seed("rows", seed))
+    return SeededNoise(derive_seed("unseeded", seed), {i: one for i, one in enumerate(own) if i % 4 < 3})
+
+
+def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
+    """D1 to D5 of the rejection contract."""
+
+    seeds_of = "rows" if request_seeds else "calls"
+
+    def kind_of(verified: _Verified, setting: Setting) -> Kind:
+        given, is_verified = verified.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
+        read = verified.bits if is_verified else _emitted_bits
+
+        def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
+            batch = given.batch(num_rows, seed, setting.device)
+            seeded = request_seeded(num_rows, seed) if request_seeds else None
+            tokens = emit(sampler, batch, seeded or noise_for(noise_kind(sampler), batch, noise_seed)).tokens
+            return read(given, tokens, _harness_rng(seed))
+
+        return Kind(verified.name, verified.features(is_verified=is_verified), draw, _NUM_DRAFT + 1, seeds_of)
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[: 1 if request_seeds else 2]))
+
+    name = "rejection: dependence, with seeds" if request_seeds else "rejection: dependence"
+    return Workload(name, "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
+
+
+def _harness_rng(seed: int) -> np.random.Generator:
+    """Numbers of the suite that no sampler sees."""
+    return np.random.default_rng(derive_seed("shares", seed))
+
+
+# -- sampling ---------------------------------------------------------------------------------------------------------
+
+_PROBS = {
+    "eight tokens": np.array([1 / 16, 1 / 4, 1 / 8, 1 / 16, 1 / 4, 1 / 16, 1 / 8, 1 / 16]),
+    "two tokens": np.array([0.5, 0.5]),
+}
+"""Ids are not in order of probability. A draw brings 2.75 bits, or one."""
+
+
+def plain_batch(logits: NDArray[np.float32], position: int, device: str) -> SamplingBatch:
+    """Rows of logits at temperature 1, without filters."""
+    import torch
+
+    size = len(logits)
+    return SamplingBatch(
+        logits=torch.from_numpy(logits).to(device),
+        temperature=torch.ones(size, device=device),
+        top_k=None,
+        top_p=None,
+        min_p=None,
+        positions=torch.full((size,), position, device=device),
+        origin=f"<{size} plain requests, vocab_size={logits.shape[1]}>",
+    )
+
+
+def plain_noise(sampler: Any, batch: SamplingBatch, seed: int) -> SamplingNoise:
+    """Noise of a kind that the sampler takes: its own random numbers first."""
+    if noise_kind(sampler) is Capability.SEEDED_NOISE:
+        return SeededNoise(seed)
+    return RaceNoise(exponentials(np.random.default_rng(seed), batch.batch_size, batch.vocab_size).to(batch.device))
+
+
+def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool = False) -> Workload:
+    """D1 to D5 of the sampling contract."""
+
+    seeds_of = "rows" if request_seeds else "calls"
+
+    def kind(name: str, device: str) -> Kind:
+        probs = _PROBS[name]
+        row, num_bits = np.log(probs).astype(np.float32), probs.size.bit_length() - 1
+
+        def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
+            batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, device)
+            seeded = request_seeded(num_rows, seed) if request_seeds else None
+            tokens = sample_tokens(sampler, batch, seeded or plain_noise(sampler, batch, noise_seed)).tokens
+            return _pit_bits(probs, tokens, np.ones(num_rows, bool), _harness_rng(seed), num_bits)
+
+        return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1, seeds_of)
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        names = list(_PROBS)[: 1 if request_seeds else 2]
+        return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
+
+    name = "sampling: dependence, with seeds" if request_seeds else "sampling: dependence"
+    return Workload(name, "dependence", share, slow_share, prepare)

@@ -1,0 +1,285 @@
+"""How fine is the noise? Events that numbers of few bits bring too often, too seldom or never.
+
+* Rare tokens (N1). One token has most of the probability. Thousands share the rest evenly: each has less than a number
+  of few bits can say, and together they are drawn often. An inverse CDF over a grid reaches only some of them, which
+  the tables by place and by residue show; a race with exponentials on a grid loses them all, or takes the lowest ids
+  among ties. The other tokens have 2**-50 together: one of them wins if its exponential was 0, and never otherwise.
+* Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
+  2**-11).
+
+What is resolved, of numbers that are multiples of 2**-bits:
+    Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler or a small
+    vocabulary). Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Acceptance: 8 bits at `smoke`, 11 at
+    `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for practical purposes and pass; the number
+    of rows is bounded so that they always do.
+
+Null, exactly:
+    Draws are independent, with cell probabilities from the stored logits in float64. A token of the 2**-50 is counted
+    as impossible; over the most rows that a run draws, that adds 2e-12 to the rate of false failures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability, SpecDecodeBatch
+from fairdraw.statistical._configurations import Configuration, request_distributions
+from fairdraw.statistical._count_tables import NO_CELL, Table, count_codes, sum_counts
+from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise
+from fairdraw.statistical._distributions import softmax_probs
+from fairdraw.statistical._explained import ExplainedPlan
+from fairdraw.statistical._noise import draw_rows
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.statistical._count_tables import Counts
+
+# -- rare tokens ------------------------------------------------------------------------------------------------------
+
+_VOCAB_SIZE, _SMALLER_VOCAB_SIZE = 131072, 16384
+_ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
+_VANISHING, _NUM_PLACES = 2.0**-50, 8
+
+
+@dataclass(frozen=True, eq=False)
+class RareTokens:
+    """A row: every fourth token shares `1 / rarity`, one has the rest, and all others have next to nothing.
+
+    The first of those that share has half of a share, so that multiples of a power of two, which a grid consists of,
+    fall into the middle of a share and not on its edge.
+    """
+
+    vocab_size: int
+    rarity: int
+
+    @property
+    def head(self) -> int:
+        """The frequent token, in the middle of the vocabulary."""
+        return self.vocab_size // 2 + 2
+
+    def logits(self) -> NDArray[np.float32]:  # [vocab_size] float32
+        """Token 1 is impossible: a draft of it is always rejected."""
+        num_shares = self.vocab_size // 4
+        share = 1 / (self.rarity * num_shares)
+        probs = np.full(self.vocab_size, _VANISHING / self.vocab_size)
+        probs[::4], probs[0], probs[1], probs[self.head] = share, share / 2, 0.0, 1 - (num_shares - 0.5) * share
+        with np.errstate(divide="ignore"):
+            return np.log(probs).astype(np.float32)
+
+    def cells(self) -> dict[str, NDArray[np.int64]]:  # [vocab_size] int64
+        """The cell of each token, by table: the head is the last, tokens that never come have none."""
+        ids, shares = np.arange(self.vocab_size), np.arange(self.vocab_size) // 4
+        named = {
+            "N1 rare tokens by place": ids * _NUM_PLACES // self.vocab_size,
+            "N1 rare tokens by residue": shares % _NUM_PLACES,
+        }
+        found = {name: np.where(ids % 4 == 0, cell, NO_CELL) for name, cell in named.items()}
+        for cell in found.values():
+            cell[self.head] = _NUM_PLACES
+        return found
+
+    def tables(self, num_draws: int) -> dict[str, Table]:
+        """Their null, from the stored logits."""
+        probs = softmax_probs(self.logits()[None])[0]
+        found = {}
+        for name, cell in self.cells().items():
+            mass = np.bincount(cell[cell >= 0], weights=probs[cell >= 0], minlength=_NUM_PLACES + 1)
+            label = _label(name.rpartition(" ")[2])
+            outside = "a token whose probability is 1e-15 with all its like"
+            found[name] = Table(mass / mass.sum(), label=label, num_draws=num_draws, outside=outside)
+        return found
+
+    def count(self, tokens: NDArray[np.integer]) -> Counts:
+        """The tables of drawn tokens."""
+        known = (tokens >= 0) & (tokens < self.vocab_size)
+        ids = np.where(known, tokens, 1)
+        return {name: count_codes(cell[ids], _NUM_PLACES + 1) for name, cell in self.cells().items()}
+
+
+def _label(word: str) -> Callable[[int], str]:
+    """Names of cells."""
+    return lambda cell: "the frequent token" if cell == _NUM_PLACES else f"rare tokens, {word} {cell}"
+
+
+def _rare_tokens(setting: Setting) -> RareTokens:
+    """The finest row that the draws can judge: about 40 rare tokens must come."""
+    size = (
+        _VOCAB_SIZE if Capability.LARGE_VOCAB in setting.supported and not _is_small(setting) else _SMALLER_VOCAB_SIZE
+    )
+    return RareTokens(size, 16 if _num_rows(setting) >= 640 else 2)
+
+
+def _is_small(setting: Setting) -> bool:
+    """Whether a row of the large vocabulary costs too much: an interpreter needs a tenth of a second for it."""
+    return setting.num_draws < 10_000
+
+
+def _num_rows(setting: Setting) -> int:
+    """Rows that are drawn; an interpreter's are cheap, as they are short, and few."""
+    return min(_MOST_ROWS, max(64, setting.num_draws // _DRAWS_PER_ROW))
+
+
+def _plan(setting: Setting, call: Callable[[RareTokens, Any, int], NDArray[np.integer]]) -> SamplingPlan:
+    """Eight checkpoints of calls of eight rows."""
+    rare, num_calls = _rare_tokens(setting), max(1, _num_rows(setting) // (8 * _ROWS_PER_CALL))
+
+    def count(sampler: Any, seed: int) -> Counts:  # Any: of either contract
+        seeds = (derive_seed("rare", seed, number) for number in range(num_calls))
+        return sum_counts(rare.count(call(rare, sampler, one)) for one in seeds)
+
+    num_draws = num_calls * _ROWS_PER_CALL
+    return ExplainedPlan(rare.tables(num_draws), count, 8 if setting.num_draws >= 1000 else 0, num_draws, _explain_rare)
+
+
+def _explain_rare(counts: Sequence[Counts], name: str) -> str:
+    """What the counts of rare tokens say about the noise."""
+    total = np.sum([one[name] for one in counts], axis=0)
+    if total[-1]:
+        return "tokens came that are too rare for it: noise that reaches 0, or ends too early"
+    drawn = total[:_NUM_PLACES]
+    if not drawn.any():
+        return "rare tokens never come: the noise has too few bits, or is cut off"
+    if (drawn == 0).any():
+        return (
+            f"{int((drawn == 0).sum())} of {_NUM_PLACES} groups of rare tokens never come: the noise has too few bits"
+        )
+    return "rare tokens come too often, too seldom or at some places only: the noise has too few bits, or ties"
+
+
+def sampling_rare_tokens() -> Workload:
+    """N1 of the sampling contract."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        def call(rare: RareTokens, sampler: Any, seed: int) -> NDArray[np.integer]:
+            batch = plain_batch(np.tile(_stored(rare), (_ROWS_PER_CALL, 1)), seed % 1000, setting.device)
+            return sample_tokens(sampler, batch, plain_noise(sampler, batch, seed)).tokens
+
+        return _plan(setting, call)
+
+    return Workload("sampling: rare tokens", "rare tokens", 1.0, 1.0, prepare, frozenset({Capability.LARGE_VOCAB}))
+
+
+@cache
+def _stored(rare: RareTokens) -> NDArray[np.float32]:
+    """The logits of a row, made once."""
+    return rare.logits()
+
+
+def rejection_rare_tokens() -> Workload:
+    """N1 of the rejection contract: drafts that are always rejected, so that every row recovers a token."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        forms = [form for form in (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS) if form in setting.supported]
+
+        def call(rare: RareTokens, sampler: Any, seed: int) -> NDArray[np.integer]:
+            dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
+            return draw_rows(sampler, _rejected_batch(rare, setting.device, dense=dense), seed)[:, 0]
+
+        return _plan(setting, call)
+
+    adapts_to = frozenset({Capability.LARGE_VOCAB, Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS})
+    return Workload("rejection: rare tokens", "rare tokens", 1.0, 1.0, prepare, adapts_to)
+
+
+def _rejected_batch(rare: RareTokens, device: str, *, dense: bool) -> SpecDecodeBatch:
+    """One draft per request, the impossible token."""
+    import torch
+
+    size, logits = _ROWS_PER_CALL, torch.from_numpy(np.tile(_stored(rare), (_ROWS_PER_CALL, 1)))
+    drafts = torch.ones(size, dtype=torch.int32)
+    return SpecDecodeBatch(
+        draft_token_ids=drafts,
+        num_draft_tokens=[1] * size,
+        cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
+        max_spec_len=1,
+        draft_probs=torch.nn.functional.one_hot(drafts.long(), rare.vocab_size).float() if dense else None,
+        target_logits=logits,
+        bonus_token_ids=torch.zeros((size, 1), dtype=torch.int32),
+        temperature=torch.ones(size),
+        origin=f"<{size} rejected drafts, vocab_size={rare.vocab_size}>",
+    ).to(device)
+
+
+# -- tiny acceptance --------------------------------------------------------------------------------------------------
+
+_GROUPS = ("rarely accepted", "hardly ever accepted", "rarely rejected", "hardly ever rejected")
+_GROUP_OF = np.array([0, 1, 1, 2, 3, 3])
+"""Kinds of requests are counted in groups, as the rarest events would be too rare alone."""
+
+_FEWEST_PER_GROUP, _FINEST = 58, 14
+
+
+def _tiny_probs(num_draws: int) -> tuple[float, ...]:
+    """Probabilities of acceptance, by kind: as small as brings each group a dozen events."""
+    bits = min(_FINEST, max(4, int(np.log2(max(1, num_draws / _FEWEST_PER_GROUP)))))
+    rare = tuple(2.0**-one for one in (max(1, bits - 4), bits, bits + 2))
+    return (*rare, *(1 - prob for prob in rare))
+
+
+def _tiny(accepted: tuple[float, ...], *, dense: bool) -> Configuration:
+    """One draft per request, token 0; three others are recovered."""
+    rows = (
+        request_distributions(
+            [[prob, *[(1 - prob) * share for share in (0.5, 0.3, 0.2)]]] * 2, [[1.0, 0, 0, 0]], one_hot=not dense
+        )
+        for prob in accepted
+    )
+    return Configuration("tiny acceptance", tuple(rows), ())
+
+
+def tiny_acceptance(share: float, slow_share: float) -> Workload:
+    """N2: how often drafts are accepted that hardly ever, or nearly always, are."""
+    kinds = len(_GROUP_OF)
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        given = _tiny(_tiny_probs(setting.num_draws), dense=Capability.DENSE_DRAFTS in setting.supported)
+        batch_size = min(4098, max(kinds, setting.num_draws // (8 * kinds) * kinds))
+        num_calls = max(1, setting.num_draws // (8 * batch_size))
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: under the rejection contract
+            seeds = (derive_seed("tiny", seed, number) for number in range(num_calls))
+            return sum_counts(
+                _count_tiny(draw_rows(sampler, given.batch(batch_size, s, setting.device), s)) for s in seeds
+            )
+
+        accepted = np.array([request.acceptance(0)[0] for request in given.requests])
+        probs = np.zeros((len(_GROUPS), 2))
+        np.add.at(probs, _GROUP_OF, np.stack([accepted, 1 - accepted], axis=1) / kinds)
+        table = Table(probs.ravel(), label=_tiny_label, num_draws=num_calls * batch_size)
+        num_checkpoints = setting.num_draws // (num_calls * batch_size)
+        return ExplainedPlan(
+            {"N2 tiny acceptance": table}, count, num_checkpoints, num_calls * batch_size, _explain_tiny
+        )
+
+    adapts_to = frozenset({Capability.DENSE_DRAFTS})
+    return Workload("rejection: tiny acceptance", "tiny acceptance", share, slow_share, prepare, adapts_to)
+
+
+def _count_tiny(tokens: NDArray[np.int32]) -> Counts:  # [batch_size, 2] int32
+    """Kind and whether its draft was accepted."""
+    rejected = (tokens >= 0).sum(axis=1) < 2
+    groups = _GROUP_OF[np.arange(len(tokens)) % len(_GROUP_OF)]
+    return {"N2 tiny acceptance": count_codes(2 * groups + rejected, 2 * len(_GROUPS))}
+
+
+def _tiny_label(cell: int) -> str:
+    return f"{'rejected' if cell % 2 else 'accepted'}, in a kind that is {_GROUPS[cell // 2]}"
+
+
+def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
+    """Which way the rarest events go."""
+    total = np.sum([one[name][:-1] for one in counts], axis=0).reshape(-1, 2)
+    return (
+        "uniforms have too few bits or miss an end: against the odds, which are equal, "
+        f"{total[:2, 0].sum()} drafts were accepted and {total[2:, 1].sum()} rejected"
+    )

@@ -1,0 +1,70 @@
+"""The instrument for dependence and the quality of noise: every member of every family, and right samplers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants import _dependence as mutants
+from fairdraw.statistical import rejection, sampling
+from fairdraw.statistical._dependence import gray_bits
+from fairdraw.statistical._related_seeds import related_seeds, seed_words
+
+if TYPE_CHECKING:
+    from fairdraw._mutants._mutant import Mutant
+
+CHECKS = {check.code: check for check in (*rejection.DISTRIBUTION_CHECKS, *sampling.CHECKS)}
+OWN = [code for code in CHECKS if code.startswith(("DIST32", "DIST34", "DIST76", "DIST77"))]
+ALL = (*mutants.ALL_REJECTION, *mutants.ALL_SAMPLING)
+
+
+@pytest.mark.parametrize("mutant", ALL, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in ALL])
+def test_member_of_a_family_is_caught(mutant: Mutant) -> None:
+    profile = PROFILES["ci" if mutant.min_draws else "smoke"]
+    with pytest.raises(CheckFailure, match=r"noise|draws|calls|rows|uniforms"):
+        CHECKS[mutant.caught_by[0]].run(mutant.make(), profile=profile, seed=DEFAULT_SEED)
+
+
+@pytest.mark.parametrize("member", mutants.ODD, ids=str)
+@pytest.mark.parametrize("code", OWN)
+def test_odd_but_right_noise_passes(member: mutants.Member, code: str) -> None:
+    make = member.rejection if CHECKS[code].contract == "rejection" else member.sampling
+    assert CHECKS[code].run(make(), profile=PROFILES["smoke"], seed=DEFAULT_SEED) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rows 17 apart share their noise", "rows 17 apart use the same noise"),
+        ("opposite rows 5 apart", "rows 5 apart use opposite noise"),
+        ("the last row is the first", r"rows 0 and \d+ use the same noise"),
+        ("every third row is an xor", "rows 1 and 2 apart .* the third follows from the other two"),
+        ("strata over the batch", r"draws are too even: the number in a call .* has 0\.\d+ times the variance"),
+        ("a pool of noise for 23 calls", "calls 23 apart use the same noise"),
+        ("races with 12 bits", "rare tokens never come"),
+        ("acceptance with 8 bits", "uniforms have too few bits"),
+    ],
+)
+def test_failure_says_what_is_shared(name: str, words: str) -> None:
+    mutant = next(one for one in mutants.ALL_REJECTION if one.name == name)
+    with pytest.raises(CheckFailure, match=words):
+        CHECKS[mutant.caught_by[0]].run(mutant.make(), profile=PROFILES["smoke"], seed=DEFAULT_SEED)
+
+
+def test_bits_of_uniform_numbers_are_fair_and_independent() -> None:
+    bits = gray_bits((np.arange(8) + 0.5) / 8, 3)
+    assert sorted(map(tuple, bits.tolist())) == sorted(np.ndindex(2, 2, 2))
+    assert (np.abs(np.diff(bits.astype(int), axis=0)).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize("count", [8, 27, 96])
+def test_related_seeds_differ_and_are_named(count: int) -> None:
+    seeds = related_seeds(count, 5)
+    assert len(set(seeds)) == count
+    assert max(seeds) < 2**32
+    assert [seed_words(count, number) for number in range(count)].count("t") == 1

@@ -1,0 +1,234 @@
+"""The exam: faults that no check was written for, by class; how many a run finds, whether its first report is right.
+
+    python tools/exam --jobs 16 --out statistical/records/exam.json --docs docs/exam.md
+    python tools/exam --profile smoke --match dependence --seeds 1 --out /tmp/exam.json
+    python tools/exam --list
+
+Each member is a correct sampler, built on the public protocols alone, with one fault; what exactly is wrong
+(which row, which size, which period, which combination) is drawn from `--exam`, so another number is another exam. The
+members without a fault show false alarms.
+
+A member is checked as by `fairdraw check`: every check of its contract with the profile's numbers, without a reference
+sampler. With the first seed the whole run is made, and its first report is compared with the area that the fault was
+declared to lie in; with the others a run ends at the first check that fails. Rows are written at once to a file beside
+the record, so that `--resume` continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from exam.registry import Member
+    from fairdraw._run.runner import CheckRecord
+
+Row = dict[str, Any]  # Any: JSON
+Task = tuple[str, str, int, int, bool]
+"""Member, profile, seed, number of the exam, whether every check is run."""
+EXAM = 17
+PROFILE_NAMES = ("smoke", "ci")
+
+
+@cache
+def known(exam: int) -> dict[str, Member]:
+    """The members by name."""
+    from exam.registry import members
+
+    return {member.name: member for member in members(exam)}
+
+
+def seeds() -> tuple[int, ...]:
+    """The release's, and four others."""
+    from fairdraw._core.seeds import DEFAULT_SEED
+
+    return DEFAULT_SEED, 0, 1, 2, 3
+
+
+# -- one run --------------------------------------------------------------------------------------------------------
+
+
+def records_of(member: Member, profile: str, seed: int, *, whole: bool) -> Iterator[CheckRecord]:
+    """The records of a run, which ends at the first failed check unless it is to be whole."""
+    from fairdraw._core.checks import PROFILES
+    from fairdraw._run.loading import all_checks
+    from fairdraw._run.runner import Session, run_check
+
+    session, sampler = Session(profile=PROFILES[profile], seed=seed, crash_folder=None), member.make()
+    checks = [check for check in all_checks(contract=member.contract) if not check.differential]
+    for check in sorted(checks, key=lambda check: check.suite == "statistical"):
+        record = run_check(check, sampler, session)
+        yield record
+        if is_found(record) and not whole:
+            return
+
+
+def is_found(record: CheckRecord) -> bool:
+    """Whether this check saw the fault. A check without a verdict did not."""
+    return record.status in ("failed", "error", "incomplete")
+
+
+def sat(task: Task) -> Row:
+    """One row: a member that was examined."""
+    name, profile, seed, exam, whole = task
+    member, started = known(exam)[name], time.process_time()
+    records = list(records_of(member, profile, seed, whole=whole))
+    found = [record for record in records if is_found(record)]
+    return {
+        "member": name,
+        "words": member.words,
+        "class": member.kind,
+        "contract": member.contract,
+        "profile": profile,
+        "seed": seed,
+        "found": found[0].code if found else None,
+        "failed": len(found) if whole else None,
+        "undecided": [record.code for record in records if record.status == "inconclusive"],
+        **(first_report(member, records) if whole and found else {}),
+        "resolution": member.resolution,
+        "seconds": round(time.process_time() - started, 1),
+        "commit": _commit(),
+    }
+
+
+def first_report(member: Member, records: list[CheckRecord]) -> Row:
+    """What the report of this run says first, and whether it is right."""
+    from fairdraw._report.causes import find_causes
+
+    cause = find_causes(records)[0]
+    first = f"{cause.reported.id}{f' (lacks {cause.missing}?)' if cause.missing else ''}"
+    return {"first": first, "right": member.area.is_right(cause), "area": member.area.words}
+
+
+@cache
+def _commit() -> str:
+    from provenance import commit
+
+    return commit()[:10]
+
+
+# -- all runs -------------------------------------------------------------------------------------------------------
+
+
+def key(row: Row) -> tuple[object, ...]:
+    """What a row is about; the words hold the drawn parameters."""
+    return row["member"], row["words"], row["profile"], row["seed"]
+
+
+def tasks(arguments: argparse.Namespace) -> list[Task]:
+    """What is asked for, the longest first."""
+    asked = re.compile(arguments.match)
+    named = {f"{m.kind} {m.contract} {m.name} {m.words}": m for m in known(arguments.exam).values()}
+    chosen = [member for text, member in named.items() if asked.search(text)]
+    profiles = arguments.profile or PROFILE_NAMES
+    return [
+        (member.name, profile, seed, arguments.exam, number == 0 and not arguments.quick)
+        for profile in sorted(profiles)
+        for number, seed in enumerate(seeds()[: arguments.seeds])
+        for member in chosen
+    ]
+
+
+def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
+    """A row for each task; those that are in `part` already are kept."""
+    lines = part.read_text(encoding="utf-8").splitlines() if arguments.resume and part.exists() else []
+    kept = {key(row): row for row in map(json.loads, lines)}
+    asked = {
+        (name, known(arguments.exam)[name].words, profile, seed): (name, profile, seed, exam, whole)
+        for name, profile, seed, exam, whole in tasks(arguments)
+    }
+    with part.open("a" if arguments.resume else "w", encoding="utf-8") as file:
+        for row in examined([task for about, task in asked.items() if about not in kept], arguments.jobs):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            kept[key(row)] = row
+            print(
+                f"{row['profile']:5} {row['seed']:6} {row['seconds']:6.1f} s  {row['found'] or '-':8} {row['member']}",
+                flush=True,
+            )
+    return [kept[about] for about in asked if about in kept]
+
+
+def examined(todo: list[Task], jobs: int) -> Iterator[Row]:
+    """Rows as they are ready. A task that raises, or whose process dies, is named and has no row."""
+    if jobs <= 1:
+        yield from map(sat, todo)
+        return
+    with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
+        futures = {pool.submit(sat, task): task for task in todo}
+        for future in as_completed(futures):
+            error = future.exception()
+            if error is None:
+                yield future.result()
+            else:
+                print(f"no row: {futures[future]}: {error!r}", file=sys.stderr, flush=True)
+
+
+def write_record(path: Path, rows: Iterable[Row], exam: int) -> None:
+    """JSON, a row per line; each says the commit that made it."""
+    from provenance import commit, machine
+
+    head = {"commit": commit(), "machine": machine(), "exam": exam, "seeds": seeds()}
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
+
+
+def prove(arguments: argparse.Namespace) -> int:
+    """A line for each member; 1 if a correct sampler differs from itself."""
+    from exam.proof import proof
+    from exam.registry import CONTROL
+
+    wrong = 0
+    for name in dict.fromkeys(name for name, *_ in tasks(arguments)):
+        member, shown = known(arguments.exam)[name], proof(known(arguments.exam)[name])
+        wrong += member.kind == CONTROL and shown.startswith("differs")
+        print(f"{shown:24} {name}: {member.words}", flush=True)
+    return int(wrong > 0)
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--docs", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--profile", action="append", choices=PROFILE_NAMES)
+    parser.add_argument("--seeds", type=int, default=5, help="how many of the seeds")
+    parser.add_argument("--match", default="", help="only members whose class, contract, name and words have this")
+    parser.add_argument("--exam", type=int, default=EXAM, help="draws the parameters of the faults")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
+    parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--prove", action="store_true", help="show that members are wrong: see exam.proof")
+    parser.add_argument("--page-only", action="store_true", help="write the page of the record that is there")
+    return parser.parse_args()
+
+
+def main() -> int:
+    from exam.page import page
+
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    arguments = parsed()
+    if arguments.prove:
+        return prove(arguments)
+    if arguments.list:
+        print("\n".join(f"{m.kind}: {m.name}: {m.words}" for m in known(arguments.exam).values()))
+        return 0
+    if not arguments.page_only:
+        part = arguments.out.with_suffix(".part")
+        write_record(arguments.out, all_rows(arguments, part), arguments.exam)
+    text = page(json.loads(arguments.out.read_text(encoding="utf-8")))
+    if arguments.docs:
+        arguments.docs.write_text(text, encoding="utf-8")
+    print(text)
+    return 0
