@@ -382,6 +382,10 @@ class _Followed:
     was_cut: bool = False
 
 
+_ALL_STEPS = 6
+"""Steps of a session that are all read; of later ones every fourth is, and every change of rows."""
+
+
 class SessionLook:
     """Follows one session.
 
@@ -393,7 +397,7 @@ class SessionLook:
         self._contract, self._known = contract, frozenset(CATALOGUES[contract].traits)
         self._markers = tuple(opened_with[0]) if contract == "thinking_budget" else ()
         self._followed: dict[int, _Followed] = {}
-        self._steps = self._rows = 0
+        self._steps = self._rows = self._seen = 0
         self._last: Any = None  # Any: the batch that was looked at last
 
     def look(self, arguments: tuple[Any, ...]) -> Look | None:  # Any: those of the session's method
@@ -405,7 +409,9 @@ class SessionLook:
                 self._of_changes(found, argument)
             elif argument is not self._last and hasattr(argument, "requests"):
                 self._last = argument
-                found = self._of_batch(argument, arguments)
+                self._seen += 1
+                if self._seen <= _ALL_STEPS or self._seen % 4 == 0 or self._contract == "logits_plan":
+                    found = self._of_batch(argument, arguments)
         return found
 
     def _of_batch(self, batch: Any, arguments: tuple[Any, ...]) -> Look:  # Any: LiveBatch or LogitsBatch; of the method
