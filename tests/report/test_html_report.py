@@ -33,7 +33,9 @@ HEADER = Header(
     started="2026-11-22 15:03 UTC",
     commit="5125bd8c0ffe",
 )
-CASES = Drawn("properties", 100, {"vocabulary": {"1-64": 90}}, {"greedy + own seed": 40}, {"vocabulary": (2, 50)})
+CASES = Drawn(
+    "properties", 100, {"vocabulary": {"1-64": 90}}, {"greedy + per-request seed": 40}, {"vocabulary": (2, 50)}
+)
 ROWS = Drawn("small", 1000, {"vocabulary": {"1-64": 1000}}, {"greedy + no drafts": 500}, {"vocabulary": (8, 8)}, 0.02)
 PASSED = CheckRecord(
     "REJ101", "token ids lie in the vocabulary", "properties", "rejection", "passed", "", 100, 0.4, drawn=CASES
@@ -42,7 +44,12 @@ DRAWN = CheckRecord(
     "DIST101", "output rows follow the distribution", "statistical", "rejection", "passed", "", 499_712, 1.5, drawn=ROWS
 )
 SKIPPED = replace(
-    PASSED, code="REJ201", title="greedy requests equal argmax", status="skipped", reason="greedy is unsupported: no"
+    PASSED,
+    drawn=None,
+    code="REJ201",
+    title="greedy requests equal argmax",
+    status="skipped",
+    reason="greedy is unsupported: no",
 )
 FAILURE_REPORT = FailureReport(
     "REJ109",
@@ -119,7 +126,7 @@ def test_page_says_what_was_judged_and_what_was_not() -> None:
         "90 cases<br><small>faults in 3.3 % of such cases</small>",
         "499,712 draws<br><small>TV 0.02</small>",
         "over 131072: NOT judged",
-        'class="properties" title="greedy + own seed: properties only"',
+        'class="properties" title="greedy + per-request seed: properties only"',
         'class="distributions" title="greedy + no drafts: distributions only"',
     ):
         assert fact in text

@@ -77,13 +77,13 @@ def test_a_call_is_described_in_plain_words(wide_batch: Callable[[int, int], Any
         "drafts per request": "6-31",
         "vocabulary": "1-64",
         "inputs": "one-hot drafts",
-        "noise": "own seeds beside none",
+        "noise": "per-request seeds beside none",
         "temperature": "greedy beside random",
         "calls per case": "1",
     }.items():
         assert drawn.features[area][value] == 1
-    assert drawn.pairs["own seed + over 256 requests"] == 1
-    assert "greedy + own seed" not in drawn.pairs
+    assert drawn.pairs["per-request seed + over 256 requests"] == 1
+    assert "greedy + per-request seed" not in drawn.pairs
     assert drawn.ranges["drafts per request"] == (7, 7)
 
 
@@ -107,7 +107,7 @@ def wide_batch() -> Callable[[int, int], Any]:
     return make
 
 
-def test_lives_of_requests_are_followed() -> None:
+def test_requests_of_a_session_are_followed() -> None:
     watch = Watch("penalties", "properties", case_by_case=True)
     session: PenaltiesSession = watch.wrap(load_sampler("penalties")).open_penalties(8)
     first, late = ([1, 2, 3], [4])
@@ -136,7 +136,7 @@ DIST = CheckRecord("DIST101", "rows", "statistical", "rejection", "passed", case
 
 def test_what_checks_share_is_counted_once_and_a_rare_feature_is_judged_coarsely() -> None:
     half = {"dtype of the logits": {"float16": 250}}
-    drawn = Drawn("w", 1000, half, {"greedy + own seed": 10}, tv=0.02)
+    drawn = Drawn("w", 1000, half, {"greedy + per-request seed": 10}, tv=0.02)
     other = replace(DIST, code="DIST103", drawn=replace(drawn, tv=0.05))
     cases = Drawn("properties", 10, {"dtype of the logits": {"float16": 4}})
     (one,) = coverage_of([replace(PROPERTY, drawn=cases), replace(DIST, drawn=drawn), other, DIST])
@@ -144,7 +144,7 @@ def test_what_checks_share_is_counted_once_and_a_rare_feature_is_judged_coarsely
     assert (row.cases, row.checks, row.draws, row.by) == (4, 1, 1500, "both")
     assert row.fault_rate == pytest.approx(1 - 0.05**0.25, abs=1e-6)
     assert (row.tv, row.tv_all) == (0.08, 0.2)
-    pair = next(row for row in one.pairs if row.value == "greedy + own seed")
+    pair = next(row for row in one.pairs if row.value == "greedy + per-request seed")
     assert (pair.draws, pair.tv, pair.by) == (60, None, "none")  # a hundredth of the rows: nothing is seen there
     assert one.draws == 6_000
 

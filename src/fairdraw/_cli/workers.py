@@ -12,6 +12,7 @@ With no workers at all (`-n 0`) everything is done in this process: for debugger
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import signal
 import threading
@@ -27,7 +28,7 @@ from fairdraw._run.loading import CannotStart, all_checks
 from fairdraw._run.runner import unfinished
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -98,14 +99,19 @@ def _work(
     pipe: Connection,
     job: Job,
     pace: Pace | None,
-    beat: Any,  # Any: a shared double of ctypes
+    shared: tuple[Any, Any],  # Any: of ctypes; when the current call began, and its sizes
     call_timeout: float,
+    fatal: tuple[pulse.Sizes, ...],
 ) -> None:
     """Execute orders until the pipe closes. Ctrl-C is handled by the printing process."""
+    beat, sizes = shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     pulse.limit_calls(call_timeout)
     pulse.on_beat(lambda began: setattr(beat, "value", began))
+    pulse.on_sizes(lambda now: operator.setitem(sizes, slice(None), now))
+    for one in fatal:
+        pulse.shun(one)
     bench: Bench | None = None
     while True:
         try:
@@ -135,7 +141,15 @@ def _leave_with_parent() -> None:
 
 
 class _Lost(Exception):
-    """A worker ended; the text says how."""
+    """A worker ended; the text says how.
+
+    Args:
+        sizes: Of the call that it was in.
+    """
+
+    def __init__(self, text: str, sizes: pulse.Sizes = (0, 0, 0)) -> None:
+        super().__init__(text)
+        self.sizes = sizes
 
 
 class _Refused(Exception):
@@ -147,14 +161,17 @@ class _Worker:
 
     Args:
         call_timeout: Seconds after which a call of the sampler counts as hanging.
+        fatal: Sizes of calls that ended a process.
     """
 
-    def __init__(self, job: Job, pace: Pace | None, call_timeout: float) -> None:
+    def __init__(self, job: Job, pace: Pace | None, call_timeout: float, fatal: Sequence[pulse.Sizes] = ()) -> None:
         context = get_context("spawn")  # forking would copy the threads of whatever is loaded here
         self._limit, self._call_timeout = _STARTING_SECONDS, call_timeout
         self._beat = context.Value("d", time.time(), lock=False)
+        self._sizes = context.Array("q", 3, lock=False)
         self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(theirs, job, pace, self._beat, call_timeout), daemon=True)
+        given = (theirs, job, pace, (self._beat, self._sizes), call_timeout, tuple(fatal))
+        self._process = context.Process(target=_work, args=given, daemon=True)
         self._process.start()
         theirs.close()
 
@@ -175,11 +192,18 @@ class _Worker:
         A child that the sampler forked keeps pipe and sentinel open after its parent died, so the exit code is read.
         """
         if self._process.exitcode is not None:
-            raise _Lost(_cause_of_death(self._process.exitcode))
+            raise self._lost()
         began = self._beat.value
         if began and time.time() - began > self._limit:
             self.end()
-            raise _Lost(f"the sampler did not answer within {self._limit:g} s; its process was ended")
+            raise self._lost(f"the sampler did not answer within {self._limit:g} s; its process was ended")
+
+    def _lost(self, how: str = "") -> _Lost:
+        """What to raise now; the text names the call that was made."""
+        requests, drafts, vocab_size = self._sizes
+        sizes = (requests, drafts, vocab_size)
+        text = how or _cause_of_death(self._process.exitcode)
+        return _Lost(text + pulse.worded_sizes(sizes), sizes)
 
     def answer(self) -> Any:  # Any: what the bench's method returns
         """The answer, which is ready or will never come.
@@ -192,7 +216,7 @@ class _Worker:
             went_well, result = cast("_Answer", self.pipe.recv())
         except (EOFError, OSError):
             self._process.join()
-            raise _Lost(_cause_of_death(self._process.exitcode)) from None
+            raise self._lost() from None
         if not went_well:
             raise _Refused(result)
         self._limit = self._call_timeout + _GRACE_SECONDS
@@ -230,6 +254,10 @@ class Workers:
         self._last_group: dict[_Worker, Any] = {}  # Any: as `_spread`
         self._num_lost = 0
         self._pace: Pace | None = None
+        self._fatal: list[pulse.Sizes] = []
+
+    def _hired(self) -> _Worker:
+        return _Worker(self._job, self._pace, self._call_timeout, self._fatal)
 
     def plan(self) -> Steps[Plan]:
         """Load the sampler and list what is to be done.
@@ -325,7 +353,7 @@ class Workers:
         waiting = deque(arguments)
         while waiting or self._busy:
             while waiting and len(self._busy) < self.number and self._num_lost < _MOST_LOST:
-                worker = self._idle.pop() if self._idle else _Worker(self._job, self._pace, self._call_timeout)
+                worker = self._idle.pop() if self._idle else self._hired()
                 busy_groups = {group_of(argument) for argument in self._busy.values()}
                 argument = _take(waiting, group_of, self._last_group.get(worker), busy_groups)
                 self._busy[worker], self._last_group[worker] = argument, group_of(argument)
@@ -356,6 +384,7 @@ class Workers:
                 self._num_lost = 0
             except _Lost as lost:
                 self._num_lost += 1
+                self._fatal.append(lost.sizes)
                 answer = lost
             except _Refused as refusal:
                 raise CannotStart(str(refusal)) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,12 +29,69 @@ class SamplerHangs(BaseException):
     """
 
 
+class NotCalled(SamplerHangs):
+    """A call as large as one that hung or ended its process is not made again."""
+
+
+Sizes = tuple[int, int, int]
+"""Of a call: requests, most drafts of a request, vocabulary; all 0 between calls, and where they are not known."""
+
+
 class _Pulse:
     """The state of this process."""
 
     limit: float | None = None
     depth: int = 0
     beat: Callable[[float], None] | None = None
+    sizes: Sizes = (0, 0, 0)
+    tell: Callable[[Sizes], None] | None = None
+    fatal: ClassVar[list[Sizes]] = []
+
+
+def call_is_of(sizes: Sizes) -> None:
+    """The call that is made now, or, with zeros, none."""
+    _Pulse.sizes = sizes
+    if _Pulse.tell is not None:
+        _Pulse.tell(sizes)
+
+
+def on_sizes(action: Callable[[Sizes], None]) -> None:
+    """Call `action` with the sizes of each call that begins, and with zeros when it ends."""
+    _Pulse.tell = action
+
+
+_WIDE: Sizes = (128, 32, 32768)
+"""Where a larger call does not end, its size may be the reason; of a smaller one it is something else."""
+
+
+def shun(sizes: Sizes) -> None:
+    """Calls that are as large in every way are not made any more in this process, as a wide one did not end."""
+    if any(size > wide for size, wide in zip(sizes, _WIDE, strict=True)):
+        _Pulse.fatal.append(sizes)
+
+
+def shun_nothing() -> None:
+    """Another sampler is called from now on."""
+    _Pulse.fatal.clear()
+
+
+def shunned(sizes: Sizes) -> Sizes | None:
+    """The call that did not end because of which one of these sizes is not made; `None` if it may be made."""
+    return next((one for one in _Pulse.fatal if all(a >= b for a, b in zip(sizes, one, strict=True))), None)
+
+
+def worded_sizes(sizes: Sizes) -> str:
+    """The call, for a reader; empty if it is not known.
+
+    Example:
+        >>> worded_sizes((501, 0, 32))
+        ' in a call of 501 requests with a vocabulary of 32'
+    """
+    requests, drafts, vocab_size = sizes
+    if not any(sizes):
+        return ""
+    up_to = f", up to {drafts} drafts each," if drafts else ""
+    return f" in a call of {requests} request{'s' * (requests != 1)}{up_to} with a vocabulary of {vocab_size}"
 
 
 def on_beat(action: Callable[[float], None]) -> None:
@@ -80,4 +137,6 @@ def _set(beat: float, alarm: float | None) -> None:
 
 
 def _hangs(number: int, frame: FrameType | None) -> NoReturn:
-    raise SamplerHangs(f"the sampler did not answer within {_Pulse.limit:g} s (--call-timeout)")
+    during = worded_sizes(_Pulse.sizes)
+    shun(_Pulse.sizes)
+    raise SamplerHangs(f"the sampler did not answer within {_Pulse.limit:g} s{during} (--call-timeout)")

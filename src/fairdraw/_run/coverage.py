@@ -5,6 +5,9 @@ workload judge the same draws, so that what was drawn for the first of them belo
 the first call of a kind and then every 64th is read; the calls between count as the last one that was.
 
 Coverage changes no verdict.
+
+The same wrapper makes no call as large as a wide one that hung or ended its process (`pulse.shun`): it costs one check,
+which is named, and the others are judged on what is smaller.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core import pulse
 from fairdraw._core.budget import Wrapped
 from fairdraw._core.checks import AnyCheck, Check
 from fairdraw._core.contracts import CONTRACTS
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
     from fairdraw._run.drawn_features import Look
 
 _EVERY = 64
+_MOST_REFUSED = 5
+"""Cases that a check draws in vain before it is given up."""
 
 
 @dataclass
@@ -68,6 +74,12 @@ class Watch:
         self._calls = 0
         self._kinds: dict[Any, tuple[int, Look]] = {}  # Any: a signature
         self._last: Any = None  # Any: the batch that was looked at last
+        self._num_made, self._num_refused, self._why_not = 0, 0, ""
+
+    @property
+    def why_nothing(self) -> str:
+        """Why no call was made, if all were as large as one that did not end; empty if there is no such reason."""
+        return "" if self._num_made else self._why_not
 
     def wrap(self, sampler: Any) -> Any:  # Any: a sampler of any contract, and the same
         """`sampler`, whose calls are looked at."""
@@ -93,7 +105,34 @@ class Watch:
         elif self._last is not arguments[0]:
             self._last = arguments[0]
             self._add(_or_nothing(self._looked_at, arguments))
-        return call()
+        return self._bounded(call, arguments)
+
+    def _bounded(self, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:  # Any: of the sampler's method
+        """Make a call, and let its sizes be known meanwhile: it may be the one that ends this process."""
+        from fairdraw._run.drawn_features import sizes_of
+
+        sizes = sizes_of(arguments)
+        like = pulse.shunned(sizes)
+        if like is not None:
+            self._seen.clear()
+            self._why_not = f"not called again with as much as{pulse.worded_sizes(like)}, which did not end"
+            raise self._refusal()
+        self._num_made += 1
+        pulse.call_is_of(sizes)
+        try:
+            return call()
+        finally:
+            pulse.call_is_of((0, 0, 0))
+
+    def _refusal(self) -> BaseException:
+        """Properties try another case, unless none is small enough; draws cannot be exchanged."""
+        self._num_refused += 1
+        if not self._case_by_case or (self._num_refused >= _MOST_REFUSED and not self._num_made):
+            return pulse.NotCalled(self._why_not)
+        from hypothesis.errors import UnsatisfiedAssumption
+
+        self._calls = 0
+        return UnsatisfiedAssumption()
 
     def _looked_at(self, arguments: tuple[Any, ...]) -> Look:  # Any: of the sampler's method
         from fairdraw._run.drawn_features import look
@@ -178,11 +217,13 @@ class Recorder:
 
     def watched(self, check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> Watched:  # Any: as above
         """The check and the sampler, to be run in their place."""
+        if sampler is not self._sampler:
+            if self._sampler is not None:  # a worker knows what its predecessor shunned
+                pulse.shun_nothing()
+            self._sampler, self._workloads = sampler, {}
         if isinstance(check, Check):
             watch = Watch(check.contract, check.suite, case_by_case=True)
             return Watched(_case_by_case(check, watch), watch.wrap(sampler), watch)
-        if sampler is not self._sampler:
-            self._sampler, self._workloads = sampler, {}
         by = getattr(getattr(check, "workload", None), "name", check.code)
         watch = self._workloads.setdefault((by, profile, seed), Watch(check.contract, by, case_by_case=False))
         return Watched(check, watch.wrap(sampler), watch)
@@ -222,7 +263,7 @@ recorder = Recorder()
 
 
 def _case_by_case(check: Check, watch: Watch) -> Check:
-    """The same check, which says when a case begins. A life is a case: all its events have one first argument."""
+    """The same check, which says when a case begins. Events of one trace have the same first argument."""
     last: list[Any] = [None]  # Any: a case, or what plays an event trace
 
     def body(subject: Any, case: Any, *reference: Any) -> None:  # Any: those of the check's own body

@@ -106,17 +106,17 @@ def _areas(*sizes: str, **others: tuple[str, ...]) -> dict[str, tuple[str, ...]]
     return {area: _SIZES[area] for area in sizes} | {OFFSET: _OFFSETS, DTYPE: _DTYPES} | others
 
 
-_BESIDE = "own seeds beside none"
-_NOISE = ("explicit", "one seed", "own seeds", _BESIDE)
+_BESIDE = "per-request seeds beside none"
+_NOISE = ("explicit", "one seed", "per-request seeds", _BESIDE)
 _TEMPERATURES = ("greedy", "1", "other than 0 and 1", "greedy beside random")
 _CHANGES = ("added", "removed", "moved", "swapped", "added over another", "added and moved at once")
 _REWRITES = ("output cut", "output regrown after a cut")
 _WIDE = ("over 256 requests", "vocabulary over 32768")
-_HALF, _STRIDED, _EXPLICIT, _OWN_SEED = "half precision", "strided", "explicit noise", "own seed"
+_HALF, _STRIDED, _EXPLICIT, _REQUEST_SEED = "half precision", "strided", "explicit noise", "per-request seed"
 _GREEDY, _OTHER, _WITH_DRAFTS, _PLACEHOLDER = "greedy", "temperature not 0 or 1", "drafts", "placeholder"
 _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT = "joined later", "moved", "output cut", "long prompt", "long output"
 _NO_TRAITS, _DRAFTED, _LONG = frozenset[str](), frozenset([_WITH_DRAFTS]), frozenset([_LONG_OUTPUT])
-_OF_LIVES = (_WITH_DRAFTS, _PLACEHOLDER, _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT)
+_OF_TRACES = (_WITH_DRAFTS, _PLACEHOLDER, _LATE, _MOVED, _CUT, _LONG_PROMPT, _LONG_OUTPUT)
 _PENALTIES = ("presence penalty", "frequency penalty", "repetition penalty")
 _FILTERS = ("top-k", "top-p", "min-p")
 _PROCESSORS = (
@@ -142,14 +142,14 @@ CATALOGUES = {
         },
         (
             *(_GREEDY, _OTHER, "no drafts", "over 5 drafts", "dense drafts", "one-hot drafts", "placeholder drafts"),
-            *("rates", _EXPLICIT, _OWN_SEED, _HALF, _STRIDED, *_WIDE),
+            *("rates", _EXPLICIT, _REQUEST_SEED, _HALF, _STRIDED, *_WIDE),
         ),
         (
             (_GREEDY, _OTHER),
             ("no drafts", "over 5 drafts"),
             ("no drafts", "placeholder drafts"),
             ("dense drafts", "one-hot drafts"),
-            (_EXPLICIT, _OWN_SEED),
+            (_EXPLICIT, _REQUEST_SEED),
         ),
     ),
     "sampling": Catalogue(
@@ -161,8 +161,8 @@ CATALOGUES = {
             FILTERS: ("none", *_FILTERS, "two of them", "all of them"),
             CALLS: _SIZES[CALLS],
         },
-        (_GREEDY, _OTHER, *_FILTERS, _EXPLICIT, _OWN_SEED, _HALF, _STRIDED, *_WIDE),
-        ((_GREEDY, _OTHER), (_EXPLICIT, _OWN_SEED)),
+        (_GREEDY, _OTHER, *_FILTERS, _EXPLICIT, _REQUEST_SEED, _HALF, _STRIDED, *_WIDE),
+        ((_GREEDY, _OTHER), (_EXPLICIT, _REQUEST_SEED)),
     ),
     "penalties": Catalogue(
         {
@@ -172,7 +172,7 @@ CATALOGUES = {
             INPUTS: ("strided", _PLACEHOLDER),
             CALLS: _SIZES[CALLS],
         },
-        (*_PENALTIES, *_OF_LIVES),
+        (*_PENALTIES, *_OF_TRACES),
     ),
     "thinking_budget": Catalogue(
         {
@@ -183,7 +183,7 @@ CATALOGUES = {
             INPUTS: (_PLACEHOLDER,),
             CALLS: _SIZES[CALLS],
         },
-        ("budget", "no budget", *_OF_LIVES),
+        ("budget", "no budget", *_OF_TRACES),
         (("budget", "no budget"),),
     ),
     "logits_plan": Catalogue(
@@ -268,6 +268,12 @@ def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: those of e
     return sizes, logits.dtype, logits.stride(-1), *(one is None for one in kinds), *_noise_of(noise, batch.batch_size)
 
 
+def sizes_of(arguments: tuple[Any, ...]) -> tuple[int, int, int]:  # Any: those of either contract
+    """Requests, most drafts of a request, vocabulary."""
+    batch = arguments[0]
+    return batch.batch_size, getattr(batch, "max_spec_len", 0), batch.vocab_size
+
+
 def look(contract: str, arguments: tuple[Any, ...]) -> Look:  # Any: those of either contract
     """What a call of a sampler without sessions held."""
     return (_of_verification if contract == "rejection" else _of_sampling)(*arguments[:2])
@@ -278,7 +284,7 @@ def _noise_of(noise: Any, rows: int) -> tuple[str, ...]:  # Any: noise of either
         return ("explicit",)
     if not noise.request_seeds:
         return ("one seed",)
-    return ("own seeds",) if len(noise.request_seeds) >= rows else ("own seeds", _BESIDE)
+    return ("per-request seeds",) if len(noise.request_seeds) >= rows else ("per-request seeds", _BESIDE)
 
 
 def _of_verification(batch: Any, noise: Any) -> Look:  # Any: SpecDecodeBatch, Noise
@@ -345,7 +351,7 @@ def _own_traits(found: Look, batch: Any, noise: Any, most_greedy: float) -> list
     _count_temperatures(found, kinds)
     seeds = noise.request_seeds if isinstance(noise, SeededNoise) else ()
     names = {"greedy": (_GREEDY,), "1": (), "other than 0 and 1": (_OTHER,)}
-    return [(*names[kind], *((_OWN_SEED,) if i in seeds else ())) for i, kind in enumerate(kinds)]
+    return [(*names[kind], *((_REQUEST_SEED,) if i in seeds else ())) for i, kind in enumerate(kinds)]
 
 
 def _count_temperatures(found: Look, kinds: Sequence[str]) -> None:
@@ -360,7 +366,7 @@ def _count_temperatures(found: Look, kinds: Sequence[str]) -> None:
 
 
 @dataclass
-class _Life:
+class _Followed:
     """What is remembered of a request: its list is kept, so that no other gets its identity.
 
     Args:
@@ -376,6 +382,10 @@ class _Life:
     was_cut: bool = False
 
 
+_ALL_STEPS = 6
+"""Steps of a session that are all read; of later ones every fourth is, and every change of rows."""
+
+
 class SessionLook:
     """Follows one session.
 
@@ -386,8 +396,8 @@ class SessionLook:
     def __init__(self, contract: str, opened_with: tuple[Any, ...]) -> None:
         self._contract, self._known = contract, frozenset(CATALOGUES[contract].traits)
         self._markers = tuple(opened_with[0]) if contract == "thinking_budget" else ()
-        self._lives: dict[int, _Life] = {}
-        self._steps = self._rows = 0
+        self._followed: dict[int, _Followed] = {}
+        self._steps = self._rows = self._seen = 0
         self._last: Any = None  # Any: the batch that was looked at last
 
     def look(self, arguments: tuple[Any, ...]) -> Look | None:  # Any: those of the session's method
@@ -399,7 +409,9 @@ class SessionLook:
                 self._of_changes(found, argument)
             elif argument is not self._last and hasattr(argument, "requests"):
                 self._last = argument
-                found = self._of_batch(argument, arguments)
+                self._seen += 1
+                if self._seen <= _ALL_STEPS or self._seen % 4 == 0 or self._contract == "logits_plan":
+                    found = self._of_batch(argument, arguments)
         return found
 
     def _of_batch(self, batch: Any, arguments: tuple[Any, ...]) -> Look:  # Any: LiveBatch or LogitsBatch; of the method
@@ -427,44 +439,44 @@ class SessionLook:
     def _of_request(self, found: Look, row: int, request: Any) -> frozenset[str]:  # Any: LiveRequest or LogitsRequest
         """Its traits; features are counted."""
         drafts, output = request.draft_token_ids, request.output_token_ids
-        life = self._lives.get(id(output)) or self._begun(output)
-        if life.params is not request.params:
-            self._read(life, request)
-        found.counts.update(life.features)
-        traits = life.traits | _DRAFTED if drafts else life.traits
+        kept = self._followed.get(id(output)) or self._begun(output)
+        if kept.params is not request.params:
+            self._read(kept, request)
+        found.counts.update(kept.features)
+        traits = kept.traits | _DRAFTED if drafts else kept.traits
         is_list = type(output) is list
         if is_list:
-            self._of_output(found, life, len(output))
-            traits |= _LONG & self._known if life.length > 255 else _NO_TRAITS
-        if row != life.row is not None:
-            life.traits |= {_MOVED} & self._known
-        life.row = row
+            self._of_output(found, kept, len(output))
+            traits |= _LONG & self._known if kept.length > 255 else _NO_TRAITS
+        if row != kept.row is not None:
+            kept.traits |= {_MOVED} & self._known
+        kept.row = row
         if -1 in drafts or (is_list and output[-1:] == [-1]):
             found.counts[INPUTS, _PLACEHOLDER] += 1
             traits |= {_PLACEHOLDER} & self._known
         return traits
 
-    def _read(self, life: _Life, request: Any) -> None:  # Any: as above
-        """What stays the same as long as a request lives."""
-        life.params, own = request.params, Look(1)
+    def _read(self, kept: _Followed, request: Any) -> None:  # Any: as above
+        """What stays the same as long as a request stays in the batch."""
+        kept.params, own = request.params, Look(1)
         traits = {*_OF_PARAMS[self._contract](own, request.params)}
         traits |= {_LONG_PROMPT} if len(request.prompt_token_ids) > 255 else set()
-        life.features = tuple(one for one in own.counts if not isinstance(one, str))
-        life.traits |= traits & self._known
+        kept.features = tuple(one for one in own.counts if not isinstance(one, str))
+        kept.traits |= traits & self._known
 
-    def _begun(self, output: Any, *, is_late: bool = False) -> _Life:  # Any: a live list
-        life = self._lives[id(output)] = _Life(output, length=len(output) if type(output) is list else 0)
-        life.traits = frozenset([_LATE] * is_late) & self._known
-        return life
+    def _begun(self, output: Any, *, is_late: bool = False) -> _Followed:  # Any: a live list
+        kept = self._followed[id(output)] = _Followed(output, length=len(output) if type(output) is list else 0)
+        kept.traits = frozenset([_LATE] * is_late) & self._known
+        return kept
 
-    def _of_output(self, found: Look, life: _Life, length: int) -> None:
-        if length < life.length:
+    def _of_output(self, found: Look, kept: _Followed, length: int) -> None:
+        if length < kept.length:
             found.counts[EVENTS, "output cut"] += 1
-            life.was_cut = True
-            life.traits |= {_CUT} & self._known
-        elif length > life.length and life.was_cut:
+            kept.was_cut = True
+            kept.traits |= {_CUT} & self._known
+        elif length > kept.length and kept.was_cut:
             found.counts[EVENTS, "output regrown after a cut"] += 1
-        life.length = length
+        kept.length = length
 
     def _of_changes(self, found: Look, changes: RowChanges) -> None:
         is_later = self._steps > 0

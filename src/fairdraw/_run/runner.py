@@ -29,7 +29,7 @@ from fairdraw._core.failures import (
     failed,
     raised_by,
 )
-from fairdraw._core.pulse import SamplerHangs
+from fairdraw._core.pulse import NotCalled, SamplerHangs
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._run.coverage import Drawn, recorder
 from fairdraw._run.expected import Expected, why_unseen
@@ -205,13 +205,18 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
     watched = recorder.watched(check, sampler, session.profile, session.seed)
 
     def search() -> int:
-        return watched.check.run(
-            watched.sampler,
-            profile=session.profile,
-            seed=session.seed,
-            reference=session.reference,
-            out_of_time=Deadline(session.ends_at),
-        )
+        try:
+            return watched.check.run(
+                watched.sampler,
+                profile=session.profile,
+                seed=session.seed,
+                reference=session.reference,
+                out_of_time=Deadline(session.ends_at),
+            )
+        except Exception:
+            if watched.watch.why_nothing:
+                raise NotCalled(watched.watch.why_nothing) from None
+            raise
 
     record = _recorded(check, sampler, session, search, is_search=True)
     if record.status not in JUDGED:

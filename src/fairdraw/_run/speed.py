@@ -251,12 +251,15 @@ def measure(
     kept: list[Call] = []
     with one_torch_thread(), quiet_interpreter():
         for check in _probes(_open(checks, sampler, None), sampler, known):
+            if sum(call.seconds for call in kept) > _LONGEST_MEASURING:
+                break  # a sampler that needs seconds for one size is not timed at all of them
             is_slow = bool(kept) and median(call.seconds for call in kept) > _SLOW_CALL
             kept += _timed(check, sampler, _SLOW_PROBE if is_slow else _PROBE, seconds / _MOST_PROBES)
     return _fitted(kept, calibrate() / known.calibration)
 
 
 _MOST_PROBES = 4
+_LONGEST_MEASURING = 4.0
 _SLOW_CALL = 2e-3
 _PROBE, _SLOW_PROBE = Profile("probe", 20, 5, 20_000, 20_000), Profile("probe", 5, 5, 1_500, 1_500)
 

@@ -1,0 +1,102 @@
+"""A sampler that cannot bear wide inputs is named with the size of the call, kept apart, and judged on all the rest."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+from fairdraw._core import pulse
+from fairdraw._core.checks import PROFILES
+from fairdraw._report.coverage import coverage_of
+from fairdraw._run import speed
+from fairdraw._run.loading import all_checks, load_sampler
+from fairdraw._run.runner import CheckRecord, Session, run_check
+from fairdraw.protocols import rejection_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pytest
+
+RIGHT = load_sampler("rejection/torch")
+CODES = ("REJ612", "REJ613", "REJ101")  # vocabularies of 128,256 and 151,936 tokens; small ones
+CHECKS = [next(check for check in all_checks() if check.code == code) for code in CODES]
+
+
+def wide_calls(act: Callable[[], None]) -> tuple[Any, list[int]]:  # Any: a sampler
+    """A correct sampler that acts first where the vocabulary is large, and the vocabularies that were."""
+    wide: list[int] = []
+
+    def verify(batch: Any, noise: Any) -> Any:  # Any: of the contract
+        if batch.vocab_size > 100_000:
+            wide.append(batch.vocab_size)
+            act()
+        return RIGHT.verify(batch, noise)  # type: ignore[union-attr]  # a rejection sampler
+
+    return rejection_sampler(verify), wide
+
+
+def run(sampler: Any) -> list[CheckRecord]:  # Any: as above
+    return [run_check(check, sampler, Session(profile=PROFILES["smoke"], crash_folder=None)) for check in CHECKS]
+
+
+def test_wide_call_that_hangs_costs_one_wait() -> None:
+    sampler, wide = wide_calls(lambda: time.sleep(60))
+    pulse.limit_calls(0.3)
+    try:
+        first, second, small = run(sampler)
+        (again, _, _) = run(rejection_sampler(RIGHT.verify, name="another"))  # type: ignore[union-attr]  # as above
+    finally:
+        pulse.limit_calls(None)
+    assert (first.status, second.status, small.status) == ("incomplete", "incomplete", "passed")
+    assert "with a vocabulary of 128256" in first.reason
+    assert second.reason.startswith("not called again with as much as in a call of ")
+    assert wide == [128_256]
+    assert again.status == "passed"  # another sampler gets every call
+    missing = [row.value for row in coverage_of([first, second, small])[0].features if row.by == "none"]
+    assert "over 131072" in missing
+
+
+def test_out_of_memory_on_wide_calls_is_reported_as_such_and_the_rest_is_judged() -> None:
+    def no_memory() -> None:
+        raise MemoryError("cannot allocate 40 GB")
+
+    first, second, small = run(wide_calls(no_memory)[0])
+    assert (first.status, second.status, small.status) == ("error", "error", "passed")
+    assert "MemoryError: cannot allocate 40 GB" in (first.failure_report.effect if first.failure_report else "")
+
+
+def test_process_that_dies_of_a_wide_call_is_not_given_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+import os, signal
+from fairdraw._run.loading import load_sampler
+from fairdraw import rejection_sampler
+right = load_sampler("rejection/torch")
+def verify(batch, noise):
+    if batch.vocab_size > 100_000:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right.verify(batch, noise)
+def make(): return rejection_sampler(verify)
+"""
+    (tmp_path / "eats_memory.py").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["check", "eats_memory:make", "-n", "1", "--profile", "smoke", "--reference", "none"]
+    found = CliRunner().invoke(main, [*words, *(f"-k{code}" for code in CODES)])
+    assert found.exit_code == 11
+    assert "killed by SIGKILL; the system may have run out of memory in a call of " in found.output
+    assert "(not called again with as much as in a call of " in found.output
+    assert "passed       REJ101" in found.output
+    assert "INCOMPLETE: 2 of 3 checks did not finish: REJ612, REJ613; nothing else failed" in found.output
+
+
+def test_sampler_that_needs_long_for_wide_calls_is_not_timed_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_LONGEST_MEASURING", 0.2)
+    sampler, wide = wide_calls(lambda: time.sleep(0.3))
+    found = speed.measure(sampler, CHECKS, seconds=0.2)
+    assert len(wide) == 1
+    assert found.num_calls > 0
