@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -74,7 +74,8 @@ def _large(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
 
 def _without(request: SampledRequest, can: Capabilities) -> SampledRequest:
     """The request without filters that are unsupported."""
-    return dataclasses.replace(request, **{name: None for name, need in _FILTERS.items() if need not in can})
+    off: dict[str, Any] = {name: None for name, need in _FILTERS.items() if need not in can}  # Any: keyword arguments
+    return dataclasses.replace(request, **off)
 
 
 @check("SAM181", _large, needs=(Capability.LARGE_VOCAB,), needs_one_of=(tuple(_FILTERS.values()),), weight=0.06)
