@@ -49,7 +49,7 @@ _MOST_ROWS, _MOST_SLOW_ROWS = 1100, 33
 
 
 def varied(can: Capabilities, **narrow: Any) -> st.SearchStrategy[SamplingCase]:  # Any: of sampling_cases
-    """Mostly small batches; one in eight is wide, with all pairs of parameters. Interpreted kernels take few rows."""
+    """Mostly small batches; one in seven is wide, with all pairs of parameters. Interpreted kernels take few rows."""
     return sampling_cases(can, **{"max_rows": _MOST_SLOW_ROWS if can.slow else _MOST_ROWS, **narrow})
 
 

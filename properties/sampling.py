@@ -1,7 +1,8 @@
 """The checks of the sampling contract. One is registered by its definition in a module below.
 
 10x and 11x is what every draw is, 12x greedy requests and temperature, 13x relations between runs, 14x and 15x bit for
-bit, 16x seeds, generators and counters, 17x the drafter.
+bit, 16x seeds, generators and counters, 17x the drafter, 18x sizes and values of
+production, 19x time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from fairdraw.properties import _sampling_equality as equality
 from fairdraw.properties import _sampling_relations as relations
 from fairdraw.properties import _sampling_seeds as seeds
 from fairdraw.properties import _sampling_structure as structure
+from fairdraw.properties import _sampling_time as time
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, relations, equality, seeds, drafts)
+CHECKS = checks_in(structure, relations, equality, seeds, drafts, time)

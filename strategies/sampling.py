@@ -35,11 +35,12 @@ _MIN_PS = (0.1, 0.5, 1.0, 0.01, 0.0, 1 - _ONE_ULP, 1e-6, 2.0**-149)
 
 NUM_ROWS: tuple[int, ...] = (
     *(7, 13, 17, 31, 33, 63, 65, 100, 127, 129, 193, 255, 257, 300, 511, 513, 641, 1009, 1023, 1025, 1100),
+    *(300, 513, 1009, 1100),
 )
 """Rows of wide batches: primes, powers of two and their neighbours, and what kernels do not have in mind."""
 
 _WIDE_VOCAB_SIZES = (2, 3, 5, 8, 31, 33, 100, 257)
-_IS_WIDE = (False,) * 7 + (True,)
+_IS_WIDE = (False,) * 6 + (True,)
 
 _FILTER_NEEDS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 
@@ -176,7 +177,7 @@ def sampling_cases(
         exponentials: Kinds of the race's exponentials (`EXPONENTIAL_KINDS`; explicit noise only).
         dtypes: Of the logits (`DTYPES`).
         layouts: Strides of the logits (`LAYOUTS`).
-        max_rows: If above `max_requests`, one case in eight is wide: a tiny vocabulary, up to so many rows
+        max_rows: If above `max_requests`, one case in seven is wide: a tiny vocabulary, up to so many rows
             (`NUM_ROWS`), and requests in which every pair of values of any two parameters occurs.
 
     Raises:

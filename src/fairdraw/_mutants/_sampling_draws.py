@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fairdraw._core.seeds import derive_seed
-from fairdraw._mutants._mutant import patched
+from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.sampling import Request, SamplingOracle, softmax
 from fairdraw.protocols import Capability, Drafted, SamplingBatch, SamplingNoise, SeededNoise
 from fairdraw.strategies.rows import bulk_rng
@@ -240,3 +240,56 @@ def drafts_another_token(right: SamplingOracle, batch: SamplingBatch, noise: Sam
     """Tokens of one row, distributions of the next."""
     drafted = right.draft(batch, noise)
     return Drafted((drafted.token_ids + 1) % batch.vocab_size, drafted.draft_probs)
+
+
+# Time, and sizes of production.
+
+
+@patched(SamplingOracle, "draw", "SAM182")
+def keeps_request_seeds_as_floats(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """Seeds pass through a float64 column of a table: the lowest bits of large ones are lost."""
+    rounded = {i: int(float(seed)) % 2**63 for i, seed in noise.request_seeds.items()}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=rounded))
+
+
+@patched(SamplingOracle, "draw", "SAM183")
+def takes_seed_zero_for_no_seed(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """`if seed:` where `if seed is not None:` is meant."""
+    given = {i: seed for i, seed in noise.request_seeds.items() if seed}
+    return right.draw(batch, dataclasses.replace(noise, request_seeds=given))
+
+
+@patched(SamplingOracle, "draw", "SAM192", "SAM144")
+def makes_generators_anew(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """At every call from the seed: a request draws one token again and again."""
+    return right.draw(batch, dataclasses.replace(noise))
+
+
+@as_mutant("SAM191")
+class TakesTheParametersOfTheCallBefore(SamplingOracle):
+    """Parameters are copied to the device in the background: a call of the same size still finds the old ones."""
+
+    temperature = torch.empty(0)
+
+    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        old, self.temperature = self.temperature, batch.temperature
+        return super().sample(batch.replace(temperature=old) if len(old) == len(batch.temperature) else batch, noise)
+
+
+@as_mutant("SAM193")
+class SwapsTwoBuffersOnceInAThousandCalls(SamplingOracle):
+    """A ring of buffers wraps before its last reader is done: tokens come in reverse order."""
+
+    calls = 0
+
+    def sample(self, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
+        self.calls += 1
+        tokens = super().sample(batch, noise)
+        return tokens.flip(0) if self.calls % 1000 == 0 else tokens
+
+
+@patched(SamplingOracle, "sample", "SAM184")
+def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+    """`row * stride` in int32: a row that is far away is read elsewhere."""
+    is_far = batch.logits.stride(0) >= 2**31
+    return right.sample(batch.replace(logits=batch.logits[:1].expand_as(batch.logits)) if is_far else batch, noise)

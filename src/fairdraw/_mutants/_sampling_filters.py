@@ -42,6 +42,27 @@ def drops_ties_of_top_k(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
     return support
 
 
+@patched(SamplingOracle, "top_k_support", "SAM181")
+def finds_top_k_in_a_part_of_the_vocabulary(right: SamplingOracle, logits: Row, top_k: int) -> Mask:
+    """The threshold comes from the first 2**15 tokens: enough for any vocabulary, it was thought."""
+    part = logits[: 2**15]
+    return np.asarray(~(logits < np.sort(part)[-min(top_k, part.size)]))
+
+
+@patched(SamplingOracle, "sample", "SAM185", "SAM141")
+def reads_the_temperatures_of_256_rows(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+    """A grid of 256 rows: the row after those begins again with the parameters of the first."""
+    return right.sample(batch.replace(temperature=batch.temperature[torch.arange(batch.batch_size) % 256]), noise)
+
+
+@patched(SamplingOracle, "filtered", "SAM141")
+def takes_a_top_p_below_a_millionth_for_off(right: SamplingOracle, request: Request) -> Row:
+    """`if top_p > 1e-6`: what means one token keeps all."""
+    if request.top_p is not None and request.top_p < 1e-6:
+        request.top_p = None
+    return right.filtered(request)
+
+
 @patched(SamplingOracle, "top_p_support", "SAM104", "SAM174")
 def keeps_one_token_more_than_top_p(right: SamplingOracle, logits: Row, top_p: float) -> Mask:
     """The mass before the token is compared, instead of the mass with it."""

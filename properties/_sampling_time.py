@@ -1,0 +1,294 @@
+"""Over time, and at sizes of production: what an earlier call leaves behind, rare faults, wide ids, far strides."""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._rejection_asserts import fresh
+from fairdraw.properties._sampling_asserts import (
+    ORACLE,
+    RACE,
+    aimed_at,
+    broken,
+    call,
+    check,
+    equals_the_oracle,
+    ordinary,
+    same_tokens,
+    supports_of,
+)
+from fairdraw.protocols import Capability, SeededNoise, TokenSampler
+from fairdraw.strategies.rows import bulk_seeds
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw._oracles.supports import Support
+    from fairdraw.protocols import Capabilities
+
+_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+_STREAM = (*_OWN, Capability.REFERENCE_RACE, Capability.UPSTREAM_STREAM)
+_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+
+# -- production vocabularies ------------------------------------------------------------------------------------------
+
+_VOCAB_SIZES = (151_936, 262_144, 32_768, 131_073)
+_LARGE_REQUESTS = (
+    SampledRequest("normal", 0.7, top_p=0.9),
+    SampledRequest("normal", 1.3, top_k=100_000),
+    SampledRequest("zipf", 2.0, min_p=0.01),
+    SampledRequest("zipf", 0.7, top_k=50, top_p=0.95),
+    SampledRequest("normal", 2.0, top_k=20_000, top_p=0.5, min_p=0.001),
+    SampledRequest("tied", 1.0, top_k=1),
+    SampledRequest("half", 1.0, top_p=1e-7),
+    SampledRequest("flat", 1.0, top_k=7),
+)
+"""Edges in the middle of the vocabulary, in its first tokens, and ties over all tiles."""
+
+
+def _large(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Two sizes at least, even if there are two examples."""
+    requests = tuple(_without(request, can) for request in _LARGE_REQUESTS)
+    explicit = Capability.EXPLICIT_NOISE in can
+    return st.builds(
+        lambda seed, first: SamplingCase(
+            _VOCAB_SIZES[seed % 2 + 2 * (seed % 7 == 0)],
+            (*requests[first:], *requests[:first])[:4],
+            explicit,
+            seed=seed,
+        ),
+        bulk_seeds(),
+        st.sampled_from(range(len(requests))),
+    )
+
+
+def _without(request: SampledRequest, can: Capabilities) -> SampledRequest:
+    """The request without filters that are unsupported."""
+    off: dict[str, Any] = {name: None for name, need in _FILTERS.items() if need not in can}  # Any: keyword arguments
+    return dataclasses.replace(request, **off)
+
+
+@check("SAM181", _large, needs=(Capability.LARGE_VOCAB,), needs_one_of=(tuple(_FILTERS.values()),), weight=0.06)
+def supports_hold_at_production_vocabularies(sampler: TokenSampler, case: SamplingCase) -> None:
+    """At 32768 to 262144 tokens filters keep what they must, and nothing else: the token at each edge, ties over tiles.
+
+    Suspect a top-k that looks at the best of each tile only, ids of 16 bits, and sums that stop growing in float32.
+    """
+    batch, _, seen = call(sampler, case)
+    supports = supports_of(sampler, batch)
+    _are_allowed(supports, seen.tokens)
+    if sampler.capabilities.why_unsupported(RACE) is not None:
+        return
+    outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
+    _are_allowed(supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
+    least = [0 if s is None else int(np.argmin(np.where(s.required, s.probs, np.inf))) for s in supports]
+    tokens = sample_tokens(sampler, batch, aimed_at(batch, least)).tokens
+    for request, (support, token) in enumerate(zip(supports, least, strict=True)):
+        if support is not None and support.required[token] and tokens[request] != token:
+            broken(f"request {request} got token {tokens[request]} with noise aimed at {token}, which must be kept")
+
+
+def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size] int64
+    for request, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
+        if support is not None and not support.allowed[token]:
+            kept = int(support.allowed.sum())
+            broken(f"request {request} got token {token}, which its filters remove; they keep {kept} tokens")
+
+
+_ROWS, _SLOW_ROWS = (1009, 1100, 641, 515), (37,)
+
+
+def _wide(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Five to seven requests in turn: no power of two is a multiple of the period."""
+    explicit = True if Capability.EXPLICIT_NOISE in can else None
+    sizes = {"min_vocab_size": 5, "max_vocab_size": 33, "min_requests": 5, "max_requests": 7, "max_rows": 0}
+    cases = ordinary(can, explicit=explicit, logits=("normal", "zipf", "half"), **sizes)
+    rows = _SLOW_ROWS if can.slow else _ROWS
+    return cases.map(lambda case: case.replace(num_rows=rows[case.seed % len(rows)]))
+
+
+@check("SAM185", _wide, weight=0.08)
+def requests_keep_their_parameters_in_wide_batches(sampler: TokenSampler, case: SamplingCase) -> None:
+    """In batches of 515 to 1100 requests each has the token of its own parameters: the oracle's, or one of its support.
+
+    Suspect a grid or a block of 256 or 512 rows, whose end reads the parameters of its beginning.
+    """
+    if sampler.capabilities.why_unsupported(RACE) is None:
+        equals_the_oracle(sampler, case)
+    batch, _, seen = call(sampler, case)
+    _are_allowed(supports_of(sampler, batch), seen.tokens)
+
+
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+_BITS, _BASES, _WIDE_ROW = 32, 3, 8191
+
+
+def _flat(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return st.builds(
+        SamplingCase, st.just(_WIDE_ROW), st.just((SampledRequest(),)), explicit=st.just(False), seed=bulk_seeds()
+    )
+
+
+def _drawn(sampler: TokenSampler, case: SamplingCase, seeds: list[int]) -> NDArray[np.int64]:  # [batch_size] int64
+    """A token of a flat row for each seed, at one position."""
+    batch = case.batch(sampler.device).select([0] * len(seeds))
+    noise = SeededNoise(derive_seed("call", case.seed), dict(enumerate(seeds)))
+    return sample_tokens(sampler, batch, noise).tokens
+
+
+@check("SAM182", _flat, needs=_OWN, weight=0.05)
+def every_bit_of_a_request_seed_changes_the_token(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Seeds that differ in one of their lower 32 bits draw other tokens from a flat distribution over 8191.
+
+    False failures: three tokens must be equal by chance, 32 * 8191**-3 = 6e-11. torch's generator on a CPU takes 32
+    bits, so higher ones are not asked for. Suspect a seed that is kept as float32, in 16 bits, or divided.
+    """
+    bases = [derive_seed("base", case.seed, number) % 2**62 for number in range(_BASES)]
+    seeds = [base ^ change for base in bases for change in (0, *(1 << bit for bit in range(_BITS)))]
+    tokens = _drawn(sampler, case, seeds).reshape(_BASES, 1 + _BITS)
+    dead = np.flatnonzero((tokens[:, 1:] == tokens[:, :1]).all(axis=0))
+    if dead.size:
+        broken(f"bits {dead.tolist()} of a request's seed change nothing")
+
+
+@check("SAM183", _flat, needs=_OWN, weight=0.05)
+def equal_request_seeds_draw_equal_tokens_at_the_border_of_seeds(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Equal requests with equal seeds, at one position, get one token: seeds 0, 1, 2**32 - 1 and 2**63 - 1, too.
+
+    Suspect `if seed:`, which takes 0 for no seed.
+    """
+    seeds = [0, 1, 2**32 - 1, 2**63 - 1, case.seed]
+    first, second = _drawn(sampler, case, seeds * 3).reshape(3, -1), _drawn(sampler, case, seeds[::-1])[::-1]
+    same_tokens(first[0], first[1], f"equal seeds of {seeds} in one batch")
+    same_tokens(first[0], second, f"seeds {seeds} in another batch")
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+_NOISE = ((Capability.EXPLICIT_NOISE, Capability.SEEDED_NOISE),)
+
+
+def _small(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    explicit = True if Capability.EXPLICIT_NOISE in can else None
+    return ordinary(can, explicit=explicit, min_vocab_size=8, logits=("normal", "zipf", "half"), max_rows=0)
+
+
+@check("SAM191", _small, needs_one_of=_NOISE, weight=0.5)
+def an_answer_does_not_depend_on_the_calls_before(sampler: TokenSampler, case: SamplingCase) -> None:
+    """The same call gives the same tokens before and after calls of larger and smaller batches and vocabularies.
+
+    Suspect a buffer that is grown and not written again, a cache whose key forgets a parameter, and noise that is kept.
+    """
+    # Sizes differ from case to case: a buffer that only grows is written anew in some of them.
+    larger = 7 + case.seed % (7 if sampler.capabilities.slow else 601)
+    contrary = tuple(dataclasses.replace(r, temperature=0.1 if r.temperature > 1 else 30.0) for r in case.requests)
+    wider = case.vocab_size + (sampler.capabilities.why_unsupported((Capability.LARGE_VOCAB,)) is None)
+    others = (
+        case.replace(requests=contrary, num_rows=larger, seed=case.seed + 1),
+        case.replace(requests=(SampledRequest("peaked", 0.1),), vocab_size=wider, seed=case.seed + 2),
+        case.replace(requests=contrary, seed=case.seed + 3),
+    )
+    _, _, first = call(sampler, case)
+    for other in others:
+        call(sampler, other)
+        _, _, again = call(sampler, case)
+        same_tokens(first.tokens, again.tokens, f"after a call with {len(other.rows)} requests")
+
+
+def _seeded_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return _flat(can).map(lambda case: case.replace(vocab_size=257, requests=(SampledRequest(request_seed=True),) * 8))
+
+
+@check("SAM192", _seeded_rows, needs=(*_STREAM, Capability.REFERENCE_ROUNDING), weight=0.1)
+def generators_are_drawn_from_call_after_call(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Three calls with the same generators draw on from where the call before left them, as the oracle does.
+
+    A server keeps the generator of a request. One that is made anew from its seed at every call repeats one token.
+    """
+    batch, noise, known = case.batch(sampler.device), case.noise(sampler.device), case.noise(sampler.device)
+    for number in range(3):
+        expected = sample_tokens(ORACLE, batch, known)
+        same_tokens(expected.tokens, sample_tokens(sampler, batch, noise).tokens, f"call {number} with one generator")
+
+
+_MANY, _MANY_SLOW = 600, 12
+
+
+def _cheap(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Few requests, whose filters leave some tokens out."""
+    requests = (
+        SampledRequest("half", 0.7),
+        SampledRequest("normal", 2.0, top_k=2),
+        SampledRequest("normal", 0.7, top_p=0.5),
+        SampledRequest("normal", 1.5, min_p=0.5),
+    )
+    kept = tuple(_without(request, can) for request in requests)
+    explicit = Capability.EXPLICIT_NOISE in can
+    return st.builds(SamplingCase, st.just(11), st.just(kept), explicit=st.just(explicit), seed=bulk_seeds())
+
+
+@check("SAM193", _cheap, needs_one_of=_NOISE, weight=0.02)
+def no_call_of_a_thousand_is_different(sampler: TokenSampler, case: SamplingCase) -> None:
+    """600 calls of one batch with the same noise give the same tokens, and its tensors stay what they were.
+
+    At least two batches are tried, one after the other.
+
+    Suspect a buffer that is used in turn, a counter that wraps, work that is not waited for. Interpreted kernels are
+    called 12 times.
+    """
+    batch, noise, first = call(sampler, case)
+    before = {name: tensor.clone() for name, tensor in batch.tensors().items()}
+    _are_allowed(supports_of(sampler, batch), first.tokens)
+    for number in range(_MANY_SLOW if sampler.capabilities.slow else _MANY):
+        seen = sample_tokens(sampler, batch, fresh(noise))
+        same_tokens(first.tokens, seen.tokens, f"call {number + 2}")
+    for name, tensor in batch.tensors().items():
+        if not tensor.equal(before[name]):
+            broken(f"{name} was modified")
+
+
+# -- strides ----------------------------------------------------------------------------------------------------------
+
+
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+"""MAP_NORESERVE, which Python names from 3.13 on."""
+
+
+def _two_rows(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    explicit = Capability.EXPLICIT_NOISE in can
+    requests = (SampledRequest("one-hot"), SampledRequest("one-hot"))
+    return st.builds(SamplingCase, st.just(100), st.just(requests), explicit=st.just(explicit), seed=bulk_seeds())
+
+
+@check("SAM184", _two_rows, needs=(Capability.STRIDED_INPUTS,), weight=0.02)
+def rows_may_be_2_to_the_31_elements_apart(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Rows of logits with a stride above 2**31 elements give the tokens of contiguous ones, or a `ValueError`.
+
+    On a CPU the memory between them is never touched, and never taken. Offsets of 32 bits wrap, and read another row.
+    """
+    batch, noise, expected = call(sampler, case)
+    if batch.device.type != "cpu":
+        return
+    stride = 2**31 + 2**16
+    memory = mmap.mmap(-1, 4 * (stride + batch.vocab_size), flags=mmap.MAP_PRIVATE | _NO_RESERVE)
+    far = torch.frombuffer(memory, dtype=torch.float32).as_strided((2, batch.vocab_size), (stride, 1))
+    far.copy_(batch.logits)
+    try:
+        seen = sample_tokens(sampler, batch.replace(logits=far), fresh(noise))
+    except ValueError as error:
+        if "logits" not in str(error):
+            broken(f"far strides are refused, but not by name: {error}")
+        return
+    same_tokens(expected.tokens, seen.tokens, f"with rows {stride} elements apart")
