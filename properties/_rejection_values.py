@@ -168,7 +168,7 @@ def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, 
         broken(f"{num_equal} of {_NEGATIVE // 2} seeds and their negatives gave the same tokens")
 
 
-# -- rows without a distribution beside others ----------------------------------------------------------------------------
+# -- rows without a distribution beside others ---------------------------------------------------------------------
 
 
 def _beside_others(sampler: RejectionSampler, case: RejectionCase, target: str) -> None:
