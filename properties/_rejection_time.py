@@ -196,8 +196,8 @@ def generators_go_on_as_the_oracle_leaves_them(sampler: RejectionSampler, case: 
 
 # -- rarely --------------------------------------------------------------------------------------------------------
 
-_MANY_CALLS = 550
-_SLOW_CALLS = 30
+_MANY_CALLS = 280
+_SLOW_CALLS = 12
 
 
 def _small(can: Capabilities) -> Cases:
@@ -206,9 +206,9 @@ def _small(can: Capabilities) -> Cases:
 
 @check("REJ657", _small, needs=_EXPLICIT, weight=0.01)
 def hundreds_of_equal_calls_give_equal_answers(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """550 calls with the same arguments give the same answer, in each of two cases or more.
+    """280 calls with the same arguments give the same answer, in each of two cases or more.
 
-    An interpreted sampler is called 30 times, which shows little.
+    An interpreted sampler is called 12 times, which shows little.
 
     Suspect races between threads or programs, memory that is used before it is written, and counters that overflow.
     """

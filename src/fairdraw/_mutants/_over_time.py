@@ -88,7 +88,7 @@ class KeepsGeneratorsByPlace(RejectionOracle):
 
 
 @as_mutant("REJ657")
-class SwapsTwoRequestsOnceInFiveHundredCalls(RejectionOracle):
+class SwapsTwoRequestsOnceInAQuarterThousandCalls(RejectionOracle):
     """A race between two programs, which one of them nearly always wins."""
 
     def __init__(self) -> None:
@@ -97,4 +97,4 @@ class SwapsTwoRequestsOnceInFiveHundredCalls(RejectionOracle):
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
         self.calls += 1
         right = super().verify(batch, noise)
-        return right.roll(1, 0) if self.calls % 500 == 0 else right
+        return right.roll(1, 0) if self.calls % 250 == 0 else right
