@@ -135,10 +135,10 @@ def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: Reje
 def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Calls whose seeds differ in one bit draw different numbers, for each of 63 bits.
 
-    Six requests are compared; two, at every fifth bit, for a slow sampler. Bits count as in REJ343. False failures: below
-    63 * 4096**-4 = 2e-13.
+    Six requests are compared; four, at every fifth bit, for a slow sampler. Bits count as in REJ343.
+    False failures: below 63 * 4096**-4 = 2e-13.
     """
-    count = 2 if sampler.capabilities.slow else 6
+    count = 4 if sampler.capabilities.slow else 6
     batch, base = case.batch(sampler.device).select([0] * count), derive_seed("base", case.seed)
     first = emit(sampler, batch, SeededNoise(base))
     untouched = torch.Generator(sampler.device).manual_seed(base).get_state().numpy().tobytes()

@@ -104,7 +104,9 @@ def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None
             )
 
 
-def _batch_of(can: Capabilities, vocab_sizes: Sequence[int], requests: Cases) -> Cases:
+def _batch_of(
+    can: Capabilities, vocab_sizes: Sequence[int], requests: st.SearchStrategy[tuple[RequestRecipe, ...]]
+) -> Cases:
     kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
     return st.builds(
         RejectionCase,
@@ -278,8 +280,8 @@ def _tied_ids(vocab_size: int, seed: int) -> list[tuple[int, int]]:
 
 
 def _tied(can: Capabilities) -> Cases:
-    requests = st.just((RequestRecipe(_TWO_DRAFTS[:1]),))
-    return _batch_of(can, (16411, 20011) if can.slow else (16411, 20011, 151936), requests)
+    requests: tuple[RequestRecipe, ...] = (RequestRecipe(_TWO_DRAFTS[:1]),)
+    return _batch_of(can, (16411, 20011) if can.slow else (16411, 20011, 151936), st.just(requests))
 
 
 @check(
