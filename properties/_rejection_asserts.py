@@ -53,8 +53,9 @@ def emit_case(
 
 
 def _numbers(noise: Noise) -> dict[str, torch.Tensor]:
-    is_explicit = isinstance(noise, ExplicitNoise)
-    return {"uniforms": noise.uniforms, "exponentials": noise.exponentials} if is_explicit else {}
+    if isinstance(noise, SeededNoise):
+        return {}
+    return {"uniforms": noise.uniforms, "exponentials": noise.exponentials}
 
 
 def emit_intact(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emission:

@@ -47,9 +47,9 @@ _DENSE = {
 }
 
 
-_WIDTHS = ("few",) * 38 + ("covering", "many")
+_WIDTHS = ("few",) * 78 + ("covering", "many")
 _SLOW_WIDTHS = ("few",) * 60 + ("covering",)
-"""One batch in twenty is wide: with a hundred examples a check sees some, and dozens of checks see others. Every
+"""One batch in forty is wide: dozens of checks see others, and checks of wide batches alone see them always. Every
 request of a wide batch costs an interpreter milliseconds, so that slow samplers are given fewer."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
+
 import torch
 from hypothesis import strategies as st
 

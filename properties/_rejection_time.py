@@ -1,7 +1,7 @@
 """65x: calls after one another. An answer follows from its arguments, and from nothing that was called before.
 
-A server calls one sampler for days: batches grow and shrink, buffers are used again, generators go on. What is kept from
-one call must never show in another.
+A server calls one sampler for days: batches grow and shrink, buffers are used again, generators go on. What is kept
+from one call must never show in another.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import ORACLE, broken, emit_case, emit_intact, same_rows
 from fairdraw.properties._rejection_cases import identical_requests, lively, with_request_seeds
 from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, Noise, RejectionSampler, SeededNoise
-from fairdraw.strategies import RejectionCase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw.properties._rejection_cases import Cases
     from fairdraw.protocols import SpecDecodeBatch
+    from fairdraw.strategies import RejectionCase
 
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
@@ -167,7 +167,7 @@ def _steps(
     return seen
 
 
-@check("REJ655", lambda can: _some(can, False).map(with_request_seeds), needs=_OWN, weight=0.12)
+@check("REJ655", lambda can: _some(can, False).map(with_request_seeds), needs=_OWN, weight=0.2)
 def two_users_in_turn_have_the_tokens_that_each_has_alone(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Two batches whose generators go on, called in turn, emit what each emits without the other.
 
@@ -194,10 +194,10 @@ def generators_go_on_as_the_oracle_leaves_them(sampler: RejectionSampler, case: 
             broken(f"after step {step} the generators are not in the documented state")
 
 
-# -- rarely ---------------------------------------------------------------------------------------------------------------
+# -- rarely --------------------------------------------------------------------------------------------------------
 
-_MANY_CALLS = 550
-_SLOW_CALLS = 30
+_MANY_CALLS = 280
+_SLOW_CALLS = 12
 
 
 def _small(can: Capabilities) -> Cases:
@@ -206,9 +206,9 @@ def _small(can: Capabilities) -> Cases:
 
 @check("REJ657", _small, needs=_EXPLICIT, weight=0.01)
 def hundreds_of_equal_calls_give_equal_answers(sampler: RejectionSampler, case: RejectionCase) -> None:
-    """550 calls with the same arguments give the same answer, in each of two cases or more.
+    """280 calls with the same arguments give the same answer, in each of two cases or more.
 
-    An interpreted sampler is called 30 times, which shows little.
+    An interpreted sampler is called 12 times, which shows little.
 
     Suspect races between threads or programs, memory that is used before it is written, and counters that overflow.
     """

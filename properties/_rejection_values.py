@@ -88,6 +88,11 @@ def _told_apart(device: str, base: int) -> list[int]:
     ]
 
 
+def _bits(sampler: RejectionSampler, case: RejectionCase) -> list[int]:
+    """All bits; every fifth for a slow sampler, others in other cases."""
+    return list(range(_BITS))[case.seed % 5 :: 5] if sampler.capabilities.slow else list(range(_BITS))
+
+
 def _bases(case: RejectionCase) -> list[int]:
     """0, a small seed, a large one."""
     return [0, case.seed, derive_seed("base", case.seed)]
@@ -112,15 +117,15 @@ def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: Reje
     """64 equal requests whose seeds differ in one bit each from the first one's recover other tokens than that.
 
     Of 63 bits, those count that torch's own generators tell apart, for a sampler that draws from them; all for any
-    other. False failures: 63 * 4096**-3 = 9e-10. Seeds that pass through 32 bits, or through a float, lose some.
+    other. A slow sampler is asked every fifth. False failures: 63 * 4096**-3 = 9e-10. Seeds that pass through 32 bits, or through a float, lose some.
     """
-    ignored, counting = [], []
+    ignored, counting, bits = [], [], _bits(sampler, case)
     for base in _bases(case):
-        seeds = {0: base, **{1 + bit: base ^ (1 << bit) for bit in range(_BITS)}}
+        seeds = {0: base, **{1 + i: base ^ (1 << bit) for i, bit in enumerate(bits)}}
         batch = case.batch(sampler.device).select([0] * len(seeds))
         emission = emit(sampler, batch, SeededNoise(derive_seed("call", case.seed, base), seeds))
         is_equal = (emission.tokens[1:] == emission.tokens[0]).all(axis=1)
-        ignored.append({bit for bit in range(_BITS) if is_equal[bit]})
+        ignored.append({bit for bit, equal in zip(bits, is_equal, strict=True) if equal})
         draws_from_torch = _moved(sampler.device, seeds, emission)
         counting = _told_apart(sampler.device, base) if draws_from_torch else list(range(_BITS))
     _require_all(ignored, counting, "a per-request seed")
@@ -130,14 +135,15 @@ def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: Reje
 def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Calls whose seeds differ in one bit draw different numbers, for each of 63 bits.
 
-    Two requests are compared, one in three for a slow sampler. Bits count as in REJ343. False failures: below
-    63 * 4096**-4 = 2e-13.
+    Six requests are compared; four, at every fifth bit, for a slow sampler. Bits count as in REJ343.
+    False failures: below 63 * 4096**-4 = 2e-13.
     """
-    count = 2 if sampler.capabilities.slow else 6
+    count = 4 if sampler.capabilities.slow else 6
     batch, base = case.batch(sampler.device).select([0] * count), derive_seed("base", case.seed)
     first = emit(sampler, batch, SeededNoise(base))
     untouched = torch.Generator(sampler.device).manual_seed(base).get_state().numpy().tobytes()
     counting = _told_apart(sampler.device, base) if first.default_state != untouched else range(_BITS)
+    counting = sorted({*counting} & {*_bits(sampler, case)})
     lost = [
         bit for bit in counting if (emit(sampler, batch, SeededNoise(base ^ (1 << bit))).tokens == first.tokens).all()
     ]
@@ -155,8 +161,9 @@ def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, 
     torch's generators take every integer of 64 bits. False failures: of 16 tokens of 4096, more than 8 agree
     with probability below 1e-28. An absolute value, or an unsigned number of 32 bits, folds them together.
     """
-    size = [1 + i if i % 2 else 2**63 - i * case.seed for i in range(_NEGATIVE)]
-    batch = case.batch(sampler.device).select([0] * _NEGATIVE)
+    count = 8 if sampler.capabilities.slow else _NEGATIVE
+    size = [1 + i if i % 2 else 2**63 - i * case.seed for i in range(count)]
+    batch = case.batch(sampler.device).select([0] * count)
     call = derive_seed("call", case.seed)
     negative, again, positive = (
         emit(sampler, batch, SeededNoise(call, dict(enumerate(seeds))))
@@ -164,11 +171,11 @@ def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, 
     )
     same_rows(negative.tokens, again.tokens, "a second call with the same negative seeds")
     num_equal = int((negative.tokens == positive.tokens).all(axis=1)[1::2].sum())
-    if num_equal > _NEGATIVE // 4:
-        broken(f"{num_equal} of {_NEGATIVE // 2} seeds and their negatives gave the same tokens")
+    if num_equal > count // 4:
+        broken(f"{num_equal} of {count // 2} seeds and their negatives gave the same tokens")
 
 
-# -- rows without a distribution beside others ----------------------------------------------------------------------------
+# -- rows without a distribution beside others ---------------------------------------------------------------------
 
 
 def _beside_others(sampler: RejectionSampler, case: RejectionCase, target: str) -> None:

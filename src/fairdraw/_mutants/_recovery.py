@@ -179,6 +179,7 @@ def _without(probs: Row, token: int) -> Row:
     "REJ611",
     "REJ612",
     "REJ613",
+    "REJ614",
 )
 def recovers_the_runner_up(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """An off-by-one in a sorted list: always the second best."""

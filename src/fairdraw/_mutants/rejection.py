@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fairdraw._mutants import _acceptance, _layout, _noise, _recovery
+from fairdraw._mutants import _acceptance, _layout, _noise, _over_time, _recovery, _wide
 from fairdraw._mutants._mutant import mutants_in
 from fairdraw._oracles.rejection import verify
 from fairdraw.protocols import FunctionSampler, rejection_sampler
 
-MUTANTS = mutants_in(_acceptance, _recovery, _layout, _noise)
+MUTANTS = mutants_in(_acceptance, _recovery, _layout, _noise, _wide, _over_time)
 
 
 def right() -> FunctionSampler:

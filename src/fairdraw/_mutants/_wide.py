@@ -1,0 +1,183 @@
+"""Faults of rejection samplers that show in wide batches, far apart in memory, or at the border of what is documented.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fairdraw._mutants._mutant import patched
+from fairdraw._oracles.rejection import DraftStep, RejectionOracle
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+
+Steps = list[DraftStep]
+Row = NDArray[np.float32]
+
+
+@patched(RejectionOracle, "verify", "REJ623")
+def loses_requests_beyond_the_thousandth(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """One program per request, in one block of 1,024 threads."""
+    output = right.verify(batch, noise)
+    output[1024:] = PLACEHOLDER_TOKEN_ID
+    return output
+
+
+@patched(RejectionOracle, "steps", "REJ641", "REJ623")
+def large_batches_read_the_next_requests_exponentials(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
+) -> Steps:
+    """Another kernel from 256 requests on, which nobody compared with the first."""
+    if batch.batch_size > 256:
+        noise = ExplicitNoise(noise.uniforms, noise.exponentials.roll(1, 0))
+    return right.steps(batch, noise)
+
+
+@patched(RejectionOracle, "verify", "REJ641", "REJ623")
+def the_remainder_of_a_block_gets_the_bonus_token(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:
+    """Requests are handled in blocks of 32, and the last block, if it is not full, ends at once."""
+    output, full = right.verify(batch, noise), batch.batch_size // 32 * 32
+    if full >= 32:
+        output[full:] = PLACEHOLDER_TOKEN_ID
+        output[full:, 0] = batch.bonus_token_ids[full:, 0]
+    return output
+
+
+@patched(RejectionOracle, "random_request", "REJ642")
+def overlooks_a_rejection_at_the_ninety_sixth_draft(right: RejectionOracle, steps: Steps, bonus: int) -> list[int]:
+    """Decisions are packed into words of 32 bits, and the sign bit of the third is lost."""
+    emitted = right.random_request(steps, bonus)
+    if len(emitted) == 96 and len(steps) > 95:
+        return [*emitted[:-1], steps[95].draft_token_id, *right.random_request(steps[96:], bonus)]
+    return emitted
+
+
+@patched(RejectionOracle, "verify", "REJ643")
+def counts_rows_in_sixteen_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """Row 65,536 is read as row 0."""
+    if batch.num_tokens <= 2**16:
+        return right.verify(batch, noise)
+    rows = torch.arange(batch.num_tokens, device=batch.device) % 2**16
+    probs = None if batch.draft_probs is None else batch.draft_probs[rows]
+    return right.verify(batch.replace(target_logits=batch.target_logits[rows], draft_probs=probs), noise)
+
+
+def _by_offsets_of_32_bits(rows: Tensor) -> Tensor:  # [num_tokens, vocab_size] any
+    """Row number times stride as a kernel with 32-bit integers reads it."""
+    stride, vocab_size = rows.stride(0), rows.shape[1]
+    if stride * len(rows) < 2**31:
+        return rows
+    offsets = [(row * stride + 2**31) % 2**32 - 2**31 for row in range(len(rows))]
+    return torch.stack([rows.as_strided((vocab_size,), (1,), rows.storage_offset() + offset) for offset in offsets])
+
+
+@patched(RejectionOracle, "verify", "REJ632")
+def offsets_of_logits_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """`row * stride` wraps round in a kernel whose integers have 32 bits."""
+    return right.verify(batch.replace(target_logits=_by_offsets_of_32_bits(batch.target_logits)), noise)
+
+
+@patched(RejectionOracle, "verify", "REJ644")
+def offsets_of_draft_probs_have_32_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """The same for draft distributions; the logits were mended."""
+    probs = batch.draft_probs
+    return right.verify(batch if probs is None else batch.replace(draft_probs=_by_offsets_of_32_bits(probs)), noise)
+
+
+@patched(RejectionOracle, "verify", "REJ645")
+def ids_have_17_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """An id is packed into one word with its score: there was room for 17 bits, until vocabularies grew."""
+    output = right.verify(batch, noise)
+    return torch.where(output >= 0, output % 2**17, output)
+
+
+@patched(RejectionOracle, "race", "REJ646")
+def lanes_are_compared_before_tiles(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
+    """Each of 2,048 lanes keeps its best over all tiles; among equal ones the lowest lane wins, not the lowest id."""
+    best = right.race(weights, exponentials)
+    with np.errstate(over="ignore"):
+        scores = np.where(weights > 0, weights / exponentials, -1)
+    tied = np.flatnonzero(scores == scores[best])
+    return int(min(tied, key=lambda token: (token % 2048, token)))
+
+
+@patched(RejectionOracle, "steps", "REJ341")
+def warm_requests_with_many_drafts_race_backwards(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise
+) -> Steps:
+    """A path for few drafts, another for temperature 1: where neither applies, exponentials are read in reverse."""
+    owners = [i for i, count in enumerate(batch.num_draft_tokens) for _ in range(count)]
+    rare = [count > 2 and heat > 1 for count, heat in zip(batch.num_draft_tokens, batch.temperature, strict=True)]
+    steps = right.steps(batch, noise)
+    return [
+        dataclasses.replace(step, exponentials=step.exponentials[::-1]) if rare[owner] else step
+        for step, owner in zip(steps, owners, strict=True)
+    ]
+
+
+@patched(RejectionOracle, "draw_noise", "REJ342")
+def seeds_of_requests_with_five_drafts_are_forgotten(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+) -> ExplicitNoise:
+    """Requests with more than four drafts take a path that does not know per-request seeds."""
+    kept = {i: seed for i, seed in noise.request_seeds.items() if batch.num_draft_tokens[i] <= 4}
+    return right.draw_noise(batch, SeededNoise(noise.seed, kept))
+
+
+@patched(RejectionOracle, "draw_noise", "REJ343")
+def a_per_request_seed_loses_a_bit(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    """A flag is kept in bit 17 of the seed: two seeds that differ there are one."""
+    seeds = {i: seed & ~(1 << 17) for i, seed in noise.request_seeds.items()}
+    return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
+
+
+@patched(RejectionOracle, "draw_noise", "REJ344")
+def the_seed_of_a_call_loses_its_sign_bit(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+) -> ExplicitNoise:
+    """The seed passes through an integer of 31 bits."""
+    torch.manual_seed(noise.seed & 0x7FFF_FFFF)
+    return right.draw_noise(batch, noise)
+
+
+@patched(RejectionOracle, "draw_noise", "REJ345")
+def negative_seeds_lose_their_sign(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    """`abs(seed)`, because some generator refused -1."""
+    seeds = {i: abs(seed) for i, seed in noise.request_seeds.items()}
+    return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
+
+
+@patched(RejectionOracle, "verify", "REJ312")
+def takes_cold_requests_for_greedy(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """`temperature < 1e-5` for `== 0`: logits were divided by it already, and a draw is not an argmax."""
+    cold = torch.where(batch.temperature < 1e-5, 0.0, batch.temperature)
+    return right.verify(batch.replace(temperature=cold), noise)
+
+
+def _without_distribution(steps: Steps, poisoned: list[bool]) -> Steps:
+    nan = np.float32(np.nan)
+    return [
+        dataclasses.replace(step, target_probs=step.target_probs * nan) if is_poisoned else step
+        for step, is_poisoned in zip(steps, poisoned, strict=False)
+    ]
+
+
+@patched(RejectionOracle, "steps", "REJ347")
+def an_empty_row_poisons_the_next(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+    """Rows are normalised two at a time: one without any token makes NaN of its neighbour."""
+    steps = right.steps(batch, noise)
+    return _without_distribution(steps, [False, *(bool((step.target_logits == -np.inf).all()) for step in steps)])
+
+
+@patched(RejectionOracle, "steps", "REJ346")
+def nan_reaches_two_rows_on(right: RejectionOracle, batch: SpecDecodeBatch, noise: ExplicitNoise) -> Steps:
+    """A running maximum is not reset after NaN."""
+    steps = right.steps(batch, noise)
+    return _without_distribution(steps, [False, False, *(bool(np.isnan(step.target_logits).any()) for step in steps)])
