@@ -117,7 +117,8 @@ def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: Reje
     """64 equal requests whose seeds differ in one bit each from the first one's recover other tokens than that.
 
     Of 63 bits, those count that torch's own generators tell apart, for a sampler that draws from them; all for any
-    other. A slow sampler is asked every fifth. False failures: 63 * 4096**-3 = 9e-10. Seeds that pass through 32 bits, or through a float, lose some.
+    other. A slow sampler is asked every fifth. False failures: 63 * 4096**-3 = 9e-10.
+    Seeds that pass through 32 bits, or through a float, lose some.
     """
     ignored, counting, bits = [], [], _bits(sampler, case)
     for base in _bases(case):
