@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.fft import irfft, irfft2, rfft, rfft2
 from scipy.stats import binom
 
@@ -35,11 +36,9 @@ from fairdraw.statistical._related_seeds import seed_words
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from fairdraw.statistical._count_tables import Counts
 
-Signs = "NDArray[np.float32]"  # [num_calls, num_rows, num_features] float32, 1 or -1
+Signs = NDArray[np.float32]  # [num_calls, num_rows, num_features] float32, 1 or -1
 Point = tuple[int, int, int]  # call, row, feature: of the bit itself or of its distance
 
 SUSPECT = "suspect: "

@@ -13,6 +13,8 @@ from fairdraw.statistical._explained import ExplainedCheck
 from fairdraw.statistical._noise_quality import rejection_rare_tokens, sampling_rare_tokens, tiny_acceptance
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fairdraw.statistical._workloads import Workload
 
 __all__ = ["REJECTION_CHECKS", "SAMPLING_CHECKS"]
@@ -77,7 +79,7 @@ _SEEDS = """Rows with seeds of their own are independent, of rows with related s
 
 
 def _dependence(
-    make: type[ExplainedCheck] | partial[ExplainedCheck], seeded: partial[ExplainedCheck], family: int
+    make: Callable[..., ExplainedCheck], seeded: Callable[..., ExplainedCheck], family: int
 ) -> tuple[ExplainedCheck, ...]:
     """The five checks that both contracts have, in codes from `family` on."""
     return (
