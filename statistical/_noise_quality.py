@@ -74,7 +74,7 @@ class RareTokens:
         probs = np.full(self.vocab_size, _VANISHING / self.vocab_size)
         probs[::4], probs[0], probs[1], probs[self.head] = share, share / 2, 0.0, 1 - (num_shares - 0.5) * share
         with np.errstate(divide="ignore"):
-            return np.log(probs).astype(np.float32)
+            return np.asarray(np.log(probs), dtype=np.float32)
 
     def cells(self) -> dict[str, NDArray[np.int64]]:  # [vocab_size] int64
         """The cell of each token, by table: the head is the last, tokens that never come have none."""

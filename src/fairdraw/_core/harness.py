@@ -75,7 +75,7 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
 def seeded(noise: object, device: torch.device) -> Iterator[None]:
     """Seed torch's default generators with the seed of `SeededNoise`; their states are put back afterwards."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        if isinstance(noise, SeededNoise) and device.type == "cpu" and not torch.cuda.is_initialized():
+        if isinstance(noise, SeededNoise) and device.type == "cpu" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             # `torch.manual_seed` formats three stack traces, too, for devices that may wake later: a third of a call.
             torch.default_generator.manual_seed(noise.seed)
         elif isinstance(noise, SeededNoise):

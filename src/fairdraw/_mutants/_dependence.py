@@ -198,16 +198,19 @@ def pool_of_calls(size: int, memory: Memory, seed: int, num_rows: int, width: in
     """So many buffers of noise, filled once and then used in turn."""
     number = memory["calls"] = memory.get("calls", -1) + 1
     key = number % size, num_rows, width
-    return memory.setdefault(key, right_numbers(memory, seed, num_rows, width)).copy()
+    kept: Uniforms = memory.setdefault(key, right_numbers(memory, seed, num_rows, width))
+    return kept.copy()
 
 
 def every_second_call_again(memory: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Double buffering: the call after next finds its buffer as it was."""
     number = memory["calls"] = memory.get("calls", -1) + 1
     if number % 4 >= 2 and (number % 2, num_rows, width) in memory:
-        return memory.pop((number % 2, num_rows, width))
-    memory[number % 2, num_rows, width] = right_numbers(memory, seed, num_rows, width)
-    return memory[number % 2, num_rows, width].copy()
+        again: Uniforms = memory.pop((number % 2, num_rows, width))
+        return again
+    drawn = right_numbers(memory, seed, num_rows, width)
+    memory[number % 2, num_rows, width] = drawn
+    return drawn.copy()
 
 
 def counter_wraps(period: int, memory: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
