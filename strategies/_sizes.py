@@ -32,7 +32,7 @@ _SMALL_REST = 8
 def tiled_vocab_sizes(seed: int, max_size: int, num_tiles: int = len(TILES)) -> list[tuple[int, int]]:
     """Pairs `(tile, vocab_size)`: for each of `num_tiles` different tiles two vocabularies of several tiles and a rest.
 
-    The rest of the first is 1, or up to 8; that of the second is any number, from one id short of a full tile on. Most
+    The rest of the first is 1; that of the second is up to 8, or any number from one id short of a full tile on. Most
     have up to four tiles, so that few are large.
 
     Args:
@@ -46,8 +46,8 @@ def tiled_vocab_sizes(seed: int, max_size: int, num_tiles: int = len(TILES)) -> 
         numbers = [derive_seed("tiled", seed, tile, step) for step in range(5)]
         most = (max_size - _SMALL_REST) // tile
         few, any_rest = (1 + number % (most if number % 5 == 0 else min(most, 4)) for number in numbers[:2])
-        small = 1 if numbers[2] % 2 else 1 + numbers[3] % _SMALL_REST
-        sizes += [(tile, tile * few + small), (tile, min(tile * any_rest + numbers[4] % (tile + 1) - 1, max_size))]
+        rest = 2 + numbers[3] % (_SMALL_REST - 1) if numbers[2] % 2 else numbers[4] % (tile + 1) - 1
+        sizes += [(tile, tile * few + 1), (tile, min(tile * any_rest + rest, max_size))]
     return sizes
 
 
