@@ -15,8 +15,9 @@ from fairdraw.properties import _sampling_relations as relations
 from fairdraw.properties import _sampling_seeds as seeds
 from fairdraw.properties import _sampling_structure as structure
 from fairdraw.properties import _sampling_sweeps as sweeps
+from fairdraw.properties import _sampling_tiles as tiles
 from fairdraw.properties import _sampling_time as time
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, relations, equality, seeds, drafts, time, sweeps, noise)
+CHECKS = checks_in(structure, relations, equality, seeds, drafts, tiles, time, sweeps, noise)
