@@ -1,4 +1,4 @@
-"""34x: values at the border of what is documented, and all pairs of parameters side by side."""
+"""34x: values at the edge of what is documented, and all pairs of parameters side by side."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _VOCAB_SIZE = 4096
 _TRIES = 3
 
 
-def _told_apart(device: str, base: int) -> list[int]:
+def _heeded_bits(device: str, base: int) -> list[int]:
     """Bits of a seed that torch's own generator heeds on this device: on a CPU the lower 32."""
     first = torch.rand(4, generator=torch.Generator(device).manual_seed(base), device=device)
     others = (torch.Generator(device).manual_seed(base ^ (1 << bit)) for bit in range(_BITS))
@@ -128,7 +128,7 @@ def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: Reje
         is_equal = (emission.tokens[1:] == emission.tokens[0]).all(axis=1)
         ignored.append({bit for bit, equal in zip(bits, is_equal, strict=True) if equal})
         draws_from_torch = _moved(sampler.device, seeds, emission)
-        counting = _told_apart(sampler.device, base) if draws_from_torch else list(range(_BITS))
+        counting = _heeded_bits(sampler.device, base) if draws_from_torch else list(range(_BITS))
     _require_all(ignored, counting, "a per-request seed")
 
 
@@ -143,7 +143,7 @@ def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: Reje
     batch, base = case.batch(sampler.device).select([0] * count), derive_seed("base", case.seed)
     first = emit(sampler, batch, SeededNoise(base))
     untouched = torch.Generator(sampler.device).manual_seed(base).get_state().numpy().tobytes()
-    counting = _told_apart(sampler.device, base) if first.default_state != untouched else range(_BITS)
+    counting = _heeded_bits(sampler.device, base) if first.default_state != untouched else range(_BITS)
     counting = sorted({*counting} & {*_bits(sampler, case)})
     lost = [
         bit for bit in counting if (emit(sampler, batch, SeededNoise(base ^ (1 << bit))).tokens == first.tokens).all()
