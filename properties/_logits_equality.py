@@ -106,7 +106,7 @@ def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsC
     """Each parameter off, at its least, at its most and between, in pairs, in one batch of many requests.
 
     With them go up to 10 drafts, 900 prompt and 700 output tokens, and bad words of six tokens by the hundred. A buffer
-    that is too small for rows, drafts, words or ids; a number that saturates; a value at the border taken for off.
+    that is too small for rows, drafts, words or ids; a number that saturates; a value at the edge taken for off.
     """
     _equal_to_the_oracle(planner, case)
 

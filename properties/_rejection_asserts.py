@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 import torch
 
-from fairdraw._core.failures import CheckFailure
+from fairdraw._core.failures import AdapterError, CheckFailure
 from fairdraw._core.harness import Emission, emit
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.rejection import DividingOracle, draw_noise
@@ -50,6 +50,18 @@ def emit_case(
     """Build the case on the sampler's device and run it once."""
     batch, noise = case.batch(sampler.device), case.noise(sampler.device)
     return batch, noise, emit(sampler, batch, noise)
+
+
+def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
+    """The emission, or `None` if the call was refused with a message that names the argument."""
+    try:
+        return emit(sampler, batch, noise)
+    except AdapterError:
+        raise
+    except Exception as refusal:
+        if argument in str(refusal):
+            return None
+        broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
 
 
 def _numbers(noise: Noise) -> dict[str, torch.Tensor]:

@@ -252,7 +252,11 @@ def tokens_equal_upstream_on_dense_drafts(
     _equals_the_reference(sampler, case, reference)
 
 
-@differential("REJ423", lambda can: lively(can, explicit=False, min_requests=2, widths=UPSTREAM_WIDTHS), needs=(*_STREAM, Capability.GREEDY))
+@differential(
+    "REJ423",
+    lambda can: lively(can, explicit=False, min_requests=2, widths=UPSTREAM_WIDTHS),
+    needs=(*_STREAM, Capability.GREEDY),
+)
 def tokens_equal_upstream_in_mixed_batches(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:

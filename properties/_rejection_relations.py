@@ -23,7 +23,14 @@ from fairdraw.properties._rejection_asserts import (
 )
 from fairdraw.properties._rejection_cases import POSITIVE, accepting, lively, ordinary, rejecting
 from fairdraw.properties._rejection_settled import settled_requests
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
+from fairdraw.protocols import (
+    MAX_SPEC_LEN,
+    PLACEHOLDER_TOKEN_ID,
+    Capability,
+    ExplicitNoise,
+    RejectionSampler,
+    SpecDecodeBatch,
+)
 from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 from fairdraw.strategies.rows import bulk_rng
 
@@ -102,7 +109,7 @@ def a_larger_max_spec_len_only_adds_placeholders(sampler: RejectionSampler, case
     It is constant in a server while the numbers of drafts vary; offsets and loops must use the numbers.
     """
     batch, noise, emission = emit_case(sampler, case)
-    wide = emit(sampler, batch.replace(max_spec_len=batch.max_spec_len + 3), noise)
+    wide = emit(sampler, batch.replace(max_spec_len=min(batch.max_spec_len + 3, MAX_SPEC_LEN)), noise)
     width = emission.tokens.shape[1]
     same_rows(emission.tokens, wide.tokens[:, :width], "with a larger max_spec_len")
     if (wide.tokens[:, width:] != PLACEHOLDER_TOKEN_ID).any():
@@ -235,7 +242,7 @@ def drafts_from_disjoint_support_are_rejected_at_once(sampler: RejectionSampler,
 
 
 _TEMPERATURES = (0.25, 2.0**-126, 1.7, 1e-6, 100.0)
-"""Not that of the cases, and from the border of greedy up; as many as no power of two divides."""
+"""Not that of the cases, and from the edge of greedy up; as many as no power of two divides."""
 
 
 @check(

@@ -151,7 +151,9 @@ def _with_seeds_of_all_kinds(case: RejectionCase) -> RejectionCase:
     """Two requests in three have a seed, among them the first."""
     kinds, first = tuple(SEED_KINDS), derive_seed("kinds", case.seed)
     requests = tuple(
-        dataclasses.replace(r, request_seed=i % 3 != 2, seed_kind=kinds[(first + i) % len(kinds)] if i % 3 != 2 else "hashed")
+        dataclasses.replace(
+            r, request_seed=i % 3 != 2, seed_kind=kinds[(first + i) % len(kinds)] if i % 3 != 2 else "hashed"
+        )
         for i, r in enumerate(case.requests)
     )
     return case.replace(requests=requests)

@@ -9,8 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from fairdraw._core.checks import Check, check
-from fairdraw._core.failures import AdapterError
-from fairdraw._core.harness import Emission, emit
+from fairdraw._core.harness import emit
 from fairdraw.properties._rejection_asserts import (
     broken,
     covered,
@@ -20,10 +19,11 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
     same_tokens,
     sound,
+    works_or_refuses,
 )
 from fairdraw.properties._rejection_cases import accepting, ordinary, rejecting
 from fairdraw.properties._rejection_wide import require_far_memory
-from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, Noise, RejectionSampler, SpecDecodeBatch
+from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, RejectionSampler
 from fairdraw.strategies import DTYPES, LAYOUTS, RejectionCase, RequestRecipe
 from fairdraw.strategies._sizes import BATCH_SIZES
 
@@ -156,18 +156,6 @@ def batches_without_any_draft_emit_their_bonus_tokens(sampler: RejectionSampler,
     for answer in emitted(sampler, case):
         if answer.tokens != [answer.bonus_token_id]:
             broken(f"{answer}, but only the bonus token {answer.bonus_token_id} is expected")
-
-
-def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
-    """The emission, or `None` if the call was refused with a message that names the argument."""
-    try:
-        return emit(sampler, batch, noise)
-    except AdapterError:
-        raise
-    except Exception as refusal:
-        if argument in str(refusal):
-            return None
-        broken(f"{type(refusal).__name__}({refusal}) for strided {argument}, without naming it")
 
 
 def _equals_contiguous(sampler: RejectionSampler, case: RejectionCase) -> None:

@@ -1,4 +1,4 @@
-"""34x: values at the border of what is documented, and all pairs of parameters side by side."""
+"""34x: values at the edge of what is documented, and all pairs of parameters side by side."""
 
 from __future__ import annotations
 

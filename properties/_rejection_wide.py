@@ -24,6 +24,7 @@ from fairdraw.properties._rejection_asserts import (
     is_left_to,
     same_rows,
     same_tokens,
+    works_or_refuses,
 )
 from fairdraw.properties._rejection_cases import ordinary
 from fairdraw.protocols import MAX_SPEC_LEN, Capabilities, Capability, ExplicitNoise, RejectionSampler, SpecDecodeBatch
@@ -204,8 +205,6 @@ def draft_probs_beyond_offsets_of_32_bits_work_or_are_refused_by_name(
 
     A row number times a stride, both of 32 bits, wraps round and reads other memory.
     """
-    from fairdraw.properties._rejection_sizes import works_or_refuses
-
     batch, noise, expected = emit_case(sampler, case)
     assert batch.draft_probs is not None
     seen = works_or_refuses(sampler, batch.replace(draft_probs=far_apart(batch.draft_probs)), noise, "draft_probs")

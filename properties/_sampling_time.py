@@ -154,7 +154,7 @@ def every_bit_of_a_request_seed_changes_the_token(sampler: TokenSampler, case: S
     """Seeds that differ in one of their lower 32 bits draw other tokens from a flat distribution over 8191.
 
     False failures: three tokens must be equal by chance, 32 * 8191**-3 = 6e-11. torch's generator on a CPU takes 32
-    bits, so higher ones are not asked for. Suspect a seed that is kept as float32, in 16 bits, or divided.
+    bits, so higher ones are not tried. Suspect a seed that is kept as float32, in 16 bits, or divided.
     """
     bases = [derive_seed("base", case.seed, number) % 2**62 for number in range(_BASES)]
     seeds = [base ^ change for base in bases for change in (0, *(1 << bit for bit in range(_BITS)))]

@@ -9,7 +9,7 @@ from hypothesis.stateful import precondition, rule
 
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.protocols import Capability
-from fairdraw.strategies._lifecycle_tours import World, steps, walk
+from fairdraw.strategies._lifecycle_tours import TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_penalties
 from fairdraw.strategies.lifecycle import Add, PenaltiesMachine, PenaltiesTrace, PlannedTraces, Playing
 
@@ -53,7 +53,7 @@ class _Tours(PlannedTraces):
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """Walks in small vocabularies, where tokens come again, and in one of 300."""
         for turn in range(num_rounds):
-            world = World.of_penalties((12, 300, 3)[turn % 3], names_taken=turn % 2 == 1)
+            world = TourWorld.of_penalties((12, 300, 3)[turn % 3], names_taken=turn % 2 == 1)
             yield walk(world, seed + turn)
             yield steps(world, seed + turn, strength=3 if turn % 16 == 15 else 2)
 
@@ -65,9 +65,9 @@ class _Company(PlannedTraces):
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """Every pair of events of a step, and walks in longer runs."""
         for turn in range(num_rounds):
-            yield steps(World.of_penalties(watch="company"), seed + turn)
+            yield steps(TourWorld.of_penalties(watch="company"), seed + turn)
             if turn % 4 == 3:
-                yield walk(World.of_penalties(watch="company"), seed + turn)
+                yield walk(TourWorld.of_penalties(watch="company"), seed + turn)
 
 
 class _Regrowing(PlannedTraces):
@@ -76,7 +76,7 @@ class _Regrowing(PlannedTraces):
     @staticmethod
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """Lists regrow after, and before, every other event."""
-        yield from (walk(World.of_penalties(), seed + turn, rewrites=True) for turn in range((num_rounds + 1) // 2))
+        yield from (walk(TourWorld.of_penalties(), seed + turn, rewrites=True) for turn in range((num_rounds + 1) // 2))
 
 
 @lifecycle_check("PEN101", PenaltiesMachine, contract="penalties", weight=1.5)
@@ -134,7 +134,7 @@ def penalised_logits_equal_a_recount_at_the_sizes_of_production(playing: Playing
 
 @lifecycle_check("PEN111", _Tours, contract="penalties", depends_on=("PEN101",))
 def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
-    """Every event is followed by every other one, and each pair of events happens in one step, in one long life.
+    """Every event is followed by every other one, and each pair of events happens in one step, in one long trace.
 
     Requests also come back under an old name, are removed and added again in one step, unchanged or with other
     parameters, and move in the step in which they enter. If `PEN101` passes, the fault needs two events: look at what
@@ -148,7 +148,7 @@ def penalised_logits_equal_a_recount_after_every_pair_of_events(playing: Playing
 def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
     """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
 
-    The other batch has requests of the same names in other rows. The fresh session begins in the middle of the life,
+    The other batch has requests of the same names in other rows. The fresh session begins in the middle of the trace,
     with every request added at once. Answers stay as they are while others are asked. The usual cause is state that
     belongs to the scanner, its class or its module instead of the session: a cache by row or by name, a buffer that
     is returned twice.

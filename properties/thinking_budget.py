@@ -10,7 +10,7 @@ from hypothesis.stateful import precondition, rule
 from fairdraw.properties._lifecycle_check import LifecycleCheck, RewritingMachine, apply_unreported, lifecycle_check
 from fairdraw.properties._thinking_upstream import SoundUpstreamMachine
 from fairdraw.protocols import Capability
-from fairdraw.strategies._lifecycle_tours import MARKERS, World, steps, walk
+from fairdraw.strategies._lifecycle_tours import MARKERS, TourWorld, steps, walk
 from fairdraw.strategies._lifecycle_wide import wide_thinking
 from fairdraw.strategies.lifecycle import (
     MOST_REQUESTS,
@@ -85,8 +85,8 @@ class _Tours(PlannedTraces):
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """With three pairs of markers in each round."""
         for number in range(seed % len(MARKERS), seed % len(MARKERS) + 3 * num_rounds):
-            yield walk(World.of_thinking(number), seed + number)
-            yield steps(World.of_thinking(number), seed + number)
+            yield walk(TourWorld.of_thinking(number), seed + number)
+            yield steps(TourWorld.of_thinking(number), seed + number)
 
 
 class _Company(PlannedTraces):
@@ -96,8 +96,8 @@ class _Company(PlannedTraces):
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """Every pair of events of a step, with two pairs of markers in each round."""
         for number in range(seed % len(MARKERS), seed % len(MARKERS) + 2 * num_rounds):
-            yield steps(World.of_thinking(number, watch="company"), seed + number)
-        yield walk(World.of_thinking(seed, watch="company"), seed)
+            yield steps(TourWorld.of_thinking(number, watch="company"), seed + number)
+        yield walk(TourWorld.of_thinking(seed, watch="company"), seed)
 
 
 class _Regrowing(PlannedTraces):
@@ -107,7 +107,7 @@ class _Regrowing(PlannedTraces):
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """Lists regrow after, and before, every other event."""
         for number in range(seed % len(MARKERS), seed % len(MARKERS) + num_rounds + 1):
-            yield walk(World.of_thinking(number), seed + number, rewrites=True)
+            yield walk(TourWorld.of_thinking(number), seed + number, rewrites=True)
 
 
 @lifecycle_check("THK101", _MarkerMachine, contract="thinking_budget", weight=2.5)
@@ -172,7 +172,7 @@ def forced_tokens_equal_a_recount_at_the_sizes_of_production(playing: Playing, e
 
 @lifecycle_check("THK111", _Tours, contract="thinking_budget", depends_on=("THK101",))
 def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, event: Event) -> None:
-    """Every event is followed by every other one, and each pair of events happens in one step, in one long life.
+    """Every event is followed by every other one, and each pair of events happens in one step, in one long trace.
 
     Half of all tokens belong to markers, whole or begun. Requests also come back under an old name, are removed and
     added again in one step, unchanged or with another budget, and move in the step in which they enter. If `THK101`
@@ -186,7 +186,7 @@ def forced_tokens_equal_a_recount_after_every_pair_of_events(playing: Playing, e
 def sessions_of_one_scanner_do_not_disturb_each_other(playing: Playing, event: Event) -> None:
     """A session answers as if it were alone, beside a session of another batch and a fresh one of the same batch.
 
-    The other batch has requests of the same names in other rows. The fresh session begins in the middle of the life,
+    The other batch has requests of the same names in other rows. The fresh session begins in the middle of the trace,
     with every request added at once. The usual cause is state that belongs to the scanner, its class or its module
     instead of the session, such as a cache by row, by name or by the length of a text.
     """

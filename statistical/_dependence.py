@@ -119,8 +119,8 @@ def _correlations(bits: Signs) -> NDArray[np.float32]:  # [F, F, 2 num_calls, 2 
     """Sums of products `bits[c, r, f] * bits[c + dc, r + dr, g]` at `[f, g, dc, dr]`; negative distances wrap."""
     num_calls, num_rows, _ = bits.shape
     size = 2 * num_calls, 2 * num_rows
-    spectra = np.moveaxis(rfft2(bits, s=size, axes=(0, 1)), 2, 0)
-    return np.stack([irfft2(np.conj(one) * spectra, s=size, axes=(1, 2)) for one in spectra])
+    spectra = np.moveaxis(np.asarray(rfft2(bits, s=size, axes=(0, 1))), 2, 0)
+    return np.stack([np.asarray(irfft2(np.conj(one) * spectra, s=size, axes=(1, 2))) for one in spectra])
 
 
 def _most_suspicious(sums: NDArray[np.floating], num_edges: NDArray[np.floating]) -> tuple[tuple[int, ...], int]:
@@ -174,12 +174,13 @@ def _two_calls(bits: Signs, shape: Shape) -> Suspect:
 def _triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]:  # bits: [length, width, num_features]
     """Distances of three bits of one feature along the first axis, the feature (or their number), and the sign."""
     length, width, num_features = bits.shape
-    spectrum, far = rfft(bits, n=2 * length, axis=0), np.arange(furthest + 1)
+    spectrum, far = np.asarray(rfft(bits, n=2 * length, axis=0)), np.arange(furthest + 1)
     sums = np.zeros((furthest + 1, furthest + 1, num_features), dtype=np.float32)
     for near in range(1, furthest):
         products = bits[:-near] * bits[near:]
-        cross = (np.conj(rfft(products, n=2 * length, axis=0)) * spectrum).sum(axis=1)
-        sums[near] = np.where((far > near)[:, None], irfft(cross, n=2 * length, axis=0)[: furthest + 1], 0)
+        cross = (np.conj(np.asarray(rfft(products, n=2 * length, axis=0))) * spectrum).sum(axis=1)
+        found = np.asarray(irfft(cross, n=2 * length, axis=0))[: furthest + 1]
+        sums[near] = np.where((far > near)[:, None], found, 0)
     edges = np.broadcast_to((width * (length - far))[None, :, None], sums.shape)
     both = np.concatenate([sums, sums.sum(axis=2, keepdims=True)], axis=2)
     (near, last, feature), sign = _most_suspicious(

@@ -2,7 +2,7 @@
 
 A row is chosen so that what another order of filters keeps, or filters that see another temperature, has much mass
 outside of the row's own support. One sighting of such a token decides. Kinds of requests stand in one batch in random
-order, beside greedy requests and parameters at the border of what is documented; half of the requests have seeds of
+order, beside greedy requests and parameters at the edge of what is documented; half of the requests have seeds of
 their own, and half of the calls have logits in half precision. The logits are such that every dtype holds them exactly.
 """
 
@@ -180,7 +180,7 @@ def _greedy_needs(kind: Kind) -> set[Capability]:
 
 def _border_rows(supported: frozenset[Capability]) -> list[tuple[Kind, NDArray[np.float32]]]:
     """Logits near each other, so that every token is drawn; of every second row a third is masked."""
-    rng, rows = np.random.default_rng(derive_seed("borders", _SIZE)), []
+    rng, rows = np.random.default_rng(derive_seed("edges", _SIZE)), []
     for number, kind in enumerate(_BORDERS):
         used = [name for name in FILTERS if getattr(kind, name) is not None]
         if not {FILTERS[name] for name in used} | _greedy_needs(kind) <= supported:
@@ -202,14 +202,12 @@ def _rows(filters: FilterPolicy, supported: frozenset[Capability], *, is_fine: b
     rng = np.random.default_rng(derive_seed("combinations", _SIZE))
     subsets = [subset for subset in SUBSETS if all(FILTERS[name] in supported for name in subset)]
     found = [row for subset in subsets for row in _chosen(subset, filters, rng)]
-    borders = [
-        (kind, row) for kind, row in _border_rows(supported) if kind.temperature or Capability.GREEDY in supported
-    ]
-    kinds, logits = zip(*found, *borders, strict=True)
+    edges = [(kind, row) for kind, row in _border_rows(supported) if kind.temperature or Capability.GREEDY in supported]
+    kinds, logits = zip(*found, *edges, strict=True)
     batch = batch_of(list(kinds), np.stack(logits), np.zeros(len(kinds), np.int64), "cpu")
     probs = np.stack([_distribution(batch, row, filters) for row in range(len(kinds))])
     names = [kind.name if is_fine else kind.name.partition(":")[0] for kind, _ in found]
-    tables = (*names, *["T6 borders"] * len(borders))
+    tables = (*names, *["T6 edges"] * len(edges))
     return _Rows(np.stack(logits), kinds, tables, PitDistributions.by_order(probs, probs > 0)[Order.RANK])
 
 

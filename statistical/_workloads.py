@@ -233,7 +233,7 @@ _FEWEST_LONG, _FEWEST_LARGE = 50_000, 400
 
 
 def long_drafts(share: float) -> Workload:
-    """Requests of up to 128 drafts, judged by position. Slow samplers are not asked."""
+    """Requests of up to 128 drafts, judged by position. Skipped for slow samplers."""
 
     def prepare(setting: Setting) -> SamplingPlan:
         num_draws = max(_FEWEST_LONG, setting.num_draws)
@@ -251,7 +251,7 @@ def _large_pool(one_hot: bool) -> DistributionPool:
 
 
 def largest_vocabulary(share: float) -> Workload:
-    """S9 at 151936 tokens, where ids above 2**16 and 2**17 occur. Slow samplers are not asked."""
+    """S9 at 151936 tokens, where ids above 2**16 and 2**17 occur. Skipped for slow samplers."""
 
     def prepare(setting: Setting) -> SamplingPlan:
         cycle = (1, 0, 2, 1) if _RAGGED in setting.supported else (1, 1, 1, 1)

@@ -259,14 +259,14 @@ _LISTED = (
     ),
     _distribution(
         "DIST744",
-        "parameters at the border of their range give their distribution",
+        "parameters at the edge of their range give their distribution",
         _COMBINATIONS,
-        ("T6 borders",),
+        ("T6 edges",),
         (),
         """Off, minimum, maximum and just inside, and greedy requests, in one batch with all other kinds of requests.
 
         `top_k` of 1, of the vocabulary and of one less; `top_p` of 1e-7, denormal and one step below 1; `min_p` of 1;
-        temperatures of 0, just above greedy, and 50. Suspect a comparison with the wrong side of the border, a division
+        temperatures of 0, just above greedy, and 50. Suspect a comparison with the wrong side of the edge, a division
         by what is nearly 0, and a filter of another row.
         """,
         stage=Stage.TOKENS,

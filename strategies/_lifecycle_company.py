@@ -35,7 +35,7 @@ class CompanyChecker:
         """Copies of the batch; the other batch is what this one was some looks ago."""
 
     def check(self, changes: RowChanges, batch: LiveBatch, num_new: int) -> None:
-        """Each is told what changed, then each is asked; the other batch comes between."""
+        """Each learns what changed, then each plays its step; the other batch comes between."""
         if self.fresh is None or self.num_looks % _FRESH_EVERY == 0:
             self.fresh = self.opened()
             self.fresh.report(all_added(batch.requests))

@@ -1,4 +1,4 @@
-"""Long lives that leave nothing to chance: every event after every other one, and every pair of events in one step.
+"""Long traces that leave nothing to chance: every event after every other one, and every pair of events in one step.
 
 A tour is an event trace like those that Hypothesis draws, but it is planned: a walk takes, at each event, one that has
 not yet followed the last one, and a row whose parameters it has not met. So each run has every pair (event, next
@@ -30,7 +30,7 @@ from fairdraw.strategies._lifecycle_events import (
     Resume,
     Swap,
 )
-from fairdraw.strategies._lifecycle_traces import Life, PenaltiesTrace, ThinkingTrace
+from fairdraw.strategies._lifecycle_traces import EventfulBatch, PenaltiesTrace, ThinkingTrace
 from fairdraw.strategies._serving_batch import ServingBatch, trailing_placeholders
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ MARKERS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
 
 
 @dataclass(frozen=True)
-class World:
+class TourWorld:
     """What a contract's requests are made of.
 
     Args:
@@ -90,17 +90,17 @@ class World:
     pieces: tuple[tuple[int, ...], ...] = ()
 
     @staticmethod
-    def of_penalties(vocab_size: int = 12, **fields: Any) -> World:  # Any: of the trace
+    def of_penalties(vocab_size: int = 12, **fields: Any) -> TourWorld:  # Any: of the trace
         """A small vocabulary, in which tokens come again."""
-        return World(PenaltiesTrace(vocab_size=vocab_size, **fields), PENALTY_KINDS)
+        return TourWorld(PenaltiesTrace(vocab_size=vocab_size, **fields), PENALTY_KINDS)
 
     @staticmethod
-    def of_thinking(number: int, vocab_size: int = 12, shift: int = 0, **fields: Any) -> World:  # Any: of the trace
+    def of_thinking(number: int, vocab_size: int = 12, shift: int = 0, **fields: Any) -> TourWorld:  # Any: of the trace
         """The markers of that number, whose ids may be shifted beyond 16 bits."""
         start, end = (tuple(i + shift for i in marker) for marker in MARKERS[number % len(MARKERS)])
         begun = tuple(m[:n] for m in (start, end) for n in range(1, len(m)))
         whole = (start, end) * max(1, len(begun) // 2)
-        return World(
+        return TourWorld(
             ThinkingTrace(start=start, end=end, vocab_size=vocab_size + shift, **fields), BUDGET_KINDS, whole + begun
         )
 
@@ -108,11 +108,13 @@ class World:
 class Planner:
     """Plans events for a batch that it simulates; all that happens is in `events`."""
 
-    def __init__(self, world: World, seed: int, rows: int = ROWS) -> None:
+    def __init__(self, world: TourWorld, seed: int, rows: int = ROWS) -> None:
         self.world, self.rows = world, rows
         self.rng = np.random.default_rng(derive_seed("tour", world.trace, seed))
         self.events: list[Event] = []
-        self.life = Life(ServingBatch(world.trace.vocab_size, most_requests=rows, names_taken=world.trace.names_taken))
+        self.eventful = EventfulBatch(
+            ServingBatch(world.trace.vocab_size, most_requests=rows, names_taken=world.trace.names_taken)
+        )
         self.met: Counter[tuple[str, str]] = Counter()
         self.begun: dict[ServedRequest, tuple[int, ...]] = {}
         """What is left of a marker that a request emits token by token."""
@@ -123,7 +125,7 @@ class Planner:
 
     @property
     def batch(self) -> ServingBatch:
-        return self.life.batch
+        return self.eventful.batch
 
     @property
     def size(self) -> int:
@@ -132,7 +134,7 @@ class Planner:
     def do(self, *events: Event) -> None:
         for event in events:
             self.events.append(event)
-            self.life.apply(event)
+            self.eventful.apply(event)
 
     # What is drawn.
 
@@ -276,7 +278,7 @@ _ENDS = 1100
 """Moves of a walk at most; some pairs cannot occur, as two repairs in a row."""
 
 
-def walk(world: World, seed: int, *, rewrites: bool = False) -> EventTrace:
+def walk(world: TourWorld, seed: int, *, rewrites: bool = False) -> EventTrace:
     """Every event after every other one, as far as it can follow it.
 
     Args:
@@ -307,7 +309,7 @@ _STEP: dict[str, Sequence[str]] = {
 """What happens in one step of a server, in its order."""
 
 
-def steps(world: World, seed: int, strength: int = 2) -> EventTrace:
+def steps(world: TourWorld, seed: int, strength: int = 2) -> EventTrace:
     """Every pair of events within one step: tokens arrive, requests leave, others come, rows swap, and drafts follow.
 
     Args:

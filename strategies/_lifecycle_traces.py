@@ -111,8 +111,8 @@ class ThinkingTrace(EventTrace):
         return ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
 
 
-class Life:
-    """A batch that lives through events; `step` is what is done when a scanner would run."""
+class EventfulBatch:
+    """A batch to which events happen; `step` is what is done when a scanner would run."""
 
     def __init__(self, batch: ServingBatch) -> None:
         self.batch = batch
@@ -142,7 +142,7 @@ class Life:
         self.batch.take_changes()
 
 
-class Playing(Life):
+class Playing(EventfulBatch):
     """An event trace that is being played: the batch, and the checker that runs after each event."""
 
     def __init__(self, trace: EventTrace, scanner: Any, reference: Any = None) -> None:  # Any: as `EventTrace.checker`

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._lifecycle_events import Add, Cut, Draft, Event, Finish, Preempt, Renew, Resume, Swap
-from fairdraw.strategies._lifecycle_tours import MOST_DRAFTS, Fields, Planner, World
+from fairdraw.strategies._lifecycle_tours import MOST_DRAFTS, Fields, Planner, TourWorld
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ FACTORS: dict[str, Sequence[float]] = {
     "frequency": (0.0, 0.1, 2.0, -2.0, -1.9999998807907104, 0.003),
     "repetition": (1.0, 1.3, 2.0, 0.01, 0.6, 1.001, 10.0),
 }
-"""Off, ordinary, at both borders of what vLLM takes, just inside, and small; few are exact in float32."""
+"""Off, ordinary, at both edges of what vLLM takes, just inside, and small; few are exact in float32."""
 
 
 def fills(planner: Planner, adds: Sequence[Event]) -> None:
@@ -57,7 +57,7 @@ def _drafts(planner: Planner, most: int) -> Draft:
 # Of both contracts.
 
 
-def growing_batch(world: World, seed: int) -> EventTrace:
+def growing_batch(world: TourWorld, seed: int) -> EventTrace:
     """A batch of 1 to 257 rows, which becomes small and grows again."""
     planner = Planner(world, seed, rows=SIZES[-1])
     for size in SIZES:
@@ -83,7 +83,7 @@ _TAKEN: dict[str, Sequence[int]] = {
 """A request, and the one that takes its row: sizes of their texts, and places in the table of kinds."""
 
 
-def reused_rows(world: World, seed: int) -> EventTrace:
+def reused_rows(world: TourWorld, seed: int) -> EventTrace:
     """Every row goes from a request to another one, often an empty one: first by moving, then by entering.
 
     What is overwritten only by a value that is long enough, or not zero, stays behind. Some pairs have equal
@@ -134,7 +134,7 @@ def _plain(planner: Planner, size: int) -> tuple[int, ...]:
 def every_pair_of_factors(seed: int, strength: int = 2) -> EventTrace:
     """Every pair of values of two penalties is in some row, beside rows without any; texts are short."""
     settings = covering_settings(FACTORS, strength, seed % 64)
-    planner = Planner(World.of_penalties(40), seed, rows=len(settings) + 4)
+    planner = Planner(TourWorld.of_penalties(40), seed, rows=len(settings) + 4)
     fills(planner, [Add(planner.words(planner.below(5)), planner.words(planner.below(7)), **own) for own in settings])
     some_steps(planner, 3)
     return planner.trace
@@ -142,7 +142,7 @@ def every_pair_of_factors(seed: int, strength: int = 2) -> EventTrace:
 
 def long_texts(seed: int) -> EventTrace:
     """Prompts and outputs of thousands of tokens, and one token thousands of times; they grow past powers of two."""
-    planner = Planner(World.of_penalties(8192), seed, rows=20)
+    planner = Planner(TourWorld.of_penalties(8192), seed, rows=20)
     numbers: dict[str, Any] = {"presence": 0.3, "frequency": 0.05, "repetition": 1.2}  # Any: a float each
     adds = [Add((5,), planner.words(2), more_prompt=size, seed=seed + size, **numbers) for size in PROMPTS]
     for size in OUTPUTS:
@@ -164,7 +164,7 @@ def _repeating(planner: Planner, most: int) -> Draft:
 
 def large_vocabulary(seed: int, vocab_size: int) -> EventTrace:
     """Ids beyond 16 and 17 bits, beside those that are equal to them in the lower bits; the last id of all."""
-    planner = Planner(World.of_penalties(vocab_size), seed, rows=5)
+    planner = Planner(TourWorld.of_penalties(vocab_size), seed, rows=5)
     odd = [i for i in (5, 65_541, 65_535, 65_536, 131_071, 131_072, 65_536 + 131_072, vocab_size - 1) if i < vocab_size]
     numbers: dict[str, Any] = {"presence": 0.4, "frequency": 0.3, "repetition": 1.3}  # Any: a float each
     chosen = planner.shuffled(odd)
@@ -181,8 +181,8 @@ def wide_penalties(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         number = seed + turn
         yield every_pair_of_factors(number, 3 if turn % 16 == 15 else 2)
         for names_taken in (True, False):
-            yield reused_rows(World.of_penalties(40, names_taken=names_taken), number)
-        yield growing_batch(World.of_penalties(12), number)
+            yield reused_rows(TourWorld.of_penalties(40, names_taken=names_taken), number)
+        yield growing_batch(TourWorld.of_penalties(12), number)
         yield long_texts(number)
         yield large_vocabulary(number, LARGE_VOCABS[turn % len(LARGE_VOCABS)])
 
@@ -190,8 +190,8 @@ def wide_penalties(seed: int, num_rounds: int) -> Iterator[EventTrace]:
 # Thinking budgets.
 
 _BUDGETS = (None, 0, 1, 2, 3, 5, 100_000)
-_PROMPT_ENDS = ("nothing", "words", "open", "thoughts", "closed", "opened again", "half a start", "half an end")
-_OUTPUT_ENDS = ("nothing", "open", "spent", "nearly spent", "half an end", "closed", "sections", "pieces")
+_PROMPT_ENDS = ("nothing", "words", "open", "thoughts", "thoughts ended", "opened again", "half a start", "half an end")
+_OUTPUT_ENDS = ("nothing", "open", "spent", "nearly spent", "half an end", "thoughts ended", "sections", "pieces")
 
 
 def _text(planner: Planner, kind: str, budget: int) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ def _text(planner: Planner, kind: str, budget: int) -> tuple[int, ...]:
         "words": word * 2,
         "open": start,
         "thoughts": start + word * 2,
-        "closed": start + word + end,
+        "thoughts ended": start + word + end,
         "opened again": start + word + end + start + word,
         "half a start": word + start[: (len(start) + 1) // 2],
         "half an end": start + word * few + end[: (len(end) + 1) // 2],
@@ -218,7 +218,7 @@ def _text(planner: Planner, kind: str, budget: int) -> tuple[int, ...]:
     return found
 
 
-def every_pair_of_texts(world: World, seed: int, strength: int = 2) -> EventTrace:
+def every_pair_of_texts(world: TourWorld, seed: int, strength: int = 2) -> EventTrace:
     """Every budget with every state of a prompt and an output, in one batch, with drafts of markers and words."""
     choices = {"budget": _BUDGETS, "prompt": _PROMPT_ENDS, "output": _OUTPUT_ENDS}
     settings = covering_settings(choices, strength, seed % 64)
@@ -233,7 +233,7 @@ def every_pair_of_texts(world: World, seed: int, strength: int = 2) -> EventTrac
     return planner.trace
 
 
-def long_sections(world: World, seed: int) -> EventTrace:
+def long_sections(world: TourWorld, seed: int) -> EventTrace:
     """Sections and budgets of thousands of tokens, each about to end; prompts of thousands; hundreds of sections."""
     planner = Planner(world, seed, rows=24)
     trace: Any = world.trace  # Any: a ThinkingTrace
@@ -264,8 +264,8 @@ def wide_thinking(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         number = seed + turn
         for place in range(3):
             marker = 3 * turn + place + seed
-            yield every_pair_of_texts(World.of_thinking(marker, shift=65_536 * (place == 2)), number)
+            yield every_pair_of_texts(TourWorld.of_thinking(marker, shift=65_536 * (place == 2)), number)
         for names_taken in (True, False):
-            yield reused_rows(World.of_thinking(number, names_taken=names_taken), number)
-        yield growing_batch(World.of_thinking(number), number)
-        yield long_sections(World.of_thinking(number, 1000), number)
+            yield reused_rows(TourWorld.of_thinking(number, names_taken=names_taken), number)
+        yield growing_batch(TourWorld.of_thinking(number), number)
+        yield long_sections(TourWorld.of_thinking(number, 1000), number)

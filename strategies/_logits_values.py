@@ -275,7 +275,7 @@ VALUES: dict[str, dict[str, Maker]] = {
         "order": _size("thinking_token_budget", lambda text: len(text.output)),
     },
     "temperature": {
-        "border": _just("temperature", 1e-5),
+        "edge": _just("temperature", 1e-5),
         "below": _just("temperature", 9.9e-6),
         "tiny": _just("temperature", 0.01),
         "ulp": _just("temperature", _ULP_ABOVE_1, _ULP_BELOW_1),

@@ -60,7 +60,8 @@ def _requests_of(space: CaseSpace) -> st.SearchStrategy[tuple[RequestRecipe, ...
 
 def _draw_case(draw: st.DrawFn, space: CaseSpace) -> RejectionCase:
     """Sizes first and bulk numbers last: what is drawn first shrinks first."""
-    width = draw(st.sampled_from(space.widths)) if len(space.widths) > 1 else space.widths[0]
+    first, *others = space.widths
+    width = draw(st.sampled_from(space.widths)) if others else first
     vocab_size = draw(vocab_sizes(*most_tokens(width, space)))
     dense, explicit = draw(st.sampled_from(space.dense)), draw(st.sampled_from(space.explicit))
     space = space.with_noise(explicit)

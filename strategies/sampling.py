@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["FILTERS", "SampledRequest", "SamplingCase", "sampled_requests", "sampling_batches", "sampling_cases"]
 
 TEMPERATURES: tuple[float, ...] = (1.0, 0.5, 2.0, 0.1, 0.7, 1.3, 30.0, 1.0001e-5, 1000.0)
-"""Temperatures of random requests, down to the border of greedy ones."""
+"""Temperatures of random requests, down to the edge of greedy ones."""
 
 _GREEDY_TEMPERATURES = (0.0, 9.999e-6)
-"""The second is just below the border."""
+"""The second is just below the edge."""
 
 _ONE_ULP = 2.0**-24
 _TOP_KS = (1, 2, 3, 7, 40, 10**6)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ODD = (*penalties_scanners.ODD_BUT_RIGHT, *thinking_scanners.ODD_BUT_RIGHT, *plans.ODD_BUT_RIGHT)
 QUICK = tuple(subject for subject in ODD if not hasattr(subject, "open_plan"))
-"""25 scanners of a few seconds each at `ci`; `tools/odd_samplers.py` covers all contracts."""
+"""Scanners. `tools/odd_samplers.py` runs all contracts, with the numbers of `ci`."""
 VARIED = tuple(plan for plan in plans.ODD_BUT_RIGHT if plan.name in ("vectorised", "keeps exactly k"))
 """Planners take seconds each; the others are in `tests/properties/test_logits_plan.py`, with fewer cases."""
 BY_CODE = {check.code: check for check in (*penalties.CHECKS, *logits_plan.CHECKS)}
@@ -42,8 +42,7 @@ def _id(subject: AnySampler) -> str:
 @pytest.mark.parametrize("subject", [*QUICK, *VARIED], ids=_id)
 def test_odd_but_correct_is_green(subject: AnySampler) -> None:
     reference = dataclasses.replace(plans.right(), name="reference") if subject in VARIED else None
-    profile = "smoke" if subject in VARIED else "ci"
-    records = check_sampler(subject, profile=profile, reference=reference)
+    records = check_sampler(subject, profile="smoke", reference=reference)
     assert {record.code: record.status for record in records if record.status not in ("passed", "skipped")} == {}
     assert sum(record.status == "passed" for record in records) >= 2
 

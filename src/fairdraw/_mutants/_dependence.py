@@ -166,7 +166,7 @@ def every_third_is_an_xor(_: Memory, seed: int, num_rows: int, width: int) -> Un
     bits = (right_numbers(_, seed, num_rows, width) * 2.0**53).astype(np.int64)
     third = np.arange(2, num_rows, 3)
     bits[third] = bits[third - 1] ^ bits[third - 2]
-    return np.asarray(bits * 2.0**-53)
+    return np.asarray(bits * 2.0**-53, dtype=np.float64)
 
 
 def lagged_fibonacci(near: int, far: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:

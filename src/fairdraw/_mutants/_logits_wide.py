@@ -1,4 +1,4 @@
-"""Faults that narrow cases do not show: sizes, values at a border, orders, and state over time. Made in families."""
+"""Faults that narrow cases do not show: sizes, values at a edge, orders, and state over time. Made in families."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ _VALUES: dict[str, Change] = {
     "top k 1 is off": lambda p: {"top_k": 0 if p.top_k == 1 else p.top_k},
     "top p near 0 is off": lambda p: {"top_p": 1.0 if p.top_p < 1e-5 else p.top_p},
     "min p 1 is off": lambda p: {"min_p": 0.0 if p.min_p == 1 else p.min_p},
-    "greedy up to the border": lambda p: {"temperature": 0.0 if p.temperature <= 1e-5 else p.temperature},
+    "greedy up to the edge": lambda p: {"temperature": 0.0 if p.temperature <= 1e-5 else p.temperature},
     "greedy below a fiftieth": lambda p: {"temperature": 0.0 if p.temperature < 0.02 else p.temperature},
-    "not greedy below the border": lambda p: {
+    "not greedy below the edge": lambda p: {
         "temperature": 1e-5 if 0 < p.temperature < 1e-5 else p.temperature  # where exactly 0 means greedy
     },
     "clips biases at ten": lambda p: {
@@ -340,7 +340,7 @@ MUTANTS: tuple[Mutant, ...] = (
         for name, change in _SIZES.items()
     ),
     *(
-        _mutant(name, "A value at a border is taken for another.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
+        _mutant(name, "A value at a edge is taken for another.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
         for name, change in _VALUES.items()
     ),
     *(

@@ -61,7 +61,7 @@ class GoesOnWithTheSeedOfAnEarlierCall(RejectionOracle):
 def starts_generators_anew_at_every_call(
     right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
 ) -> ExplicitNoise:
-    """The generator is seeded again from its own seed: a request has the same numbers at every step."""
+    """The generator is seeded again from the seed of the request: a request has the same numbers at every step."""
     for generator in noise.generators(batch.device).values():
         generator.manual_seed(generator.initial_seed())
     return right.draw_noise(batch, noise)

@@ -185,7 +185,7 @@ class AcceptsHalfAPercentLess(DistributionSampler):
     """Uniforms are drawn from [0, 1.005]: TV 0.2 %."""
 
     def acceptance(self, target: Floats, draft: Floats) -> Floats:
-        return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005))
+        return np.asarray(np.minimum(target / draft, 1) / np.float32(1.005), dtype=np.float32)
 
 
 @mutant_distribution("DIST502", "DIST512", min_draws=500_000)

@@ -263,7 +263,7 @@ class SharesABufferBetweenSessions(PenaltiesFollower):
     """Each of the two calls has a buffer, but all sessions have the same two."""
 
     class _Session(PenaltiesOf):
-        buffers: ClassVar[dict[tuple[int, int, bool], Tensor]] = {}
+        buffers: ClassVar[dict[tuple[int, ...], Tensor]] = {}
 
         def penalised(self, logits: Tensor, rows: list[PenalisedRow]) -> Tensor:  # [num_rows, vocab_size] float32, both
             of_drafts = self.is_bonus = not getattr(self, "is_bonus", False)

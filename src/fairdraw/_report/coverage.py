@@ -179,6 +179,7 @@ def _merged(area: str, values: Sequence[str]) -> list[str]:
 
 def _fitted(head: str, items: Sequence[str], most: int) -> list[str]:
     """As many items as fit into so many lines, and how many more there are."""
+    lines: list[str] = []
     for number in range(len(items), -1, -1):
         more = len(items) - number
         shown = [*items[:number], *([f"and {more} more"] if more else [])]

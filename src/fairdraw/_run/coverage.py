@@ -250,10 +250,11 @@ def _planned_tv(check: AnyCheck, sampler: Any, profile: Profile, seed: int) -> f
     strata = getattr(check, "num_strata", None)
     if strata is not None:
         return 1 / strata(sampler, profile) if strata(sampler, profile) else None
-    if not hasattr(check, "plans"):
+    plans_of = getattr(check, "plans", None)
+    if plans_of is None:
         return None
     tables = check.sampling_plan(sampler, profile).tables  # type: ignore[attr-defined]  # a DistributionCheck
-    plans = check.plans(sampler, profile, seed).items()
+    plans = plans_of(sampler, profile, seed).items()
     seen = [plan.discrepancy * tables[name].event_prob for name, plan in plans if hasattr(plan, "discrepancy")]
     return max(seen, default=None)
 

@@ -67,7 +67,7 @@ class Capability(StrEnum):
     """Takes `synthetic_rates`: acceptance by given rates instead of probabilities. Declare it unsupported if you
     have no such mode; few engines do."""
     LARGE_VOCAB = "large-vocab"
-    """Takes vocabularies up to 151936 in reasonable time. Declare it unsupported if yours is bounded below that, or
+    """Takes vocabularies up to 262144 in reasonable time. Declare it unsupported if yours is bounded below that, or
     such a call takes seconds."""
     TOKEN_VERIFICATION = "token-verification"
     """Accepts token by token, with probability `min(1, target / draft)`; others are tested by what they emit.
