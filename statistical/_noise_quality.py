@@ -8,7 +8,7 @@
   2**-11).
 
 What is resolved, of numbers that are multiples of 2**-bits:
-    Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler or a small
+    Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
     vocabulary). Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Acceptance: 8 bits at `smoke`, 11 at
     `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for practical purposes and pass; the number
     of rows is bounded so that they always do.
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 # -- rare tokens ------------------------------------------------------------------------------------------------------
 
-_VOCAB_SIZE, _SMALLER_VOCAB_SIZE = 131072, 16384
+_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _SMALLEST_VOCAB_SIZE = 131072, 16384, 1024
+"""For a slow sampler the smaller one, and the smallest for one that does not support large ones."""
+
 _ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
 _VANISHING, _NUM_PLACES = 2.0**-50, 8
 
@@ -113,9 +115,8 @@ def _label(word: str) -> Callable[[int], str]:
 
 def _rare_tokens(setting: Setting) -> RareTokens:
     """The finest row that the draws can judge: about 40 rare tokens must come."""
-    size = (
-        _VOCAB_SIZE if Capability.LARGE_VOCAB in setting.supported and not _is_small(setting) else _SMALLER_VOCAB_SIZE
-    )
+    large = _SMALLER_VOCAB_SIZE if _is_small(setting) else _VOCAB_SIZE
+    size = large if Capability.LARGE_VOCAB in setting.supported else _SMALLEST_VOCAB_SIZE
     return RareTokens(size, 16 if _num_rows(setting) >= 640 else 2)
 
 
@@ -270,8 +271,8 @@ def _tiny_tables(accepted: NDArray[np.float64], per_kind: int) -> dict[str, Tabl
     rare, label = np.where(_IS_REJECTION, 1 - accepted, accepted), ("accepted", "rejected", "as usual").__getitem__
     tables = {}
     for rarity, name in enumerate(map(_tiny_name, _RARITIES)):
-        own = rarity == _RARITY_OF
-        both = [float(rare[own & (side == _IS_REJECTION)].sum() / own.sum()) for side in (False, True)]
+        own = np.equal(_RARITY_OF, rarity)
+        both = [float(rare[own & np.equal(_IS_REJECTION, side)].sum() / own.sum()) for side in (False, True)]
         probs, num_draws = np.array([*both, 1 - sum(both)]), per_kind * int(own.sum())
         tables[name] = Table(probs, label=label, num_draws=num_draws, is_optional=rarity == 1)
     return tables

@@ -6,7 +6,7 @@
 
 Every run is the whole suite of each contract on `torch`, the vectorised sampler, at a small size: `--draws` rows per
 configuration, and as many decoded tokens and production positions. Checks of large vocabularies cost as much as all
-others together, and are in every fourth run. Checks decide as in a real run, checkpoint after checkpoint. The p-values
+others together, and are in every fifth run. Checks decide as in a real run, checkpoint after checkpoint. The p-values
 that are shown beside the decisions must be uniform; a Kolmogorov-Smirnov test says whether they are, table by table.
 The p-value of a table of two cells is one of few numbers. It is replaced by the exact binomial one, randomised: ties
 count by a random share, so that it is uniform for any number of samples.
@@ -50,7 +50,7 @@ UNIFORMITY_RATE = 1e-3
 FEWEST_SAMPLES = 500
 """The p-value of a table of more than two cells and fewer samples is not uniform; its alarms count all the same."""
 
-SELDOM, EVERY = {"production vocabulary", "largest vocabularies", "151936 tokens"}, 4
+SELDOM, EVERY = {"production vocabulary", "largest vocabularies", "151936 tokens"}, 5
 """Groups of workloads that are in one of so many runs."""
 
 LARGER = {"production vocabulary": 1.0, "dependence": 10.0, "tiny acceptance": 10.0}
