@@ -167,7 +167,8 @@ _NEGATIVE = 32
 def negative_per_request_seeds_are_seeds_like_others(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Seeds -2, -4, ... and others down to -2**63 give tokens that repeat, and others than 2, 4, ... do.
 
-    `SeededNoise` has every integer of 64 bits, as torch's generators take them. False failures: of 16 tokens of 4096, more than 8 agree
+    `SeededNoise` has every integer of 64 bits, as torch's generators take them. False failures: of 16 tokens of
+    4096, more than 8 agree
     with probability below 1e-28. An absolute value, or an unsigned number of 32 bits, folds them together.
     """
     count = 8 if sampler.capabilities.slow else _NEGATIVE

@@ -8,7 +8,7 @@ each row as often as its outer tokens need to come.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -141,10 +141,11 @@ def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: in
     requests, rows = [], []
     for number, (name, value) in enumerate(given):
         temperature = (1.0, 0.6, 1.7)[number % 3]
-        weights = _ROWS[name](value, case.vocab_size)
+        weights = _ROWS[name](value, case.vocab_size)  # type: ignore[arg-type]  # top-k's values are integers
         edge = {"min_p": value, "top_p": weights.min()}.get(name, weights[int(value) - 1])
         rows.append(temperature * np.log(rng.permutation(weights) / edge))
-        requests.append(dataclasses.replace(SampledRequest(temperature=temperature), **{name: value}))
+        changed: dict[str, Any] = {name: value}  # Any: the type of the field
+        requests.append(dataclasses.replace(SampledRequest(temperature=temperature), **changed))
     requests += [SampledRequest(temperature=0.0)] * num_greedy
     rows += [np.zeros(case.vocab_size)] * num_greedy
     batch = case.replace(requests=tuple(requests)).batch(sampler.device)

@@ -88,7 +88,8 @@ def _without_rows(events: Events, fails: Callable[[Events], bool]) -> Events:
 def _without_row(event: Event, row: int) -> Event:
     names = ("tokens", "accepted") if isinstance(event, Decode) else ("drafts",) if isinstance(event, Draft) else ()
     fields = {name: getattr(event, name) for name in names}
-    return dataclasses.replace(event, **{name: (*value[:row], *value[row + 1 :]) for name, value in fields.items()})
+    shorter: dict[str, Any] = {name: (*value[:row], *value[row + 1 :]) for name, value in fields.items()}  # Any: tuples
+    return dataclasses.replace(event, **shorter)
 
 
 def _simplified(events: Events, fails: Callable[[Events], bool]) -> Events:

@@ -20,9 +20,9 @@ BATCH_SIZES = (5, 7, 9, 13, 15, 17, 31, 33, 63, 65, 100, 127, 128, 129, 255, 256
 DRAFT_COUNTS = (33, 7, 128, 0, 1, 64, 17, 127, 2, 32, 31, 65, 8, 100)
 """Numbers of drafts that stand in one batch: none, few, and as many as there may be."""
 
-TILES = tuple(
-    sorted({*(m << a for m in (2, 3, 5, 7) for a in range(3, 13) if m << a <= 8192), 36, 72, 144, 288, 576, 1152})
-    + [100, 200, 250, 300, 400, 500, 1000, 2000, 3000, 4000, 5000]
+TILES = (
+    *sorted({*(m << a for m in (2, 3, 5, 7) for a in range(3, 13) if m << a <= 8192), 36, 72, 144, 288, 576, 1152}),
+    *[100, 200, 250, 300, 400, 500, 1000, 2000, 3000, 4000, 5000],
 )
 """Whatever a kernel may have cut its vocabulary into: powers of two and a few multiples of them, and round numbers."""
 
