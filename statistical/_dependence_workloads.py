@@ -177,9 +177,9 @@ class _Verified:
 
 _KINDS = (
     _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 3),
-    _Verified("two tokens", 0.25, (0.5, 0.5), (2, 1), 1),
+    _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1), 1),
 )
-"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in one of four."""
+"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in one coin of three quarters."""
 
 
 def request_seeded(num_rows: int, seed: int) -> SeededNoise:
