@@ -8,7 +8,7 @@ each row as often as its outer tokens need to come.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -76,7 +76,7 @@ def _ranked(top_k: int, size: int) -> Floats:  # [size] float64
     return np.concatenate([kept, lost * min(1.0, kept.min() / max(lost.max(initial=0.0), 1e-9) * 0.9)])
 
 
-_ROWS = {"top_k": _ranked, "top_p": _nucleus, "min_p": _near_the_least}
+_ROWS: dict[str, Any] = {"top_k": _ranked, "top_p": _nucleus, "min_p": _near_the_least}  # Any: functions of an int or a float
 
 
 def _values(name: str, size: int, rng: np.random.Generator, count: int) -> list[float]:
@@ -144,7 +144,8 @@ def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: in
         weights = _ROWS[name](value, case.vocab_size)
         edge = {"min_p": value, "top_p": weights.min()}.get(name, weights[int(value) - 1])
         rows.append(temperature * np.log(rng.permutation(weights) / edge))
-        requests.append(dataclasses.replace(SampledRequest(temperature=temperature), **{name: value}))
+        used: dict[str, Any] = {name: value}  # Any: keyword arguments
+        requests.append(dataclasses.replace(SampledRequest(temperature=temperature), **used))
     requests += [SampledRequest(temperature=0.0)] * num_greedy
     rows += [np.zeros(case.vocab_size)] * num_greedy
     batch = case.replace(requests=tuple(requests)).batch(sampler.device)
