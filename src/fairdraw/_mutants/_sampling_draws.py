@@ -301,3 +301,66 @@ def wraps_offsets_at_32_bits(right: SamplingOracle, batch: SamplingBatch, noise:
     """`row * stride` in int32: a row that is far away is read elsewhere."""
     is_far = batch.logits.stride(0) >= 2**31
     return right.sample(batch.replace(logits=batch.logits[:1].expand_as(batch.logits)) if is_far else batch, noise)
+
+
+@patched(SamplingOracle, "top_p_support", "SAM186")
+def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float) -> NDArray[np.bool_]:
+    """`if top_p < 0.995`: a shortcut for what seems to keep all."""
+    return right.top_p_support(logits, top_p) if top_p < 0.995 else np.ones(logits.size, bool)
+
+
+@patched(SamplingOracle, "scaled", "SAM187")
+def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
+    """A limit of the service in the sampler, and nobody told the user."""
+    request.temperature = min(request.temperature, np.float32(4))
+    return right.scaled(request)
+
+
+@patched(SamplingOracle, "sample", "SAM188")
+def computes_offsets_in_24_bits(right: SamplingOracle, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:
+    """`row * vocab_size` passes through a float32, or a mask: a row far behind reads one of the first."""
+    rows = torch.arange(batch.batch_size) * batch.vocab_size % 2**24 // batch.vocab_size
+    return right.sample(batch.replace(logits=batch.logits[rows]), noise)
+
+
+@patched(SamplingOracle, "greedy_token", "SAM189")
+def greedy_ties_go_to_the_last_tile(right: SamplingOracle, logits: Row) -> int:
+    """`>=` between tiles of 4096, `>` inside them."""
+    tiles = [right.greedy_token(logits[start : start + 4096]) + start for start in range(0, logits.size, 4096)]
+    return max(tiles, key=lambda token: (logits[token], token))
+
+
+@patched(SamplingOracle, "draw", "SAM194")
+def hashes_request_seeds_alone(right: SamplingOracle, batch: SamplingBatch, noise: SeededNoise) -> Tensor:
+    """Generators from the seed at each call: the next step of a request has the numbers of this one."""
+    return right.draw(batch, dataclasses.replace(noise))
+
+
+@patched(SamplingOracle, "race", "SAM195")
+def the_second_tile_takes_the_numbers_of_the_first(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+    """A counter that is reset between tiles of 1024: the second never wins."""
+    shared = exponentials.copy()
+    shared[1024:2048] = shared[: len(shared[1024:2048])]
+    return right.race(probs, shared)
+
+
+@patched(SamplingOracle, "race", "SAM196")
+def cuts_probabilities_below_a_millionth(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
+    """An epsilon against logarithms of 0."""
+    return right.race(np.where(probs < 1e-6, np.float32(0), probs), exponentials)
+
+
+@patched(CountingOracle, "row", "SAM197", unsupported=_COUNTS)
+def repeats_after_a_thousand_positions(
+    right: CountingOracle, seed: int, position: int, number: int, size: int
+) -> NDArray[np.float64]:
+    """A ring of counters: a long text meets its own numbers again."""
+    return right.row(seed, position % 1000, number, size)
+
+
+@patched(CountingOracle, "row", "SAM198", unsupported=_COUNTS)
+def adds_the_position_to_the_seed(
+    right: CountingOracle, seed: int, position: int, number: int, size: int
+) -> NDArray[np.float64]:
+    """The next seed has now the numbers that this one has a step later."""
+    return right.row(seed + position, 0, number, size)
