@@ -32,7 +32,7 @@ FEW = "few"
 """The width of a batch whose requests Hypothesis draws one by one."""
 
 TEMPERATURES = (1.0, 0.5, 2.0**-126, 1.5, 1e-6, 100.0, 0.999)
-"""Of random requests. The smallest normal float32 is the border of greedy, which is exactly 0."""
+"""Of random requests. The smallest normal float32 is the edge of greedy, which is exactly 0."""
 
 _COUNTS = (2, 0, 1, 3, 5, 8)
 
@@ -60,7 +60,7 @@ class _Maker:
         return min(max(counts[number % len(counts)], low, int(not self.space.is_ragged)), most if high else 0)
 
     def draft(self, *parts: object) -> DraftRecipe:
-        """Any of the kinds that the check asks for."""
+        """Any of the kinds that the check needs."""
         kinds = self.space.kinds
         words = (kinds.targets, kinds.drafts, kinds.tokens, kinds.uniforms)
         number = derive_seed("draft", self.seed, *parts)

@@ -1,4 +1,4 @@
-"""Faults of rejection samplers that show in wide batches, far apart in memory, or at the border of what is documented.
+"""Faults of rejection samplers that show in wide batches, far apart in memory, or at the edge of what is documented.
 
 Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
 """
