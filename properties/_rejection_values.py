@@ -78,7 +78,7 @@ _BITS = 63
 _VOCAB_SIZE = 4096
 
 
-def _told_apart(device: str, base: int) -> list[int]:
+def _heeded_by_torch(device: str, base: int) -> list[int]:
     """Bits of a seed that torch's own generator heeds on this device: on a CPU the lower 32."""
     first = torch.rand(4, generator=torch.Generator(device).manual_seed(base), device=device)
     others = (torch.Generator(device).manual_seed(base ^ (1 << bit)) for bit in range(_BITS))
@@ -100,13 +100,13 @@ def _bases(case: RejectionCase) -> tuple[list[int], list[int]]:
 _LOW_BITS = 32
 
 
-def _lost(ignored: set[int], asked: Sequence[int], told_apart: Sequence[int]) -> list[int]:
+def _lost(ignored: set[int], asked: Sequence[int], heeded: Sequence[int]) -> list[int]:
     """Bits that should count and do not: those that torch tells apart, and all others as soon as one of them counts.
 
     So a sampler that makes generators of its own on a CPU, which heed 32 bits, is right, and one that heeds 48 is not.
     """
-    others = set(asked) - set(told_apart)
-    return sorted(ignored & (set(asked) if others - ignored else set(told_apart)))
+    others = set(asked) - set(heeded)
+    return sorted(ignored & (set(asked) if others - ignored else set(heeded)))
 
 
 def _require_all(lost: Sequence[int], whose: str) -> None:
@@ -138,8 +138,8 @@ def every_bit_of_a_per_request_seed_counts(sampler: RejectionSampler, case: Reje
             is_equal = (emission.tokens[1:] == emission.tokens[0]).all(axis=1)
             ignored &= {bit for bit, equal in zip(bits, is_equal, strict=True) if equal}
             moved |= _moved(sampler.device, seeds, emission)
-        told_apart = _told_apart(sampler.device, bases[0]) if moved else range(_LOW_BITS)
-        _require_all(_lost(ignored, bits, told_apart), f"per-request seeds near {bases}")
+        heeded = _heeded_by_torch(sampler.device, bases[0]) if moved else range(_LOW_BITS)
+        _require_all(_lost(ignored, bits, heeded), f"per-request seeds near {bases}")
 
 
 @check("REJ344", lambda can: identical_requests(can, vocab_size=_VOCAB_SIZE, num_drafts=1), needs=_SEEDED, weight=0.02)
@@ -153,11 +153,11 @@ def every_bit_of_the_seed_of_a_call_counts(sampler: RejectionSampler, case: Reje
     batch, base = case.batch(sampler.device).select([0] * count), derive_seed("base", case.seed)
     first = emit(sampler, batch, SeededNoise(base))
     untouched = torch.Generator(sampler.device).manual_seed(base).get_state().numpy().tobytes()
-    told_apart = _told_apart(sampler.device, base) if first.default_state != untouched else range(_LOW_BITS)
+    heeded = _heeded_by_torch(sampler.device, base) if first.default_state != untouched else range(_LOW_BITS)
     bits = _bits(sampler, case)
     others = {bit: emit(sampler, batch, SeededNoise(base ^ (1 << bit))).tokens for bit in bits}
     ignored = {bit for bit, tokens in others.items() if (tokens == first.tokens).all()}
-    _require_all(_lost(ignored, bits, told_apart), "the call's seed")
+    _require_all(_lost(ignored, bits, heeded), "the call's seed")
 
 
 _NEGATIVE = 32
