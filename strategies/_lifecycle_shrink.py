@@ -86,10 +86,15 @@ def _without_rows(events: Events, fails: Callable[[Events], bool]) -> Events:
 
 
 def _without_row(event: Event, row: int) -> Event:
-    names = ("tokens", "accepted") if isinstance(event, Decode) else ("drafts",) if isinstance(event, Draft) else ()
-    fields = {name: getattr(event, name) for name in names}
-    shorter: dict[str, Any] = {name: (*value[:row], *value[row + 1 :]) for name, value in fields.items()}  # Any: tuples
-    return dataclasses.replace(event, **shorter)
+    """The event of a batch without that row: its element is gone, and the rows behind it have other numbers."""
+    changed: dict[str, Any] = {}  # Any: fields of the event
+    for f in dataclasses.fields(event):
+        value = getattr(event, f.name)
+        if f.name in ("row", "other") and value > row:
+            changed[f.name] = value - 1
+        if f.name in ("tokens", "accepted", "drafts") and isinstance(event, (Decode, Draft)):
+            changed[f.name] = (*value[:row], *value[row + 1 :])
+    return dataclasses.replace(event, **changed)
 
 
 def _simplified(events: Events, fails: Callable[[Events], bool]) -> Events:
