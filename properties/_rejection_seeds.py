@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairdraw._core.checks import check
+from fairdraw._core.checks import Stage, check
 from fairdraw._core.harness import Emission, emit
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import broken, emit_case, emit_oracle, pick, same_rows, same_tokens
@@ -51,7 +51,13 @@ def _are_apart(emission: Emission, what: str) -> None:
         broken(f"{_COPIES} {what} gave {_num_distinct(emission)} different rows; about 28 are expected")
 
 
-@check("REJ502", lambda can: identical_requests(can, vocab_size=32, num_drafts=1), needs=_SEEDED, weight=0.12)
+@check(
+    "REJ502",
+    lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
+    needs=_SEEDED,
+    weight=0.12,
+    stage=Stage.INDEPENDENCE,
+)
 def requests_do_not_share_their_recovery_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
     """64 equal requests with a flat target of 32 tokens recover different tokens.
 
@@ -62,7 +68,13 @@ def requests_do_not_share_their_recovery_noise(sampler: RejectionSampler, case: 
     _are_apart(_copies(sampler, case, noise), "equal requests")
 
 
-@check("REJ503", lambda can: identical_requests(can, vocab_size=2, num_drafts=1), needs=_SEEDED, weight=0.12)
+@check(
+    "REJ503",
+    lambda can: identical_requests(can, vocab_size=2, num_drafts=1),
+    needs=_SEEDED,
+    weight=0.12,
+    stage=Stage.INDEPENDENCE,
+)
 def requests_do_not_share_their_uniforms(sampler: RejectionSampler, case: RejectionCase) -> None:
     """64 equal requests that accept with probability 1/2 do not all decide alike.
 
@@ -75,7 +87,13 @@ def requests_do_not_share_their_uniforms(sampler: RejectionSampler, case: Reject
         broken(f"{_COPIES} equal requests all {'accepted' if accepted[0] else 'rejected'} a draft of probability 1/2")
 
 
-@check("REJ504", lambda can: identical_requests(can, vocab_size=2, num_drafts=4), needs=_SEEDED, weight=0.12)
+@check(
+    "REJ504",
+    lambda can: identical_requests(can, vocab_size=2, num_drafts=4),
+    needs=_SEEDED,
+    weight=0.12,
+    stage=Stage.INDEPENDENCE,
+)
 def positions_do_not_share_their_uniforms(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Of 64 requests with four drafts of probability 1/2, some accept one to three.
 
@@ -90,7 +108,13 @@ def positions_do_not_share_their_uniforms(sampler: RejectionSampler, case: Rejec
         broken(f"{_COPIES} requests accepted none or all of 4 drafts of probability 1/2")
 
 
-@check("REJ505", lambda can: identical_requests(can, vocab_size=32, num_drafts=1), needs=_SEEDED, weight=0.2)
+@check(
+    "REJ505",
+    lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
+    needs=_SEEDED,
+    weight=0.2,
+    stage=Stage.INDEPENDENCE,
+)
 def calls_with_other_seeds_do_not_share_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Two calls with different seeds, 16 requests with a flat target of 32 tokens: some request differs.
 
@@ -104,7 +128,13 @@ def calls_with_other_seeds_do_not_share_noise(sampler: RejectionSampler, case: R
         broken("two calls with different seeds emitted the same tokens in all of 16 requests")
 
 
-@check("REJ506", lambda can: identical_requests(can, vocab_size=32, num_drafts=1), needs=_OWN, weight=0.12)
+@check(
+    "REJ506",
+    lambda can: identical_requests(can, vocab_size=32, num_drafts=1),
+    needs=_OWN,
+    weight=0.12,
+    stage=Stage.INDEPENDENCE,
+)
 def neighbouring_request_seeds_do_not_share_noise(sampler: RejectionSampler, case: RejectionCase) -> None:
     """64 equal requests with the seeds s, s + 1, s + 2, ... of their own recover different tokens.
 

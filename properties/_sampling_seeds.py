@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from fairdraw._core.checks import Stage
 from fairdraw._core.sampling_harness import Sampled, sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._sampling_asserts import (
@@ -85,7 +86,7 @@ def _are_apart(seen: Sampled, what: str) -> None:
         broken(f"{_COPIES} {what} got {num_distinct} different tokens; about 28 are expected")
 
 
-@check("SAM162", _flat, needs=_SEEDED, weight=0.12)
+@check("SAM162", _flat, needs=_SEEDED, weight=0.12, stage=Stage.INDEPENDENCE)
 def requests_do_not_share_their_noise(sampler: TokenSampler, case: SamplingCase) -> None:
     """64 equal requests with a flat distribution over 32 tokens draw different tokens.
 
@@ -94,7 +95,7 @@ def requests_do_not_share_their_noise(sampler: TokenSampler, case: SamplingCase)
     _are_apart(_copies(sampler, case, SeededNoise(derive_seed("copies", case.seed))), "equal requests")
 
 
-@check("SAM163", _flat, needs=_SEEDED, weight=0.2)
+@check("SAM163", _flat, needs=_SEEDED, weight=0.2, stage=Stage.INDEPENDENCE)
 def calls_with_other_seeds_do_not_share_noise(sampler: TokenSampler, case: SamplingCase) -> None:
     """Two calls with different seeds, 16 requests with a flat distribution over 32 tokens: some request differs.
 
@@ -108,7 +109,7 @@ def calls_with_other_seeds_do_not_share_noise(sampler: TokenSampler, case: Sampl
         broken("two calls with different seeds drew the same tokens in all of 16 requests")
 
 
-@check("SAM164", _flat, needs=_OWN, weight=0.12)
+@check("SAM164", _flat, needs=_OWN, weight=0.12, stage=Stage.INDEPENDENCE)
 def neighbouring_request_seeds_do_not_share_noise(sampler: TokenSampler, case: SamplingCase) -> None:
     """64 equal requests with the seeds s, s + 1, s + 2, ... of their own draw different tokens.
 
@@ -167,7 +168,7 @@ def counters_leave_every_generator_alone(sampler: TokenSampler, case: SamplingCa
             broken(f"the generator of request {request} moved")
 
 
-@check("SAM167", _flat, needs=_COUNTER, weight=0.12)
+@check("SAM167", _flat, needs=_COUNTER, weight=0.12, stage=Stage.INDEPENDENCE)
 def positions_of_a_request_do_not_share_their_noise(sampler: TokenSampler, case: SamplingCase) -> None:
     """One seed at 64 positions draws different tokens from a flat distribution over 32.
 

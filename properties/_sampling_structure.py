@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fairdraw.strategies.sampling import SamplingCase
 
 _NAN, _EMPTY = (Capability.NAN_LOGITS,), (Capability.EMPTY_ROWS,)
+_TEMPERATURE = ("SAM126",)
+"""Filters work on what the temperature gives: if that is wrong, their supports are others, too."""
 
 
 @check("SAM101", varied, stage=Stage.SHAPE)
@@ -65,7 +67,7 @@ def _are_allowed(supports: list[Support | None], tokens: NDArray[np.int64]) -> N
             )
 
 
-@check("SAM102", lambda can: ordinary(can, greedy=False))
+@check("SAM102", lambda can: ordinary(can, greedy=False), depends_on=_TEMPERATURE)
 def tokens_lie_in_the_support_of_all_filters(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token is one that min-p, top-k and top-p, in the declared order, may keep.
 
@@ -74,7 +76,12 @@ def tokens_lie_in_the_support_of_all_filters(sampler: TokenSampler, case: Sampli
     _lie_in_their_support(sampler, case)
 
 
-@check("SAM103", lambda can: ordinary(can, greedy=False, filters=("top_k",)), needs=(Capability.TOP_K,))
+@check(
+    "SAM103",
+    lambda can: ordinary(can, greedy=False, filters=("top_k",)),
+    needs=(Capability.TOP_K,),
+    depends_on=_TEMPERATURE,
+)
 def tokens_lie_in_the_support_of_top_k(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token is among the `top_k` most probable, ties as declared.
 
@@ -83,7 +90,12 @@ def tokens_lie_in_the_support_of_top_k(sampler: TokenSampler, case: SamplingCase
     _lie_in_their_support(sampler, case)
 
 
-@check("SAM104", lambda can: ordinary(can, greedy=False, filters=("top_p",)), needs=(Capability.TOP_P,))
+@check(
+    "SAM104",
+    lambda can: ordinary(can, greedy=False, filters=("top_p",)),
+    needs=(Capability.TOP_P,),
+    depends_on=_TEMPERATURE,
+)
 def tokens_lie_in_the_support_of_top_p(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token is among the most probable ones that together first reach mass `top_p`.
 
@@ -92,7 +104,12 @@ def tokens_lie_in_the_support_of_top_p(sampler: TokenSampler, case: SamplingCase
     _lie_in_their_support(sampler, case)
 
 
-@check("SAM105", lambda can: ordinary(can, greedy=False, filters=("min_p",)), needs=(Capability.MIN_P,))
+@check(
+    "SAM105",
+    lambda can: ordinary(can, greedy=False, filters=("min_p",)),
+    needs=(Capability.MIN_P,),
+    depends_on=_TEMPERATURE,
+)
 def tokens_lie_in_the_support_of_min_p(sampler: TokenSampler, case: SamplingCase) -> None:
     """Every token has at least `min_p` times the largest probability of its row.
 

@@ -47,8 +47,6 @@ def reported_codes(*records: CheckRecord) -> list[str]:
 def test_stage_and_dependencies_are_fields_of_every_check() -> None:
     distributions = {check.code for check in CHECKS.values() if check.suite == "statistical"}
     assert {CHECKS[code].stage for code in distributions}.isdisjoint({Stage.SHAPE, Stage.PROPERTY})
-    wide_traces = {f"{contract}11{digit}" for contract in ("PEN", "THK") for digit in range(4)}  # after single events
-    assert {check.code for check in CHECKS.values() if check.depends_on} <= distributions | wide_traces
     assert set(CHECKS) >= {code for check in CHECKS.values() for code in check.depends_on}
     shape = {check.code for check in CHECKS.values() if check.stage == Stage.SHAPE}
     assert shape == {"REJ101", "REJ102", "REJ103", "REJ104", "REJ105", "SAM101"}
@@ -67,8 +65,15 @@ def test_acceptance_leads_before_recovery_and_recovery_before_nets() -> None:
         (["REJ112"], ["DIST101", "DIST203"], "REJ112"),
         (["REJ107", "REJ112"], ["DIST101", "DIST102", "DIST203"], "REJ107"),
         (["REJ101"], ["DIST101", "DIST102", "DIST203"], "REJ101"),
+        (["REJ502"], ["DIST101", "DIST102", "DIST203"], "REJ502"),
     ],
-    ids=["one beside three distributions", "one beside two distributions", "two properties", "the shape of the answer"],
+    ids=[
+        "one beside three distributions",
+        "one beside two",
+        "two properties",
+        "the shape of the answer",
+        "shared noise",
+    ],
 )
 def test_lone_property_waits_unless_it_is_about_the_shape(
     properties: list[str], distributions: list[str], first: str
@@ -82,6 +87,11 @@ def test_distributions_of_pairs_wait_if_the_distribution_of_single_rows_is_broke
     assert (cause.reported.code, cause.rests_on) == ("DIST301", ())
     last = find_causes([net, pairs, record("DIST102")])[-1]
     assert (last.reported.code, last.rests_on) == ("DIST301", ("DIST102",))
+
+
+def test_supports_of_filters_wait_if_the_temperature_is_wrong() -> None:
+    assert reported_codes(record("SAM102"), record("SAM104"), record("SAM126")) == ["SAM126", "SAM102", "SAM104"]
+    assert reported_codes(record("SAM104"), record("SAM141"), record("SAM126", "passed")) == ["SAM104", "SAM141"]
 
 
 def test_checks_that_need_a_missing_capability_are_reported_once_and_last() -> None:

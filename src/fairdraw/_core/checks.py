@@ -545,6 +545,7 @@ def check(
     weight: float = 1.0,
     contract: str = "rejection",
     stage: Stage = Stage.PROPERTY,
+    depends_on: tuple[str, ...] = (),
     differential: bool = False,
 ) -> Callable[[Body], Check]:
     """Make a check of a function `(sampler, case)`.
@@ -566,6 +567,7 @@ def check(
             weight,
             needs_one_of=needs_one_of,
             stage=stage,
+            depends_on=depends_on,
             differential=differential,
         )
 

@@ -21,6 +21,8 @@ from fairdraw._mutants._mutant import Mutant
 from fairdraw.protocols import Capability, RaceNoise, rejection_sampler, token_sampler
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Uniforms = NDArray[np.float64]
@@ -53,6 +55,10 @@ class _Verifying(DistributionSampler):
         owners = np.repeat(np.arange(batch.batch_size), counts)
         positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
         return Drawn(drawn[owners, positions].astype(np.float32), _races(drawn[:, batch.max_spec_len :]), seed)
+
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        """They have their own rows already."""
+        return drawn
 
 
 class _Sampling(sampling.DistributionTokenSampler):

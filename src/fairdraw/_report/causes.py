@@ -6,7 +6,8 @@ One fault fails many checks. The report starts with the check that is nearest to
 2. Properties: one small example decides. If just one fails beside many distributions, it is likely a fault of its own,
    and comes later.
 3. Distributions, in the order of their stages (`checks.Stage`).
-4. Checks that mean something only if others pass (`depends_on`), where those failed, too.
+4. Checks that mean something only if others pass (`depends_on`), where those failed, too. Properties of this kind come
+   last among the properties.
 5. Checks of features that the sampler probably does not support: most of the checks that need one capability failed,
    and far fewer of the others.
 """
@@ -84,6 +85,11 @@ class Cause:
             self.missing or self.reported.status == "error" or self.reported.failure_report is None
         )
 
+    @property
+    def may_be_lone(self) -> bool:
+        """Whether it may be a fault of its own beside others. Noise that is shared is none: distributions follow it."""
+        return self.is_a_property and self.reported.stage != Stage.INDEPENDENCE
+
 
 def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
     """What makes a run red, in the order in which to read it.
@@ -109,7 +115,7 @@ def find_causes(records: Sequence[CheckRecord]) -> list[Cause]:
 def has_a_lone_property(causes: Iterable[Cause]) -> bool:
     """Whether just one property failed beside many distributions: likely a fault of its own."""
     found = [cause for cause in causes if not cause.missing]
-    num_properties = sum(len(cause.records) for cause in found if cause.is_a_property)
+    num_properties = sum(len(cause.records) for cause in found if cause.may_be_lone)
     return num_properties == 1 and sum(cause.reported.suite == "statistical" for cause in found) >= _MANY_DISTRIBUTIONS
 
 
@@ -168,7 +174,7 @@ def _raised(record: CheckRecord) -> str:
     )
 
 
-def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, int, str]:
+def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, bool, int, str]:
     reported = cause.reported
     if reported.failure_report is None:  # a known defect that is gone, or no verdict
         group = 7
@@ -179,9 +185,10 @@ def _rank(cause: Cause, *, is_lone: bool) -> tuple[int, int, str]:
     elif reported.stage == Stage.SHAPE:
         group = 1
     elif cause.is_a_property:
-        group = 4 if is_lone else 2
+        group = 4 if is_lone and cause.may_be_lone else 2
     else:
         group = 5 if cause.rests_on else 3
     stages = [str(stage) for stage in Stage]
     # A file of another release may hold a stage that this one does not know.
-    return group, stages.index(reported.stage) if reported.stage in stages else len(stages), reported.code
+    stage = stages.index(reported.stage) if reported.stage in stages else len(stages)
+    return group, bool(cause.rests_on), stage, reported.code
