@@ -32,6 +32,7 @@ from fairdraw.strategies.logits_plan import (
     eventful_cases,
     logits_cases,
     long_cases,
+    twin_cases,
 )
 
 if TYPE_CHECKING:
@@ -193,6 +194,16 @@ def long_lives_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> Non
     """Sixty steps of a few requests with several parameters each, any events, often several in one step.
 
     A cache that fills up, a number that grows with the steps, something that is forgotten after a while.
+    """
+    _every_step_equals_the_oracle(planner, case)
+
+
+@check("PLAN139", twin_cases, weight=0.25, contract="logits_plan")
+def requests_with_equal_parameters_keep_their_own_texts(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Most rows have the same parameters and other texts, while requests leave, enter, move into free rows and swap.
+
+    Whether a row has changed is decided by its parameters, so the prompt, the counts or the last tokens of the request
+    before it stay.
     """
     _every_step_equals_the_oracle(planner, case)
 

@@ -53,6 +53,10 @@ _SLOW_WIDTHS = ("few",) * 60 + ("covering",)
 request of a wide batch costs an interpreter milliseconds, so that slow samplers are given fewer."""
 
 
+UPSTREAM_WIDTHS = (*_SLOW_WIDTHS, "long")
+"""Beside the real vLLM, whose kernels are interpreted on a CPU; a thousand requests would take it seconds."""
+
+
 def widths_for(can: Capabilities) -> tuple[str, ...]:
     """Few requests as a rule; all kinds of wide batches now and then."""
     return (*(_SLOW_WIDTHS if can.slow else _WIDTHS), "long")

@@ -17,6 +17,7 @@ from fairdraw.properties._rejection_asserts import (
     same_rows,
 )
 from fairdraw.properties._rejection_cases import (
+    UPSTREAM_WIDTHS,
     lively,
     ordinary,
     rejecting,
@@ -223,7 +224,7 @@ def _equals_the_reference(sampler: RejectionSampler, case: RejectionCase, refere
 
 @differential(
     "REJ421",
-    lambda can: lively(can, explicit=False, dense=False, greedy=False, min_drafts=1),
+    lambda can: lively(can, explicit=False, dense=False, greedy=False, min_drafts=1, widths=UPSTREAM_WIDTHS),
     needs=(*_STREAM, Capability.ONE_HOT_DRAFTS),
 )
 def tokens_equal_upstream_on_one_hot_drafts(
@@ -238,7 +239,7 @@ def tokens_equal_upstream_on_one_hot_drafts(
 
 @differential(
     "REJ422",
-    lambda can: lively(can, explicit=False, dense=True, greedy=False, min_drafts=1),
+    lambda can: lively(can, explicit=False, dense=True, greedy=False, min_drafts=1, widths=UPSTREAM_WIDTHS),
     needs=(*_STREAM, Capability.DENSE_DRAFTS),
 )
 def tokens_equal_upstream_on_dense_drafts(
@@ -251,7 +252,11 @@ def tokens_equal_upstream_on_dense_drafts(
     _equals_the_reference(sampler, case, reference)
 
 
-@differential("REJ423", lambda can: lively(can, explicit=False, min_requests=2), needs=(*_STREAM, Capability.GREEDY))
+@differential(
+    "REJ423",
+    lambda can: lively(can, explicit=False, min_requests=2, widths=UPSTREAM_WIDTHS),
+    needs=(*_STREAM, Capability.GREEDY),
+)
 def tokens_equal_upstream_in_mixed_batches(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
@@ -262,7 +267,7 @@ def tokens_equal_upstream_in_mixed_batches(
     _equals_the_reference(sampler, case, reference)
 
 
-@differential("REJ424", seeded, needs=_STREAM)
+@differential("REJ424", lambda can: seeded(can, widths=UPSTREAM_WIDTHS), needs=_STREAM)
 def generators_end_where_upstream_leaves_them(
     sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler
 ) -> None:
@@ -283,7 +288,7 @@ def generators_end_where_upstream_leaves_them(
 
 @differential(
     "REJ425",
-    lambda can: synthetic(can, explicit=False, min_drafts=1),
+    lambda can: synthetic(can, explicit=False, min_drafts=1, widths=UPSTREAM_WIDTHS),
     needs=(*_STREAM, Capability.SYNTHETIC_RATES),
 )
 def tokens_equal_upstream_with_synthetic_rates(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from fairdraw._core.checks import Stage, check
 from fairdraw._core.harness import Emission, emit
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import broken, emit_case, emit_oracle, pick, same_rows, same_tokens
-from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded, with_request_seeds
+from fairdraw.properties._rejection_cases import identical_requests, ordinary, rejecting, seeded
 from fairdraw.protocols import Capability, RejectionSampler, SeededNoise
 from fairdraw.strategies import RejectionCase, RequestRecipe
+from fairdraw.strategies.noise import SEED_KINDS
 
 _SEEDED = (Capability.SEEDED_NOISE,)
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
@@ -144,7 +147,19 @@ def neighbouring_request_seeds_do_not_share_noise(sampler: RejectionSampler, cas
     _are_apart(_copies(sampler, case, SeededNoise(derive_seed("copies", case.seed), own)), "neighbouring seeds")
 
 
-@check("REJ507", lambda can: rejecting(can, explicit=False, min_requests=2).map(with_request_seeds), needs=_OWN)
+def _with_seeds_of_all_kinds(case: RejectionCase) -> RejectionCase:
+    """Two requests in three have a seed, among them the first."""
+    kinds, first = tuple(SEED_KINDS), derive_seed("kinds", case.seed)
+    requests = tuple(
+        dataclasses.replace(
+            r, request_seed=i % 3 != 2, seed_kind=kinds[(first + i) % len(kinds)] if i % 3 != 2 else "hashed"
+        )
+        for i, r in enumerate(case.requests)
+    )
+    return case.replace(requests=requests)
+
+
+@check("REJ507", lambda can: rejecting(can, explicit=False, min_requests=2).map(_with_seeds_of_all_kinds), needs=_OWN)
 def requests_with_per_request_seeds_do_not_depend_on_other_requests(
     sampler: RejectionSampler, case: RejectionCase
 ) -> None:
@@ -153,12 +168,46 @@ def requests_with_per_request_seeds_do_not_depend_on_other_requests(
     This is what the user wants with `seed=`. It fails where one generator is read once for the whole batch.
     """
     batch, noise, together = emit_case(sampler, case)
-    request = pick(case, range(batch.batch_size))
+    request = pick(case, sorted(noise.request_seeds))
     own = SeededNoise(derive_seed("alone", case.seed), {0: noise.request_seeds[request]})
     alone = emit(sampler, batch.select([request]), own)
     same_rows(
         alone.tokens, together.tokens[[request]], f"request {request} with its per-request seed, beside other requests"
     )
+
+
+_SEEDS = (0, 1, 2, 3, 42, 1234, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1)
+"""What users write, and where integers and floats end."""
+
+
+def _with_seeds_beside(seed: int, slow: bool) -> list[int | None]:
+    """All of `_SEEDS`, one to three requests without a seed here and there; a slow sampler is given half of them."""
+    seeds: list[int | None] = [*_SEEDS[seed % 2 :: 2]] if slow else [*_SEEDS]
+    for step in range(3):
+        seeds.insert(derive_seed("beside", seed, step) % (len(seeds) + 1), None)
+    return seeds
+
+
+@check("REJ511", lambda can: identical_requests(can, vocab_size=4096, num_drafts=1), needs=_OWN, weight=0.05)
+def no_value_of_a_per_request_seed_means_that_there_is_none(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Requests with seed 0, 1, 42, 2**31, 2**32, 2**63 - 1 and others give the same tokens under any seed of the call.
+
+    Also alone, and without the requests beside them that have no seed. `if seed:` takes 0 for no seed; other values
+    stand for none where a seed is stored beside a flag.
+    """
+    given = _with_seeds_beside(case.seed, sampler.capabilities.slow)
+    batch = case.batch(sampler.device).select([0] * len(given))
+    own = {i: seed for i, seed in enumerate(given) if seed is not None}
+    first, second = (
+        emit(sampler, batch, SeededNoise(derive_seed("call", case.seed, label), own)) for label in ("one", "two")
+    )
+    seeded = list(own)
+    same_rows(first.tokens[seeded], second.tokens[seeded], f"seeds {[*own.values()]} under another seed of the call")
+    seen = emit(sampler, batch.select(seeded), SeededNoise(case.seed, dict(enumerate(own.values()))))
+    same_rows(first.tokens[seeded], seen.tokens, f"seeds {[*own.values()]} without requests that have none")
+    one = pick(case, seeded)
+    alone = emit(sampler, batch.select([one]), SeededNoise(case.seed, {0: own[one]}))
+    same_rows(first.tokens[[one]], alone.tokens, f"seed {own[one]}, alone")
 
 
 def _with_draftless_request(case: RejectionCase) -> RejectionCase:

@@ -105,7 +105,7 @@ def _end_where_they_must(sampler: RejectionSampler, case: RejectionCase) -> None
             )
 
 
-def _batch_of(
+def batch_of(
     can: Capabilities, vocab_sizes: Sequence[int], requests: st.SearchStrategy[tuple[RequestRecipe, ...]]
 ) -> Cases:
     kinds = ((False, Capability.ONE_HOT_DRAFTS), (True, Capability.DENSE_DRAFTS))
@@ -129,7 +129,7 @@ def _rejected_anywhere(can: Capabilities) -> Cases:
     counts = (2, 1, 8, 33, 64, *(MAX_SPEC_LEN - 1, MAX_SPEC_LEN) * 20) if Capability.LONG_DRAFTS in can else (2, 8)
     greedy = st.integers(0, 3) if Capability.GREEDY in can else st.just(0)
     made = st.builds(_every_place, st.sampled_from(counts), greedy, st.just(can.slow))
-    return _batch_of(can, (2, 3, 5, 8), made)
+    return batch_of(can, (2, 3, 5, 8), made)
 
 
 @check("REJ642", _rejected_anywhere, weight=0.06)
@@ -158,7 +158,7 @@ def _many_rows(can: Capabilities) -> Cases:
     sizes = (11, *(300,) * 20) if can.slow else (11, *(1100, 1237) * 20)
     greedy = st.booleans() if Capability.GREEDY in can else st.just(False)
     made = st.builds(_ragged, st.sampled_from(sizes), st.integers(0, 10), greedy, st.just(can))
-    return _batch_of(can, (2, 3) if Capability.LONG_DRAFTS in can else (64,), made)
+    return batch_of(can, (2, 3) if Capability.LONG_DRAFTS in can else (64,), made)
 
 
 @check("REJ643", _many_rows, weight=0.02)
@@ -244,7 +244,7 @@ _TWO_DRAFTS = (DraftRecipe("flat", "elsewhere", "first"),) * 2
 
 def _large(can: Capabilities) -> Cases:
     requests = tuple(RequestRecipe(_TWO_DRAFTS, Capability.GREEDY in can and i % 3 == 2) for i in range(10))
-    return _batch_of(can, (151936, 262144), st.just(requests))
+    return batch_of(can, (151936, 262144), st.just(requests))
 
 
 @check("REJ645", _large, needs=_LARGE, weight=0.04)
@@ -280,7 +280,7 @@ def _tied_ids(vocab_size: int, seed: int) -> list[tuple[int, int]]:
 
 def _tied(can: Capabilities) -> Cases:
     requests: tuple[RequestRecipe, ...] = (RequestRecipe(_TWO_DRAFTS[:1]),)
-    return _batch_of(can, (16411, 20011) if can.slow else (16411, 20011, 151936), st.just(requests))
+    return batch_of(can, (16411, 20011) if can.slow else (16411, 20011, 151936), st.just(requests))
 
 
 @check(

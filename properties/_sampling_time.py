@@ -52,8 +52,10 @@ _LARGE_REQUESTS = (
     SampledRequest("tied", 1.0, top_k=1),
     SampledRequest("half", 1.0, top_p=1e-7),
     SampledRequest("flat", 1.0, top_k=7),
+    SampledRequest("normal", 9.0, top_p=0.8),
+    SampledRequest("normal", 3.0, top_p=0.995),
 )
-"""Edges in the middle of the vocabulary, in its first tokens, and ties over all tiles."""
+"""Edges in the middle of the vocabulary, in its first and its last tokens, and ties over all tiles."""
 
 
 def _large(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
@@ -63,7 +65,7 @@ def _large(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
     return st.builds(
         lambda seed, first: SamplingCase(
             _VOCAB_SIZES[seed % 2 + 2 * (seed % 7 == 0)],
-            (*requests[first:], *requests[:first])[:4],
+            (*requests[first:], *requests[:first])[: 4 if can.slow else len(requests)],
             explicit,
             seed=seed,
         ),
@@ -78,7 +80,7 @@ def _without(request: SampledRequest, can: Capabilities) -> SampledRequest:
     return dataclasses.replace(request, **off)
 
 
-@check("SAM181", _large, needs=(Capability.LARGE_VOCAB,), needs_one_of=(tuple(_FILTERS.values()),), weight=0.06)
+@check("SAM181", _large, needs=(Capability.LARGE_VOCAB,), needs_one_of=(tuple(_FILTERS.values()),), weight=0.03)
 def supports_hold_at_production_vocabularies(sampler: TokenSampler, case: SamplingCase) -> None:
     """At 32768 to 262144 tokens filters keep what they must, and nothing else: the token at each edge, ties over tiles.
 

@@ -53,7 +53,7 @@ class _Tours(PlannedTraces):
     def plan(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         """Walks in small vocabularies, where tokens come again, and in one of 300."""
         for turn in range(num_rounds):
-            world = TourWorld.of_penalties((12, 300, 3)[turn % 3])
+            world = TourWorld.of_penalties((12, 300, 3)[turn % 3], names_taken=turn % 2 == 1)
             yield walk(world, seed + turn)
             yield steps(world, seed + turn, strength=3 if turn % 16 == 15 else 2)
 

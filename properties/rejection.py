@@ -16,10 +16,11 @@ from fairdraw.properties import _rejection_relations as relations
 from fairdraw.properties import _rejection_seeds as seeds
 from fairdraw.properties import _rejection_sizes as sizes
 from fairdraw.properties import _rejection_structure as structure
+from fairdraw.properties import _rejection_tiles as tiles
 from fairdraw.properties import _rejection_time as time
 from fairdraw.properties import _rejection_values as values
 from fairdraw.properties import _rejection_wide as wide
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, greedy, low_logits, relations, noise, equality, seeds, sizes, time, values, wide)
+CHECKS = checks_in(structure, greedy, low_logits, relations, noise, equality, seeds, sizes, tiles, time, values, wide)

@@ -2,7 +2,7 @@
 
 10x and 11x is what every draw is, 12x greedy requests and temperature, 13x relations between runs, 14x and 15x bit for
 bit, 16x seeds, generators and counters, 17x the drafter, 18x sizes and values of
-production, 19x time.
+production, 19x time and noise of the sampler's own.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from __future__ import annotations
 from fairdraw._core.checks import checks_in
 from fairdraw.properties import _sampling_drafts as drafts
 from fairdraw.properties import _sampling_equality as equality
+from fairdraw.properties import _sampling_noise as noise
 from fairdraw.properties import _sampling_relations as relations
 from fairdraw.properties import _sampling_seeds as seeds
 from fairdraw.properties import _sampling_structure as structure
+from fairdraw.properties import _sampling_sweeps as sweeps
+from fairdraw.properties import _sampling_tiles as tiles
 from fairdraw.properties import _sampling_time as time
 
 __all__ = ["CHECKS"]
 
-CHECKS = checks_in(structure, relations, equality, seeds, drafts, time)
+CHECKS = checks_in(structure, relations, equality, seeds, drafts, tiles, time, sweeps, noise)

@@ -67,6 +67,11 @@ class Shape:
         """The largest distances that are searched, in calls and in rows: what is left is enough to judge."""
         return 2 * self.num_calls // 3, self.num_rows // 2
 
+    @property
+    def furthest_of_three(self) -> int:
+        """The largest distance in rows of the first and the last of three: the thirds of a batch are searched, too."""
+        return 2 * self.num_rows // 3
+
     def named(self, tables: Mapping[str, Any]) -> dict[str, Any]:  # Any: what belongs to each table
         """With full names."""
         return {f"{name} ({self.kind})": value for name, value in tables.items()}
@@ -75,14 +80,15 @@ class Shape:
     def blocks(self) -> dict[str, tuple[int, int]]:
         """Groups whose ones are counted: name to calls and rows of a group."""
         found = {"D5 ones in a call": (1, self.num_rows), "D5 ones of a row": (self.num_calls, 1)}
-        if self.num_rows > _BLOCK:
-            found[f"D5 ones in {_BLOCK} rows"] = 1, _BLOCK
-        if self.num_calls > _BLOCK:
-            found[f"D5 ones in {_BLOCK} calls"] = _BLOCK, 1
+        if self.num_rows > BLOCK:
+            found[f"D5 ones in {BLOCK} rows"] = 1, BLOCK
+        if self.num_calls > BLOCK:
+            found[f"D5 ones in {BLOCK} calls"] = BLOCK, 1
         return found
 
 
-_BLOCK = 16
+BLOCK = 16
+"""Rows or calls of a smaller group."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ def _two_calls(bits: Signs, shape: Shape) -> Suspect:
     return Suspect(tuple(((one, 0, f), (other, 0, f)) for f in range(len(shape.features))), sign, "calls")
 
 
-def _triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]:  # bits: [length, width, num_features]
+def suspicious_triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]:  # bits: [length, width, num_features]
     """Distances of three bits of one feature along the first axis, the feature (or their number), and the sign."""
     length, width, num_features = bits.shape
     spectrum, far = np.asarray(rfft(bits, n=2 * length, axis=0)), np.arange(furthest + 1)
@@ -191,7 +197,7 @@ def _triple(bits: Signs, furthest: int) -> tuple[int, int, int, int]:  # bits: [
 
 def _three(bits: Signs, furthest: int, axis: int) -> Suspect:
     """Three draws of one feature, or of each, at equal distances along an axis."""
-    near, last, feature, sign = _triple(bits if axis == 0 else np.swapaxes(bits, 0, 1), furthest)
+    near, last, feature, sign = suspicious_triple(bits if axis == 0 else np.swapaxes(bits, 0, 1), furthest)
     num_features = bits.shape[2]
     chosen = range(num_features) if feature == num_features else [feature]
     places = [(distance, 0) if axis == 0 else (0, distance) for distance in (0, near, last)]
@@ -199,7 +205,7 @@ def _three(bits: Signs, furthest: int, axis: int) -> Suspect:
 
 
 def _three_rows(bits: Signs, shape: Shape) -> Suspect:
-    return _three(bits, shape.furthest[1], 1)
+    return _three(bits, shape.furthest_of_three, 1)
 
 
 def _three_calls(bits: Signs, shape: Shape) -> Suspect:
@@ -237,7 +243,7 @@ def _num_coins(shape: Shape) -> dict[str, int]:
         "D1 two rows": calls * features,
         "D2 calls apart": (calls - far_calls) * (rows - far_rows),
         "D2 two calls": rows * features,
-        "D3 three rows": calls * (rows - far_rows),
+        "D3 three rows": calls * (rows - shape.furthest_of_three),
         "D3 three calls": (calls - far_calls) * rows,
     }
 

@@ -17,6 +17,7 @@ from fairdraw._core.harness import emit
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
+from fairdraw.statistical._coins import CoinShape, coin_tables, count_coins, explain_coins
 from fairdraw.statistical._configurations import Configuration, request_distributions
 from fairdraw.statistical._dependence import (
     Shape,
@@ -56,7 +57,8 @@ class Kind:
 
     Args:
         draw: From a sampler, a number of rows, the seed of their noise and another seed to bits
-            `[num_rows, num_features]`.
+            `[num_rows, num_features]`; with `acceptance`, and whether the only draft was accepted.
+        acceptance: Its probability, if each request has one draft, and acceptance is judged as it is.
     """
 
     name: str
@@ -64,6 +66,7 @@ class Kind:
     draw: Callable[[Any, int, int, int], NDArray[np.bool_]]  # Any: a sampler of either contract
     num_draws: int = 1
     seeds_of: str = "calls"
+    acceptance: float = 0.0
 
 
 def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
@@ -75,10 +78,14 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
     )
     most = _MOST_CHECKPOINTS if setting.num_draws < _NIGHTLY_DRAWS else _NIGHTLY_CHECKPOINTS
 
+    coins = {kind.name: CoinShape(kind.name, side, side, kind.acceptance) for kind in kinds if kind.acceptance}
+
     def count_kind(sampler: Any, seed: int, kind: Kind, shape: Shape) -> Counts:  # Any: of either contract
         seeds = [one for half in range(2) for one in related_seeds(side, derive_seed("half", seed, half))]
         drawn = [kind.draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(seeds)]
-        return count_dependence(np.stack(drawn), shape)
+        bits, rng = np.stack(drawn), _harness_rng(derive_seed("coins", seed))
+        extra = count_coins(bits[..., -1], coins[kind.name], rng) if kind.name in coins else {}
+        return {**count_dependence(bits[..., : len(kind.features)], shape), **extra}
 
     def count(sampler: Any, seed: int) -> Counts:
         pairs = zip(kinds, shapes, strict=True)
@@ -86,9 +93,11 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
         return {name: table for part in parts for name, table in part.items()}
 
     def explain(counts: Sequence[Counts], name: str) -> str:
-        return explain_dependence(counts, shapes, name)
+        found = next((one for one in coins.values() if name in coin_tables(one)), None)
+        return explain_coins(counts, found, name) if found else explain_dependence(counts, shapes, name)
 
     tables = {name: table for shape in shapes for name, table in dependence_tables(shape).items()}
+    tables |= {name: table for shape in coins.values() for name, table in coin_tables(shape).items()}
     num_checkpoints = min(most, setting.num_draws // per_checkpoint)
     return ExplainedPlan(tables, count, num_checkpoints, per_checkpoint, explain)
 
@@ -110,7 +119,6 @@ def _pit_bits(
 
 # -- rejection --------------------------------------------------------------------------------------------------------
 
-_NUM_DRAFT, _NUM_RECOVERED = 3, 8
 _TOKEN, _DENSE = Capability.TOKEN_VERIFICATION, Capability.DENSE_DRAFTS
 
 
@@ -121,54 +129,57 @@ class _Verified:
     Args:
         recovered: Given a rejection.
         num_bits: What acceptance and recovered token bring; an emitted token brings two.
+        num_draft: Positions of a request. One: acceptance is judged as it is, too.
     """
 
     name: str
     acceptance: float
     recovered: tuple[float, ...]
     num_bits: tuple[int, int]
+    num_draft: int
 
     def configuration(self, *, dense: bool) -> Configuration:
         """Four drafts, or one without draft probabilities; then the tokens that are recovered."""
         drafts = 4 if dense else 1
         target = [self.acceptance / drafts] * drafts + [(1 - self.acceptance) * prob for prob in self.recovered]
         draft = [1 / drafts] * drafts + [0.0] * len(self.recovered)
-        rows = request_distributions([target] * (_NUM_DRAFT + 1), [draft] * _NUM_DRAFT, one_hot=not dense)
+        rows = request_distributions([target] * (self.num_draft + 1), [draft] * self.num_draft, one_hot=not dense)
         return Configuration(self.name, (rows,), ())
 
     def features(self, *, is_verified: bool) -> tuple[str, ...]:
         """What each bit is."""
         if not is_verified:
-            return tuple(f"emitted token {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(2))
+            return tuple(f"emitted token {i}, bit {bit}" for i in range(self.num_draft) for bit in range(2))
         accepted = (
-            f"acceptance at position {i}, bit {bit}" for i in range(_NUM_DRAFT) for bit in range(self.num_bits[0])
+            f"acceptance at position {i}, bit {bit}" for i in range(self.num_draft) for bit in range(self.num_bits[0])
         )
         return (*accepted, *(f"recovered token, bit {bit}" for bit in range(self.num_bits[1])))
 
     def bits(self, given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
         """Of token verification: acceptance at each reached position, and the recovered token wherever it came."""
-        num_emitted, positions = (tokens >= 0).sum(axis=1), np.arange(_NUM_DRAFT)
+        num_emitted, positions = (tokens >= 0).sum(axis=1), np.arange(self.num_draft)
         coin = np.array([self.acceptance, 1 - self.acceptance])
         reached, rejected = num_emitted[:, None] > positions, num_emitted[:, None] <= positions + 1
         accepted = _pit_bits(coin, rejected.astype(np.int64), reached, rng, self.num_bits[0])
         last = tokens[np.arange(len(tokens)), np.maximum(num_emitted - 1, 0)]
-        is_recovered = (num_emitted > 0) & (num_emitted <= _NUM_DRAFT)
+        is_recovered = (num_emitted > 0) & (num_emitted <= self.num_draft)
         recovered = _pit_bits(given.requests[0].residual(0, 0), last, is_recovered, rng, self.num_bits[1])
-        return np.concatenate([accepted.reshape(len(tokens), -1), recovered], axis=1)
+        coins = ~rejected[:, :1] if self.num_draft == 1 else np.empty((len(tokens), 0), bool)
+        return np.concatenate([accepted.reshape(len(tokens), -1), recovered, coins], axis=1)
+
+    def emitted_bits(
+        self, given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator
+    ) -> NDArray[np.bool_]:
+        """Of any lossless verifier: every emitted token before the bonus token under its target distribution."""
+        probs, emitted = given.requests[0].exact_target_probs()[0], tokens[:, : self.num_draft]
+        return _pit_bits(probs, emitted, emitted >= 0, rng, 2).reshape(len(tokens), -1)
 
 
 _KINDS = (
-    _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3)),
-    _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1)),
+    _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 3),
+    _Verified("two tokens", 0.25, (0.5, 0.5), (2, 1), 1),
 )
-"""Equal noise shows in many tokens, opposite noise in two."""
-
-
-def _emitted_bits(given: Configuration, tokens: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Of any lossless verifier: every emitted token before the bonus token under its target distribution."""
-    probs = given.requests[0].exact_target_probs()[0]
-    reached = (tokens >= 0)[:, :_NUM_DRAFT]
-    return _pit_bits(probs, tokens[:, :_NUM_DRAFT], reached, rng, 2).reshape(len(tokens), -1)
+"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in one of four."""
 
 
 def request_seeded(num_rows: int, seed: int) -> SeededNoise:
@@ -184,7 +195,7 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
 
     def kind_of(verified: _Verified, setting: Setting) -> Kind:
         given, is_verified = verified.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
-        read = verified.bits if is_verified else _emitted_bits
+        read = verified.bits if is_verified else verified.emitted_bits
 
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
             batch = given.batch(num_rows, seed, setting.device)
@@ -192,7 +203,9 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
             tokens = emit(sampler, batch, seeded or noise_for(noise_kind(sampler), batch, noise_seed)).tokens
             return read(given, tokens, _harness_rng(seed))
 
-        return Kind(verified.name, verified.features(is_verified=is_verified), draw, _NUM_DRAFT + 1, seeds_of)
+        coin = verified.acceptance if is_verified and verified.num_draft == 1 else 0.0
+        features = verified.features(is_verified=is_verified)
+        return Kind(verified.name, features, draw, verified.num_draft + 1, seeds_of, coin)
 
     def prepare(setting: Setting) -> SamplingPlan:
         return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[: 1 if request_seeds else 2]))

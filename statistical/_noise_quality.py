@@ -8,7 +8,7 @@
   2**-11).
 
 What is resolved, of numbers that are multiples of 2**-bits:
-    Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler or a small
+    Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
     vocabulary). Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Acceptance: 8 bits at `smoke`, 11 at
     `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for practical purposes and pass; the number
     of rows is bounded so that they always do.
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 # -- rare tokens ------------------------------------------------------------------------------------------------------
 
-_VOCAB_SIZE, _SMALLER_VOCAB_SIZE = 131072, 16384
+_VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _SMALLEST_VOCAB_SIZE = 131072, 16384, 1024
+"""For a slow sampler the smaller one, and the smallest for one that does not support large ones."""
+
 _ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
 _VANISHING, _NUM_PLACES = 2.0**-50, 8
 
@@ -113,9 +115,8 @@ def _label(word: str) -> Callable[[int], str]:
 
 def _rare_tokens(setting: Setting) -> RareTokens:
     """The finest row that the draws can judge: about 40 rare tokens must come."""
-    size = (
-        _VOCAB_SIZE if Capability.LARGE_VOCAB in setting.supported and not _is_small(setting) else _SMALLER_VOCAB_SIZE
-    )
+    large = _SMALLER_VOCAB_SIZE if _is_small(setting) else _VOCAB_SIZE
+    size = large if Capability.LARGE_VOCAB in setting.supported else _SMALLEST_VOCAB_SIZE
     return RareTokens(size, 16 if _num_rows(setting) >= 640 else 2)
 
 
@@ -212,9 +213,9 @@ def _rejected_batch(rare: RareTokens, device: str, *, dense: bool) -> SpecDecode
 
 # -- tiny acceptance --------------------------------------------------------------------------------------------------
 
-_GROUPS = ("rarely accepted", "hardly ever accepted", "rarely rejected", "hardly ever rejected")
-_GROUP_OF = np.array([0, 1, 1, 2, 3, 3])
-"""Kinds of requests are counted in groups, as the rarest events would be too rare alone."""
+_RARITIES = ("rarely", "hardly ever")
+_RARITY_OF, _IS_REJECTION = np.array([0, 1, 1, 0, 1, 1]), np.array([False, False, False, True, True, True])
+"""Kinds of requests are counted together, by how rare the rare answer is, as the rarest would be too rare alone."""
 
 _FEWEST_PER_GROUP, _FINEST = 58, 14
 
@@ -239,7 +240,7 @@ def _tiny(accepted: tuple[float, ...], *, dense: bool) -> Configuration:
 
 def tiny_acceptance(share: float, slow_share: float) -> Workload:
     """N2: how often drafts are accepted that hardly ever, or nearly always, are."""
-    kinds = len(_GROUP_OF)
+    kinds = len(_RARITY_OF)
 
     def prepare(setting: Setting) -> SamplingPlan:
         given = _tiny(_tiny_probs(setting.num_draws), dense=Capability.DENSE_DRAFTS in setting.supported)
@@ -253,33 +254,46 @@ def tiny_acceptance(share: float, slow_share: float) -> Workload:
             )
 
         accepted = np.array([request.acceptance(0)[0] for request in given.requests])
-        probs = np.zeros((len(_GROUPS), 2))
-        np.add.at(probs, _GROUP_OF, np.stack([accepted, 1 - accepted], axis=1) / kinds)
-        table = Table(probs.ravel(), label=_tiny_label, num_draws=num_calls * batch_size)
+        tables = _tiny_tables(accepted, num_calls * batch_size // kinds)
         num_checkpoints = setting.num_draws // (num_calls * batch_size)
-        return ExplainedPlan(
-            {"N2 tiny acceptance": table}, count, num_checkpoints, num_calls * batch_size, _explain_tiny
-        )
+        return ExplainedPlan(tables, count, num_checkpoints, num_calls * batch_size, _explain_tiny)
 
     adapts_to = frozenset({Capability.DENSE_DRAFTS})
     return Workload("rejection: tiny acceptance", "tiny acceptance", share, slow_share, prepare, adapts_to)
 
 
+def _tiny_tables(accepted: NDArray[np.float64], per_kind: int) -> dict[str, Table]:  # [num_kinds] float64
+    """One of each rarity: the rare acceptance, the rare rejection, and what usually happens.
+
+    A call has fixed numbers of each kind, so that counts vary a little less than in a multinomial table: by the rare
+    probability itself. The rarest events may have no power.
+    """
+    rare, label = np.where(_IS_REJECTION, 1 - accepted, accepted), ("accepted", "rejected", "as usual").__getitem__
+    tables = {}
+    for rarity, name in enumerate(map(_tiny_name, _RARITIES)):
+        own = np.equal(_RARITY_OF, rarity)
+        both = [float(rare[own & np.equal(_IS_REJECTION, side)].sum() / own.sum()) for side in (False, True)]
+        probs, num_draws = np.array([*both, 1 - sum(both)]), per_kind * int(own.sum())
+        tables[name] = Table(probs, label=label, num_draws=num_draws, is_optional=rarity == 1)
+    return tables
+
+
+def _tiny_name(rarity: str) -> str:
+    return f"N2 answers that are {rarity} given"
+
+
 def _count_tiny(tokens: NDArray[np.int32]) -> Counts:  # [batch_size, 2] int32
-    """Kind and whether its draft was accepted."""
-    rejected = (tokens >= 0).sum(axis=1) < 2
-    groups = _GROUP_OF[np.arange(len(tokens)) % len(_GROUP_OF)]
-    return {"N2 tiny acceptance": count_codes(2 * groups + rejected, 2 * len(_GROUPS))}
-
-
-def _tiny_label(cell: int) -> str:
-    return f"{'rejected' if cell % 2 else 'accepted'}, in a kind that is {_GROUPS[cell // 2]}"
+    """What is rare, by rarity."""
+    kinds = np.arange(len(tokens)) % len(_RARITY_OF)
+    is_rare = ((tokens >= 0).sum(axis=1) < 2) == _IS_REJECTION[kinds]
+    cells = np.where(is_rare, _IS_REJECTION[kinds].astype(np.int64), 2)
+    return {_tiny_name(name): count_codes(cells[_RARITY_OF[kinds] == i], 3) for i, name in enumerate(_RARITIES)}
 
 
 def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
     """Which way the rarest events go."""
-    total = np.sum([one[name][:-1] for one in counts], axis=0).reshape(-1, 2)
+    total = sum(one[_tiny_name(rarity)] for one in counts for rarity in _RARITIES)
     return (
         "uniforms have too few bits or miss an end: against the odds, which are equal, "
-        f"{total[:2, 0].sum()} drafts were accepted and {total[2:, 1].sum()} rejected"
+        f"{total[0]} drafts were accepted and {total[1]} rejected"  # type: ignore[index]
     )

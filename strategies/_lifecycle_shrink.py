@@ -1,6 +1,6 @@
 """Make a failing event trace small: drop events, then simplify their fields, as long as it fails in the same way.
 
-Events are plain data and any sequence of them is valid, so nothing else needs to be known. Hypothesis shrinks the
+Events are plain data and any sequence of them is valid, so little else needs to be known. Hypothesis shrinks the
 choices that led to the events instead; that takes a hundred times as many tries and leaves events that do nothing.
 """
 
@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from fairdraw._core.budget import BudgetEnded
+from fairdraw.strategies._lifecycle_events import Add, Decode, Draft
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,7 +44,8 @@ def shrunk(events: Events, fails: Callable[[Events], bool]) -> Events:
     before: Events | None = None
     while before != events:
         before = events
-        events = _simplified(_plain(_dropped(events, counted), counted), counted)
+        events = _without_rows(_dropped(events, counted), counted)
+        events = _simplified(_plain(events, counted), counted)
     return events
 
 
@@ -71,6 +73,22 @@ def _dropped(events: Events, fails: Callable[[Events], bool]) -> Events:
             begin -= size
         size //= 2
     return events
+
+
+def _without_rows(events: Events, fails: Callable[[Events], bool]) -> Events:
+    """Without requests whose row is only a place in the tokens and drafts of later events; those close up."""
+    for place in range(len(events) - 1, -1, -1):
+        if isinstance(events[place], Add):
+            row = sum(isinstance(event, Add) for event in events[:place])
+            rest = (*events[:place], *(_without_row(event, row) for event in events[place + 1 :]))
+            events = rest if fails(rest) else events
+    return events
+
+
+def _without_row(event: Event, row: int) -> Event:
+    names = ("tokens", "accepted") if isinstance(event, Decode) else ("drafts",) if isinstance(event, Draft) else ()
+    fields = {name: getattr(event, name) for name in names}
+    return dataclasses.replace(event, **{name: (*value[:row], *value[row + 1 :]) for name, value in fields.items()})
 
 
 def _simplified(events: Events, fails: Callable[[Events], bool]) -> Events:

@@ -70,8 +70,10 @@ MARKERS: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     ((1, 2), (2, 1)),
     ((1, 2, 3, 4, 5, 6), (6, 5, 4, 3, 2, 1)),
     ((2,), (4,)),
+    ((2,), (4, 2)),
+    ((3, 3, 1), (3, 1)),
 )
-"""Of 1 to 6 tokens; overlapping themselves, sharing tokens with each other, one the beginning of the other."""
+"""Of 1 to 6 tokens; overlapping themselves, sharing tokens with each other, one the beginning or end of the other."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class Planner:
         self.world, self.rows = world, rows
         self.rng = np.random.default_rng(derive_seed("tour", world.trace, seed))
         self.events: list[Event] = []
-        self.eventful = EventfulBatch(ServingBatch(world.trace.vocab_size, most_requests=rows))
+        self.eventful = EventfulBatch(
+            ServingBatch(world.trace.vocab_size, most_requests=rows, names_taken=world.trace.names_taken)
+        )
         self.met: Counter[tuple[str, str]] = Counter()
         self.begun: dict[ServedRequest, tuple[int, ...]] = {}
         """What is left of a marker that a request emits token by token."""

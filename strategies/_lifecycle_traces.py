@@ -31,12 +31,14 @@ class EventTrace(Recipe):
         watch: What is checked: the `answer`, the `state` that a session shows, how many tokens it reads (`reading`), or
             the answers beside another session of the scanner and a fresh one (`company`).
         rows: Most requests of the batch.
+        names_taken: Rows that another request takes over are also reported as removed, which the protocol allows.
     """
 
     events: tuple[Event, ...] = ()
     vocab_size: int = field(default=8, kw_only=True)
     watch: Watch = field(default="answer", kw_only=True)
     rows: int = field(default=MOST_REQUESTS, kw_only=True)
+    names_taken: bool = field(default=False, kw_only=True)
 
     def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: scanners of the trace's contract
         raise NotImplementedError
@@ -144,7 +146,10 @@ class Playing(EventfulBatch):
     """An event trace that is being played: the batch, and the checker that runs after each event."""
 
     def __init__(self, trace: EventTrace, scanner: Any, reference: Any = None) -> None:  # Any: as `EventTrace.checker`
-        super().__init__(ServingBatch(trace.vocab_size, most_requests=trace.rows, counted=trace.watch == "reading"))
+        counted = trace.watch == "reading"
+        super().__init__(
+            ServingBatch(trace.vocab_size, most_requests=trace.rows, counted=counted, names_taken=trace.names_taken)
+        )
         self.scanner = scanner
         self.checker = trace.checker(scanner, reference)
         self.refused = False

@@ -72,6 +72,62 @@ def growing_batch(world: TourWorld, seed: int) -> EventTrace:
     return planner.trace
 
 
+_TAKEN: dict[str, Sequence[int]] = {
+    "old": (0, 2, 40),
+    "old_kind": (0, 1, 3, -1),
+    "prompt": (0, 1, 2, 3, 4, 7),
+    "output": (0, 1, 3),
+    "kind": range(6),
+    "opened": (0, 1),
+}
+"""A request, and the one that takes its row: sizes of their texts, and places in the table of kinds."""
+
+
+def reused_rows(world: TourWorld, seed: int) -> EventTrace:
+    """Every row goes from a request to another one, often an empty one: first by moving, then by entering.
+
+    What is overwritten only by a value that is long enough, or not zero, stays behind. Some pairs have equal
+    parameters.
+    """
+    settings = covering_settings(_TAKEN, 2, seed % 64)
+    planner = Planner(world, seed, rows=2 * len(settings))
+    kinds, opening = list(world.kinds.values()), world.pieces[0] if world.pieces else ()
+
+    def old() -> list[Event]:
+        return [
+            Add(opening + planner.words(s["old"]), planner.words(s["old"] // 2), **kinds[s["old_kind"]])
+            for s in settings
+        ]
+
+    def new() -> list[Event]:
+        """Without end markers in their prompts, so that nothing hides what was there before."""
+        return [
+            Add(opening * s["opened"] + _plain(planner, s["prompt"]), planner.words(s["output"]), **kinds[s["kind"]])
+            for s in settings
+        ]
+
+    leave = [Finish(0, held=True) for _ in settings]
+    fills(planner, [*old(), *new()[::-1]])  # the last row moves into the first free one
+    planner.do(*leave)
+    _drafts_and_tokens(planner)
+    fills(planner, old())
+    planner.do(*leave)
+    planner.do(planner.decode(), *leave)
+    fills(planner, new())
+    _drafts_and_tokens(planner)
+    return planner.trace
+
+
+def _drafts_and_tokens(planner: Planner) -> None:
+    planner.do(planner.drafts())
+    planner.do(planner.decode(accept=True))
+    planner.do(planner.decode())
+
+
+def _plain(planner: Planner, size: int) -> tuple[int, ...]:
+    return tuple(planner.word() for _ in range(size))
+
+
 # Penalties.
 
 
@@ -124,6 +180,8 @@ def wide_penalties(seed: int, num_rounds: int) -> Iterator[EventTrace]:
     for turn in range(num_rounds):
         number = seed + turn
         yield every_pair_of_factors(number, 3 if turn % 16 == 15 else 2)
+        for names_taken in (True, False):
+            yield reused_rows(TourWorld.of_penalties(40, names_taken=names_taken), number)
         yield growing_batch(TourWorld.of_penalties(12), number)
         yield long_texts(number)
         yield large_vocabulary(number, LARGE_VOCABS[turn % len(LARGE_VOCABS)])
@@ -207,5 +265,7 @@ def wide_thinking(seed: int, num_rounds: int) -> Iterator[EventTrace]:
         for place in range(3):
             marker = 3 * turn + place + seed
             yield every_pair_of_texts(TourWorld.of_thinking(marker, shift=65_536 * (place == 2)), number)
+        for names_taken in (True, False):
+            yield reused_rows(TourWorld.of_thinking(number, names_taken=names_taken), number)
         yield growing_batch(TourWorld.of_thinking(number), number)
         yield long_sections(TourWorld.of_thinking(number, 1000), number)

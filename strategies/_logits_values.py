@@ -227,6 +227,9 @@ VALUES: dict[str, dict[str, Maker]] = {
         "order": _allowed(lambda text, rng: [i for i in range(text.vocab_size) if i not in (0, 2, 19)]),
     },
     "bad-words": {
+        "same": lambda text, rng: {
+            "bad_words_token_ids": [[4 + i, 4 + (i + shift) % 5] for i in range(5) for shift in (1, 3)]
+        },
         "long": _long_words,
         "nested": _nested_words,
         "overlapping": _overlapping_words,
@@ -235,6 +238,7 @@ VALUES: dict[str, dict[str, Maker]] = {
         "order": lambda text, rng: {"bad_words_token_ids": [[0], [2]]},
     },
     "min-tokens": {
+        "same": lambda text, rng: {"min_tokens": 5, "all_stop_token_ids": frozenset({5, 7})},
         "0": _few_tokens(0),
         "1": _few_tokens(1),
         "reached": _minimum(0),
@@ -263,6 +267,7 @@ VALUES: dict[str, dict[str, Maker]] = {
         "order": _factors(0.3, 0.4, 1.5),
     },
     "thinking": {
+        "same": _just("thinking_token_budget", 4),
         "0": _just("thinking_token_budget", 0),
         "1": _just("thinking_token_budget", 1),
         "spent": _size("thinking_token_budget", lambda text: len(text.output)),
@@ -301,4 +306,5 @@ VALUES: dict[str, dict[str, Maker]] = {
         "order": _just("top_p", 0.6),
     },
 }
-"""Parameter kind to its named values. `order` is for rows `ladder`: there, processors in another order show."""
+"""Parameter kind to its named values. `order` is for rows `ladder`: there, processors in another order show; `same` is
+for requests that differ in their texts alone."""

@@ -56,8 +56,8 @@ def open_kinds(kinds: Sequence[str], can: Capabilities, has_drafts: bool) -> lis
 
 
 def named(kind: str) -> list[str]:
-    """The kind with each of its values, but for those that are for the order of processors."""
-    return [f"{kind}:{value}" for value in PARAMETER_VALUES[kind] if value != "order"]
+    """The kind with each of its values, but for those that need requests of their own."""
+    return [f"{kind}:{value}" for value in PARAMETER_VALUES[kind] if value not in ("order", "same")]
 
 
 @lru_cache(maxsize=16)
@@ -162,6 +162,31 @@ def eventful_cases(
     events = [*one, *several]
     shuffled = tuple(events[i] for i in rng.permutation(len(events)))
     return LogitsCase(33, tuple(requests), shuffled, dtype=draw(_dtypes(can)), seed=draw(bulk_seeds()))
+
+
+_TWINS = ("bad-words:same", "min-tokens:same", "penalties:order"), ("penalties:order", "thinking:same")
+_TWIN_EVENTS = ("leave", "swap", "leave", "join+swap", "leave+join", "cut", "replace", "leave+swap", "regrow", "leave")
+
+
+@st.composite
+def twin_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
+    """Requests with the same parameters, but for a few, and with other texts: they leave, enter, move and swap."""
+    rng = bulk_rng("twins", draw(bulk_seeds()))
+
+    def request() -> LogitsRequestRecipe:
+        return LogitsRequestRecipe(
+            _TWINS[int(rng.random() < 0.3)],
+            num_output=int(rng.integers(7)),
+            num_drafts=int(rng.integers(3)) if Capability.DRAFT_PROCESSORS in can else 0,
+            num_prompt=(1, 2, 3, 12)[int(rng.integers(4))],
+            text=("few", "wide")[int(rng.integers(2))],
+        )
+
+    requests = tuple(request() for _ in range(7))
+    events = [_TWIN_EVENTS[i] for i in rng.permutation(len(_TWIN_EVENTS))]
+    places = rng.integers(len(requests), size=len(events)).tolist()
+    recipes = tuple(EventRecipe(kind, row, request()) for kind, row in zip(events, places, strict=True))
+    return LogitsCase(33, requests, recipes, dtype=draw(_dtypes(can)), seed=draw(bulk_seeds()))
 
 
 @st.composite

@@ -4,7 +4,7 @@ This is the suite's only simulator of a server. State machines, checks, tests, t
 `ServingBatch` step by step, and show its `batch()` and `take_changes()` to the code under test.
 
 Rows follow vLLM's V1 `InputBatch`: a new request takes the lowest free row; then the last requests move into the rows
-that are still free; `RowChanges.removed` names only rows that nobody took over.
+that are still free; `RowChanges.removed` names only rows that nobody took over, unless a batch is to name them all.
 """
 
 from __future__ import annotations
@@ -88,16 +88,25 @@ class ServingBatch:
         vocab_size: Token ids of events are taken modulo this.
         most_requests: A request that would be one too many does not enter.
         counted: Output lists count what is read (`CountedTokens`); otherwise they are plain lists.
+        names_taken: `RowChanges.removed` also names rows that another request took over, by entering or moving.
     """
 
-    def __init__(self, vocab_size: int, *, most_requests: int = MOST_REQUESTS, counted: bool = False) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        most_requests: int = MOST_REQUESTS,
+        counted: bool = False,
+        names_taken: bool = False,
+    ) -> None:
         self.vocab_size = vocab_size
         self.most_requests = most_requests
         self.slots: list[ServedRequest | None] = []
         self.waiting: list[ServedRequest] = []
         self.num_new = 0
         """Tokens, drafts and repaired placeholders since the last step: what a scanner has to read."""
-        self._counted = counted
+        self._counted, self._names_taken = counted, names_taken
+        self._emptied: set[int] = set()
         self._num_named = 0
         self._last_gone = ""
         self._added: list[int] = []
@@ -155,6 +164,7 @@ class ServingBatch:
     def remove(self, row: int) -> ServedRequest:
         request = self.in_row(row)
         self.slots[row] = None
+        self._emptied.add(row)
         self._added = [added for added in self._added if added != row]
         request.draft_token_ids = []
         return request
@@ -272,7 +282,8 @@ class ServingBatch:
             if source != target and max(source, target) < len(self.slots):
                 self.slots[source], self.slots[target] = self.slots[target], self.slots[source]
                 moved.append(MovedRow(source, target, Move.SWAP))
-        self._added, self._swapped = [], []
+        removed = tuple(sorted(self._emptied.union(removed))) if self._names_taken else removed
+        self._added, self._swapped, self._emptied = [], [], set()
         return RowChanges(len(self.slots), removed, tuple(added), tuple(moved))
 
     def _close_up(self) -> tuple[tuple[int, ...], list[MovedRow]]:

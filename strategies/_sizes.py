@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import MAX_SPEC_LEN
 from fairdraw.strategies._arguments import check_interval
 
@@ -18,6 +19,45 @@ BATCH_SIZES = (5, 7, 9, 13, 15, 17, 31, 33, 63, 65, 100, 127, 128, 129, 255, 256
 
 DRAFT_COUNTS = (33, 7, 128, 0, 1, 64, 17, 127, 2, 32, 31, 65, 8, 100)
 """Numbers of drafts that stand in one batch: none, few, and as many as there may be."""
+
+TILES = tuple(
+    sorted({*(m << a for m in (2, 3, 5, 7) for a in range(3, 13) if m << a <= 8192), 36, 72, 144, 288, 576, 1152})
+    + [100, 200, 250, 300, 400, 500, 1000, 2000, 3000, 4000, 5000]
+)
+"""Whatever a kernel may have cut its vocabulary into: powers of two and a few multiples of them, and round numbers."""
+
+_SMALL_REST = 8
+
+
+def tiled_vocab_sizes(seed: int, max_size: int, num_tiles: int = len(TILES)) -> list[tuple[int, int]]:
+    """Pairs `(tile, vocab_size)`: for each of `num_tiles` different tiles two vocabularies of several tiles and a rest.
+
+    The rest of the first is 1; that of the second is up to 8, or any number from one id short of a full tile on. Most
+    have up to four tiles, so that few are large.
+
+    Args:
+        seed: How many tiles, which rests, and which tiles if not all are wanted.
+        max_size: Of the vocabularies.
+    """
+    tiles = [tile for tile in TILES if tile + _SMALL_REST <= max_size]
+    wanted = sorted(tiles, key=lambda tile: derive_seed("wanted", seed, tile))[:num_tiles]
+    sizes = []
+    for tile in wanted:
+        numbers = [derive_seed("tiled", seed, tile, step) for step in range(5)]
+        most = (max_size - _SMALL_REST) // tile
+        few, any_rest = (1 + number % (most if number % 5 == 0 else min(most, 4)) for number in numbers[:2])
+        rest = 2 + numbers[3] % (_SMALL_REST - 1) if numbers[2] % 2 else numbers[4] % (tile + 1) - 1
+        sizes += [(tile, tile * few + 1), (tile, min(tile * any_rest + rest, max_size))]
+    return sizes
+
+
+def ids_around_tiles(tile: int, vocab_size: int) -> list[int]:
+    """The last eight ids, the last one first; those on either side of the first and the last edge of a tile; 0."""
+    last = vocab_size // tile * tile
+    edges = [edge + step for edge in (last, tile, last - tile) for step in (0, -1, 1)]
+    ids = [*range(vocab_size - 1, max(0, vocab_size - 9), -1), *edges, 0]
+    return list(dict.fromkeys(i for i in ids if 0 <= i < vocab_size))
+
 
 _TINY = 8
 # Three vocabularies in four are tiny: edges are met within a hundred examples, and examples stay fast.

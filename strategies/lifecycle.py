@@ -369,7 +369,7 @@ class ThinkingMachine(AnyTraceMachine):
 
     @initialize(
         start=st.sampled_from(((1,), (1, 2), (1, 1, 2), (0, 1), (1, 2, 1, 1, 2, 1))),
-        end=st.sampled_from(((2,), (3,), (3, 4), (3, 3, 4), (2, 2), (3, 3, 4, 3, 3), (1, 2, 3))),
+        end=st.sampled_from(((2,), (3,), (3, 4), (3, 3, 4), (2, 2), (3, 3, 4, 3, 3), (1, 2, 3), (4, 1), (3, 1, 2))),
     )
     def begin(self, start: tuple[int, ...], end: tuple[int, ...]) -> None:
         self.begun = self.trace.replace(start=start, end=end)

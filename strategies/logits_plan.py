@@ -25,6 +25,7 @@ from fairdraw.strategies._logits_wide import (
     long_cases,
     open_kinds,
     small_cases,
+    twin_cases,
     value_cases,
 )
 from fairdraw.strategies._recipe import DTYPES
@@ -51,6 +52,7 @@ __all__ = [
     "long_cases",
     "sets_of_kinds",
     "small_cases",
+    "twin_cases",
     "value_cases",
 ]
 

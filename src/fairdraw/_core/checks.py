@@ -345,6 +345,8 @@ class Check(AnyCheck):
 
 _SEEDS_ALONE = 32
 """Seeds tried per request of a failing batch: enough if one in ten shows the fault (0.9**32 = 3 %)."""
+_TRIES_ALONE = 256
+"""Tries with one request, in all: each different request of a large batch is given fewer seeds."""
 _WIDE = 16
 """Requests beyond which a batch is wide: Hypothesis drops them one by one, and each try costs as much as a hundred."""
 _TRIES_ON_WIDE = 40
@@ -515,8 +517,10 @@ class _Trial:
         found = self.failing
         if len(getattr(found, "requests", ())) <= 1:
             return None
-        num_seeds = _SEEDS_ALONE if len(found.requests) <= _WIDE else 2
-        for place, request in enumerate(found.requests):
+        places = {request: place for place, request in reversed(list(enumerate(found.requests)))}
+        different = sorted(places.items(), key=lambda item: item[1])[: _TRIES_ALONE // 2]
+        num_seeds = min(_SEEDS_ALONE, _TRIES_ALONE // len(different) - 1)
+        for request, place in different:
             for seed in (found.seed + place, *range(num_seeds)):
                 try:
                     self.one(_of_one(found, request, seed))

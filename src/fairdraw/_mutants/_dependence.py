@@ -6,8 +6,9 @@ row's first columns for acceptance, position by position, and races with the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,9 @@ class _Verifying(DistributionSampler):
         self.own: dict[int, int] = dict(getattr(noise, "request_seeds", {}))
         return super().verify(batch, noise)
 
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        return drawn  # `draw` has read them in its own way.
+
     def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
         width = batch.max_spec_len + batch.vocab_size
         drawn = _with_own_rows(self.numbers(self.memory, seed, batch.batch_size, width), self.own, self)
@@ -59,6 +63,18 @@ class _Verifying(DistributionSampler):
     def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
         """They have their own rows already."""
         return drawn
+
+
+class _StratifiedDrafts(_Verifying):
+    """Uniforms are stratified over all drafts of a call, whatever their request and position."""
+
+    numbers, memory = staticmethod(right_numbers), {}
+    request_seed = staticmethod(lambda _, seed: seed)
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        drawn = super().draw(batch, seed)
+        strata = np.random.default_rng([seed, 2]).permutation(drawn.uniforms.size)
+        return replace(drawn, uniforms=((strata + drawn.uniforms) / max(1, strata.size)).astype(np.float32))
 
 
 class _Sampling(sampling.DistributionTokenSampler):
@@ -167,6 +183,13 @@ def every_third_is_an_xor(_: Memory, seed: int, num_rows: int, width: int) -> Un
     third = np.arange(2, num_rows, 3)
     bits[third] = bits[third - 1] ^ bits[third - 2]
     return np.asarray(bits * 2.0**-53, dtype=np.float64)
+
+
+def last_third_is_a_sum(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The last third of the rows takes the sums of the others, modulo 1."""
+    drawn, third = right_numbers(_, seed, num_rows, width), num_rows // 3
+    drawn[2 * third : 3 * third] = (drawn[:third] + drawn[third : 2 * third]) % 1
+    return drawn
 
 
 def lagged_fibonacci(near: int, far: int, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
@@ -280,6 +303,14 @@ def _members() -> tuple[Member, ...]:
             every_third_is_a_sum.__doc__ or "",
             every_third_is_a_sum,
             _SUMS,
+            inverts=True,
+            min_draws=500_000,
+        ),
+        Member(
+            "the last third of the rows is a sum",
+            last_third_is_a_sum.__doc__ or "",
+            last_third_is_a_sum,
+            _THREE,
             inverts=True,
             min_draws=500_000,
         ),
@@ -431,8 +462,17 @@ def _members_of_quality() -> tuple[Member, ...]:
 
 MEMBERS = _members() + _members_of_quality()
 
-ALL_REJECTION = tuple(
-    Mutant(m.name, m.description, m.codes[0], m.rejection, m.min_draws) for m in MEMBERS if m.codes[0]
+STRATA = Mutant(
+    "strata over all drafts of a call",
+    inspect.cleandoc(_StratifiedDrafts.__doc__ or ""),
+    ("DIST324",),
+    lambda: rejection_sampler(
+        _StratifiedDrafts().verify, name="strata over all drafts", unsupported=_StratifiedDrafts.unsupported
+    ),
+)
+ALL_REJECTION = (
+    *(Mutant(m.name, m.description, m.codes[0], m.rejection, m.min_draws) for m in MEMBERS if m.codes[0]),
+    STRATA,
 )
 ALL_SAMPLING = tuple(Mutant(m.name, m.description, m.codes[1], m.sampling, m.min_draws) for m in MEMBERS if m.codes[1])
 
@@ -445,8 +485,8 @@ REJECTION_MUTANTS = tuple(
         "rows 17 apart share their noise",
         "the last row is the first",
         "opposite rows 5 apart",
-        "every third row is an xor",
-        "strata over the batch",
+        "the last third of the rows is a sum",
+        "strata over all drafts of a call",
         "a pool of noise for 23 calls",
         "seeds of 20 bits",
         "request seeds without their lowest bit",

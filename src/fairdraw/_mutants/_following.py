@@ -269,7 +269,46 @@ class EmptiesTheDrafts(Trusting):
             request.draft_token_ids.clear()
 
 
+class KeepsThePromptBeforeAShortOne(Trusting):
+    """A prompt of three tokens or fewer does not overwrite that of a request that was removed from the row."""
+
+    def sync(self, changes: RowChanges) -> None:
+        self.gone = {row: self.rows[row] for row in changes.removed if row in self.rows}
+        super().sync(changes)
+
+    def enter(self, added: AddedRow) -> Copy:
+        copy, gone = super().enter(added), self.gone.get(added.row)
+        if gone is not None and len(added.prompt_token_ids) <= 3:
+            copy.entered = added._replace(prompt_token_ids=gone.entered.prompt_token_ids)
+        return copy
+
+
+class KeepsTheParametersBeforeAPlainOne(Trusting):
+    """A request without parameters does not overwrite those of the one whose row it takes."""
+
+    def enter(self, added: AddedRow) -> Copy:
+        copy, before = super().enter(added), self.rows.get(added.row)
+        if before is not None and added.params == type(added.params)():
+            copy.entered = added._replace(params=before.entered.params)
+        return copy
+
+
+class TakesThePromptOfAnEqual(Trusting):
+    """A request that moves into the row of one with the same parameters finds its prompt there."""
+
+    def move(self, moved: MovedRow) -> None:
+        there = self.rows.get(moved.target)
+        super().move(moved)
+        copy = self.rows[moved.target]
+        is_moved = moved.direction is Move.UNIDIRECTIONAL
+        if is_moved and there is not None and there.entered.params == copy.entered.params:
+            copy.entered = copy.entered._replace(prompt_token_ids=there.entered.prompt_token_ids)
+
+
 _OTHER_CHECK = {
+    KeepsThePromptBeforeAShortOne: "110",
+    KeepsTheParametersBeforeAPlainOne: "110",
+    TakesThePromptOfAnEqual: "110",
     AliasesRowsOnSwap: "111",
     LeavesARowBehindOnCondense: "111",
     DoesNotTakeBackACut: "111",

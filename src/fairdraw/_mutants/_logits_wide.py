@@ -14,7 +14,7 @@ from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, PlanSetup
+    from fairdraw.protocols._logits_plan import LogitsBatch, LogitsParams, LogitsRequest, PlanSetup
 
     Change = Callable[[LogitsParams], dict[str, Any]]  # Any: fields of the parameters
 
@@ -296,6 +296,23 @@ class _KeepsParametersOfAList(LogitsPlanOracle):
         return super().process(batch.replace(requests=tuple(stale)), setup)
 
 
+class _KnowsTextsByParameters(LogitsPlanOracle):
+    """A row whose new request has the parameters of the one before it keeps that one's prompt, or its output."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+        self.known: dict[int, LogitsRequest] = {}
+
+    def process(self, batch: LogitsBatch, setup: PlanSetup) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        before, self.known = self.known, {}
+        for row, request in enumerate(batch.requests):
+            old = before.get(row)
+            is_same = old is not None and old.params == request.params and len(old.output_token_ids) > 0
+            kept = getattr(old if is_same and batch.change else request, self.part)
+            self.known[row] = dataclasses.replace(request, **{self.part: kept})
+        return super().process(batch.replace(requests=tuple(self.known.values())), setup)
+
+
 class _StopsAfterSteps(LogitsPlanOracle):
     """From some step on, the parameters are those of the step before."""
 
@@ -364,6 +381,15 @@ MUTANTS: tuple[Mutant, ...] = (
     _mutant("returns two buffers in turns", _ReturnsABuffer.__doc__ or "", "PLAN135", lambda: _ReturnsABuffer(2)),
     _mutant("sorts the words of the caller", _AddsDraftsToTheOutput.__doc__ or "", "PLAN136", _AddsDraftsToTheOutput),
     _mutant("counts calls for minima", _CountsCalls.__doc__ or "", "PLAN137", _CountsCalls),
+    *(
+        _mutant(
+            f"knows a {part} by its parameters",
+            _KnowsTextsByParameters.__doc__ or "",
+            "PLAN139",
+            lambda part=part: _KnowsTextsByParameters(f"{part}_token_ids"),  # type: ignore[misc]
+        )
+        for part in ("prompt", "output")
+    ),
     _mutant("stops after forty steps", _StopsAfterSteps.__doc__ or "", "PLAN138", _StopsAfterSteps),
     _mutant("takes the second largest", _TakesTheSecondLargest.__doc__ or "", "PLAN117", _TakesTheSecondLargest),
 )

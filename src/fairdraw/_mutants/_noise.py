@@ -119,6 +119,23 @@ def takes_seeded_noise_by_place(right: RejectionOracle, batch: SpecDecodeBatch, 
     return right.draw_noise(batch, SeededNoise(noise.seed, shared))
 
 
+@patched(RejectionOracle, "draw_noise", "REJ511")
+def seed_zero_is_no_seed(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+    """`if seed:` for `if seed is not None:`."""
+    return right.draw_noise(
+        batch, SeededNoise(noise.seed, {i: seed for i, seed in noise.request_seeds.items() if seed})
+    )
+
+
+@patched(RejectionOracle, "draw_noise", "REJ511")
+def seeds_beyond_31_bits_mix_with_the_calls(
+    right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise
+) -> ExplicitNoise:
+    """The seed of a request has room for 31 bits; another one is derived from the seed of the call."""
+    seeds = {i: seed if seed < 2**31 else (seed ^ noise.seed) % 2**63 for i, seed in noise.request_seeds.items()}
+    return right.draw_noise(batch, SeededNoise(noise.seed, seeds))
+
+
 @patched(RejectionOracle, "draw_noise", "REJ506")
 def rounds_request_seeds(right: RejectionOracle, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
     """Seeds pass through a float, or a hash with few bits: neighbours get the same numbers."""

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fairdraw._mutants._mutant import patched
+from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 Row = NDArray[np.float32]
@@ -98,6 +98,25 @@ def ids_have_17_bits(right: RejectionOracle, batch: SpecDecodeBatch, noise: Nois
     return torch.where(output >= 0, output % 2**17, output)
 
 
+@patched(RejectionOracle, "race", "REJ647")
+def a_last_tile_of_few_entries_takes_no_part(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
+    """Four lanes at a time, in tiles of 192: a last tile of up to four entries is taken for padding."""
+    rest = weights.size % 192
+    kept = weights.size - rest if weights.size > 192 and rest <= 4 else weights.size
+    return right.race(weights[:kept], exponentials[:kept])
+
+
+@patched(RejectionOracle, "greedy_token", "REJ647")
+def the_first_of_a_last_tile_is_never_greedy(right: RejectionOracle, step: DraftStep) -> int:
+    """Tiles of 1,280: the carried maximum is kept where the first lane of a partial last tile stands."""
+    first, size = step.target_logits.size // 1280 * 1280, step.target_logits.size
+    if not 0 < first < size:
+        return right.greedy_token(step)
+    logits = step.target_logits.copy()
+    logits[first] = -np.inf
+    return right.greedy_token(dataclasses.replace(step, target_logits=logits))
+
+
 @patched(RejectionOracle, "race", "REJ646")
 def lanes_are_compared_before_tiles(right: RejectionOracle, weights: Row, exponentials: Row) -> int:
     """Each of 2,048 lanes keeps its best over all tiles; among equal ones the lowest lane wins, not the lowest id."""
@@ -145,6 +164,21 @@ def the_seed_of_a_call_loses_its_sign_bit(
     """The seed passes through an integer of 31 bits."""
     torch.manual_seed(noise.seed & 0x7FFF_FFFF)
     return right.draw_noise(batch, noise)
+
+
+@as_mutant("REJ343", unsupported={Capability.UPSTREAM_STREAM.value: "its own generators"})
+class PassesSeedsThroughAFloat(RejectionOracle):
+    """NumPy's generators heed every bit; the seed of a request was read from JSON as a float64."""
+
+    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+        uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
+        shared = np.random.default_rng(noise.seed % 2**64)
+        for request, count in enumerate(batch.num_draft_tokens):
+            own = noise.request_seeds.get(request)
+            rng = shared if own is None else np.random.default_rng(int(float(own)) % 2**64)
+            uniforms[batch.token_slice(request)] = rng.random(count)
+            exponentials[request] = np.maximum(rng.exponential(size=batch.vocab_size), 1e-30)
+        return ExplicitNoise(torch.from_numpy(uniforms), torch.from_numpy(exponentials))
 
 
 @patched(RejectionOracle, "draw_noise", "REJ345")

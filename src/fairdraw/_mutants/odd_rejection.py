@@ -300,6 +300,23 @@ class HashesItsNoise(VectorRejection):
         return ExplicitNoise(torch.from_numpy(uniforms).to(batch.device), torch.from_numpy(raised).to(batch.device))
 
 
+class MakesItsOwnGenerators(VectorRejection):
+    """A generator of the CPU per request and one for the others, made from their seeds: it heeds 32 bits of each."""
+
+    unsupported = OWN_STREAM | {Capability.EXPLICIT_NOISE: "draws inside"}
+
+    def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+        uniforms = torch.empty(batch.num_tokens, dtype=torch.float64)
+        exponentials = torch.empty(batch.batch_size, batch.vocab_size)
+        shared = torch.Generator().manual_seed(noise.seed)
+        for request, count in enumerate(batch.num_draft_tokens):
+            own = noise.request_seeds.get(request)
+            generator = shared if own is None else torch.Generator().manual_seed(own)
+            uniforms[batch.token_slice(request)] = torch.rand(count, dtype=torch.float64, generator=generator)
+            exponentials[request].exponential_(generator=generator)
+        return ExplicitNoise(uniforms.to(batch.device), exponentials.to(batch.device))
+
+
 class MatchesExactly(VectorRejection):
     """Draws a token from the target at each position, and accepts the draft if it is that token."""
 

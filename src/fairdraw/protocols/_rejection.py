@@ -133,7 +133,8 @@ class SeededNoise:
 
     Args:
         seed: For everything that has no generator of its own.
-        request_seeds: Request to the seed of its own generator.
+        request_seeds: Request to the seed of its own generator: any integer of 64 bits, negative ones among them,
+            because users write them and torch's generators and vLLM's requests take them.
     """
 
     seed: int

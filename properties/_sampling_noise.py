@@ -1,0 +1,201 @@
+"""Noise of the sampler's own: every place and every rare token of a row, every position and step of a request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._sampling_asserts import broken, check
+from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
+from fairdraw.strategies.rows import bulk_rng, bulk_seeds
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Capabilities
+
+    Tokens = NDArray[np.int64]
+
+NOISE = ((Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE),)
+_OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
+_COUNTER = (*_OWN, Capability.COUNTER_NOISE)
+_MOST_ROWS = 1024
+
+
+def plain(can: Capabilities, vocab_size: int) -> st.SearchStrategy[SamplingCase]:
+    """One plain request; what else there is follows from the seed."""
+    explicit = st.just(Capability.SEEDED_NOISE not in can)
+    return st.builds(
+        SamplingCase, st.just(vocab_size), st.just((SampledRequest(),)), explicit=explicit, seed=bulk_seeds()
+    )
+
+
+def noise_of(sampler: TokenSampler, batch: SamplingBatch, *parts: object) -> SamplingNoise:
+    """The sampler's own numbers, or random ones where it takes no seeds."""
+    if Capability.SEEDED_NOISE in sampler.capabilities:
+        return SeededNoise(derive_seed("noise", *parts))
+    drawn = bulk_rng("noise", *parts).standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
+    return RaceNoise(torch.from_numpy(np.maximum(drawn, np.finfo(np.float32).tiny)).to(batch.device))
+
+
+def is_improbable(count: int, draws: int, prob: float) -> bool:
+    """Whether so many of independent draws, or as few, come less often than once in 3e10 times.
+
+    By Chernoff's bound: `exp(-draws * KL(count / draws, prob))` on each side.
+    """
+    seen = count / draws
+    parts = ((seen, prob), (1 - seen, 1 - prob))
+    return bool(draws * sum(p * np.log(p / q) for p, q in parts if p > 0) > 25)
+
+
+def _flat_batch(sampler: TokenSampler, size: int, rows: int) -> SamplingBatch:
+    return SamplingCase(size, (SampledRequest(),), num_rows=rows).batch(sampler.device)
+
+
+# -- within a row -----------------------------------------------------------------------------------------------------
+
+
+def _places(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return plain(can, 512 if can.slow else 1024 if Capability.LARGE_VOCAB not in can else 16_384)
+
+
+@check("SAM195", _places, needs_one_of=NOISE, weight=0.005)
+def every_place_of_a_flat_row_is_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
+    """A flat row of 2048, and one of 16384: each thirty-second, by place and by residue, is drawn as often as others.
+
+    False failures: below 1e-8. Suspect tiles that race with the same numbers, so that the later one never wins, tiles
+    that are lost or weighed twice, and numbers of few bits.
+    """
+    for size in sorted({min(2048, case.vocab_size), case.vocab_size}):
+        parts, calls, rows = (4, 1, 96) if sampler.capabilities.slow else (32, 8, 128)
+        batch = _flat_batch(sampler, size, rows)
+        drawn = np.concatenate(
+            [sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed, size, i)).tokens for i in range(calls)]
+        )
+        for what, cells in (("in part", drawn * parts // size), ("of residue", drawn % parts)):
+            counts = np.bincount(np.clip(cells, 0, parts - 1), minlength=parts)
+            wrong = [part for part, count in enumerate(counts) if is_improbable(count, drawn.size, 1 / parts)]
+            if wrong:
+                seen = f"{counts[wrong[0]]} times in {drawn.size}"
+                broken(f"of {size} tokens those {what} {wrong[0]} of {parts} came {seen}, not once in {parts}")
+
+
+_RARE = 8e-7
+
+
+def _rare(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return plain(can, 131_072)
+
+
+@check("SAM196", _rare, needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
+def tokens_of_probability_below_a_millionth_are_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Of 131071 tokens of probability 8e-7 each, a tenth of the mass together, some come in 256 draws.
+
+    False failures: 5e-13. Suspect a cut at 1e-6, a race that is truncated, and uniforms of few bits. Interpreted kernels
+    are given 1023 tokens of probability 3e-4, and 64 draws.
+    """
+    size, rare, calls = (1024, 3.4e-4, 4) if sampler.capabilities.slow else (case.vocab_size, _RARE, 16)
+    batch = _flat_batch(sampler, size, 16)
+    head = bulk_rng("head", case.seed).integers(size)
+    logits = torch.full((16, size), float(np.log(rare)), device=batch.device)
+    logits[:, int(head)] = float(np.log1p(-rare * (size - 1)))
+    batch = batch.replace(logits=logits)
+    answers = [sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed, i)).tokens for i in range(calls)]
+    if (np.concatenate(answers) == head).all():
+        broken(f"{size - 1} tokens of probability {rare:.0e} never came in {16 * calls} draws")
+
+
+# -- seeds, positions, steps ------------------------------------------------------------------------------------------
+
+_SIZE = 64
+
+
+def _at(sampler: TokenSampler, case: SamplingCase, seeds: Tokens, positions: Tokens) -> Tokens:  # each [n] int64
+    """A token of 64 equally probable ones for each seed and position."""
+    found = []
+    for start in range(0, len(seeds), _MOST_ROWS):
+        part = slice(start, start + _MOST_ROWS)
+        batch = _flat_batch(sampler, _SIZE, len(seeds[part]))
+        batch = batch.replace(positions=torch.from_numpy(positions[part]).to(batch.device))
+        noise = SeededNoise(derive_seed("call", case.seed), dict(enumerate(seeds[part].tolist())))
+        found.append(sample_tokens(sampler, batch, noise).tokens)
+    return np.concatenate(found)
+
+
+_FEWEST_PAIRS = 48
+"""Half of so many pairs are equal by chance with probability C(48, 24) * 64**-24 = 1e-30."""
+
+
+def _are_other(first: Tokens, second: Tokens, what: str) -> None:
+    """Fewer than half of the pairs are equal, if they are enough."""
+    if first.size >= _FEWEST_PAIRS and (first == second).mean() > 0.5:
+        broken(f"{what} draw the same: {int((first == second).sum())} of {first.size} tokens are equal")
+
+
+@check("SAM197", lambda can: plain(can, _SIZE), needs=_COUNTER, weight=0.005)
+def thousands_of_positions_of_a_request_draw_new_noise(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Positions 0 to 8300 of one seed, at any distance, and those that differ in one bit, up to the 30th: other tokens.
+
+    False failures: below 1e-25. Suspect a position that is kept in few bits or reduced modulo a buffer: a long text
+    then begins to repeat itself.
+    """
+    count = 100 if sampler.capabilities.slow else 8300
+    positions, own = np.arange(count), derive_seed("own", case.seed) % 2**31
+    tokens = _at(sampler, case, np.full(count, own), positions)
+    for apart in range(1, count - _FEWEST_PAIRS):
+        _are_other(tokens[apart:], tokens[:-apart], f"positions {apart} apart")
+    for bit in (16, 30) if sampler.capabilities.slow else range(13, 31):
+        far = _at(sampler, case, np.full(_FEWEST_PAIRS, own), positions[:_FEWEST_PAIRS] + (1 << bit))
+        _are_other(far, tokens[:_FEWEST_PAIRS], f"positions {1 << bit} apart")
+
+
+@check("SAM198", lambda can: plain(can, _SIZE), needs=_COUNTER, weight=0.005)
+def a_seed_and_a_position_are_not_mixed_up(sampler: TokenSampler, case: SamplingCase) -> None:
+    """16 neighbouring seeds at 64 positions: no shift of both, nor an equal product or exclusive or, repeats tokens.
+
+    False failures: below 1e-25. Noise from `seed + position` gives the next request what this one says a step later.
+    """
+    num_seeds, num_positions = (5, 16) if sampler.capabilities.slow else (16, 64)
+    base = (case.seed % 2) * (derive_seed("own", case.seed) % 2**31 // 16 * 16)
+    seeds, positions = (side.ravel() for side in np.mgrid[:num_seeds, :num_positions])
+    tokens = _at(sampler, case, base + seeds, positions)
+    for apart in range(-num_positions + 1, num_positions):
+        for other in range(num_seeds):
+            if other or apart > 0:
+                _are_other(*_shifted(tokens.reshape(num_seeds, num_positions), other, apart))
+    for name, mixed in (("product", (base + seeds) * positions), ("exclusive or", (base + seeds) ^ positions)):
+        order = np.argsort(mixed, kind="stable")
+        pairs = np.flatnonzero((np.diff(mixed[order]) == 0) & (positions[order[1:]] > 0) & (positions[order[:-1]] > 0))
+        _are_other(tokens[order[pairs]], tokens[order[pairs + 1]], f"seeds and positions of equal {name}")
+
+
+def _shifted(tokens: Tokens, seeds: int, positions: int) -> tuple[Tokens, Tokens, str]:  # [seeds, positions] int64
+    """The grid and itself so many seeds and positions further, where both are."""
+    width = tokens.shape[1] - abs(positions)
+    near, far = (0, positions) if positions > 0 else (-positions, 0)
+    first, second = tokens[: len(tokens) - seeds, near : near + width], tokens[seeds:, far : far + width]
+    return first, second, f"requests {seeds} seeds and {positions} positions apart"
+
+
+@check("SAM194", lambda can: plain(can, 257), needs=_OWN, weight=0.02)
+def the_next_step_of_a_request_with_a_seed_draws_new_noise(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Three steps of requests with seeds, with the same generators and the next positions, draw other tokens each time.
+
+    Sixteen flat rows over 257 tokens; false failures: 257**-16. A generator that is made anew
+    from the seed at each call, and a hash that forgets the position, repeat one token until the text ends.
+    """
+    seeds = {i: derive_seed("own", case.seed, i) % 2**31 for i in range(0, 32, 2)}
+    batch, noise = _flat_batch(sampler, 257, 32), SeededNoise(derive_seed("call", case.seed), seeds)
+    steps = []
+    for _ in range(3):
+        steps.append(sample_tokens(sampler, batch, noise).tokens[::2])
+        batch = batch.replace(positions=batch.positions + 1)
+    for first, second in ((0, 1), (1, 2), (0, 2)):
+        if np.array_equal(steps[first], steps[second]):
+            broken(f"steps {first} and {second} gave the same tokens to all of {len(seeds)} requests with seeds")

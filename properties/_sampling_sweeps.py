@@ -1,0 +1,307 @@
+"""Each parameter over its whole range, in one batch; offsets beyond 2**24; ties between any two tiles.
+
+Rows are made for the value: the tokens on both sides of the edge are near it, so that a value that is rounded, clamped
+or taken for off keeps other tokens. With explicit noise both sides are aimed at. A sampler with noise of its own draws
+each row as often as its outer tokens need to come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw.properties._rejection_near_ties import close_race
+from fairdraw.properties._sampling_asserts import (
+    RACE,
+    aimed_at,
+    broken,
+    check,
+    equals_the_oracle_on,
+    requests_of,
+    same_tokens,
+    supports_of,
+)
+from fairdraw.properties._sampling_noise import NOISE, is_improbable, noise_of, plain
+from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, TokenSampler
+from fairdraw.strategies.rows import bulk_rng
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+    from numpy.typing import NDArray
+
+    from fairdraw._oracles.supports import Support
+    from fairdraw.protocols import Capabilities
+
+    Floats = NDArray[np.float64]
+
+_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+_MOST_ROWS = 1024
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def _nucleus(top_p: float, size: int) -> Floats:  # [size] float64
+    """A head with a little less than `top_p`, a token that reaches it, and many behind it."""
+    margin = max(min(top_p, 1 - top_p) / 4, 1.4 * (1 - top_p) / size)
+    head = max(0.0, top_p - margin)
+    count = min(max(1, int(head / (3 * margin))), size // 4) if head else 0
+    inside = top_p + margin - head
+    behind = size - count - 1
+    weights = [_spread(count) * head, [inside], _spread(behind) * (1 - head - inside)]
+    return np.concatenate([np.asarray(part, np.float64) for part in weights])
+
+
+def _spread(count: int) -> Floats:  # [count] float64
+    """Shares of 1 that are nearly equal, and not tied."""
+    weights = np.linspace(1.2, 0.8, count)
+    return np.asarray(weights / max(weights.sum(), 1e-9))
+
+
+def _near_the_least(min_p: float, size: int) -> Floats:  # [size] float64
+    """One token of weight 1; half of the others a little above the threshold, half below."""
+    gap = min(0.05, (1 - min_p) / 2)
+    above, below = np.linspace(1, 0.4, (size - 1) // 2), np.linspace(0.4, 1, size // 2)
+    return np.concatenate([[1.0], min_p * (1 + gap * above), min_p * (1 - gap * below)])
+
+
+def _ranked(top_k: int, size: int) -> Floats:  # [size] float64
+    """Half of the mass on the tokens that stay, the rest on the others, as far as those remain less probable."""
+    kept, lost = _spread(top_k), _spread(size - top_k)
+    return np.concatenate([kept, lost * min(1.0, kept.min() / max(lost.max(initial=0.0), 1e-9) * 0.9)])
+
+
+_ROWS = {"top_k": _ranked, "top_p": _nucleus, "min_p": _near_the_least}
+
+
+def _values(name: str, size: int, rng: np.random.Generator, count: int) -> list[float]:
+    """Log-wise from both ends of the range; other ones with another seed."""
+
+    def jittered(low: float, high: float) -> Floats:
+        steps = np.linspace(np.log(low), np.log(high), count + 1)
+        return np.asarray(np.exp(rng.uniform(steps[:-1], steps[1:])))
+
+    if name == "top_k":
+        near_all = size - jittered(1, size / 2)
+        return sorted({1, 2, size - 1, *(int(k) for k in (*jittered(2, size), *near_all))})
+    low, border = (1e-5, 2e-4) if name == "min_p" else (1e-4, 4.5e-5)
+    return [*jittered(low, 0.6), *(1 - jittered(border, 0.5))]
+
+
+def _sweep(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    size = 64 if can.slow or can.why_unsupported(RACE) else 1000
+    return plain(can, size)
+
+
+@check("SAM186", _sweep, needs_one_of=(tuple(_FILTERS.values()), *NOISE), weight=0.03)
+def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase) -> None:
+    """`top_k`, `top_p` and `min_p` of every size, from both ends of their range, keep the tokens of that value.
+
+    In rows made for the value: a little more or less would keep others. Suspect a value that is clamped or taken for
+    off near an end of its range (top-p above 0.99, min-p below 0.001, top-k above 64), or rounded to half precision.
+    """
+    half = ("bfloat16", "float16")[case.seed % 2] if Capability.HALF_LOGITS in sampler.capabilities else "float32"
+    greedy = int(Capability.GREEDY in sampler.capabilities)
+    if sampler.capabilities.why_unsupported(RACE) is not None:
+        return _drawn_often(sampler, case, _swept(sampler, case, ("float32", half)[case.seed % 3 == 2], greedy))
+    for dtype, num_greedy in (("float32", 0), (half, greedy)):
+        _keeps_both_sides(sampler, _swept(sampler, case, dtype, num_greedy))
+    return None
+
+
+def _keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
+    """Noise aimed at the most probable token outside of each support, and at the least probable one inside."""
+    supports = supports_of(sampler, batch)
+    outside = [0 if s is None else int(np.argmax(np.where(s.allowed, -1.0, s.probs))) for s in supports]
+    _are_kept(batch, supports, sample_tokens(sampler, batch, aimed_at(batch, outside)).tokens)
+    least = [0 if s is None else int(np.argmin(np.where(s.required, s.probs, np.inf))) for s in supports]
+    tokens = sample_tokens(sampler, batch, aimed_at(batch, least)).tokens
+    for row, (support, token) in enumerate(zip(supports, least, strict=True)):
+        if support is not None and support.required[token] and tokens[row] != token:
+            broken(f"{_given(batch, row)}: token {token} must be kept; aimed at it, noise gave {tokens[row]}")
+
+
+def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: int) -> SamplingBatch:
+    """A row for each value of each filter that is supported, at three temperatures in turn; greedy ones behind them.
+
+    Logits are near 0 at the edge, where half precision is finest.
+    """
+    rng, count = bulk_rng("sweep", case.seed), 3 if sampler.capabilities.slow else 12
+    given = [
+        (name, value)
+        for name, need in _FILTERS.items()
+        if need in sampler.capabilities
+        for value in _values(name, case.vocab_size, rng, count)
+    ]
+    requests, rows = [], []
+    for number, (name, value) in enumerate(given):
+        temperature = (1.0, 0.6, 1.7)[number % 3]
+        weights = _ROWS[name](value, case.vocab_size)
+        edge = {"min_p": value, "top_p": weights.min()}.get(name, weights[int(value) - 1])
+        rows.append(temperature * np.log(rng.permutation(weights) / edge))
+        requests.append(dataclasses.replace(SampledRequest(temperature=temperature), **{name: value}))
+    requests += [SampledRequest(temperature=0.0)] * num_greedy
+    rows += [np.zeros(case.vocab_size)] * num_greedy
+    batch = case.replace(requests=tuple(requests)).batch(sampler.device)
+    logits = torch.tensor(np.stack(rows), dtype=getattr(torch, dtype), device=batch.device)
+    return batch.replace(logits=logits)
+
+
+def _given(batch: SamplingBatch, row: int) -> str:
+    """The parameters of a row, in words."""
+    off = {"top_k": batch.vocab_size, "top_p": 1.0, "min_p": 0.0}
+    values = {name: getattr(batch, name) for name in off}
+    used = {name: float(v[row]) for name, v in values.items() if v is not None and float(v[row]) != off[name]}
+    return f"request {row} with " + ", ".join(f"{name} {value:.6g}" for name, value in used.items())
+
+
+def _are_kept(batch: SamplingBatch, supports: list[Support | None], tokens: NDArray[np.int64]) -> None:  # [batch_size]
+    for row, (support, token) in enumerate(zip(supports, tokens.tolist(), strict=True)):
+        if support is not None and not (0 <= token < batch.vocab_size and support.allowed[token]):
+            broken(f"{_given(batch, row)} got token {token}; it keeps {int(support.allowed.sum())} others")
+
+
+def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch) -> None:
+    """No token outside of any support, in as many copies of each row as such tokens need to come.
+
+    The less probable half of what is kept comes, too, where chance misses it less often than once in 1e11 times.
+    """
+    supports = supports_of(sampler, batch)
+    outer = np.array([0.0 if s is None else float(s.probs[~s.allowed].sum()) for s in supports])
+    most = 2 if sampler.capabilities.slow else 2048
+    copies = np.clip(10 / np.maximum(outer, 1e-9), min(16, most), most).astype(int)
+    order = bulk_rng("copies", case.seed).permutation(np.repeat(np.arange(len(supports)), copies))
+    parts = np.split(order, range(_MOST_ROWS, len(order), _MOST_ROWS))
+    tokens = []
+    for number, part in enumerate(parts):
+        rows = batch.select(part.tolist())
+        tokens.append(sample_tokens(sampler, rows, noise_of(sampler, rows, case.seed, number)).tokens)
+    drawn = np.concatenate(tokens)
+    for row, support in enumerate(supports):
+        if support is None:
+            continue
+        mine = drawn[order == row]
+        wrong = [token for token in mine.tolist() if not (0 <= token < batch.vocab_size and support.allowed[token])]
+        if wrong:
+            broken(f"{_given(batch, row)} got token {wrong[0]}; it keeps {int(support.allowed.sum())} others")
+        rarer = support.required & (support.probs <= np.median(support.probs[support.required]))
+        share = support.probs[rarer].sum() / support.probs[support.allowed].sum()
+        if mine.size * -np.log1p(-min(share, 0.999)) > 25 and not rarer[mine].any():
+            broken(f"{_given(batch, row)}: the less probable half of its tokens never came in {mine.size} draws")
+
+
+# -- temperatures -----------------------------------------------------------------------------------------------------
+
+
+def _heat(seed: int, count: int) -> Floats:  # [count] float64
+    """Temperatures from next to greedy to 500, log-wise; others with another seed."""
+    steps = np.linspace(np.log(1.3e-5), np.log(500), count + 1)
+    return np.asarray(np.exp(bulk_rng("heat", seed).uniform(steps[:-1], steps[1:])))
+
+
+@check("SAM187", lambda can: plain(can, 8), needs_one_of=NOISE, weight=0.03)
+def temperatures_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Temperatures from 1.3e-5 to 500, with logits as large as they are: the same distribution at each.
+
+    With explicit noise races are won by a thousandth. Otherwise two groups of tokens are counted at each temperature,
+    and at all hot and all cold ones together. False failures: below 1e-10. Suspect a temperature that is clamped.
+    """
+    heat = _heat(case.seed, 8 if sampler.capabilities.slow else 24)
+    if sampler.capabilities.why_unsupported(RACE) is None:
+        half = ("bfloat16", "float16")[case.seed % 2] if Capability.HALF_LOGITS in sampler.capabilities else "float32"
+        for dtype in ("float32", half):
+            _wins_close_races(sampler, case, heat, dtype)
+        return
+    _is_as_warm(sampler, case, heat)
+
+
+def _wins_close_races(sampler: TokenSampler, case: SamplingCase, heat: Floats, dtype: str) -> None:
+    rng, oracle = bulk_rng("logits", case.seed), SamplingOracle()
+    batch = _heated(sampler, case, heat, rng.normal(scale=1.5, size=(len(heat), 8)))
+    batch = batch.replace(logits=batch.logits.to(getattr(torch, dtype)))
+    races = [close_race(oracle.distribution(request), rng) for request in requests_of(batch)]
+    equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(np.stack(races)).to(batch.device)))
+
+
+def _heated(sampler: TokenSampler, case: SamplingCase, heat: Floats, scaled: Floats) -> SamplingBatch:
+    """Requests whose logits over their temperature are `scaled`."""
+    requests = tuple(SampledRequest(temperature=float(one)) for one in heat)
+    batch = case.replace(requests=requests).batch(sampler.device)
+    logits = batch.temperature.double().cpu()[:, None] * torch.from_numpy(scaled)
+    return batch.replace(logits=logits.float().to(batch.device))
+
+
+def _is_as_warm(sampler: TokenSampler, case: SamplingCase, heat: Floats) -> None:
+    """Four of eight tokens have e times the probability of the others."""
+    calls, copies = (1, 8) if sampler.capabilities.slow else (12, 40)
+    rows = np.repeat(heat, copies)
+    batch = _heated(sampler, case, rows, np.tile([1.0, 0] * 4, (len(rows), 1)))
+    answers = [sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed, call)).tokens for call in range(calls)]
+    rarer = (np.stack(answers) % 2 == 1).sum(axis=0).reshape(len(heat), copies).sum(axis=1)
+    draws, prob = calls * copies, 1 / (1 + np.e)
+    for one, count in zip(heat, rarer, strict=True):
+        if is_improbable(count, draws, prob):
+            broken(f"at temperature {one:.4g} {count} of {draws} tokens are of the rarer half, not {draws * prob:.0f}")
+    for side, mine in (("above", heat > 1), ("below", heat < 1)):
+        if is_improbable(rarer[mine].sum(), draws * mine.sum(), prob):
+            total = draws * mine.sum()
+            broken(
+                f"at temperatures {side} 1 {rarer[mine].sum()} of {total} are of the rarer half: {prob:.3f} expected"
+            )
+
+
+# -- sizes ------------------------------------------------------------------------------------------------------------
+
+
+def _many_elements(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    return plain(can, 262_144)
+
+
+@check("SAM188", _many_elements, needs=(Capability.LARGE_VOCAB,), needs_one_of=NOISE, weight=0.005)
+def rows_keep_their_logits_beyond_2_to_the_24_elements(sampler: TokenSampler, case: SamplingCase) -> None:
+    """65 requests of 262144 entries, 2**24 together: each has two tokens of its own, and draws one of them.
+
+    Explicit noise is aimed at the less probable one. Suspect offsets in few bits or in float32, whose rows repeat, and
+    ids of 16 or 17 bits. Interpreted kernels take 5 requests.
+    """
+    rows = 5 if sampler.capabilities.slow else 65
+    batch = case.replace(vocab_size=2, requests=(SampledRequest(),), num_rows=rows).batch(sampler.device)
+    own = bulk_rng("own tokens", case.seed).choice(case.vocab_size, (rows, 2), replace=False)
+    logits = torch.full((rows, case.vocab_size), -torch.inf, device=batch.device)
+    logits[range(rows), own[:, 0].tolist()], logits[range(rows), own[:, 1].tolist()] = 1.0, 0.0
+    batch = batch.replace(logits=logits)
+    is_aimed = sampler.capabilities.why_unsupported(RACE) is None
+    noise = aimed_at(batch, own[:, 1].tolist()) if is_aimed else noise_of(sampler, batch, case.seed)
+    seen = sample_tokens(sampler, batch, noise).tokens
+    if is_aimed:
+        same_tokens(own[:, 1], seen, f"of the two tokens of each of {rows} rows noise is aimed at the second")
+    wrong = [row for row in range(rows) if seen[row] not in own[row]]
+    if wrong:
+        row = wrong[0]
+        broken(f"request {row} of {rows} got token {seen[row]}; only {own[row].tolist()} have probability")
+
+
+@check("SAM189", lambda can: plain(can, 257 if can.slow else 16_384), needs=(Capability.GREEDY,), weight=0.02)
+def greedy_ties_between_any_tiles_go_to_the_lowest_id(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Two tokens with the largest logit, 1 to 16383 apart: the lower one, or either if ties are open.
+
+    Suspect the scan over tiles: `>=` in place of `>`, or an id that is that of the tile.
+    """
+    size, rng = min(case.vocab_size, 16_384), bulk_rng("ties", case.seed)
+    apart = np.unique(np.geomspace(1, size - 1, 40).astype(int))
+    first = rng.integers(0, size - apart)
+    requests = (SampledRequest(temperature=0.0),)
+    batch = case.replace(vocab_size=2, requests=requests, num_rows=len(apart)).batch(sampler.device)
+    logits = np.floor(rng.normal(size=(len(apart), size)))
+    rows = np.arange(len(apart))
+    logits[rows, first] = logits[rows, first + apart] = 9
+    batch = batch.replace(logits=torch.tensor(logits, dtype=torch.float32, device=batch.device))
+    seen = sample_tokens(sampler, batch, noise_of(sampler, batch, case.seed)).tokens
+    if Capability.LOWEST_ID_TIES not in sampler.capabilities:
+        first = np.where(seen == first + apart, seen, first)
+    same_tokens(first, seen, "of two equal largest logits")

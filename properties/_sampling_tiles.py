@@ -1,0 +1,108 @@
+"""186: vocabularies that are a number of tiles and a small rest, for tiles of every size that a kernel may have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.sampling_harness import sample_tokens
+from fairdraw.properties._sampling_asserts import aimed_at, broken, check
+from fairdraw.protocols import Capability, SamplingBatch, SeededNoise
+from fairdraw.strategies._sizes import TILES, ids_around_tiles, tiled_vocab_sizes
+from fairdraw.strategies.rows import bulk_seeds
+from fairdraw.strategies.sampling import SampledRequest, SamplingCase
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import Capabilities, TokenSampler
+
+_SLOW_TILES = 6
+_SLOW_ROWS = 8
+
+WON, ONLY, GREEDY = "won by its noise", "the only possible", "the largest logit"
+_FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
+
+Rows = list[tuple[str, int]]
+"""In which way a request comes to its id, and the id."""
+
+
+def _ways(can: Capabilities) -> list[str]:
+    """Those in which the sampler's declaration says which token is drawn."""
+    has_race = Capability.EXPLICIT_NOISE in can and Capability.REFERENCE_RACE in can
+    return [*[WON] * has_race, ONLY, *[GREEDY] * (Capability.GREEDY in can)]
+
+
+def _rows(can: Capabilities, ways: list[str], tile: int, vocab_size: int) -> Rows:
+    """Every id in every way; for a slow sampler the last id in every way, and each of the others in one."""
+    ids = ids_around_tiles(tile, vocab_size)
+    if not can.slow:
+        return [(way, token) for way in ways for token in ids]
+    others = [(ways[i % len(ways)], token) for i, token in enumerate(ids[1:])]
+    return [*((way, ids[0]) for way in ways), *others][:_SLOW_ROWS]
+
+
+def _filter(rows: Rows, name: str, value: float, off: float, dtype: torch.dtype) -> torch.Tensor | None:
+    """The parameter of each row; `None` if no row has it."""
+    given = [value if way == name else off for way, _ in rows]
+    return torch.tensor(given, dtype=dtype) if any(way == name for way, _ in rows) else None
+
+
+def _step(rows: Rows, vocab_size: int) -> SamplingBatch:
+    """Filters leave one id of several, which is larger than the others by 20."""
+    size = len(rows)
+    others = torch.tensor([-torch.inf if way == ONLY else 0.0 for way, _ in rows])
+    logits = others[:, None].repeat(1, vocab_size)
+    own = [0.0 if way == WON else 20.0 if way in _FILTERS else 1.0 for way, _ in rows]
+    logits[range(size), [token for _, token in rows]] = torch.tensor(own)
+    return SamplingBatch(
+        logits=logits,
+        temperature=torch.tensor([0.0 if way == GREEDY else 1.0 for way, _ in rows]),
+        top_k=_filter(rows, "top_k", 1, vocab_size, torch.int32),
+        top_p=_filter(rows, "top_p", 0.5, 1.0, torch.float32),
+        min_p=_filter(rows, "min_p", 0.5, 0.0, torch.float32),
+        positions=torch.arange(size),
+    )
+
+
+def _tiled(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
+    """Of the largest vocabulary that is tried; the others follow from the seed."""
+    most = 8200 if Capability.LARGE_VOCAB in can else 1025
+    explicit = Capability.EXPLICIT_NOISE in can
+    requests = (SampledRequest(),)
+    return st.builds(SamplingCase, st.just(most), st.just(requests), explicit=st.just(explicit), seed=bulk_seeds())
+
+
+@check(
+    "SAM186",
+    _tiled,
+    needs_one_of=((Capability.EXPLICIT_NOISE, Capability.SEEDED_NOISE, Capability.COUNTER_NOISE),),
+    weight=0.03,
+)
+def ids_at_the_edges_of_tiles_of_every_size_can_be_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
+    """In vocabularies of some tiles and a small rest the last ids are drawn, kept by filters, and greedy like any other.
+
+    Tiles of about fifty sizes from 16 to 8192, two vocabularies each, with filters and without; also the ids around
+    edges of tiles. Suspect the mask of the last tile, and a path for full tiles whose remainder is handled elsewhere,
+    or not at all. An interpreted sampler is given six tiles.
+    """
+    can = sampler.capabilities
+    plain, filters = _ways(can), [name for name, needed in _FILTERS.items() if needed in can]
+    for tile, vocab_size in tiled_vocab_sizes(case.seed, case.vocab_size, _SLOW_TILES if can.slow else len(TILES)):
+        for ways in (plain, filters):
+            rows = _rows(can, ways, tile, vocab_size) if ways else []
+            if rows:
+                _draw_what_they_must(sampler, case, tile, rows, _step(rows, vocab_size).to(sampler.device))
+
+
+def _draw_what_they_must(
+    sampler: TokenSampler, case: SamplingCase, tile: int, rows: Rows, batch: SamplingBatch
+) -> None:
+    noise = aimed_at(batch, [token for _, token in rows]) if case.explicit else SeededNoise(case.seed)
+    size = batch.vocab_size
+    for (way, token), seen in zip(rows, sample_tokens(sampler, batch, noise).tokens.tolist(), strict=True):
+        if seen != token:
+            broken(
+                f"in a vocabulary of {size}, which is {size // tile} * {tile} + {size % tile}, token {seen} is drawn, "
+                f"but {token} is {way if way not in _FILTERS else f'all that {way} keeps'}"
+            )
