@@ -29,6 +29,8 @@ WHY = {
     Capability.ONE_HOT_DRAFTS: "they test one-hot drafts; other checks test dense drafts",
     Capability.RAGGED: "it tests requests of different lengths side by side",
     Capability.TOKEN_VERIFICATION: "other verifiers accept other drafts; what they emit is still tested",
+    Capability.HALF_LOGITS: "they test logits of 16 bits; other checks test float32",
+    Capability.SYNTHETIC_RATES: "they test acceptance by given rates",
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",
     Capability.MIN_P: "it tests this filter",
