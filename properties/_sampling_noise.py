@@ -97,8 +97,8 @@ def _rare(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
 def tokens_of_probability_below_a_millionth_are_drawn(sampler: TokenSampler, case: SamplingCase) -> None:
     """Of 131071 tokens of probability 8e-7 each, a tenth of the mass together, some come in 256 draws.
 
-    False failures: 5e-13. Suspect a cut at 1e-6, a race that is truncated, and uniforms of few bits. Interpreted kernels
-    are given 1023 tokens of probability 3e-4, and 64 draws.
+    False failures: 5e-13. Suspect a cut at 1e-6, a race that is truncated, and uniforms of few bits. Interpreted
+    kernels are given 1023 tokens of probability 3e-4, and 64 draws.
     """
     size, rare, calls = (1024, 3.4e-4, 4) if sampler.capabilities.slow else (case.vocab_size, _RARE, 16)
     batch = _flat_batch(sampler, size, 16)

@@ -31,6 +31,7 @@ WHY = {
     Capability.TOKEN_VERIFICATION: "other verifiers accept other drafts; what they emit is still tested",
     Capability.HALF_LOGITS: "they test logits of 16 bits; other checks test float32",
     Capability.SYNTHETIC_RATES: "they test acceptance by given rates",
+    Capability.LARGE_VOCAB: "they draw from production vocabularies",
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",
     Capability.MIN_P: "it tests this filter",

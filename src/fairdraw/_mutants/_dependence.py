@@ -60,10 +60,6 @@ class _Verifying(DistributionSampler):
         positions = np.arange(batch.num_tokens) - np.repeat(np.cumsum(counts) - counts, counts)
         return Drawn(drawn[owners, positions].astype(np.float32), _races(drawn[:, batch.max_spec_len :]), seed)
 
-    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
-        """They have their own rows already."""
-        return drawn
-
 
 class _StratifiedDrafts(_Verifying):
     """Uniforms are stratified over all drafts of a call, whatever their request and position."""
