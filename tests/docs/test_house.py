@@ -8,8 +8,9 @@ import pytest
 from house import code_lines, functions, import_cycles, kernel_comments, library_lines, num_layers
 from house import test_lines as lines_of_tests
 
-MAX_LIBRARY_LINES = 28_100
-MAX_TEST_LINES = 13_650
+# Issue 17 widened the suite: sizes, values, combinations and moments in every contract, each seen failing by a mutant.
+MAX_LIBRARY_LINES = 36_000
+MAX_TEST_LINES = 14_200
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

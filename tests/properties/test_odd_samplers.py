@@ -47,8 +47,8 @@ ODD = (rejection.right(), sampling.right(), *ODD_REJECTION, *ODD_SAMPLING)
 ENOUGH = 34
 CI_SEED = 0
 
-# tools/odd_samplers.py runs all samplers in whole, with the numbers of `ci`, and records it. Here each has few cases,
-# and distributions of two are tested, with the numbers of `smoke`: a scheme of its own, another arithmetic.
+# tools/odd_samplers.py runs all samplers in whole, with the numbers of `ci`, and records it. Here each has few
+# examples, and distributions of two are tested, with the numbers of `smoke`: a scheme of its own, another arithmetic.
 FEW = PROFILES["smoke"].scaled(0.25)
 DISTRIBUTIONS = ("matches exactly", "adds gumbel noise")
 

@@ -331,7 +331,11 @@ def _members() -> tuple[Member, ...]:
             min_draws=500_000,
         ),
     ]
-    found += [
+    return (*found, *_members_of_calls())
+
+
+def _members_of_calls() -> tuple[Member, ...]:
+    found = [
         Member(f"a pool of noise for {n} calls", pool_of_calls.__doc__ or "", partial(pool_of_calls, n), _CALLS)
         for n in (3, 23, 47)
     ]
