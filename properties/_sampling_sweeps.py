@@ -76,7 +76,11 @@ def _ranked(top_k: int, size: int) -> Floats:  # [size] float64
     return np.concatenate([kept, lost * min(1.0, kept.min() / max(lost.max(initial=0.0), 1e-9) * 0.9)])
 
 
-_ROWS: dict[str, Any] = {"top_k": _ranked, "top_p": _nucleus, "min_p": _near_the_least}  # Any: functions of an int or a float
+_ROWS: dict[str, Any] = {
+    "top_k": _ranked,
+    "top_p": _nucleus,
+    "min_p": _near_the_least,
+}  # Any: functions of an int or a float
 
 
 def _values(name: str, size: int, rng: np.random.Generator, count: int) -> list[float]:

@@ -74,7 +74,7 @@ def _tiled(can: Capabilities) -> st.SearchStrategy[SamplingCase]:
 
 
 @check(
-    "SAM186",
+    "SAM199",
     _tiled,
     needs_one_of=((Capability.EXPLICIT_NOISE, Capability.SEEDED_NOISE, Capability.COUNTER_NOISE),),
     weight=0.03,

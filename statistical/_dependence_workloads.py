@@ -179,7 +179,7 @@ _KINDS = (
     _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 3),
     _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1), 1),
 )
-"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in one coin of three quarters."""
+"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in coins of 3/4."""
 
 
 def request_seeded(num_rows: int, seed: int) -> SeededNoise:

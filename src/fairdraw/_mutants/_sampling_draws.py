@@ -30,7 +30,7 @@ def leaves_the_vocabulary(right: SamplingOracle, probs: Row, exponentials: Row) 
     return token + (token == probs.size - 1)
 
 
-@patched(SamplingOracle, "race", "SAM186")
+@patched(SamplingOracle, "race", "SAM199")
 def a_short_last_tile_takes_no_part(right: SamplingOracle, probs: Row, exponentials: Row) -> int:
     """Eight lanes at a time, in tiles of 1,536: a last tile of up to eight entries is taken for padding."""
     rest = probs.size % 1536
