@@ -68,7 +68,8 @@ def _line(kind: str, profile: str, groups: list[list[Row]]) -> str:
     some = sum(any(row["found"] for row in rows) for rows in groups)
     judged = [row for rows in groups for row in rows if "right" in row]
     right = sum(row["right"] for row in judged)
-    shares = f"{_share(every, groups)} | {_share(some, groups)} | {right} of {len(judged)}"
+    first = f"{right} of {len(judged)}" if judged else "not measured"
+    shares = f"{_share(every, groups)} | {_share(some, groups)} | {first}"
     return f"| {kind} | `{profile}` | {len(groups)} | {shares} |"
 
 
@@ -97,9 +98,8 @@ def missed(groups: Members, profile: str) -> list[str]:
 def elsewhere(groups: Members, profile: str) -> list[str]:
     """A line for each first report that is not right."""
     wrong = [row for rows in _faulty(groups, profile) for row in rows if not row.get("right", True)]
-    return [f"* {row['words']} ({row['contract']}): {row['first']}. Right: {row['area']}." for row in wrong] or [
-        "None."
-    ]
+    none = "None." if any("right" in row for group in _of(groups, profile) for row in group) else "Not measured."
+    return [f"* {row['words']} ({row['contract']}): {row['first']}. Right: {row['area']}." for row in wrong] or [none]
 
 
 def false_alarms(groups: Members) -> list[str]:
