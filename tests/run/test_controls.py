@@ -180,7 +180,7 @@ def test_many_names_are_counted() -> None:
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_pytest_tries_every_mutant_that_the_command_tries(contract: str) -> None:
     command = {(m.name, m.caught_by[0]) for m in mutants_for(contract)}
-    modules = (property_mutants(), test_rejection.DISTRIBUTION_MUTANTS, test_sampling.DISTRIBUTION_MUTANTS)
+    modules = (property_mutants(), test_rejection.MUTANTS, test_sampling.MUTANTS)
     assert command <= {(m.name, m.caught_by[0]) for mutants in modules for m in mutants}
 
 

@@ -102,7 +102,7 @@ def failure_report_of(check: AnyCheck, session: Session, error: BaseException, s
     case, broken = ended.case, check_failure_of(error)
     first = broken or next((e for e in raised if raised_by(e) is not None), raised[0])
     notes = [_UNSTEADY] * _is_flaky(error.__cause__) + list(ended.remarks)
-    if broken is None and any(raised_by(e) is sampler for e in raised):
+    if broken is None and any(unwrapped(raised_by(e)) is sampler for e in raised):
         notes += _to_declare(check, case)
     failure_report = _about(check, session, first, sampler)
     if case is None:
