@@ -93,8 +93,8 @@ def _values(name: str, size: int, rng: np.random.Generator, count: int) -> list[
     if name == "top_k":
         near_all = size - jittered(1, size / 2)
         return sorted({1, 2, size - 1, *(int(k) for k in (*jittered(2, size), *near_all))})
-    low, border = (1e-5, 2e-4) if name == "min_p" else (1e-4, 4.5e-5)
-    return [*jittered(low, 0.6), *(1 - jittered(border, 0.5))]
+    low, from_one = (1e-5, 2e-4) if name == "min_p" else (1e-4, 4.5e-5)
+    return [*jittered(low, 0.6), *(1 - jittered(from_one, 0.5))]
 
 
 def _sweep(can: Capabilities) -> st.SearchStrategy[SamplingCase]:

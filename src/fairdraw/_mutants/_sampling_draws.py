@@ -311,7 +311,7 @@ def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float
 
 @patched(SamplingOracle, "scaled", "SAM187")
 def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
-    """A limit of the service in the sampler, and nobody told the user."""
+    """A limit of the service in the sampler, and nobody reported it to the user."""
     request.temperature = min(request.temperature, np.float32(4))
     return right.scaled(request)
 
