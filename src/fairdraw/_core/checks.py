@@ -529,9 +529,24 @@ class _Trial:
                     return None
                 except (Exception, SystemExit) as error:
                     if isinstance(error, type(like)) and raised_by(error) is raised_by(like):
-                        return error  # else another fault, or a check that needs several requests
+                        return self._plainer(error)  # else another fault, or a check that needs several requests
         self.failing = found
         return None
+
+    def _plainer(self, like: BaseException) -> BaseException:
+        """How the one request fails without the optional parts (filters) that its failure does without.
+
+        Of an exception of the sampler only: a check may have drawn them because it cannot judge a request without.
+        """
+        if raised_by(like) is None:
+            return like
+        (request,) = self.failing.requests
+        optional = [field.name for field in dataclasses.fields(request) if field.default is None]
+        for name in optional:
+            (request,) = self.failing.requests
+            if getattr(request, name) is not None:
+                like, _ = self._without("requests", (request.replace(**{name: None}),), like)
+        return like
 
 
 def _of_one(case: Any, request: Any, seed: int) -> Any:  # Any: a case of a contract, and one of its requests
