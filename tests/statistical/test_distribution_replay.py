@@ -144,7 +144,7 @@ def test_distribution_is_caught_even_without_as_many_draws() -> None:
 def test_distribution_whose_budget_shows_nothing_is_undecided(mutant: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_of("mutant:make")
     mutant.write_text(MUTANT.replace(FAULT, FIXED), encoding="utf-8")
-    monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 100)
+    monkeypatch.setattr("fairdraw._core.checks.Profile.draws_for", lambda profile, capabilities: 10)
     result = fairdraw("replay", "DIST201")
     assert result.exit_code == 1
     assert result.stdout.startswith("UNDECIDED: DIST201")

@@ -287,7 +287,13 @@ def _members() -> tuple[Member, ...]:
     found += [
         Member("half of the batch shares its noise", half_of_the_batch.__doc__ or "", half_of_the_batch, _ROWS),
         Member("the last row is the first", last_as_first.__doc__ or "", last_as_first, _ROWS),
-        Member("race of the next row", race_of_the_next_row.__doc__ or "", race_of_the_next_row, (("DIST321",), ())),
+        Member(
+            "race of the next row",
+            race_of_the_next_row.__doc__ or "",
+            race_of_the_next_row,
+            (("DIST321",), ()),
+            min_draws=500_000,
+        ),
     ]
     found += [
         Member(f"opposite rows {d} apart", opposite_rows.__doc__ or "", partial(opposite_rows, d), _ROWS)

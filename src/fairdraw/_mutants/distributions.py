@@ -220,7 +220,7 @@ class LosesTheLastTile(DistributionSampler):
 # Requests of other kinds beside each other.
 
 
-@mutant_distribution("DIST122", "DIST123", "DIST124", "DIST125", min_draws=50_000)
+@mutant_distribution("DIST122", "DIST123", min_draws=50_000)
 class SeededUniformsFallShort(DistributionSampler):
     """Uniforms of seeded requests are drawn from [0, 0.9]."""
 
