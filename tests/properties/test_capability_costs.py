@@ -159,7 +159,10 @@ def test_distributions_are_judged_whatever_a_sampler_lacks(contract: str) -> Non
 
 def test_plain_softmax_needs_nothing() -> None:
     assert BY_CODE["DIST701"].needed == BY_CODE["DIST702"].needed == ()
-    assert [code for code in BY_CODE if code.startswith("DIST7") and "min-p" in BY_CODE[code].needs] == ["DIST705", "DIST743"]
+    assert [code for code in BY_CODE if code.startswith("DIST7") and "min-p" in BY_CODE[code].needs] == [
+        "DIST705",
+        "DIST743",
+    ]
 
 
 def test_sampler_that_lacks_nearly_everything_is_judged_too() -> None:
