@@ -6,6 +6,7 @@ import importlib
 import json
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
@@ -24,9 +25,19 @@ from fairdraw.statistical.rejection import CHECKS
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fairdraw._mutants._distribution_sampler import Floats
+    from fairdraw.protocols import SpecDecodeBatch
+
 SMOKE = PROFILES["smoke"]
 DEPENDENCE = ("DIST201", "DIST203", "DIST204", "DIST301", "DIST302")
 ONE_HOT_ACCEPTANCE = [check for check in CHECKS if check.code == "DIST113"]
+
+
+class TemperatureOneAndAHalfPercentOff(DistributionSampler):
+    """So little that a smoke run passes it."""
+
+    def target(self, batch: SpecDecodeBatch) -> Floats:
+        return np.asarray((batch.target_logits / 1.015).softmax(dim=-1).numpy())
 
 
 def fairdraw(*arguments: str) -> Result:
@@ -100,7 +111,7 @@ def test_same_nightly_run_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_temperature_too_little_off_for_one_nightly_run_is_caught(tmp_path: Path) -> None:
-    wrong = next(mutant for mutant in DISTRIBUTION_MUTANTS if mutant.name == "temperature two percent off").make()
+    wrong = right_distribution(TemperatureOneAndAHalfPercentOff)
     assert ONE_HOT_ACCEPTANCE[0].run(wrong, profile=SMOKE, seed=1) > 0
     nightly = ledger_check(tmp_path / "ledger.json", ONE_HOT_ACCEPTANCE, 1)
 

@@ -312,8 +312,7 @@ def advice(cause: Cause) -> list[str]:
         lines.append(f"note: {len(others)} more checks fail in the same way: {', '.join(others)}")
     if cause.rests_on:
         lines.append(
-            f"note: also failed: {', '.join(cause.rests_on)}. A wrong distribution of single rows breaks this check, "
-            "too: look there first"
+            f"note: also failed: {', '.join(cause.rests_on)}. What it reports breaks this check, too: look there first"
         )
     return lines
 
