@@ -224,5 +224,6 @@ def test_distribution_that_rests_on_a_failed_one_says_so() -> None:
         for code, others in (("DIST102", ()), ("DIST301", ("DIST102",)))
     ]
     assert (
-        "note: also failed: DIST102. A wrong distribution of single rows" in broken_texts(find_causes(distributions))[1]
+        "note: also failed: DIST102. What it reports breaks this check, too"
+        in broken_texts(find_causes(distributions))[1]
     )

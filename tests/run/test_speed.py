@@ -97,7 +97,7 @@ def test_shipped_table_knows_the_shipped_checks(monkeypatch: pytest.MonkeyPatch)
 def test_checks_of_one_workload_pay_for_its_draws_once() -> None:
     speed = Speed(0.0, 1e-3)
     both = expected_seconds([CHECKS["DIST101"], CHECKS["DIST102"]], Sleepy(), CI, speed)
-    assert both["DIST101"] == pytest.approx(510 + both["DIST102"], rel=0.1)
+    assert both["DIST101"] == pytest.approx(6 * 510 + both["DIST102"], rel=0.1)  # six shares of the draws
     assert expected_seconds([CHECKS["DIST102"]], Sleepy(), CI, speed)["DIST102"] == both["DIST101"]
 
 
