@@ -134,7 +134,7 @@ def sessions_do_not_affect_each_other(planner: LogitsPlanner, case: LogitsCase) 
     other = case.replace(vocab_size=case.vocab_size + 7, requests=case.requests[::-1], seed=case.seed + 1)
     for step, (one, two) in enumerate(zip(follow(planner, case), follow(planner, other), strict=True)):
         if step % 5 == 4:
-            fresh = one.batch.replace(logits=one.before, change=all_added(one.batch.requests))
+            fresh = one.batch.replace(logits=one.before.clone(), change=all_added(one.batch.requests))
             again = answered(planner, opened(planner, case.setup()), fresh)
             as_specified(planner, case, again, f"by the specification, in a fresh session in step {step}")
         as_specified(planner, case, one, f"by the specification, in step {step} of one of two sessions")
