@@ -128,8 +128,9 @@ class SeededNoise:
     The harness calls `torch.manual_seed(seed)` just before the sampler, so a sampler that uses torch's
     default generator need do nothing; one with its own counters should take `seed`.
 
-    One object serves one call: `generators` are made once, and the harness reads the states in which
-    the sampler left them.
+    `generators` are made once for each object, and the harness reads the states in which the sampler left them. Most
+    checks make one call with an object. Those of consecutive steps make several: a request's generator then goes on
+    from where the call before left it, as in a server.
 
     Args:
         seed: For everything that has no generator of its own.
