@@ -30,7 +30,7 @@ def test_member_of_a_family_is_caught(mutant: Mutant) -> None:
         CHECKS[mutant.caught_by[0]].run(mutant.make(), profile=profile, seed=DEFAULT_SEED)
 
 
-@pytest.mark.parametrize("member", mutants.ODD, ids=str)
+@pytest.mark.parametrize("member", mutants.ODD, ids=lambda member: member.name)
 @pytest.mark.parametrize("code", OWN)
 def test_odd_but_right_noise_passes(member: mutants.Member, code: str) -> None:
     make = member.rejection if CHECKS[code].contract == "rejection" else member.sampling
