@@ -13,7 +13,7 @@ import torch
 
 from fairdraw._adapters import SamplerNotFound, load
 from fairdraw._adapters._runtime import triton_is_interpreted
-from fairdraw._adapters._vllm_v2_runtime import _Log1p
+from fairdraw._adapters._vllm_v2_kernels import _Log1p
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ import torch
 from fairdraw._adapters._others import KnownSampler, known_defects, release_number, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._table import UnusableRelease
-from fairdraw._adapters._vllm_v2_runtime import import_v2, require_arguments, try_once
+from fairdraw._adapters._vllm_v2_kernels import import_kernels, require_arguments, try_once
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def make(row: BuiltIn, device: str, **modes: Any) -> KnownSampler:  # Any: argum
     Raises:
         UnusableRelease: If its signature is another, or its kernels cannot be interpreted.
     """
-    release, interpreted = import_v2(device, _MODULE, _NOISE)
+    release, interpreted = import_kernels(device, _MODULE, _NOISE)
     function = vllm_module(_MODULE).rejection_sample
     _require_modes(release, function, modes)
     require_arguments(release, function, {*_arguments(_trial(device), {}), *modes})

@@ -1,4 +1,4 @@
-"""What the adapters of vLLM's model runner V2 share: imports, stand-ins for Triton's interpreter, clear refusals.
+"""The kernels of vLLM's model runner V2 in Triton's interpreter, and clear refusals of releases that cannot be called.
 
 Tried: 0.22.0 to 0.33.0. On a CPU the kernels of 0.24.0 and later call a `log1p` that the interpreter lacks; every later
 difference is in the adapters.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _TRIED = "Install one that was tried: python tools/install_vllm.py 0.33.0, or 0.22.0, 0.25.1, 0.28.0, 0.31.0"
 
 
-def import_v2(device: str, *modules: str) -> tuple[str, bool]:
+def import_kernels(device: str, *modules: str) -> tuple[str, bool]:
     """Import vLLM and its `modules` of model runner V2; its release, and whether Triton interprets its kernels.
 
     Raises:
