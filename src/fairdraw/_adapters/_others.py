@@ -62,7 +62,9 @@ def known_defects(sampler: str, release: str = "0") -> dict[str, Known]:
     reasons: dict[str, list[str]] = {}
     cases: dict[str, int] = {}
     for defect in read_defects():
-        if defect["sampler"] != sampler or ("fixed" in defect and _number(release) >= _number(defect["fixed"])):
+        if defect["sampler"] != sampler or (
+            "fixed" in defect and release_number(release) >= release_number(defect["fixed"])
+        ):
             continue
         name = f"{defect['name']}: " if "name" in defect else ""
         link = f" ({defect['link']})" if "link" in defect else ""
@@ -80,7 +82,7 @@ def read_defects() -> list[Defect]:
     return defects
 
 
-def _number(release: str) -> tuple[int, ...]:
+def release_number(release: str) -> tuple[int, ...]:
     """For comparison; words in a release (rc1, dev) count as nothing."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
