@@ -1,6 +1,7 @@
-"""Validate a vLLM release for the plugin: one command, a few minutes, and an entry in `validated.json`.
+"""Validate vLLM releases for the plugin: one command, a few minutes each, and an entry per release in `validated.json`.
 
-    python tools/validate_vllm.py 0.24.0
+    python tools/validate_vllm.py 0.24.0 0.25.1
+    python tools/validate_vllm.py all               # every release from 0.22.0 to 0.28.0 that the package index has
 
 It installs the release into a folder (`install_vllm.py`), plays event traces of a server with vLLM's own objects and
 again with the plugin (`vllm_soak.py`), runs every property of the suite on the patched rejection sampler, and writes
@@ -16,6 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,8 @@ from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
 
 STEPS, SECONDS = 100, 3600
+FIRST, LAST = "0.22.0", "0.28.0"
+"""Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 SUITE = """
 import sys
 from pathlib import Path
@@ -51,26 +55,53 @@ class NotValidatedError(Exception):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Validate a vLLM release for fairdraw's vLLM plugin.")
-    parser.add_argument("release", help="0.24.0, say")
-    parser.add_argument("--folder", type=Path, help="where it is or will be installed (default: .cache/vllm/RELEASE)")
+    parser = argparse.ArgumentParser(description="Validate vLLM releases for fairdraw's vLLM plugin.")
+    parser.add_argument("releases", nargs="+", help=f"0.24.0, say; `all`: those of the index, {FIRST} to {LAST}")
+    parser.add_argument("--folder", type=Path, help="where one release is or will be installed (.cache/vllm/RELEASE)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of event trace (default: {STEPS})")
     parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
-    parser.add_argument("--table", type=Path, default=TABLE, help="where the entry is written")
+    parser.add_argument("--table", type=Path, default=TABLE, help="where the entries are written")
     options = parser.parse_args(arguments)
-    folder = (options.folder or ROOT / ".cache" / "vllm" / options.release).resolve()
+    if options.folder and (len(options.releases) > 1 or options.releases == ["all"]):
+        parser.error("--folder holds one release: name that one.")
+    releases = published() if options.releases == ["all"] else options.releases
+    return max([validate_and_write(release, options) for release in releases])
+
+
+def published() -> list[str]:
+    """Releases FIRST to LAST of the package index, without pre-releases, the oldest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "--disable-pip-version-check", "vllm"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = next((line for line in listed.stdout.splitlines() if line.startswith("Available versions:")), "")
+    found = [name for name in line.partition(":")[2].replace(",", " ").split() if numbers(FIRST) <= numbers(name)]
+    if not found:
+        raise SystemExit(f"published: pip returned {listed.returncode} and no release. Name the releases instead.")
+    return sorted((name for name in found if numbers(name) <= numbers(LAST)), key=numbers)
+
+
+def numbers(release: str) -> list[int]:
+    """For comparing: 0.8.5.post1 is [0, 8, 5]."""
+    return [int(part) for part in release.split(".") if part.isdigit()]
+
+
+def validate_and_write(release: str, options: argparse.Namespace) -> int:
+    """One release, from its installation to its entry; 1 if a piece is missing."""
+    folder = (options.folder or ROOT / ".cache" / "vllm" / release).resolve()
+    started = time.monotonic()
     try:
-        install(options.release, folder)
-        entry, problems = validate(options.release, folder, options.steps, options.profile)
+        install(release, folder)
+        entry, problems = validate(release, folder, options.steps, options.profile)
     except (InstallError, NotValidatedError, subprocess.TimeoutExpired) as error:
-        print(f"vLLM {options.release}: {error}", file=sys.stderr)
+        print(f"vLLM {release}: {error}", file=sys.stderr)
         return 1
-    write_entry(options.table, options.release, entry)
+    entry["evidence"]["minutes"] = round((time.monotonic() - started) / 60, 1)
+    write_entry(options.table, release, entry)
     print(
-        f"vLLM {options.release}: validated {', '.join(entry['pieces']) or 'nothing'}; written to {options.table.name}"
+        f"vLLM {release}: validated {', '.join(entry['pieces']) or 'nothing'}; written to {options.table.name}",
+        flush=True,
     )
     for problem in problems:
-        print(f"  {problem}")
+        print(f"  {problem}", flush=True)
     return int(bool(problems))
 
 
@@ -163,7 +194,7 @@ def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[st
 def write_entry(table: Path, release: str, entry: Json) -> None:
     """Replace the entry of `release`; releases stay in order."""
     entries = {**json.loads(table.read_text(encoding="utf-8")), release: entry}
-    in_order = sorted(entries, key=lambda name: [int(part) for part in name.split(".")])
+    in_order = sorted(entries, key=numbers)
     table.write_text(json.dumps({name: entries[name] for name in in_order}, indent=1) + "\n", encoding="utf-8")
 
 
