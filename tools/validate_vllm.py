@@ -33,7 +33,7 @@ STEPS, SECONDS = 100, 3600
 FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 SUITE = """
-import sys
+import json, sys
 from pathlib import Path
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
@@ -42,10 +42,12 @@ vllm_plugin.register()
 from fairdraw._cli.main import main
 try:
     options = ["--only", "properties", "--reference", "none", "--json", sys.argv[2], "--profile", sys.argv[3]]
-    main(["check", "rejection/vllm", *options])
+    main(["check", "rejection/vllm", *options, "-n", "0"])
 finally:
-    assert "rejection" in vllm_plugin.installed(), "the rejection sampler was not patched"
+    print()
+    print(json.dumps(vllm_plugin.calls().get("rejection", {})))
 """
+"""In one process: a worker process would import a vLLM of its own, without the plugin."""
 
 Json = dict[str, Any]  # Any: JSON
 
@@ -160,12 +162,13 @@ def run(folder: Path, scratch: str, *arguments: str) -> str:
 
 
 def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
-    """Properties of the patched rejection sampler: counts by status, and the codes that failed."""
+    """Properties of the patched rejection sampler: who served its calls, counts by status, and the codes that failed."""
     report = Path(scratch) / "report.json"
-    run(folder, scratch, "-c", SUITE, str(table), str(report), profile)
+    calls = json.loads(run(folder, scratch, "-c", SUITE, str(table), str(report), profile))
     records = [record for line in report.read_text().splitlines() if (record := json.loads(line))["kind"] == "check"]
     return {
         "profile": profile,
+        "calls": calls,
         **Counter(record["status"] for record in records),
         "broken": [record["code"] for record in records if record["status"] in ("failed", "error")],
     }
@@ -180,6 +183,8 @@ def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[st
         calls = {who.removeprefix(f"{piece.name}, "): n for who, n in soaked["pieces"][piece.name]["calls"].items()}
         if piece.name == "rejection" and suite["broken"]:
             differences.append(f"broken properties: {' '.join(suite['broken'])}")
+        if piece.name == "rejection" and not suite["calls"].get("ours"):
+            differences.append("the properties never called it")
         if not calls.get("ours"):
             differences.append("it never served a call")
         if not differences:

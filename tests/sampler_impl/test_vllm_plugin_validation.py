@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pytest
 
 NAMES = [piece.name for piece in PIECES]
-KEPT: dict[str, Any] = {"profile": "ci", "passed": 91, "broken": []}
+KEPT: dict[str, Any] = {"profile": "ci", "calls": {"ours": 9}, "passed": 91, "broken": []}
 
 
 def soaked(**differences: list[str]) -> dict[str, Any]:
@@ -52,6 +52,12 @@ def test_broken_property_keeps_the_rejection_piece_out() -> None:
     entry, problems = validate_vllm.judged(list(PIECES), soaked(), {**KEPT, "broken": ["REJ104"]})
     assert "rejection" not in entry["pieces"]
     assert problems == ["rejection: broken properties: REJ104"]
+
+
+def test_properties_that_ran_on_vllms_own_code_keep_the_rejection_piece_out() -> None:
+    entry, problems = validate_vllm.judged(list(PIECES), soaked(), {**KEPT, "calls": {}})
+    assert "rejection" not in entry["pieces"]
+    assert problems == ["rejection: the properties never called it"]
 
 
 def test_piece_that_never_served_is_left_out() -> None:
