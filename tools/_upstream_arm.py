@@ -40,9 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     stand_in("tests.utils")
     stand_in("tests.conftest")
     with quiet_imports():
-        import vllm_traces
+        from fairdraw._vllm_validation.traces import without_pinned_memory
 
-    vllm_traces.without_pinned_memory()
+    without_pinned_memory()
     if os.environ["UPSTREAM_ARM"] == "ours":
         install_ours()
 
@@ -69,12 +69,13 @@ def _anything(attribute: str) -> Any:  # Any: whatever a test file imports
 def install_ours() -> None:
     """All pieces whose functions this release has, and the penalties of rows without a batch."""
     import vllm
-    from validate_vllm import hashed, source_hash
 
+    from fairdraw._vllm_validation.validate import hashed
     from fairdraw.sampler_impl import vllm_plugin
     from fairdraw.sampler_impl.vllm_plugin import _validated
     from fairdraw.sampler_impl.vllm_plugin._patch import make_patch
     from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
+    from fairdraw.sampler_impl.vllm_plugin._source import source_hash
 
     release, package = str(vllm.__version__).partition("+")[0], Path(str(vllm.__file__)).parent
     found, missing = hashed(package)
@@ -127,9 +128,9 @@ def apply_all_penalties(
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Modules that the tests have imported since must not pin memory either."""
-    import vllm_traces
+    from fairdraw._vllm_validation.traces import without_pinned_memory
 
-    vllm_traces.without_pinned_memory()
+    without_pinned_memory()
     for module in {item.module for item in session.items if isinstance(item, pytest.Function)}:
         for name in ("PIN_MEMORY_AVAILABLE", "PIN_MEMORY"):
             if hasattr(module, name):

@@ -117,7 +117,18 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     result = tests / f"{name}.json"
     result.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "_upstream_arm", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    command += ["-p", "no:fairdraw.pytest_plugin", "-p", "no:xdist", "--noconftest", "-v", "--tb=line", "--durations=5", "-c", os.devnull]
+    command += [
+        "-p",
+        "no:fairdraw.pytest_plugin",
+        "-p",
+        "no:xdist",
+        "--noconftest",
+        "-v",
+        "--tb=line",
+        "--durations=5",
+        "-c",
+        os.devnull,
+    ]
     command += [f"--rootdir={tests}", *(["-k", words] if words else [])]
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
     path = (tests, folder, ROOT / "src", ROOT / "tools", *filter(None, [os.environ.get("PYTHONPATH")]))
@@ -172,7 +183,9 @@ def table(compared: Json) -> list[str]:
 def write(compared: list[Json], left_out: str) -> None:
     """Into the record; releases that did not run now stay as they are."""
     known = json.loads(RECORD.read_text(encoding="utf-8"))["releases"] if RECORD.exists() else []
-    now = {one["vllm"]: {**one, "left out": left_out, "taken on": {**machine(), "commit": commit()}} for one in compared}
+    now = {
+        one["vllm"]: {**one, "left out": left_out, "taken on": {**machine(), "commit": commit()}} for one in compared
+    }
     releases = {**{one["vllm"]: one for one in known}, **now}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})

@@ -56,9 +56,7 @@ def _change(entry: Entry, package: Path, targets: Iterable[str], release: str) -
         except UnknownSourceError as error:
             return f"in this vLLM {release}, {error}"
         if found != expected:
-            return (
-                f"the source of {target} has hash {found}, but the one validated for vLLM {release} has {expected}"
-            )
+            return f"the source of {target} has hash {found}, but the one validated for vLLM {release} has {expected}"
     return ""
 
 
@@ -81,4 +79,6 @@ def _read(table: Path) -> dict[str, Entry]:
 
 def _remedy(package: Path) -> str:
     """The command that validates this very source."""
-    return f"To validate this source, run `python -m fairdraw validate-vllm --folder {shlex.quote(str(package.parent))}`."
+    return (
+        f"To validate this source, run `python -m fairdraw validate-vllm --folder {shlex.quote(str(package.parent))}`."
+    )

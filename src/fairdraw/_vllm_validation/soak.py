@@ -1,9 +1,9 @@
 """Play event traces of a vLLM server twice: with vLLM's own sampler objects, and with fairdraw's plugin installed.
 
-    python tools/vllm_soak.py --steps 100            # whatever vLLM is importable; prints JSON
+    python -m fairdraw._vllm_validation.soak --steps 100            # whatever vLLM is importable; prints JSON
 
 Both runs must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
-and in all random generators afterwards. The event traces are made by `vllm_traces.py`.
+and in all random generators afterwards. The event traces are made by `traces.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_traces import EventTrace, Record, Server, vllm, without_pinned_memory
-
 from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._vllm_validation.traces import EventTrace, Record, Server, vllm, without_pinned_memory
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
