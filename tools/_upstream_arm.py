@@ -1,15 +1,16 @@
 """A pytest plugin for `upstream_tests.py`: vLLM's own tests on a CPU, with vLLM's samplers or with ours.
 
-It does three things, the first two in both runs: vLLM is made to run on a CPU (no pinned memory, Triton interpreted, the
-device is called `cpu`); `tests.utils` and `tests.conftest`, which start servers and load models, are stand-ins. In the
-run `ours` all pieces of the vLLM plugin are installed, whatever `validated.json` says of this release, and
-`apply_all_penalties`, which the plugin leaves to vLLM for rows that belong to no batch, is ours as well.
+In both runs vLLM is made to run on a CPU (no pinned memory, Triton interpreted, the device is called `cpu`), and
+`tests.utils` and `tests.conftest`, which start servers and load models, are stand-ins. In the run `ours` all pieces of
+the vLLM plugin are installed, whatever `validated.json` says of this release, and `apply_all_penalties`, which the
+plugin leaves to vLLM for rows that belong to no batch, is ours as well.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -49,10 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def stand_in(name: str) -> None:
     """A module in which every name is something that may decorate a test or stand in a type hint."""
-    import sys
-
     module = ModuleType(name)
-    module.__dict__["__getattr__"] = lambda attribute: _anything(attribute)
+    module.__dict__["__getattr__"] = _anything
     sys.modules[name] = module
 
 

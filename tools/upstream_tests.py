@@ -1,4 +1,4 @@
-"""vLLM's own test files, with vLLM's samplers and again with ours: they must pass with ours exactly where they pass without.
+"""vLLM's own test files, with vLLM's samplers and again with ours: every test must end the same way.
 
     python tools/upstream_tests.py                     # 0.22.0 and 0.33.0
     python tools/upstream_tests.py 0.28.0 -k penalties
@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from install_vllm import InstallError, install
 from provenance import ROOT, commit, machine, rows_as_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 RELEASES = ("0.22.0", "0.33.0")
 RECORD = ROOT / "docs" / "records" / "upstream_tests.json"
@@ -40,6 +42,8 @@ FILES = (
 """What tests the samplers of model runner V1 without a server; a release may lack some."""
 SLOW = ("approximates_target_distribution",)
 """More than ten minutes each in Triton's interpreter; run by --slow."""
+UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
+"""Plugins of pytest."""
 
 Json = dict[str, Any]  # Any: JSON
 Outcomes = dict[str, str]
@@ -86,7 +90,7 @@ def fetched(release: str) -> Path:
     Raises:
         InstallError: If there is none.
     """
-    place = ROOT / ".cache" / "upstream" / release
+    place = (ROOT / ".cache" / "upstream" / release).resolve()  # pytest names tests by their real place
     if not (place / "tests").exists():
         place.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -116,20 +120,19 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     """Outcomes of all tests in one process; `name` says whose samplers they test."""
     result = tests / f"{name}.json"
     result.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "_upstream_arm", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    command += [
-        "-p",
-        "no:fairdraw.pytest_plugin",
-        "-p",
-        "no:xdist",
-        "--noconftest",
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
         "-v",
         "--tb=line",
         "--durations=5",
-        "-c",
-        os.devnull,
+        "--noconftest",
+        "-p",
+        "_upstream_arm",
     ]
-    command += [f"--rootdir={tests}", *(["-k", words] if words else [])]
+    command += [option for name in UNWANTED for option in ("-p", f"no:{name}")]
+    command += ["-c", os.devnull, f"--rootdir={tests}", *(["-k", words] if words else [])]
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
     path = (tests, folder, ROOT / "src", ROOT / "tools", *filter(None, [os.environ.get("PYTHONPATH")]))
     env = {
@@ -183,9 +186,8 @@ def table(compared: Json) -> list[str]:
 def write(compared: list[Json], left_out: str) -> None:
     """Into the record; releases that did not run now stay as they are."""
     known = json.loads(RECORD.read_text(encoding="utf-8"))["releases"] if RECORD.exists() else []
-    now = {
-        one["vllm"]: {**one, "left out": left_out, "taken on": {**machine(), "commit": commit()}} for one in compared
-    }
+    about = {"left out": left_out, "taken on": {**machine(), "commit": commit()}}
+    now = {one["vllm"]: {**one, **about} for one in compared}
     releases = {**{one["vllm"]: one for one in known}, **now}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})

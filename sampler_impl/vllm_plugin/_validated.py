@@ -79,6 +79,5 @@ def _read(table: Path) -> dict[str, Entry]:
 
 def _remedy(package: Path) -> str:
     """The command that validates this very source."""
-    return (
-        f"To validate this source, run `python -m fairdraw validate-vllm --folder {shlex.quote(str(package.parent))}`."
-    )
+    folder = shlex.quote(str(package.parent))
+    return f"Validate this source with `python -m fairdraw validate-vllm --folder {folder}`."

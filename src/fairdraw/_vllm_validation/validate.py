@@ -124,7 +124,7 @@ def run(folder: Path, scratch: str, *arguments: str) -> str:
 
 
 def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
-    """Properties of the patched rejection sampler: who served its calls, counts by status, and the codes that failed."""
+    """Properties of the patched rejection sampler: who served its calls, counts by status, codes that failed."""
     report = Path(scratch) / "report.json"
     calls = json.loads(run(folder, scratch, "-c", SUITE, str(table), str(report), profile))
     records = [record for line in report.read_text().splitlines() if (record := json.loads(line))["kind"] == "check"]
