@@ -4,13 +4,15 @@
     python tools/validate_vllm.py all               # every release from 0.22.0 to 0.28.0 that the package index has
 
 It installs a release into a folder (`install_vllm.py`) and validates it (`fairdraw._vllm_validation`). Review the entry
-and commit it: from then on the plugin serves this release. A piece that differed is left out, and its differences are
-printed. `fairdraw validate-vllm` does the same with a vLLM that is installed already.
+and commit it, with the table of `docs/vllm-plugin.md` that it changes: from then on the plugin serves this release. A
+piece that differed is left out, and its differences are printed. `fairdraw validate-vllm` does the same with a vLLM
+that is installed already.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +21,14 @@ from install_vllm import InstallError, install
 from provenance import ROOT
 
 from fairdraw._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 from fairdraw.sampler_impl.vllm_plugin._validated import TABLE
 
 FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
+
+MANUAL = ROOT / "docs" / "vllm-plugin.md"
+BEGIN, END = "<!-- validated releases -->\n", "<!-- end -->\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,11 +66,32 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
         print(f"vLLM {release}: {error}", file=sys.stderr)
         return 1
     write_entry(options.table, release, entry)
+    if options.table == TABLE:
+        MANUAL.write_text(with_table(MANUAL.read_text(encoding="utf-8")), encoding="utf-8")
     pieces = ", ".join(entry["pieces"]) or "nothing"
     print(f"vLLM {release}: validated {pieces}; written to {options.table.name}", flush=True)
     for problem in problems:
         print(f"  {problem}", flush=True)
     return int(bool(problems))
+
+
+def with_table(page: str) -> str:
+    """The manual with what is validated now."""
+    before, _, rest = page.partition(BEGIN)
+    return before + BEGIN + validated_releases() + END + rest.partition(END)[2]
+
+
+def validated_releases() -> str:
+    """Releases and pieces, as Markdown, from `validated.json`."""
+    names = [piece.name for piece in PIECES]
+    lines = [f"| vLLM | {' | '.join(names)} | steps | properties | date |", "|---" * (len(names) + 4) + "|"]
+    for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
+        evidence = entry["evidence"]
+        suite = evidence["properties of the rejection piece"]
+        kept = ["yes" if name in entry["pieces"] else "no" for name in names]
+        passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
+        lines.append(f"| {' | '.join([release, *kept, str(evidence['steps']), passed, evidence['date']])} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

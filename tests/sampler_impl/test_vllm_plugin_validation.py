@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import validate_vllm
+from click.testing import CliRunner
 
+from fairdraw._cli.main import main
 from fairdraw._vllm_validation import validate
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from click.testing import Result
 
 NAMES = [piece.name for piece in PIECES]
 KEPT: dict[str, Any] = {"profile": "ci", "calls": {"ours": 9}, "passed": 91, "broken": []}
@@ -93,3 +97,73 @@ def test_release_that_cannot_be_installed_is_reported(
     monkeypatch.setattr(validate_vllm, "install", refuse)
     assert validate_vllm.main(["9.9.9"]) == 1
     assert capsys.readouterr().err == "vLLM 9.9.9: no such release\n"
+
+
+def test_manual_has_the_table_of_validated_releases() -> None:
+    page = validate_vllm.MANUAL.read_text(encoding="utf-8")
+    assert validate_vllm.validated_releases() in page
+    assert validate_vllm.with_table(page) == page
+
+
+def test_folder_is_of_one_release(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        validate_vllm.main(["all", "--folder", "somewhere"])
+    assert "--folder holds one release: name that one." in capsys.readouterr().err
+
+
+def test_all_are_the_releases_of_the_index_that_run_v1(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = "vllm (0.33.0)\nAvailable versions: 0.33.0, 0.28.0, 0.27.1, 0.22.0, 0.21.0, 0.8.5.post1\n"
+    listed = SimpleNamespace(stdout=printed, returncode=0)
+    monkeypatch.setattr(validate_vllm.subprocess, "run", lambda *_, **__: listed)
+    assert validate_vllm.published() == ["0.22.0", "0.27.1", "0.28.0"]
+
+
+# What somebody runs who has no checkout.
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A site-packages folder with a fake vLLM."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    info = tmp_path / "vllm-0.23.0+acme.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.23.0+acme\n")
+    return tmp_path
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["validate-vllm", *arguments])
+
+
+@pytest.mark.parametrize(("problems", "code"), [([], 0), (["penalties: step 3: tokens differ"], 1)])
+def test_installed_vllm_is_validated_into_a_table_of_its_own(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, problems: list[str], code: int
+) -> None:
+    asked: list[Any] = []
+
+    def validated(*arguments: Any) -> tuple[dict[str, Any], list[str]]:
+        asked.append(arguments)
+        return {"pieces": {"rejection": {}}}, problems
+
+    monkeypatch.setattr(validate, "validate", validated)
+    table = installed / "own.json"
+    ran = command("--folder", str(installed), "--table", str(table), "--profile", "smoke")
+    assert (ran.exit_code, asked) == (code, [("0.23.0", installed, 100, "smoke")])
+    assert json.loads(table.read_text()) == {"0.23.0": {"pieces": {"rejection": {}}}}
+    assert ran.output.splitlines()[1:] == [
+        *([f"left to vLLM: {text}" for text in problems] or ["no piece differed"]),
+        f"validated: rejection. To use it: FAIRDRAW_VLLM_VALIDATED={table}",
+    ]
+
+
+def test_folder_without_vllm_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    ran = command("--folder", str(tmp_path))
+    assert ran.exit_code == 2
+    assert f"--folder {tmp_path} has no vLLM with its metadata. Name a site-packages folder." in ran.output
+
+
+def test_source_without_the_functions_is_refused_in_one_sentence(installed: Path) -> None:
+    ran = command("--folder", str(installed))
+    assert ran.exit_code == 2
+    assert "vLLM 0.23.0: no piece fits it: rejection: rejection_sampler.py cannot be read" in ran.output

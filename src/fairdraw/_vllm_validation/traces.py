@@ -30,7 +30,7 @@ with quiet_imports():
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
     from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
-RELEASE = str(vllm.__version__)
+RELEASE = str(vllm.__version__).partition("+")[0]
 MOST_DRAFTS, VOCAB_SIZE, CPU = 3, 40, torch.device("cpu")
 EVENTS = ("step", "step", "add", "step", "finish", "swap", "resume", "cut", "discard")
 MARKERS = (((1,), (3,)), ((1, 2), (3, 4)), ((1,), (3, 3, 4)), ((1, 1, 2), (3,)))
