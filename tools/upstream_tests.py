@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from install_vllm import InstallError, install
@@ -42,6 +43,7 @@ FILES = (
 """What tests the samplers of model runner V1 without a server; a release may lack some."""
 SLOW = ("approximates_target_distribution",)
 """More than ten minutes each in Triton's interpreter; run by --slow."""
+ARMS = ("plain", "ours")
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
 
@@ -57,23 +59,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--slow", action="store_true", help=f"also {', '.join(SLOW)}")
     options = parser.parse_args(arguments)
     words = options.words or ("" if options.slow else " and ".join(f"not {name}" for name in SLOW))
-    try:
-        compared = [compare(release, words) for release in options.releases]
-    except (InstallError, subprocess.TimeoutExpired) as error:
-        print(error, file=sys.stderr)
-        return 2
-    for one in compared:
-        print("\n".join(table(one)))
-    if not options.words:
-        write(compared, "" if options.slow else ", ".join(SLOW))
-    return int(any(row["differs"] for one in compared for row in one["files"]))
+    results = []
+    for release in options.releases:
+        try:
+            results.append(compare(release, words))
+        except (InstallError, subprocess.TimeoutExpired) as error:
+            print(error, file=sys.stderr)
+            return 2
+        print("\n".join(table(results[-1])), flush=True)
+        if not options.words:
+            write(results[-1], "" if options.slow else ", ".join(SLOW))
+    return int(any(one["differences"] for one in results))
 
 
 def compare(release: str, words: str) -> Json:
-    """Both runs of one release."""
+    """Both runs of one release, side by side."""
     folder, tests = ROOT / ".cache" / "vllm" / release, fetched(release)
     install(release, folder)
-    plain, ours = (arm(name, folder, tests, words) for name in ("plain", "ours"))
+    with ThreadPoolExecutor() as pool:
+        plain, ours = pool.map(lambda name: arm(name, folder, tests, words), ARMS)
+    return counted(release, plain, ours)
+
+
+def counted(release: str, plain: Json, ours: Json) -> Json:
+    """What is printed and recorded of both runs."""
     rows = [row(file, plain["outcomes"], ours["outcomes"]) for file in FILES]
     return {
         "vllm": release,
@@ -164,7 +173,7 @@ def row(file: str, plain: Outcomes, ours: Outcomes) -> Json:
 
 
 def kind(plain: str | None, ours: str | None) -> str:
-    """Failing and not starting are one: a fixture that needs a model ends either way."""
+    """What became of one test in both runs."""
     return f"{plain} both" if plain == ours else "differs"
 
 
@@ -183,12 +192,11 @@ def table(compared: Json) -> list[str]:
     return lines + [f"  DIFFERS {text}" for text in compared["differences"]]
 
 
-def write(compared: list[Json], left_out: str) -> None:
-    """Into the record; releases that did not run now stay as they are."""
+def write(result: Json, left_out: str) -> None:
+    """Into the record; other releases stay as they are."""
     known = json.loads(RECORD.read_text(encoding="utf-8"))["releases"] if RECORD.exists() else []
     about = {"left out": left_out, "taken on": {**machine(), "commit": commit()}}
-    now = {one["vllm"]: {**one, **about} for one in compared}
-    releases = {**{one["vllm"]: one for one in known}, **now}
+    releases = {one["vllm"]: one for one in [*known, {**result, **about}]}
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})
     RECORD.write_text(text, encoding="utf-8")
