@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
-from fairdraw.perf_regression._records import commit, processor, version
+from fairdraw._vllm_validation.validate import machine
+from fairdraw.perf_regression._records import commit
 
 __all__ = ["ROOT", "commit", "gpu", "machine", "rows_as_json"]
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def machine() -> dict[str, str | None]:
-    """Processor, system, versions and date."""
-    return {
-        "platform": platform.platform(),
-        "processor": processor(),
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-        **{name: version(name) for name in ("torch", "numpy", "scipy")},
-    }
 
 
 def gpu() -> dict[str, object]:

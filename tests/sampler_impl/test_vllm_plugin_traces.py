@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 prepare_triton("cpu")
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
-    import vllm_soak as soak
-    import vllm_traces as traces
+    from fairdraw._vllm_validation import soak, traces
 
 torch = traces.torch
 if traces.vllm.__version__ != "0.22.0":
