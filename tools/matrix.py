@@ -258,7 +258,7 @@ def surprises(cell: Cell) -> list[str]:
     if healed:
         lines.append(f"GONE: {where} passes {', '.join(healed)}, but known_defects.toml lists them. Add `fixed`.")
     undecided = [row["code"] for row in cell["failures"] if row["status"] not in (*FAILED, "xpassed")]
-    return [*lines, *[f"NOT DECIDED: {where}: {code}." for code in undecided]]
+    return [*lines, *(f"NOT DECIDED: {where}: {code}." for code in undecided)]
 
 
 # Where, when and with what
@@ -320,16 +320,17 @@ V2 as its default still has V1's files.
 
 REFERENCES = """## Which reference to compare with
 
-The columns above need no reference: the specification decides. Differential checks (`PEN401`, `THK401`, `PLAN160` to
-`PLAN162`, `REJ421` to `REJ426`, `SAM151` to `SAM154`) compare your sampler with a released one, bit by bit on the same
-noise. `--reference` names it; what is on PYTHONPATH is its release.
+The cells above need no reference: the specification decides. Differential checks (`PEN401`, `THK401`, `PLAN160` to
+`PLAN162`, `REJ421` to `REJ426`, `SAM151` to `SAM154`) compare your sampler with a released one, bit by bit.
+`--reference` names it, and the release is the one on PYTHONPATH.
 
-* You replace a part of vLLM up to 0.28, or you run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1, of your own release if it is in
-  the table. It is what runs if you name none; 0.22.0 is the one that this project's samplers are compared with.
-* You replace a part of vLLM from 0.29 on: V2 of 0.33.0, for what is exact: `--reference penalties/vllm-v2`,
+* You replace a part of vLLM up to 0.28, or run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1 of your own release. V1 is what runs
+  if you name no reference; 0.22.0 is the release that this project's samplers are compared with.
+* You replace a part of vLLM from 0.29 on: V2, 0.33.0, for what is exact: `--reference penalties/vllm-v2`,
   `thinking_budget/vllm-v2`, `logits_plan/vllm-v2`.
-* Tokens: V2 draws noise of its own inside its kernels, so no reference can hand it yours. Compare tokens with V1, and ask
-  the distribution checks, which need no reference, about V2's: `fairdraw check rejection/vllm-v2 --only statistical`.
+* Tokens: V2 draws its own noise inside its kernels, so it cannot be handed yours, and as a reference of `rejection` or
+  `sampling` it is refused. Compare tokens with V1. Distribution checks need no reference, and V2 passes or fails them
+  itself: `fairdraw check rejection/vllm-v2 --only statistical`.
 """
 
 

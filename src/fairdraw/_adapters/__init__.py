@@ -17,7 +17,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, TypeGuard
 
-from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn
+from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn, UnusableRelease
 from fairdraw._core.contracts import contract_of, missing_parts
 from fairdraw.protocols import AnySampler, Capabilities
 
@@ -112,6 +112,8 @@ def _make_built_in(row: BuiltIn, device: str | None) -> AnySampler:
         command = _INSTALL.get(missing.partition(".")[0], f"pip install {error.name}")
         rule = f"it needs the package {error.name}, which is not installed"
         raise _refusal(row.name, rule, f"Run {command}") from error
+    except UnusableRelease as error:
+        raise _refusal(row.name, error.rule, error.remedy) from None  # its traceback is the other project's
     except Exception as error:
         raise _refusal(row.name, f"making it raised {_brief(error)}", "The traceback above says where") from error
     return sampler
