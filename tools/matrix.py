@@ -324,7 +324,7 @@ The cells above need no reference: the specification decides. Differential check
 `PLAN162`, `REJ421` to `REJ426`, `SAM151` to `SAM154`) compare your sampler with a released one, bit by bit.
 `--reference` names it, and the release is the one on PYTHONPATH.
 
-* You replace a part of vLLM up to 0.28, or run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1 of your own release. V1 is what runs
+* You replace a part of vLLM up to 0.28, or run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1 of your own release. V1 is taken
   if you name no reference; 0.22.0 is the release that this project's samplers are compared with.
 * You replace a part of vLLM from 0.29 on: V2, 0.33.0, for what is exact: `--reference penalties/vllm-v2`,
   `thinking_budget/vllm-v2`, `logits_plan/vllm-v2`.
