@@ -65,7 +65,7 @@ def test_kernel_that_cannot_be_interpreted_is_refused_without_its_traceback(pret
     pretend(fails)
 
     assert (
-        "Triton's interpreter cannot run the kernels of vLLM 9.9.9 (RuntimeError: 'NoneType' object has no attribute "
+        "vLLM 9.9.9 cannot be called in Triton's interpreter (RuntimeError: 'NoneType' object has no attribute "
         "'handle'). Run on a GPU. Install one that was tried" in refusal()
     )
 

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 _MODULE = "worker.gpu.spec_decode.rejection_sampler_utils"
 _NOISE = "worker.gpu.sample.gumbel"
 
-_LARGE = {"in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",)}
+_LARGE = {
+    "in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",),
+    "in the interpreter a call with 35000 drafts took over 5 minutes": ("long-drafts",),
+}
 _NO_PLACEHOLDERS = {"this release does not take them, 0.25.0 brought them": ("placeholder-drafts",)}
 
 

@@ -73,6 +73,9 @@ class Capability(StrEnum):
     """Accepts token by token, with probability `min(1, target / draft)`; others are tested by what they emit.
     Declare it unsupported if you verify drafts jointly, as block verification does, or accept by another lossless
     scheme."""
+    DRAFTER = "drafter"
+    """Brings its drafter, the method `propose`, and both are judged together. A sampler without that method lacks it
+    by itself. Declare it unsupported if your drafter never draws at random."""
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Declare it unsupported if no request has more than 8 drafts."""
     TOP_K = "top-k"
