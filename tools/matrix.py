@@ -28,6 +28,7 @@ from typing import Any
 
 from provenance import ROOT, rows_as_json
 
+from fairdraw._adapters import BUILT_IN
 from fairdraw._adapters._others import Defect, is_affected, read_defects
 from fairdraw._run.expected import UNSEEN
 from fairdraw._run.loading import all_checks
@@ -134,6 +135,8 @@ def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str) 
     started = time.perf_counter()
     problem, records, header = "", [], {}
     try:
+        if sampler not in BUILT_IN:
+            raise NoVerdictError(f"fairdraw has no adapter {sampler} yet.")
         install(release, folder)
         header, records = check(sampler, release, folder, profile, only)
     except (NoVerdictError, subprocess.TimeoutExpired, OSError) as error:
@@ -224,7 +227,7 @@ def _run(
 
 def _last_line(finished: subprocess.CompletedProcess[str]) -> str:
     lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
-    return lines[-1].strip().removeprefix("fairdraw check: ")
+    return lines[-1].strip().removeprefix("Error: ")
 
 
 # What known_defects.toml says about a cell
