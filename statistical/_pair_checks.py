@@ -49,7 +49,7 @@ def drafter_and_verifier(share: float, slow_share: float) -> Workload:
     return Workload("drafter and verifier", "drafter and verifier", share, slow_share, prepare, adapts_to)
 
 
-_PAIR = drafter_and_verifier(0.4, 0.3)
+_PAIR = drafter_and_verifier(0.4, 0.5)
 
 
 def _check(code: str, title: str, table: str, stage: Stage, meaning: str, *, token: bool = True) -> DistributionCheck:

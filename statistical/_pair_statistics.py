@@ -239,7 +239,7 @@ def _at(place: int) -> tuple[PairStatistic, ...]:
         PairStatistic(
             f"P3 recovered token {at}",
             ("recovered token",),
-            (6,),
+            (3,),
             recovered,
             lambda num_draft: least(num_draft) * _REJECTED,
             place=place,
@@ -261,7 +261,7 @@ def _of_step() -> tuple[PairStatistic, ...]:
         return Event(n.is_bonus, n.bonus_rate, (n.accepted, n.bonus))
 
     return (
-        PairStatistic("P3 recovered token", words[1:], (6,), recovered, _ends(rejected=True)),
+        PairStatistic("P3 recovered token", words[1:], (3,), recovered, _ends(rejected=True)),
         PairStatistic("P3 rejected draft x recovered token", words, (3, 3), rejected, _ends(rejected=True)),
         PairStatistic(
             "P4 last draft x bonus token", ("last draft", "bonus token"), (4, 4), bonus, _ends(rejected=False)
@@ -282,7 +282,7 @@ def _of_two_steps() -> tuple[PairStatistic, ...]:
             happened, rate, numbers = end(n)
             return Event((happened & n.is_right)[0::2] & n.is_right[1::2], rate[0::2], (numbers[0::2], first(n)[1::2]))
 
-        return PairStatistic(f"P5 {words[0]} x {words[1]}", words, (4, 4), event, least, steps=2)
+        return PairStatistic(f"P5 {words[0]} x {words[1]}", words, (3, 3), event, least, steps=2)
 
     def recovered(n: Numbers) -> tuple[Flags, Floats, Floats]:
         return n.is_recovered, 1 - n.bonus_rate, n.recovered

@@ -42,11 +42,11 @@ others often: the former win the race, because the latter have just lost one. 30
 NUM_STEPS = 4
 """Of a set of requests. Pairs of steps are counted once: steps 0 and 1, and steps 2 and 3."""
 
-CYCLE = 10
-"""Requests 0 to 4 have 1 to 5 drafts and a seed, 5 to 9 have none."""
+_DRAFTS = (1, 5, 3, 5, 4, 5, 2, 5, 4, 5)
+"""Of the requests of a cycle: every drafter call is made for the longest, so most are long. The first half has seeds."""
+CYCLE = len(_DRAFTS)
 
 _TEMPERATURES = (1.0, 0.7, 1.6)
-_MOST_DRAFTS = 5
 _EQUAL_DRAFTS = 3
 """Of a sampler that does not take ragged batches."""
 _FARTHEST = 5000
@@ -72,8 +72,7 @@ class PairSteps:
 
 def num_drafts(supported: Collection[Capability]) -> NDArray[np.int64]:  # [CYCLE] int64
     """Drafts of the requests of a cycle."""
-    ragged = np.arange(CYCLE) % _MOST_DRAFTS + 1
-    return ragged if Capability.RAGGED in supported else np.full(CYCLE, _EQUAL_DRAFTS)
+    return np.array(_DRAFTS) if Capability.RAGGED in supported else np.full(CYCLE, _EQUAL_DRAFTS)
 
 
 def have_seeds(supported: Collection[Capability]) -> NDArray[np.bool_]:  # [CYCLE] bool

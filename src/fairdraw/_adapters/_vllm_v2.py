@@ -1,7 +1,8 @@
 """The rejection sampler of vLLM's model runner V2 (PyPI `vllm`, tried: 0.22.0, 0.25.1, 0.28.0, 0.31.0, 0.33.0).
 
 `vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample` takes logits of target and draft, and one row
-more per request, from which it draws the bonus token: that row allows the batch's bonus token alone.
+more per request, from which it draws the bonus token: that row allows the batch's bonus token alone, but where the
+batch brings bonus logits. `_vllm_v2_drafter` has the drafter of the release.
 
 Its random numbers come from (seed, position) inside the kernels. With seeded noise, a request without a seed gets one
 from torch's default generator, as its engine draws one.
@@ -18,6 +19,7 @@ import torch
 from fairdraw._adapters._others import KnownSampler, known_defects, release_number, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._table import UnusableRelease
+from fairdraw._adapters._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
 from fairdraw._adapters._vllm_v2_kernels import import_kernels, require_arguments, try_once
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
@@ -50,12 +52,13 @@ def make(row: BuiltIn, device: str, **modes: Any) -> KnownSampler:  # Any: argum
     release, interpreted = import_kernels(device, _MODULE, _NOISE)
     function = vllm_module(_MODULE).rejection_sample
     _require_modes(release, function, modes)
-    require_arguments(release, function, {*kernel_arguments(trial_batch(device), {}), *modes})
+    require_arguments(release, function, {*kernel_arguments(trial_batch(device), SeededNoise(0)), *modes})
     verify = partial(_verify, partial(function, **modes))
     try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
     capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
     name = f"{row.name.partition('/')[2]} {release}"
-    return KnownSampler(name, verify, device, capabilities, known_defects=known_defects(row.name, release))
+    known = known_defects(row.name, release)
+    return KnownSampler(name, verify, device, capabilities, known_defects=known, propose=propose)
 
 
 def beyond(release: str, interpreted: bool) -> Reasons:
@@ -91,7 +94,7 @@ def _verify(
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     assert not isinstance(noise, ExplicitNoise)  # unsupported
     with quiet_floats():
-        tokens, lengths = rejection_sample(**kernel_arguments(batch, noise.request_seeds))
+        tokens, lengths = rejection_sample(**kernel_arguments(batch, noise))
     return emitted(batch, tokens, lengths)
 
 
@@ -105,7 +108,7 @@ def emitted(
     return tokens.masked_fill(columns >= lengths[:, None], PLACEHOLDER_TOKEN_ID).int()
 
 
-def kernel_arguments(batch: SpecDecodeBatch, own_seeds: Mapping[int, int]) -> dict[str, Any]:  # Any: one type each
+def kernel_arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, Any]:  # Any: one type each
     """A batch as `rejection_sample` takes it: rows of drafts and bonus tokens together, drafts one row late."""
     requests = torch.arange(batch.batch_size, device=batch.device)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
@@ -115,13 +118,13 @@ def kernel_arguments(batch: SpecDecodeBatch, own_seeds: Mapping[int, int]) -> di
         "draft_logits": _draft_logits(batch, row_request[~is_bonus], row_position[~is_bonus]),
         "draft_sampled": _shifted_drafts(batch, is_bonus),
         "cu_num_logits": torch.nn.functional.pad((counts + 1).cumsum(0), (1, 0)).int(),
-        "pos": row_position,
+        "pos": row_positions(batch, row_request, row_position),
         "idx_mapping": requests.int(),
         "expanded_idx_mapping": row_request.int(),
         "expanded_local_pos": row_position.int(),
         # The batch's logits are processed, and from 0.28.0 on draft logits are divided by it, too.
         "temperature": torch.where(batch.is_greedy, 0.0, 1.0),
-        "seed": _seeds(batch, own_seeds),
+        "seed": seeds_of(noise, batch.batch_size, batch.device),
         "num_speculative_steps": batch.max_spec_len,
         "synthetic_conditional_rates": batch.synthetic_rates,
     }
@@ -139,10 +142,9 @@ def _rows(
 
 
 def _target_logits(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """The batch's rows, and a row per request that allows its bonus token alone."""
-    logits = batch.target_logits.new_full((len(is_bonus), batch.vocab_size), -torch.inf)
-    logits[~is_bonus] = batch.target_logits
-    logits[is_bonus] = logits[is_bonus].scatter(1, batch.bonus_token_ids.long(), 0)
+    """The batch's rows, and a row per request for its bonus token."""
+    logits = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
+    logits[~is_bonus], logits[is_bonus] = batch.target_logits, bonus_rows(batch)
     return logits
 
 
@@ -163,10 +165,3 @@ def _shifted_drafts(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num
     drafts = batch.draft_token_ids.new_zeros(len(is_bonus) + 1)
     drafts[1:][~is_bonus] = batch.draft_token_ids
     return drafts[:-1].contiguous()
-
-
-def _seeds(batch: SpecDecodeBatch, own: Mapping[int, int]) -> Tensor:  # [batch_size] int64
-    seeds = torch.randint(2**62, (batch.batch_size,))
-    for request, seed in own.items():
-        seeds[request] = seed
-    return seeds.to(batch.device)

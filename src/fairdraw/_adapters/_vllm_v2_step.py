@@ -63,7 +63,7 @@ def _verify(
     release: tuple[int, ...], chunk_rows: int | None, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     assert not isinstance(noise, ExplicitNoise)  # unsupported
-    layout = kernel_arguments(batch, noise.request_seeds)
+    layout = kernel_arguments(batch, noise)
     temperature = torch.where(torch.arange(batch.batch_size, device=batch.device) % 2 == 1, 0.5, 1.0)
     temperature = temperature.masked_fill(batch.is_greedy, 0.0)
     logits, draft_logits = layout["target_logits"], layout["draft_logits"]
