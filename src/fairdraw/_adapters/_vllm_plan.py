@@ -23,8 +23,9 @@ from unittest import mock
 import torch
 
 from fairdraw._adapters._logits import rounding_on
-from fairdraw._adapters._others import Upstream, import_vllm, unpinned, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, release_number, unpinned, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._adapters._table import UnusableRelease
 from fairdraw._adapters._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
 from fairdraw.protocols._lifecycle import Markers
 from fairdraw.protocols._logits_plan import (
@@ -46,11 +47,15 @@ if TYPE_CHECKING:
     from fairdraw.protocols._lifecycle import RowChanges
 
 GREEDY_BELOW = 1e-5
+FIRST_WITH_BUDGETS = (0, 21)
 
 
 def make(row: BuiltIn, device: str) -> VllmPlanner:
     """Logits processing of the importable vLLM; the name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler")
+    if release_number(release) < FIRST_WITH_BUDGETS:
+        rule = f"vLLM {release} has no thinking budgets, and cases of this contract have some"
+        raise UnusableRelease(rule, "Use 0.21.0 or later")
     capabilities = row.capabilities(slow=interpreted)
     return VllmPlanner(f"vllm {release} processors", device, capabilities, rounding_on(device))
 
