@@ -110,7 +110,8 @@ def _make_built_in(row: BuiltIn, device: str | None) -> AnySampler:
         rule = f"it needs the package {error.name}, which is not installed"
         raise _refusal(row.name, rule, f"Run {command}") from error
     except Exception as error:
-        raise _refusal(row.name, f"making it raised {_brief(error)}", "The traceback above says where") from error
+        rule = getattr(error, "rule", f"making it raised {_brief(error)}")
+        raise _refusal(row.name, rule, getattr(error, "remedy", "The traceback above says where")) from error
     return sampler
 
 
