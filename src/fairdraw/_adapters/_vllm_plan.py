@@ -23,7 +23,7 @@ from unittest import mock
 import torch
 
 from fairdraw._adapters._logits import rounding_on
-from fairdraw._adapters._others import Upstream, import_vllm, unpinned, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, known_defects, unpinned, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
 from fairdraw.protocols._lifecycle import Markers, RequestParams
@@ -37,10 +37,11 @@ from fairdraw.protocols._logits_plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
+    from fairdraw._adapters._others import Known
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import Capabilities, Rounding
     from fairdraw.protocols._lifecycle import RowChanges
@@ -52,7 +53,8 @@ def make(row: BuiltIn, device: str) -> VllmPlanner:
     """Logits processing of the importable vLLM; the name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler")
     capabilities = row.capabilities(slow=interpreted)
-    return VllmPlanner(f"vllm {release} processors", device, capabilities, rounding_on(device))
+    known = known_defects(row.name, release)
+    return VllmPlanner(f"vllm {release} processors", device, capabilities, rounding_on(device), known)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class VllmPlanner:
     device: str
     capabilities: Capabilities
     rounding: Rounding
+    known_defects: Mapping[str, Known]
     contract: Literal["logits_plan"] = "logits_plan"
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
