@@ -6,7 +6,8 @@
 The tests come from the release's source archive on PyPI, into `.cache/upstream/` (never committed); the release itself
 from `install_vllm.py`. Both runs are processes of their own, on a CPU, with Triton's interpreter and `_upstream_arm.py`
 as a pytest plugin. A test that needs a GPU, a model or a server fails or is skipped in both. The exit code is 1 if one
-test ended differently. Outcomes go into `docs/records/upstream_tests.json`, one row per test file.
+test ended differently. Outcomes go into `docs/records/upstream_tests.json`, one row per test file, and into the table
+of `docs/vllm-plugin.md`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from install_vllm import InstallError, install
-from provenance import ROOT, commit, machine, rows_as_json
+from provenance import ROOT, commit, machine, rows_as_json, with_section
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RELEASES = ("0.22.0", "0.33.0")
 RECORD = ROOT / "docs" / "records" / "upstream_tests.json"
+MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SECONDS = 3600
 FILES = (
     "v1/sample/test_rejection_sampler.py",
@@ -49,7 +51,7 @@ UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 
 Json = dict[str, Any]  # Any: JSON
 Outcomes = dict[str, str]
-"""Test to passed, failed, skipped, or error (no fixture, or no import)."""
+"""Test to passed, failed (also: no fixture, no import) or skipped."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -141,7 +143,13 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
         "_upstream_arm",
     ]
     command += [option for name in UNWANTED for option in ("-p", f"no:{name}")]
-    command += ["-c", os.devnull, f"--rootdir={tests}", *(["-k", words] if words else [])]
+    command += [
+        "--continue-on-collection-errors",
+        "-c",
+        os.devnull,
+        f"--rootdir={tests}",
+        *(["-k", words] if words else []),
+    ]
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
     path = (tests, folder, ROOT / "src", ROOT / "tools", *filter(None, [os.environ.get("PYTHONPATH")]))
     env = {
@@ -200,6 +208,28 @@ def write(result: Json, left_out: str) -> None:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})
     RECORD.write_text(text, encoding="utf-8")
+    MANUAL.write_text(with_table(MANUAL.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_table(page: str) -> str:
+    """The manual with what the record says."""
+    return with_section(page, "upstream tests", markdown(json.loads(RECORD.read_text(encoding="utf-8"))["releases"]))
+
+
+def markdown(releases: list[Json]) -> str:
+    """A row per test file, and the calls that ours served."""
+    lines = [f"| vLLM | test file | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 2) + "|"]
+    for one in releases:
+        for file in one["files"]:
+            counts = " | ".join(str(file[kind]) for kind in KINDS)
+            lines.append(f"| {one['vllm']} | `{file['file']}` | {counts} |")
+    served = (f"{one['vllm']}: {', '.join(_served(one['calls']))}" for one in releases)
+    return "\n".join(lines) + f"\n\nCalls that ours served: {'; '.join(served)}.\n"
+
+
+def _served(calls: dict[str, dict[str, int]]) -> list[str]:
+    known = ((piece, counts) for piece, counts in calls.items() if "ours" in counts)
+    return [f"{piece} {counts['ours']} of {sum(counts.values())}" for piece, counts in known]
 
 
 if __name__ == "__main__":
