@@ -46,6 +46,7 @@ FILES = (
 SLOW = ("approximates_target_distribution",)
 """More than ten minutes each in Triton's interpreter; run by --slow."""
 ARMS = ("plain", "ours")
+OPTIONS = "-v --tb=line --durations=5 --noconftest --continue-on-collection-errors -p _upstream_arm".split()
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
 
@@ -131,25 +132,9 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     """Outcomes of all tests in one process; `name` says whose samplers they test."""
     result = tests / f"{name}.json"
     result.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-v",
-        "--tb=line",
-        "--durations=5",
-        "--noconftest",
-        "-p",
-        "_upstream_arm",
-    ]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "-c", os.devnull, f"--rootdir={tests}"]
     command += [option for name in UNWANTED for option in ("-p", f"no:{name}")]
-    command += [
-        "--continue-on-collection-errors",
-        "-c",
-        os.devnull,
-        f"--rootdir={tests}",
-        *(["-k", words] if words else []),
-    ]
+    command += ["-k", words] if words else []
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
     path = (tests, folder, ROOT / "src", ROOT / "tools", *filter(None, [os.environ.get("PYTHONPATH")]))
     env = {
