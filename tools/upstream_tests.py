@@ -46,7 +46,7 @@ FILES = (
 SLOW = ("approximates_target_distribution",)
 """More than ten minutes each in Triton's interpreter; run by --slow."""
 ARMS = ("plain", "ours")
-OPTIONS = "-v --tb=line --durations=5 --noconftest --continue-on-collection-errors -p _upstream_arm".split()
+OPTIONS = ["-v", "--tb=line", "--durations=5", "--noconftest", "--continue-on-collection-errors", "-p", "_upstream_arm"]
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
 
