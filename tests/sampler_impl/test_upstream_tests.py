@@ -44,12 +44,12 @@ def test_same_outcomes_are_counted_recorded_and_green(
 ) -> None:
     assert conducted(SAME, SAME, tmp_path, monkeypatch) == 0
     printed = capsys.readouterr().out
-    assert f"{FILE:50}{1:14}{1:14}{1:14}{0:14}" in printed
+    assert f"{FILE:50}{1:14}{1:14}{1:14}{0:14}{0:14}" in printed
     assert "calls of rejection: {'ours': 9, 'options synthetic_mode': 1}" in printed
     (release,) = json.loads((tmp_path / "record.json").read_text())["releases"]
     assert (release["vllm"], release["differences"]) == ("0.22.0", [])
     page = (tmp_path / "page.md").read_text()
-    assert f"| 0.22.0 | `{FILE}` | 1 | 1 | 1 | 0 |" in page
+    assert f"| 0.22.0 | `{FILE}` | 1 | 1 | 1 | 0 | 0 |" in page
     assert "Calls that ours served: 0.22.0: rejection 9 of 10." in page
 
 
@@ -62,6 +62,16 @@ def test_test_that_ends_otherwise_is_named_and_red(
     assert f"DIFFERS tests/{FILE}::one: passed with vLLM's, failed with ours" in printed
     assert f"DIFFERS tests/{FILE}::three: skipped with vLLM's, None with ours" in printed
     assert not (tmp_path / "record.json").exists()
+
+
+def test_explained_difference_is_named_and_green(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (test, why), *_ = upstream.EXPLAINED.items()
+    plain, ours = run(**{test: "passed"}), run(**{test: "failed"})
+    assert conducted(plain, ours, tmp_path, monkeypatch) == 0
+    assert f"explained tests/{FILE}::{test}: passed with vLLM's, failed with ours. {why}" in capsys.readouterr().out
+    assert f"Explained: `{test}`: {why}." in (tmp_path / "page.md").read_text()
 
 
 def test_only_the_tests_of_the_archive_are_kept(tmp_path: Path) -> None:
