@@ -14,6 +14,9 @@ import torch
 from fairdraw._adapters import SamplerNotFound, load
 from fairdraw._adapters._runtime import triton_is_interpreted
 from fairdraw._adapters._vllm_v2_kernels import _Log1p
+from fairdraw._core.harness import emit
+from fairdraw.protocols import SeededNoise
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +68,7 @@ def test_kernel_that_cannot_be_interpreted_is_refused_without_its_traceback(pret
     pretend(fails)
 
     assert (
-        "Triton's interpreter cannot run the kernels of vLLM 9.9.9 (RuntimeError: 'NoneType' object has no attribute "
+        "vLLM 9.9.9 cannot be called in Triton's interpreter (RuntimeError: 'NoneType' object has no attribute "
         "'handle'). Run on a GPU. Install one that was tried" in refusal()
     )
 
@@ -83,6 +86,23 @@ def test_mode_that_a_release_lacks_is_named(pretend: Callable[..., None]) -> Non
     pretend(lambda: None)
 
     assert "vLLM 9.9.9 has no use_block_verification. Install a newer release" in refusal("rejection/vllm-v2-block")
+
+
+def test_whole_step_equals_its_kernels_in_chunks_or_not() -> None:
+    """The step halves the temperature of every other request and is given its logits halved."""
+    drafts = (DraftRecipe(target="normal", draft="uniform", token="last"),) * 3
+    requests = tuple(RequestRecipe(drafts[:count], greedy=count == 1) for count in (2, 3, 0, 1, 3, 2))
+    batch, noise = RejectionCase(vocab_size=7, requests=requests, explicit=False).batch("cpu"), SeededNoise(3, {1: -7})
+
+    tokens = [emit(load("rejection/vllm-v2", "cpu"), batch, noise).tokens.tolist()]
+    tokens.append(emit(load("rejection/vllm-v2-step", "cpu"), batch, noise).tokens.tolist())
+    if hasattr(importlib.import_module("vllm.v1.worker.gpu.spec_decode.rejection_sampler"), "MAX_CHUNK_BYTES"):
+        tokens.append(emit(load("rejection/vllm-v2-chunks", "cpu"), batch, noise).tokens.tolist())
+    else:
+        assert "verifies all logits at once, 0.27.0 brought chunks" in refusal("rejection/vllm-v2-chunks")
+
+    assert tokens[1:] == tokens[:1] * (len(tokens) - 1)
+    assert -1 in tokens[0][4]  # something is rejected
 
 
 def test_log1p_for_the_interpreter_is_exact_where_the_noise_has_its_tail() -> None:

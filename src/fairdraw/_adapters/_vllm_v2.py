@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 _MODULE = "worker.gpu.spec_decode.rejection_sampler_utils"
 _NOISE = "worker.gpu.sample.gumbel"
 
-_LARGE = {"in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",)}
+_LARGE = {
+    "in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",),
+    "in the interpreter a call with 35000 drafts took over 5 minutes": ("long-drafts",),
+}
 _NO_PLACEHOLDERS = {"this release does not take them, 0.25.0 brought them": ("placeholder-drafts",)}
 
 
@@ -49,17 +52,18 @@ def make(row: BuiltIn, device: str, **modes: Any) -> KnownSampler:  # Any: argum
     release, interpreted = import_kernels(device, _MODULE, _NOISE)
     function = vllm_module(_MODULE).rejection_sample
     _require_modes(release, function, modes)
-    require_arguments(release, function, {*_arguments(_trial(device), SeededNoise(0)), *modes})
+    require_arguments(release, function, {*kernel_arguments(trial_batch(device), SeededNoise(0)), *modes})
     verify = partial(_verify, partial(function, **modes))
-    try_once(release, interpreted, lambda: verify(_trial(device), SeededNoise(0)))
-    reasons: Reasons = {
-        **(_LARGE if interpreted else {}),
-        **(_NO_PLACEHOLDERS if release_number(release) < (0, 25) else {}),
-    }
-    capabilities = row.capabilities(reasons, slow=interpreted)
+    try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
+    capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
     name = f"{row.name.partition('/')[2]} {release}"
     known = known_defects(row.name, release)
     return KnownSampler(name, verify, device, capabilities, known_defects=known, propose=propose)
+
+
+def beyond(release: str, interpreted: bool) -> Reasons:
+    """What this release does not take, and what its interpreter takes too long for."""
+    return {**(_LARGE if interpreted else {}), **(_NO_PLACEHOLDERS if release_number(release) < (0, 25) else {})}
 
 
 def _require_modes(release: str, function: Callable[..., object], modes: Mapping[str, object]) -> None:
@@ -71,7 +75,7 @@ def _require_modes(release: str, function: Callable[..., object], modes: Mapping
         )
 
 
-def _trial(device: str) -> SpecDecodeBatch:
+def trial_batch(device: str) -> SpecDecodeBatch:
     """One request whose draft the target forbids, so that every kernel runs."""
     return SpecDecodeBatch(
         draft_token_ids=torch.zeros(1, dtype=torch.int32, device=device),
@@ -90,12 +94,22 @@ def _verify(
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     assert not isinstance(noise, ExplicitNoise)  # unsupported
     with quiet_floats():
-        tokens, lengths = rejection_sample(**_arguments(batch, noise))
+        tokens, lengths = rejection_sample(**kernel_arguments(batch, noise))
+    return emitted(batch, tokens, lengths)
+
+
+def emitted(
+    batch: SpecDecodeBatch,
+    tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
+    lengths: Tensor,  # [batch_size] int32
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Behind a row's tokens vLLM leaves whatever was in memory."""
     columns = torch.arange(batch.max_spec_len + 1, device=batch.device)
     return tokens.masked_fill(columns >= lengths[:, None], PLACEHOLDER_TOKEN_ID).int()
 
 
-def _arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, Any]:  # Any: one type each
+def kernel_arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, Any]:  # Any: one type each
+    """A batch as `rejection_sample` takes it: rows of drafts and bonus tokens together, drafts one row late."""
     requests = torch.arange(batch.batch_size, device=batch.device)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
     is_bonus, row_request, row_position = _rows(counts, requests)

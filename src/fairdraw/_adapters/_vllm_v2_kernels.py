@@ -78,5 +78,5 @@ def try_once(release: str, interpreted: bool, call: Callable[[], Any]) -> None: 
             call()
     except Exception as error:
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        rule = f"Triton's interpreter cannot run the kernels of vLLM {release} ({cause})"
+        rule = f"vLLM {release} cannot be called in Triton's interpreter ({cause})"
         raise UnusableRelease(rule, f"Run on a GPU. {_TRIED}") from error
