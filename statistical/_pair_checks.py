@@ -134,4 +134,4 @@ PAIR_CHECKS = (
         token=False,
     ),
 )
-"""They share their draws. A sampler without a drafter is not asked."""
+"""They share their draws. Without a drafter they are skipped."""

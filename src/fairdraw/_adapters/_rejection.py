@@ -186,10 +186,9 @@ def _kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Te
     """One per request, kept from call to call; a request without one is given it at the first, as in a server."""
     import torch
 
-    if "seeds" not in noise.kept:
-        seeds = torch.empty(batch_size, dtype=torch.int64, device=device).random_()
+    kept = noise.kept.get("seeds")
+    if not isinstance(kept, torch.Tensor):
+        noise.kept["seeds"] = kept = torch.empty(batch_size, dtype=torch.int64, device=device).random_()
         for request, seed in noise.request_seeds.items():
-            seeds[request] = seed
-        noise.kept["seeds"] = seeds
-    kept: Tensor = noise.kept["seeds"]
+            kept[request] = seed
     return kept

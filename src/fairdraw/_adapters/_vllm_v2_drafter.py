@@ -56,12 +56,12 @@ def propose(step: DraftStep, noise: SeededNoise) -> Drafted:
 
 def seeds_of(noise: SeededNoise, batch_size: int, device: torch.device) -> Tensor:  # [batch_size] int64
     """A seed per request. One without a seed is given one when it is first seen, and keeps it: so does its engine."""
-    if len(noise.kept.get("seeds", ())) != batch_size:
-        seeds = torch.randint(2**62, (batch_size,))
+    kept = noise.kept.get("seeds")
+    if not isinstance(kept, torch.Tensor) or len(kept) != batch_size:
+        kept = torch.randint(2**62, (batch_size,))
         for request, seed in noise.request_seeds.items():
-            seeds[request] = seed
-        noise.kept["seeds"] = seeds.to(device)
-    kept: Tensor = noise.kept["seeds"]
+            kept[request] = seed
+        noise.kept["seeds"] = kept = kept.to(device)
     return kept
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities
@@ -197,7 +197,7 @@ class SeededNoise:
 
     seed: int
     request_seeds: Mapping[int, int] = field(default_factory=dict)
-    kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # Any: the sampler's own
+    kept: dict[str, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     _live: dict[int, torch.Generator] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def generators(self, device: str | torch.device = "cpu") -> dict[int, torch.Generator]:
