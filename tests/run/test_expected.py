@@ -100,6 +100,12 @@ def test_slow_sampler_is_measured_by_its_own_speed(profile: str, known: object, 
     assert ("known failure not seen in" in record.reason) == (status == "passed")
 
 
+def test_defect_that_the_sampler_declares_fails_without_known_ones() -> None:
+    result = check("make_known", "--no-known")
+    assert result.exit_code == 1
+    assert check("make_known").exit_code == 0
+
+
 def test_statistical_check_is_measured_by_its_draws() -> None:
     check = next(check for check in all_checks() if check.code == "DIST601")
     defect = slow(known_defects={"DIST601": "rare"})
