@@ -210,8 +210,14 @@ def test_controls_are_red(drawn: tuple[np.ndarray, np.ndarray, list[str]]) -> No
 
 
 def row(part: str, **fields: object) -> dict[str, object]:
-    common = {"vllm": "0.22.0", "torch": "2.11.0", "runner": "CPUModelRunner", "commit": "abc", "date": "today"}
-    return {"part": part, "processor": "a CPU", "python": "3.11", **common, **fields}
+    common = {
+        "vllm": "0.22.0",
+        "torch": "2.11.0",
+        "runner": "CPUModelRunner",
+        "commit": "abc",
+        "repaired": ["a defect"],
+    }
+    return {"part": part, "processor": "a CPU", "python": "3.11", "date": "today", **common, **fields}
 
 
 def test_rows_of_the_same_part_and_release_are_replaced(tmp_path: Path) -> None:
@@ -231,6 +237,7 @@ def test_page_shows_the_least_of_all_rounds() -> None:
     rows = [row("times", plugin=on, at=[500, 1000], wall_ms=ms, processor_ms=ms) for on, ms in rounds]
     text = page(rows)
     assert "| 500 | 8.0 | 5.0 | 8.0 | 5.0 |\n| 1000 | 30.0 | 5.5 | 30.0 | 5.5 |" in text
+    assert "Repaired first: a defect." in text
     assert text.count("Not measured yet.") == 2
     assert CLAIMED not in text
 

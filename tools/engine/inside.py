@@ -100,13 +100,27 @@ def restart(worker: Any, seed: int) -> None:  # Any: vLLM's worker
     torch.manual_seed(seed)
 
 
-def unpin(worker: Any) -> None:  # Any: vLLM's worker
-    """Up to 0.23 vLLM pins memory for the tokens that a thinking budget forces; without a GPU that raises."""
+def repair(worker: Any) -> list[str]:  # Any: vLLM's worker
+    """Mend what keeps a release from running these requests on a CPU at all; the names of what was wrong."""
+    import torch
     from vllm.utils import torch_utils
+    from vllm.v1.sample import rejection_sampler
 
-    function = getattr(torch_utils, "async_tensor_h2d", None)
-    if function is not None:
-        function.__defaults__ = tuple(value is not True and value for value in function.__defaults__ or ())
+    def expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+        return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts)
+
+    found, pinning = [], getattr(torch_utils, "async_tensor_h2d", None)
+    if True in (getattr(pinning, "__defaults__", None) or ()):
+        # The tokens that a thinking budget forces are copied from pinned memory, which there is only with a GPU.
+        pinning.__defaults__ = tuple(value is not True and value for value in pinning.__defaults__)
+        found.append("async_tensor_h2d pins memory")
+    values = (torch.tensor([0.5, 2.0]), torch.tensor([1, 3], dtype=torch.int32), 3)
+    if rejection_sampler.expand_batch_to_tokens(*values).tolist() != [0.5, 2.0, 2.0]:
+        # https://github.com/vllm-project/vllm/issues/55005
+        rejection_sampler.expand_batch_to_tokens = expand
+        found.append("expand_batch_to_tokens returns uninitialised memory")
+    return found
 
 
 def describe(worker: Any) -> Json:  # Any: vLLM's worker
@@ -236,7 +250,7 @@ def main() -> None:
     began = time.perf_counter()
     llm = start(job)
     up = time.perf_counter() - began
-    llm.collective_rpc(unpin)
+    repaired = llm.collective_rpc(repair)[0]
     arrays = (time_steps if job["mark"] else generate)(llm, job)
     import torch
     import vllm
@@ -246,6 +260,7 @@ def main() -> None:
         "run_seconds": round(time.perf_counter() - began - up, 1),
         "vllm": vllm.__version__,
         "torch": torch.__version__,
+        "repaired": repaired,
         "worker": llm.collective_rpc(describe),
     }
     np.savez(sys.argv[1] + ".npz", about=json.dumps(about), **arrays)

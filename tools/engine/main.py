@@ -145,7 +145,7 @@ def about(answer: Answer) -> Row:
     """What ran."""
     worker = answer.about["worker"][0]
     versions = {name: answer.about[name] for name in ("vllm", "torch", "start_seconds", "run_seconds")}
-    return {**versions, "runner": worker["runner"]}
+    return {**versions, "repaired": answer.about["repaired"], "runner": worker["runner"]}
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
