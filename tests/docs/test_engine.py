@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from engine import environment, inside, jobs, process, verdicts
 from engine.environment import EngineError, Environment
 from engine.main import CLAIMED, main, write_record
 from engine.page import page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,10 +91,29 @@ def test_process_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     assert process.run_alone([sys.executable, "-c", child], log, os.environ, seconds=2) is None
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and is_running(int(log.read_text())):
+    wait_until(lambda: not is_running(int(log.read_text())))
+
+
+def test_engine_ends_with_a_caller_that_was_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    inner = "import inside, os, time; print(os.getpid(), flush=True); inside.end_with_the_caller()"
+    caller = (
+        "import os, sys; from pathlib import Path; from engine.process import run_alone; "
+        f"run_alone([sys.executable, '-c', {inner!r}], Path({str(log)!r}), os.environ, 60)"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools"), str(ROOT / "tools" / "engine")])
+    killed = subprocess.Popen([sys.executable, "-c", caller], env={**os.environ, "PYTHONPATH": path})
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+    killed.kill()
+    killed.wait()
+    wait_until(lambda: not is_running(int(log.read_text())))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
-    assert not is_running(int(log.read_text()))
 
 
 def is_running(number: int) -> bool:

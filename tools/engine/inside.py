@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -245,7 +247,15 @@ def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
     return {"seconds": np.array(seconds), "marks": np.array(marks), "token": np.array([total])}
 
 
+def end_with_the_caller() -> None:
+    """The caller holds the other end of standard input: once it is gone, however it ended, nothing stays behind."""
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
+    if sys.argv[2:] == ["watched"]:
+        threading.Thread(target=end_with_the_caller, daemon=True).start()
     job = json.loads(Path(sys.argv[1]).read_text())
     began = time.perf_counter()
     llm = start(job)
