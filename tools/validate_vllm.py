@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from install_vllm import InstallError, install
-from provenance import ROOT
+from provenance import ROOT, with_section
 
 from fairdraw._vllm_validation.validate import STEPS, NotValidatedError, numbers, validate, write_entry
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
@@ -28,7 +28,6 @@ FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
-BEGIN, END = "<!-- validated releases -->\n", "<!-- end -->\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -77,8 +76,7 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
 
 def with_table(page: str) -> str:
     """The manual with what is validated now."""
-    before, _, rest = page.partition(BEGIN)
-    return before + BEGIN + validated_releases() + END + rest.partition(END)[2]
+    return with_section(page, "validated releases", validated_releases())
 
 
 def validated_releases() -> str:
