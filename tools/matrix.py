@@ -82,7 +82,8 @@ def main(arguments: list[str] | None = None) -> int:
     cells = read(options.record)
     if not options.page:
         for key in _chosen(options, cells):
-            cells[key] = run_cell(*key, options.cache.resolve() / key[1], options.profile, options.only)
+            folder = options.cache.resolve() / key[1]
+            cells[key] = run_cell(*key, folder, options.profile, options.only, options.tree.resolve())
             write(cells, options.table, options.record)  # a run that is stopped keeps its cells
     write(cells, options.table, options.record)
     loud = [line for cell in cells.values() for line in surprises(cell)]
@@ -100,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--only", default="properties", help="properties, statistical or both (default: properties)")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="a checkout of fairdraw to be run; this one if omitted")
     parser.add_argument("--table", type=Path, default=ROOT / "docs" / "matrix.md")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "matrix.json")
     return parser
@@ -129,22 +131,22 @@ class NoVerdictError(Exception):
     """A cell could not be tested; one sentence says why."""
 
 
-def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str) -> Cell:
+def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT) -> Cell:
     """Install `release` into `folder` and run the suite on `sampler`. An exception ends this cell only."""
     print(f"{sampler} of vLLM {release} ...", flush=True)
     started = time.perf_counter()
     problem, records, header = "", [], {}
     try:
-        if sampler not in BUILT_IN:
+        if tree == ROOT and sampler not in BUILT_IN:
             raise NoVerdictError(f"fairdraw has no adapter {sampler} yet.")
         install(release, folder)
-        header, records = check(sampler, release, folder, profile, only)
+        header, records = check(sampler, release, folder, profile, only, tree)
     except (NoVerdictError, subprocess.TimeoutExpired, OSError) as error:
         problem = " ".join(str(error).split())
     cell = as_cell(sampler, release, problem, records)
     cell |= {"profile": profile, "only": only, "seconds": round(time.perf_counter() - started, 1)}
     cell["versions"] = header.get("versions", {})
-    cell |= describe_cell()
+    cell |= describe_cell(tree)
     print(f"    {cell['state']}: {problem or counted(cell)}, {cell['seconds']:.0f} s", flush=True)
     return cell
 
@@ -192,12 +194,14 @@ def install(release: str, folder: Path) -> None:
         raise NoVerdictError(f"not installed: {_last_line(finished)}")
 
 
-def check(sampler: str, release: str, folder: Path, profile: str, only: str) -> tuple[Record, list[Record]]:
+def check(
+    sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT
+) -> tuple[Record, list[Record]]:
     """Header and records of `fairdraw check`, after making sure that vLLM is the one in `folder`.
 
     Nothing is compared with another sampler: what the contract specifies decides each cell.
     """
-    path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(folder), str(tree / "src"), os.environ.get("PYTHONPATH"))))
     with tempfile.TemporaryDirectory() as scratch:
         # In a scratch folder, since nobody needs the crash files of known defects.
         report = Path(scratch) / "report.json"
@@ -245,10 +249,8 @@ def unknown_failures(cell: Cell) -> list[str]:
 
 
 def gone(cell: Cell) -> list[str]:
-    """Codes that an entry lists, and that passed in a run that could have seen them fail."""
-    known = {code for defect in defects_of(cell) for code in defect["checks"]}
-    passed = {*cell["passed"], *(row["code"] for row in cell["failures"] if row["status"] == "xpassed")}
-    return sorted(known & passed)
+    """Codes that an entry lists, and that passed in a run that could have seen them fail: the run says so itself."""
+    return [row["code"] for row in cell["failures"] if row["status"] == "xpassed"]
 
 
 def surprises(cell: Cell) -> list[str]:
@@ -273,19 +275,19 @@ def describe_run(profile: str) -> dict[str, str]:
     return {**describe_cell(), "profile": profile, "python": platform.python_version(), **versions}
 
 
-def describe_cell() -> dict[str, str]:
+def describe_cell(tree: Path = ROOT) -> dict[str, str]:
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "commit": _commit(),
+        "commit": _commit(tree),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores",
     }
 
 
-def _commit() -> str:
+def _commit(tree: Path) -> str:
     """With a note if code that runs was changed since; pages and records may be."""
 
     def git(*arguments: str) -> str:
-        command = ["git", "-C", str(ROOT), *arguments]
+        command = ["git", "-C", str(tree), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     code = git("status", "--porcelain", "--", "src", "properties", "statistical", "strategies")

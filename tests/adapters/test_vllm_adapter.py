@@ -195,6 +195,13 @@ def test_fixed_defect_is_known_in_older_releases_only() -> None:
     assert "REJ110" not in known_defects("rejection/vllm", "0.33.0.dev1")
 
 
+def test_defect_that_a_release_brought_is_known_from_there_on() -> None:
+    with_it = [
+        release for release in ("0.10.2", "0.11.0", "0.11.1") if "REJ207" in known_defects("rejection/vllm", release)
+    ]
+    assert with_it == ["0.11.0"]
+
+
 def test_check_broken_by_two_defects_gives_both_reasons() -> None:
     reason = known_defects("rejection/vllm", "0.22.0")["REJ408"]
 

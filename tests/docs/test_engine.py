@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +17,9 @@ from engine import environment, inside, jobs, process, verdicts
 from engine.environment import EngineError, Environment
 from engine.main import CLAIMED, main, write_record
 from engine.page import page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,10 +91,29 @@ def test_process_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
     assert process.run_alone([sys.executable, "-c", child], log, os.environ, seconds=2) is None
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and is_running(int(log.read_text())):
+    wait_until(lambda: not is_running(int(log.read_text())))
+
+
+def test_engine_ends_with_a_caller_that_was_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    inner = "import inside, os, time; print(os.getpid(), flush=True); inside.end_with_the_caller()"
+    caller = (
+        "import os, sys; from pathlib import Path; from engine.process import run_alone; "
+        f"run_alone([sys.executable, '-c', {inner!r}], Path({str(log)!r}), os.environ, 60)"
+    )
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tools"), str(ROOT / "tools" / "engine")])
+    killed = subprocess.Popen([sys.executable, "-c", caller], env={**os.environ, "PYTHONPATH": path})
+    wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+    killed.kill()
+    killed.wait()
+    wait_until(lambda: not is_running(int(log.read_text())))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
-    assert not is_running(int(log.read_text()))
 
 
 def is_running(number: int) -> bool:
@@ -210,8 +234,14 @@ def test_controls_are_red(drawn: tuple[np.ndarray, np.ndarray, list[str]]) -> No
 
 
 def row(part: str, **fields: object) -> dict[str, object]:
-    common = {"vllm": "0.22.0", "torch": "2.11.0", "runner": "CPUModelRunner", "commit": "abc", "date": "today"}
-    return {"part": part, "processor": "a CPU", "python": "3.11", **common, **fields}
+    common = {
+        "vllm": "0.22.0",
+        "torch": "2.11.0",
+        "runner": "CPUModelRunner",
+        "commit": "abc",
+        "repaired": ["a defect"],
+    }
+    return {"part": part, "processor": "a CPU", "python": "3.11", "date": "today", **common, **fields}
 
 
 def test_rows_of_the_same_part_and_release_are_replaced(tmp_path: Path) -> None:
@@ -231,6 +261,7 @@ def test_page_shows_the_least_of_all_rounds() -> None:
     rows = [row("times", plugin=on, at=[500, 1000], wall_ms=ms, processor_ms=ms) for on, ms in rounds]
     text = page(rows)
     assert "| 500 | 8.0 | 5.0 | 8.0 | 5.0 |\n| 1000 | 30.0 | 5.5 | 30.0 | 5.5 |" in text
+    assert "Repaired first: a defect." in text
     assert text.count("Not measured yet.") == 2
     assert CLAIMED not in text
 

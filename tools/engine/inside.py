@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,6 +100,29 @@ def restart(worker: Any, seed: int) -> None:  # Any: vLLM's worker
     import torch
 
     torch.manual_seed(seed)
+
+
+def repair(worker: Any) -> list[str]:  # Any: vLLM's worker
+    """Mend what keeps a release from running these requests on a CPU at all; the names of what was wrong."""
+    import torch
+    from vllm.utils import torch_utils
+    from vllm.v1.sample import rejection_sampler
+
+    def expand(x: Any, cu_num_tokens: Any, num_tokens: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+        counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
+        return x.masked_fill(x == replace_from, replace_to).repeat_interleave(counts)
+
+    found, pinning = [], getattr(torch_utils, "async_tensor_h2d", None)
+    if True in (getattr(pinning, "__defaults__", None) or ()):
+        # The tokens that a thinking budget forces are copied from pinned memory, which there is only with a GPU.
+        pinning.__defaults__ = tuple(value is not True and value for value in pinning.__defaults__)
+        found.append("async_tensor_h2d pins memory")
+    values = (torch.tensor([0.5, 2.0]), torch.tensor([1, 3], dtype=torch.int32), 3)
+    if rejection_sampler.expand_batch_to_tokens(*values).tolist() != [0.5, 2.0, 2.0]:
+        # https://github.com/vllm-project/vllm/issues/55005
+        rejection_sampler.expand_batch_to_tokens = expand
+        found.append("expand_batch_to_tokens returns uninitialised memory")
+    return found
 
 
 def describe(worker: Any) -> Json:  # Any: vLLM's worker
@@ -222,11 +247,20 @@ def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
     return {"seconds": np.array(seconds), "marks": np.array(marks), "token": np.array([total])}
 
 
+def end_with_the_caller() -> None:
+    """The caller holds the other end of standard input: once it is gone, however it ended, nothing stays behind."""
+    sys.stdin.buffer.read()
+    os.killpg(0, signal.SIGKILL)
+
+
 def main() -> None:
+    if sys.argv[2:] == ["watched"]:
+        threading.Thread(target=end_with_the_caller, daemon=True).start()
     job = json.loads(Path(sys.argv[1]).read_text())
     began = time.perf_counter()
     llm = start(job)
     up = time.perf_counter() - began
+    repaired = llm.collective_rpc(repair)[0]
     arrays = (time_steps if job["mark"] else generate)(llm, job)
     import torch
     import vllm
@@ -236,6 +270,7 @@ def main() -> None:
         "run_seconds": round(time.perf_counter() - began - up, 1),
         "vllm": vllm.__version__,
         "torch": torch.__version__,
+        "repaired": repaired,
         "worker": llm.collective_rpc(describe),
     }
     np.savez(sys.argv[1] + ".npz", about=json.dumps(about), **arrays)

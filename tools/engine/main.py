@@ -58,9 +58,14 @@ def plugin_rows(environment: Environment, options: argparse.Namespace) -> Iterat
             "served": on.served,
             "left": on.left,
             "log": on.plugin_lines,
-            "ok": found.itself > 0 and not found.different and sum(on.served.values()) > 0,
+            "ok": found.itself > 0 and not found.different and all(on.served.get(p, 0) > 0 for p in serving(drafts)),
         }
         yield {**row, **about(on)}
+
+
+def serving(drafts: bool) -> tuple[str, ...]:
+    """The pieces of the plugin that must have served calls. (`penalties tensor` serves what `penalties` leaves.)"""
+    return ("penalties", "thinking budget", *(["rejection"] if drafts else []))
 
 
 def tokens_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
@@ -145,7 +150,7 @@ def about(answer: Answer) -> Row:
     """What ran."""
     worker = answer.about["worker"][0]
     versions = {name: answer.about[name] for name in ("vllm", "torch", "start_seconds", "run_seconds")}
-    return {**versions, "runner": worker["runner"]}
+    return {**versions, "repaired": answer.about["repaired"], "runner": worker["runner"]}
 
 
 # -- the command ------------------------------------------------------------------------------------------------------

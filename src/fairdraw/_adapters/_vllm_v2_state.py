@@ -2,7 +2,7 @@
 
 The classes are those of `vllm.v1.worker.gpu.sample` (PyPI `vllm`, 0.22.0 to 0.33.0; thinking budgets from 0.28.0), in
 the slots of `_vllm_v2_slots.py`. A step is one call for all rows, draft rows and bonus rows alike. The contract of
-penalties asks for them separately, so there each call lays out the whole step and returns its part.
+penalties asks for them separately, so there each call lays out a step that has its rows, and returns those.
 """
 
 from __future__ import annotations
@@ -98,13 +98,18 @@ class _Penalties:
         bonus: bool,
     ) -> Tensor:  # [num_rows, vocab_size] float32
         self.slots.put([_known(output) for output in batch.output_token_ids])
-        is_bonus = [place == len(own) for own in batch.draft_token_ids for place in range(len(own) + 1)]
-        rows = torch.tensor(is_bonus, device=logits.device) == bonus
+        drafts = [own if bonus else own[:-1] for own in batch.draft_token_ids]
+        wanted = [
+            place == len(own) if bonus else bool(own)
+            for own, seen in zip(batch.draft_token_ids, drafts, strict=True)
+            for place in range(len(seen) + 1)
+        ]
+        rows = torch.tensor(wanted, device=logits.device)
         step = logits.new_zeros(len(rows), logits.shape[1])
         step[rows] = logits
         state = self.slots.sampler.penalties_state
         with quiet_floats():
-            call(_applying(state, "apply_penalties"), logits=step, **self.slots.step(batch.draft_token_ids))
+            call(_applying(state, "apply_penalties"), logits=step, **self.slots.step(drafts))
         return step[rows]
 
 

@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum, auto
 from functools import partial
 from itertools import chain
@@ -343,8 +343,15 @@ class Check(AnyCheck):
         trial = _Trial(self, sampler, reference, out_of_time)
         chosen = profile or PROFILES["ci"]
         examples = chosen.examples_for(sampler.capabilities, self.weight)
-        trial.search(self.cases(sampler.capabilities), examples, derive_seed("cases", seed, self.code))
+        trial.search(self.cases(self._common(sampler, reference)), examples, derive_seed("cases", seed, self.code))
         return trial.tried
+
+    def _common(self, sampler: AnySampler, reference: AnySampler | None) -> Capabilities:
+        """What cases may need: of a differential, what both support, or the reference could not answer."""
+        if not self.differential or reference is None:
+            return sampler.capabilities
+        unsupported = {**reference.capabilities.unsupported, **sampler.capabilities.unsupported}
+        return replace(sampler.capabilities, unsupported=unsupported)
 
 
 _SEEDS_ALONE = 32
