@@ -42,13 +42,16 @@ from fairdraw.protocols._rejection import (
     ExplicitNoise,
     FunctionSampler,
     Noise,
+    ProposedDrafts,
     ProposeFunction,
     RejectionSampler,
     SeededNoise,
     SpecDecodeBatch,
     VerifyFunction,
+    TrimFunction,
     brings_drafter,
     rejection_sampler,
+    trims_drafts,
 )
 from fairdraw.protocols._rounding import Rounding, rounding_of
 from fairdraw.protocols._sampling import (
@@ -97,6 +100,9 @@ __all__ = [
     "PenaltiesSession",
     "PlanSetup",
     "ProposeFunction",
+    "ProposedDrafts",
+    "TrimFunction",
+    "trims_drafts",
     "RaceNoise",
     "RejectionSampler",
     "RequestParams",
