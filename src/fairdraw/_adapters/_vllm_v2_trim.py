@@ -7,6 +7,9 @@ refit; the budget, which the manager takes from measured costs, is half of the d
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,14 +24,23 @@ if TYPE_CHECKING:
     from fairdraw.protocols._rejection import TrimFunction
 
 _SCORES, _BUDGET = (f"worker.gpu.spec_decode.{name}" for name in ("acceptance_estimator", "adaptive_verification"))
+_VISION = "einops"
+"""A package that the second module imports by way of vLLM's vision attention; the function that is called has no use
+for it."""
 
 
 def trim_of(device: str) -> TrimFunction | None:
     """The rule of the importable release; `None` if it has none, or scores drafts by a trained model alone."""
+    is_stand_in = importlib.util.find_spec(_VISION) is None
+    if is_stand_in:
+        sys.modules[_VISION] = ModuleType(_VISION)
     try:
         import_vllm(device, _SCORES, _BUDGET)
     except ImportError:
         return None
+    finally:
+        if is_stand_in:
+            del sys.modules[_VISION]
     return trim
 
 
