@@ -65,10 +65,12 @@ PAIR_CHECKS = (
         "drafts of the sampler's own drafter follow the distribution that it reports",
         "P1",
         Stage.PROPOSAL,
-        """Each draft token is drawn from the very distribution that `propose` returns with it.
+        """Each draft token is drawn from the very distribution that `propose` returns with it, given all before it.
 
         A verifier trusts that distribution, so the text is wrong if it is not the one: a greedy drafter that reports
-        a softmax, a temperature or a filter that is applied to one of the two, the row of another request or step.
+        a softmax, a temperature or a filter that is applied to one of the two, the row of another request or step. If
+        later positions fail and the first does not, or DIST805 fails, too, noise is used twice: by all drafts of a
+        step, or by the drafts of every step.
         """,
         token=False,
     ),
@@ -101,7 +103,7 @@ PAIR_CHECKS = (
         "bonus tokens are drawn with noise that the drafter has not used",
         "P4",
         Stage.BONUS,
-        """After all drafts of the sampler's own drafter, the bonus token follows the target, whatever the last draft is.
+        """After all drafts of the sampler's own drafter, the bonus token follows the target and nothing else.
 
         If it does for drafts from the suite (DIST204), the bonus token shares its noise with the last draft: a position
         that is one too low, or a row of noise that is used twice.

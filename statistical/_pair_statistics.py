@@ -200,7 +200,9 @@ class PairStatistic:
         missing = np.divide(least - event.rate, 1 - event.rate, out=np.zeros_like(least), where=least > event.rate)
         padded = ~event.happened & (rng.random(missing.shape) < missing)
         own = [np.where(padded, rng.random(one.shape), one) for one in event.numbers]
-        digits = [np.where(one < 0, -1, (one * size).astype(np.int64)) for one, size in zip(own, self.parts, strict=True)]
+        digits = [
+            np.where(one < 0, -1, (one * size).astype(np.int64)) for one, size in zip(own, self.parts, strict=True)
+        ]
         codes = joint_codes(*digits, sizes=self.parts)
         return np.where(event.happened | padded, codes, _NOT_SEEN)
 

@@ -43,7 +43,7 @@ NUM_STEPS = 4
 """Of a set of requests. Pairs of steps are counted once: steps 0 and 1, and steps 2 and 3."""
 
 _DRAFTS = (1, 5, 3, 5, 4, 5, 2, 5, 4, 5)
-"""Of the requests of a cycle: every drafter call is made for the longest, so most are long. The first half has seeds."""
+"""Of the requests of a cycle. A drafter drafts for the longest of them, so most are long. The first half has seeds."""
 CYCLE = len(_DRAFTS)
 
 _TEMPERATURES = (1.0, 0.7, 1.6)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fairdraw._adapters._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw._adapters._table import UnusableRelease
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,23 +26,23 @@ FIRST_RELEASE, LAST_TRIED = "0.22.0", "0.33.0"
 """Adapters were written for the releases between them."""
 
 
-class ReleaseNotSupported(RuntimeError):
-    """This release of vLLM lacks something that an adapter needs. One sentence says what, and what to do."""
-
-
-def import_v2(device: str, *modules: str) -> tuple[str, bool]:
+def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[str, bool]:
     """Import `modules` of `vllm.v1.worker.gpu`; the release, and whether Triton interprets its kernels.
 
+    Args:
+        first: The first release that has all of them.
+
     Raises:
-        ReleaseNotSupported: If the release, or this environment, lacks one of the modules.
+        UnusableRelease: If this release lacks one of the modules.
+        ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
     """
     release, interpreted = import_vllm(device)
-    needed = "buffer_utils", *modules
-    for name in needed:
-        try:
-            import_vllm(device, f"worker.gpu.{name}")
-        except ModuleNotFoundError as error:
-            raise _lacks(release, f"the module {error.name}", error.name or "") from None
+    try:
+        import_vllm(device, *(f"worker.gpu.{name}" for name in ("buffer_utils", *modules)))
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("vllm."):
+            raise
+        raise _lacks(release, f"the module {error.name}", first) from None
     if device == "cpu":
         unpin(device)
         _use_plain_buffers()
@@ -49,16 +50,10 @@ def import_v2(device: str, *modules: str) -> tuple[str, bool]:
     return release, interpreted
 
 
-def _lacks(release: str, what: str, name: str = "vllm") -> ReleaseNotSupported:
-    package = name.partition(".")[0]
-    remedy = (
-        f"Use a release from {FIRST_RELEASE} to {LAST_TRIED}: python tools/install_vllm.py {LAST_TRIED}"
-        if package == "vllm"
-        else f"Run pip install {package}"
-    )
-    return ReleaseNotSupported(
-        f"import_v2: vllm {release} has not got {what}, but this adapter of model runner V2 needs it. {remedy}."
-    )
+def _lacks(release: str, what: str, first: str = FIRST_RELEASE) -> UnusableRelease:
+    rule = f"vllm {release} has not got {what}, which this adapter of model runner V2 needs"
+    remedy = f"Use a release from {first} to {LAST_TRIED}, for example python tools/install_vllm.py {LAST_TRIED}"
+    return UnusableRelease(rule, remedy)
 
 
 class _PlainBuffer:
@@ -73,18 +68,18 @@ class _PlainBuffer:
         return self.cpu if n is None else self.cpu[:n]
 
 
-class _PlainTensorBuffer(_PlainBuffer):
-    """The same until 0.28.0, where `uva` is the tensor."""
+class _OlderPlainBuffer(_PlainBuffer):
+    """Until 0.28 the view is an attribute."""
 
     def __init__(self, size: int | Sequence[int], dtype: torch.dtype) -> None:
         super().__init__(size, dtype)
-        vars(self)["uva"] = self.cpu
+        self.uva = self.cpu  # type: ignore[assignment, method-assign]
 
 
 def _use_plain_buffers() -> None:
     module = vllm_module("worker.gpu.buffer_utils")
-    is_method = hasattr(module.UvaBuffer, "uva") or issubclass(module.UvaBuffer, _PlainBuffer)
-    module.UvaBuffer = _PlainBuffer if is_method else _PlainTensorBuffer
+    if module.UvaBuffer not in (_PlainBuffer, _OlderPlainBuffer):
+        module.UvaBuffer = _PlainBuffer if hasattr(module.UvaBuffer, "uva") else _OlderPlainBuffer
     module.is_uva_available = lambda: True
 
 
@@ -102,7 +97,7 @@ def call(function: Upstream, **offered: Any) -> Upstream:  # Any: one type each
     """Call with those of the arguments that `function` has, by their names: releases differ in them.
 
     Raises:
-        ReleaseNotSupported: If it needs another one.
+        UnusableRelease: If it needs another one.
     """
     asked = inspect.signature(function).parameters.values()
     missing = [p.name for p in asked if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in offered]

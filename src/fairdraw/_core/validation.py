@@ -248,7 +248,7 @@ def check_proposal(step: DraftStep, answer: object, sampler: str) -> Drafted:
         raise AdapterError(
             f"{returned} {type(answer).__name__}, but it must return a Drafted. Return Drafted(token_ids, draft_probs)."
         )
-    batch_size, vocab_size = step.draft_logits.shape
+    batch_size, vocab_size = step.batch_size, step.vocab_size
     hint = "([batch_size]). Return one token per request."
     integers, device = ("int32", "int64"), step.device
     ids = check_answer("propose", sampler, "token_ids", answer.token_ids, [batch_size], integers, device, hint)

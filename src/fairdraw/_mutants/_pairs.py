@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._distribution_sampler import (
     Call,
     DistributionSampler,
@@ -246,12 +245,20 @@ class BeginsTheDraftersStreamAnewInEveryStep(Pair):
         return seeds, np.full(step.batch_size, step.step), _DRAFTS
 
 
-@mutant_pair("DIST806")
+@mutant_pair("DIST801", "DIST802")
 class DraftsOfAStepShareTheirNoise(Pair):
     """Drafts are keyed by the position of the first of them."""
 
     def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
         return seeds, step.positions.numpy() - step.step, _DRAFTS
+
+
+@mutant_pair("DIST806", min_draws=50_000)
+class RecoversAfterABlockWithTheNoiseOfTheDraft(Pair, BlockVerification):
+    """The drafts are verified jointly; the recovered token has the draft's noise."""
+
+    recovery_stream = _DRAFTS
+    unsupported: ClassVar[dict[str, str]] = BlockVerification.unsupported
 
 
 # The drafter reports what it did not draw from.

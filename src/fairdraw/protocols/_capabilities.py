@@ -103,6 +103,9 @@ class Capability(StrEnum):
     DRAFT_PROCESSORS = "draft-processors"
     """Applies logit bias, min-p and custom processors to steps with drafts, too. Declare it unsupported if steps
     with drafts skip them."""
+    UNREACHED_ROWS = "unreached-rows"
+    """Rows after a draft that a thinking budget forbids are processed as if there were no budget. Declare it
+    unsupported if you force tokens in them, too: nobody reads them, since that draft is rejected."""
     NEW_TOKENS_ONLY = "new-tokens-only"
     """A step reads the tokens that are new, however long the outputs are. Declare it unsupported if you read the
     outputs anew at each step."""

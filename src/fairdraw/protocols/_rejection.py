@@ -135,6 +135,10 @@ class DraftStep(Batch):
         return int(self.draft_logits.shape[0])
 
     @property
+    def vocab_size(self) -> int:
+        return int(self.draft_logits.shape[1])
+
+    @property
     def device(self) -> torch.device:
         return self.draft_logits.device
 
