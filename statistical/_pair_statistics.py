@@ -117,11 +117,11 @@ class Numbers:
     def reach_rate(self) -> Floats:  # [num_steps, batch_size, max_spec_len] float64
         """How often each draft is reached, given what the drafter reports."""
         before = np.cumprod(1 - self.rejection_rate, axis=2)
-        return np.concatenate([np.ones_like(before[..., :1]), before[..., :-1]], axis=2) * self.has_draft
+        return np.asarray(np.concatenate([np.ones_like(before[..., :1]), before[..., :-1]], axis=2) * self.has_draft)
 
     @cached_property
     def rejection_rate(self) -> Floats:  # [num_steps, batch_size, max_spec_len] float64
-        return np.maximum(self._steps.draft_probs - target_probs(), 0).sum(axis=3) * self.has_draft
+        return np.asarray(np.maximum(self._steps.draft_probs - target_probs(), 0).sum(axis=3) * self.has_draft)
 
     @cached_property
     def bonus_rate(self) -> Floats:
@@ -140,9 +140,9 @@ class Numbers:
         """The transform of `tokens` under rows of weights, which need not be normalised."""
         sums = weights.sum(axis=-1, keepdims=True)
         rows = np.divide(weights, sums, out=np.zeros_like(weights), where=sums > 0).reshape(-1, TARGET.size)
-        parts = (rows, tokens.reshape(-1), self._rng.random(tokens.size))
-        found = pit_of_tensors(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts), Order.ID)
-        return found.numpy().reshape(tokens.shape)
+        shares, ids = self._rng.random(tokens.size), np.ascontiguousarray(tokens.reshape(-1))
+        found = pit_of_tensors(torch.from_numpy(rows), torch.from_numpy(ids), torch.from_numpy(shares), Order.ID)
+        return np.asarray(found.numpy().reshape(tokens.shape))
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ def _reached(place: int) -> Callable[[NDArray[np.int64]], Floats]:
 
 def _ends(*, rejected: bool) -> Callable[[NDArray[np.int64]], Floats]:
     """How often the suite's own drafts end with a recovered token, or a bonus token."""
-    return lambda num_draft: abs(rejected - (1 - _REJECTED) ** num_draft)
+    return lambda num_draft: np.abs(rejected - (1 - _REJECTED) ** num_draft)
 
 
 def _at(place: int) -> tuple[PairStatistic, ...]:

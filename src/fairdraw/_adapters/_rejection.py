@@ -163,8 +163,12 @@ def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  #
     """Each request's rows of target logits, and behind them the row that its bonus token is drawn from."""
     import torch
 
-    rows = zip(batch.target_logits.split(batch.num_draft_tokens), bonus_logits.split(1), strict=True)
-    return torch.cat([part for pair in rows for part in pair])
+    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+    rows = batch.target_logits.new_empty((batch.num_tokens + batch.batch_size, batch.vocab_size))
+    is_bonus = torch.zeros(len(rows), dtype=torch.bool, device=batch.device)
+    is_bonus[(counts + 1).cumsum(0) - 1] = True
+    rows[~is_bonus], rows[is_bonus] = batch.target_logits, bonus_logits.to(rows.dtype)
+    return rows
 
 
 def _seeds(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64

@@ -67,6 +67,7 @@ class _Options:
     json_file: Path | None
     html_file: Path | None
     xfails: Path | None
+    no_known: bool
     baseline: Path | None
     write_baseline: Path | None
     pictures: Path | None
@@ -108,6 +109,7 @@ class _Options:
             xfails=self.xfails,
             baseline=self.baseline,
             ledger=self.ledger,
+            no_known=self.no_known,
         )
 
     def refuse_early(self) -> None:
@@ -173,6 +175,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--json", "json_file", type=_FILE, help="Write the run as JSON lines; see: fairdraw schema.")
 @click.option("--html", "html_file", type=_FILE, help="Write the run as a page.")
 @click.option("--xfails", type=click.Path(path_type=Path), help="TOML: code = reason. Known failures; strict.")
+@click.option("--no-known", is_flag=True, help="Known defects that the sampler itself declares fail, too.")
 @click.option("--baseline", type=click.Path(path_type=Path), help="Only failures that are not in it are red.")
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 @click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")

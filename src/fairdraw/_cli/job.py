@@ -46,6 +46,7 @@ class Job:
         ends_at: When the time budget ends, by `time.time()`, which processes share; `None` for no budget.
         xfails, baseline: Files of failures that the user knows about.
         ledger: The ledger's file; `None` for none.
+        no_known: Defects that the sampler declares as known fail, too.
     """
 
     spec: str
@@ -58,6 +59,7 @@ class Job:
     xfails: Path | None = None
     baseline: Path | None = None
     ledger: Path | None = None
+    no_known: bool = False
 
     @property
     def narrowed(self) -> str:
@@ -138,7 +140,7 @@ class Bench:
             reference,
             job.reference or (self.contract.reference if reference else None),
             ends_at=job.ends_at,
-            expected=expected.read_expected(job.xfails, job.baseline),
+            expected=expected.read_expected(job.xfails, job.baseline, nothing_declared=job.no_known),
         )
         self._ledger = None if job.ledger is None else _ledger_check(job.ledger, self.checks, job.seed)
 

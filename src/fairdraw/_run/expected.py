@@ -42,15 +42,17 @@ class Expected:
     Args:
         xfails: Code to what is known, of an xfails file.
         xfails_file: Its name.
+        nothing_declared: What the sampler itself declares as known is a failure like any other.
         baseline: Codes, of a baseline file.
     """
 
     xfails: Mapping[str, KnownFailure] = field(default_factory=dict)
     baseline: frozenset[str] = frozenset()
     xfails_file: str = ""
+    nothing_declared: bool = False
 
 
-def read_expected(xfails: Path | None, baseline: Path | None) -> Expected:
+def read_expected(xfails: Path | None, baseline: Path | None, *, nothing_declared: bool = False) -> Expected:
     """The content of both files; one that is not given is empty.
 
     Raises:
@@ -60,6 +62,7 @@ def read_expected(xfails: Path | None, baseline: Path | None) -> Expected:
         read_xfails(xfails) if xfails is not None else {},
         read_baseline(baseline) if baseline is not None else frozenset(),
         str(xfails or ""),
+        nothing_declared,
     )
 
 
