@@ -15,9 +15,9 @@ from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
     Drafted,
     DraftStep,
-    ProposedDrafts,
     ExplicitNoise,
     Noise,
+    ProposedDrafts,
     SeededNoise,
     SpecDecodeBatch,
 )

@@ -81,7 +81,7 @@ class TrimsByTheRowBehind(Trims):
 
 @mutant_trim("DIST821")
 class KeepsAllOrNothing(Trims):
-    """A block of drafts is verified if its rows are sharp on average, those that follow from its own tokens included."""
+    """A block of drafts is verified if its rows are sharp on average, those made from its own tokens too."""
 
     def num_kept(self, confidence: Floats) -> NDArray[np.int64]:
         return np.where(confidence.mean(axis=1) > np.float32(0.4), confidence.shape[1], 0)
