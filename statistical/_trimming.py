@@ -139,9 +139,10 @@ def _kept_counts(drafts: _Drafts, kept: NDArray[np.int64], rng: np.random.Genera
     found = {}
     for order, (probs, tokens) in {"kind": (drafts.probs, drafts.kinds), "id": by_id}.items():
         for place in range(NUM_DRAFTS):
-            parts = (probs[:, place], tokens[:, place], rng.random(len(kept)))
-            own = pit_of_tensors(*(torch.from_numpy(np.ascontiguousarray(part)) for part in parts), Order.ID).numpy()
-            numbers = np.where(place < kept, own, rng.random(len(kept)))
+            rows, own = (torch.from_numpy(np.ascontiguousarray(one[:, place])) for one in (probs, tokens))
+            shares = torch.from_numpy(rng.random(len(kept)))
+            moved = pit_of_tensors(rows, own, shares, Order.ID).numpy()
+            numbers = np.where(place < kept, moved, rng.random(len(kept)))
             found[_kept_table(place, order)] = count_codes((numbers * _PARTS).astype(np.int64), _PARTS)
     return found
 
