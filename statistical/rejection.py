@@ -13,6 +13,7 @@ from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._pair_checks import PAIR_CHECKS
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
+from fairdraw.statistical._trimming import TRIM_CHECKS
 from fairdraw.statistical._workloads import (
     Workload,
     decoding,
@@ -650,6 +651,7 @@ _LISTED = (
     *REJECTION_CHECKS,
     # 8xx: a drafter and its verifier
     *PAIR_CHECKS,
+    *TRIM_CHECKS,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

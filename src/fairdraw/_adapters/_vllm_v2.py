@@ -21,6 +21,7 @@ from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._table import UnusableRelease
 from fairdraw._adapters._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
 from fairdraw._adapters._vllm_v2_kernels import import_kernels, require_arguments, try_once
+from fairdraw._adapters._vllm_v2_trim import trim_of
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def make(row: BuiltIn, device: str, **modes: Any) -> KnownSampler:  # Any: argum
     capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
     name = f"{row.name.partition('/')[2]} {release}"
     known = known_defects(row.name, release)
-    return KnownSampler(name, verify, device, capabilities, known_defects=known, propose=propose)
+    return KnownSampler(name, verify, device, capabilities, known_defects=known, propose=propose, trim=trim_of(device))
 
 
 def beyond(release: str, interpreted: bool) -> Reasons:

@@ -29,7 +29,7 @@ from fairdraw._core.budget import (
 )
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter
+from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter, trims_drafts
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -193,6 +193,8 @@ class AnyCheck(ABC):
         """Why this check cannot be run on `sampler`; `None` if it can."""
         if Capability.DRAFTER in self.needs and not brings_drafter(sampler):
             return f"{Capability.DRAFTER} is unsupported: it brings no drafter (a method `propose`)"
+        if Capability.TRIM in self.needs and not trims_drafts(sampler):
+            return f"{Capability.TRIM} is unsupported: it verifies all drafts (it has no method `trim`)"
         if not self.differential:
             return self.missing(sampler.capabilities)
         if reference is None:

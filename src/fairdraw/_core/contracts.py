@@ -45,6 +45,7 @@ CONTRACTS = {
                 "fairdraw._mutants.distributions:DISTRIBUTION_MUTANTS",
                 "fairdraw._mutants._dependence:REJECTION_MUTANTS",
                 "fairdraw._mutants._pairs:PAIR_MUTANTS",
+                "fairdraw._mutants._trimming:TRIM_MUTANTS",
             ),
             right="fairdraw._mutants.rejection:right",
             default="rejection/torch",

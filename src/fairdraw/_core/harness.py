@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fairdraw._core.failures import calling
-from fairdraw._core.validation import check_batch, check_noise, check_output, check_proposal
+from fairdraw._core.validation import check_batch, check_noise, check_output, check_proposal, check_trim
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
     DraftingSampler,
     DraftStep,
     Noise,
+    ProposedDrafts,
     RejectionSampler,
     SeededNoise,
     SpecDecodeBatch,
@@ -111,6 +112,18 @@ def propose_next(sampler: DraftingSampler, step: DraftStep, noise: SeededNoise) 
         token_ids = checked.token_ids.cpu().numpy().astype(np.int64)
         probs = None if checked.draft_probs is None else checked.draft_probs.cpu().numpy().copy()
     return Proposal(token_ids, probs)
+
+
+def num_kept(sampler: Any, drafts: ProposedDrafts) -> NDArray[np.int64]:  # [batch_size] int64
+    """How many drafts of each request the sampler's `trim` keeps. Any: a rejection sampler with that method.
+
+    Raises:
+        AdapterError: If the answer is no tensor of such numbers.
+        Exception: Whatever the sampler raises, marked as its own.
+    """
+    with calling(sampler):
+        answer, name = sampler.trim(drafts), sampler.name
+    return check_trim(drafts, answer, name).cpu().numpy().astype(np.int64)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from fairdraw.protocols import (
     DraftStep,
     ExplicitNoise,
     Noise,
+    ProposedDrafts,
     SeededNoise,
     SpecDecodeBatch,
 )
@@ -260,6 +261,24 @@ def check_proposal(step: DraftStep, answer: object, sampler: str) -> Drafted:
         if not bool(((probs >= 0).all(dim=1) & ((sums - 1).abs() <= _ROW_SUM_TOLERANCE)).all()):
             raise AdapterError(f"{returned} draft_probs that are no distributions. Rows must be positive and sum to 1.")
     return answer
+
+
+def check_trim(drafts: ProposedDrafts, answer: object, sampler: str) -> Tensor:  # [batch_size] int32 | int64
+    """What `trim` returned, if it is a number of each request's drafts.
+
+    Raises:
+        AdapterError: If it is not.
+    """
+    import torch
+
+    shape, integers, hint = [drafts.batch_size], ("int32", "int64"), "([batch_size])."
+    kept = check_answer("trim", sampler, "num_kept", answer, shape, integers, drafts.device, hint)
+    if bool(((kept < 0) | (kept > torch.tensor(drafts.num_draft_tokens, device=kept.device))).any()):
+        raise AdapterError(
+            f"trim: sampler={sampler} returned {kept.tolist()[:8]}, but each must lie between 0 and the request's "
+            "number of drafts. Count the drafts that are verified."
+        )
+    return kept
 
 
 def check_answer(

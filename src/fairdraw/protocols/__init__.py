@@ -42,13 +42,16 @@ from fairdraw.protocols._rejection import (
     ExplicitNoise,
     FunctionSampler,
     Noise,
+    ProposedDrafts,
     ProposeFunction,
     RejectionSampler,
     SeededNoise,
     SpecDecodeBatch,
+    TrimFunction,
     VerifyFunction,
     brings_drafter,
     rejection_sampler,
+    trims_drafts,
 )
 from fairdraw.protocols._rounding import Rounding, rounding_of
 from fairdraw.protocols._sampling import (
@@ -97,6 +100,7 @@ __all__ = [
     "PenaltiesSession",
     "PlanSetup",
     "ProposeFunction",
+    "ProposedDrafts",
     "RaceNoise",
     "RejectionSampler",
     "RequestParams",
@@ -111,6 +115,7 @@ __all__ = [
     "ThinkingSession",
     "TokenDrafter",
     "TokenSampler",
+    "TrimFunction",
     "VerifyFunction",
     "brings_drafter",
     "filter_policy",
@@ -118,4 +123,5 @@ __all__ = [
     "rejection_sampler",
     "rounding_of",
     "token_sampler",
+    "trims_drafts",
 ]

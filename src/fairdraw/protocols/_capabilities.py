@@ -76,6 +76,9 @@ class Capability(StrEnum):
     DRAFTER = "drafter"
     """Brings its drafter, the method `propose`, and both are judged together. A sampler without that method lacks it
     by itself. Declare it unsupported if your drafter never draws at random."""
+    TRIM = "trim"
+    """Has `trim`, which decides how many drafts are verified. A sampler without that method lacks it by itself. Declare
+    it unsupported if the decision is lossy on purpose."""
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Declare it unsupported if no request has more than 8 drafts."""
     TOP_K = "top-k"

@@ -143,6 +143,32 @@ class DraftStep(Batch):
         return self.draft_logits.device
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class ProposedDrafts(Batch):
+    """Drafts before the target model has seen them: what `trim` decides about.
+
+    The layout is that of `SpecDecodeBatch`. A row of `draft_probs` was computed from the tokens before it, as drafters
+    do that draw one token after the other.
+    """
+
+    draft_token_ids: Tensor  # [num_tokens] int32
+    num_draft_tokens: list[int]  # [batch_size]
+    draft_probs: Tensor  # [num_tokens, vocab_size] float32
+    temperature: Tensor  # [batch_size] float32
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.num_draft_tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.draft_probs.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.draft_probs.device
+
+
 @dataclass(frozen=True, eq=False)
 class Drafted:
     """What a drafter returns: a token per request, and the distribution that it was drawn from.
@@ -249,6 +275,13 @@ VerifyFunction = Callable[[SpecDecodeBatch, Noise], "Tensor"]
 ProposeFunction = Callable[[DraftStep, SeededNoise], Drafted]
 """A drafter as a function."""
 
+TrimFunction = Callable[[ProposedDrafts], "Tensor"]
+"""How many drafts of each request are verified, `[batch_size]` int32 or int64: the first ones, from 0 to all.
+
+Whether a draft is kept may depend on the tokens before it, and on distributions up to the one that it was drawn from.
+It must not depend on its own token, or on anything computed from it: the rows behind it.
+"""
+
 
 @dataclass(frozen=True)
 class FunctionSampler:
@@ -260,6 +293,7 @@ class FunctionSampler:
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["rejection"] = "rejection"
     propose: ProposeFunction | None = field(default=None, kw_only=True)
+    trim: TrimFunction | None = field(default=None, kw_only=True)
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         return self.function(batch, noise)
@@ -269,6 +303,7 @@ def rejection_sampler(
     function: VerifyFunction,
     *,
     propose: ProposeFunction | None = None,
+    trim: TrimFunction | None = None,
     name: str | None = None,
     device: str = "cpu",
     unsupported: Mapping[str, str] | None = None,
@@ -278,6 +313,7 @@ def rejection_sampler(
 
     Args:
         propose: The drafter, `function(step, noise) -> Drafted`, if the two are to be judged together.
+        trim: `function(drafts) -> num_kept`, if fewer drafts than were proposed may be verified.
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
         unsupported: Capability to the reason why it is unsupported.
@@ -287,9 +323,14 @@ def rejection_sampler(
         ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
     capabilities = Capabilities.of(unsupported or {}, slow)
-    return FunctionSampler(name or function.__name__, function, device, capabilities, propose=propose)
+    return FunctionSampler(name or function.__name__, function, device, capabilities, propose=propose, trim=trim)
 
 
 def brings_drafter(sampler: object) -> bool:
     """Whether `sampler` has a drafter of its own."""
     return callable(getattr(sampler, "propose", None))
+
+
+def trims_drafts(sampler: object) -> bool:
+    """Whether `sampler` decides how many drafts are verified."""
+    return callable(getattr(sampler, "trim", None))
