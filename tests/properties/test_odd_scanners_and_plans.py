@@ -69,6 +69,13 @@ def test_declared_bits_are_compared(contract: str, name: str, code: str) -> None
         BY_CODE[code].run(declaring, profile=PROFILES["ci"])
 
 
+def test_rows_after_a_rejected_draft_are_compared_unless_declared() -> None:
+    odd = next(plan for plan in plans.ODD_BUT_RIGHT if plan.name == "forces in every row")
+    assert BY_CODE["PLAN121"].run(odd, profile=PROFILES["ci"])
+    with pytest.raises(CheckFailure):
+        BY_CODE["PLAN121"].run(dataclasses.replace(odd, capabilities=Capabilities()), profile=PROFILES["ci"])  # type: ignore[type-var]  # all are dataclasses
+
+
 def test_declared_quotients_are_compared() -> None:
     odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "divides by the repetition")
     BY_CODE["PEN101"].run(dataclasses.replace(odd, rounding=Rounding.VLLM_CUDA), profile=PROFILES["smoke"])
