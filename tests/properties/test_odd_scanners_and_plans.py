@@ -20,7 +20,7 @@ from fairdraw._oracles.logits_bounds import RowBounds
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalised_intervals
 from fairdraw.properties import logits_plan, penalties
 from fairdraw.properties._logits_asserts import Counted
-from fairdraw.protocols import rounding_of
+from fairdraw.protocols import Capabilities, rounding_of
 from fairdraw.protocols._logits_plan import logits_planner
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
 
@@ -67,6 +67,13 @@ def test_declared_bits_are_compared(contract: str, name: str, code: str) -> None
     declaring = dataclasses.replace(odd, rounding=Rounding.VLLM_TORCH)  # type: ignore[type-var]  # all are dataclasses
     with pytest.raises(CheckFailure):
         BY_CODE[code].run(declaring, profile=PROFILES["ci"])
+
+
+def test_rows_after_a_rejected_draft_are_compared_unless_declared() -> None:
+    odd = next(plan for plan in plans.ODD_BUT_RIGHT if plan.name == "forces in every row")
+    assert BY_CODE["PLAN121"].run(odd, profile=PROFILES["ci"])
+    with pytest.raises(CheckFailure):
+        BY_CODE["PLAN121"].run(dataclasses.replace(odd, capabilities=Capabilities()), profile=PROFILES["ci"])
 
 
 def test_declared_quotients_are_compared() -> None:

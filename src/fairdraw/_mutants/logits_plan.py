@@ -9,7 +9,8 @@ import torch
 from fairdraw._mutants import _logits_plans, _logits_processors, _logits_rounding, _logits_wide, _odd_plans
 from fairdraw._mutants._logits_mutant import OraclePlanner
 from fairdraw._mutants._mutant import Mutant
-from fairdraw._oracles.logits_plan import Edit, LogitsPlanOracle, Row
+from fairdraw._oracles.logits_plan import FORCED, Edit, Logits, LogitsPlanOracle, Row
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.protocols import Capabilities, Capability
 
 if TYPE_CHECKING:
@@ -56,16 +57,32 @@ class _GoesThroughRowsBackwards(LogitsPlanOracle):
         return super().edits(name, rows[::-1])
 
 
+class _ForcesInEveryRow(LogitsPlanOracle):
+    """Each row alone, by its text: also in rows after a draft that is rejected since another token was forced."""
+
+    def thinking_budget(self, row: Row) -> Edit | None:
+        setup, budget = row.setup, row.params.thinking_token_budget
+        oracle = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids)
+        token_id = None if budget is None else oracle.next_token(row.source.prompt_token_ids, row.seen, budget)
+
+        def force(logits: Logits) -> None:
+            logits[token_id] = FORCED
+
+        return None if token_id is None else force
+
+
 _COPIES = {Capability.COPY_FREE: "copies at every step"}
 _IN_PLACE = {
     Capability.COPY_FREE: "writes in place",
     Capability.INTACT_LOGITS: "writes in place",
 }
+_UNREACHED = {Capability.UNREACHED_ROWS: "forces in every row"}
 
 ODD_BUT_RIGHT: tuple[LogitsPlanner, ...] = (
     OraclePlanner("always copies", _AlwaysCopies, capabilities=Capabilities(_COPIES)),
     OraclePlanner("works in place", _WorksInPlace, capabilities=Capabilities(_IN_PLACE)),
     OraclePlanner("goes through rows backwards", _GoesThroughRowsBackwards),
+    OraclePlanner("forces in every row", _ForcesInEveryRow, capabilities=Capabilities(_UNREACHED)),
     *_odd_plans.ODD_BUT_RIGHT,
 )
 """Correct planners of other making, with the capabilities that they do not support."""
