@@ -228,8 +228,7 @@ def markdown(releases: list[Json]) -> str:
 
 
 def _served(calls: dict[str, dict[str, int]]) -> list[str]:
-    known = ((piece, counts) for piece, counts in calls.items() if "ours" in counts)
-    return [f"{piece} {counts['ours']} of {sum(counts.values())}" for piece, counts in known]
+    return [f"{piece} {counts.get('ours', 0)} of {sum(counts.values())}" for piece, counts in calls.items()]
 
 
 if __name__ == "__main__":
