@@ -30,8 +30,8 @@ from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 ROOT = Path(__file__).parents[2]
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SOURCE = Path(fairdraw.__file__).parents[1]
-RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.28.0")
-"""Of PyPI's releases 0.22.0 to 0.28.0."""
+RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0")
+"""All of PyPI from 0.22.0 to 0.28.0."""
 FUNCTION = """
 class Thing:
     def act(self, amount):
