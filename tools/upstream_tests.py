@@ -6,8 +6,8 @@
 The tests come from the release's source archive on PyPI, into `.cache/upstream/` (never committed); the release itself
 from `install_vllm.py`. Both runs are processes of their own, on a CPU, with Triton's interpreter and `_upstream_arm.py`
 as a pytest plugin. A test that needs a GPU, a model or a server fails or is skipped in both. The exit code is 1 if one
-test ended differently and `EXPLAINED` does not say why. Outcomes go into `docs/records/upstream_tests.json`, one row per test file, and into the table
-of `docs/vllm-plugin.md`.
+test ended differently and `EXPLAINED` does not say why. Outcomes go into `docs/records/upstream_tests.json`, one row
+per test file, and into the table of `docs/vllm-plugin.md`.
 """
 
 from __future__ import annotations
@@ -228,8 +228,7 @@ def markdown(releases: list[Json]) -> str:
 
 
 def _served(calls: dict[str, dict[str, int]]) -> list[str]:
-    known = ((piece, counts) for piece, counts in calls.items() if "ours" in counts)
-    return [f"{piece} {counts['ours']} of {sum(counts.values())}" for piece, counts in known]
+    return [f"{piece} {counts.get('ours', 0)} of {sum(counts.values())}" for piece, counts in calls.items()]
 
 
 if __name__ == "__main__":
