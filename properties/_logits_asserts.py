@@ -15,8 +15,9 @@ from fairdraw._core.interpreter import prepare_triton
 from fairdraw._oracles.intervals import alike
 from fairdraw._oracles.logits_bounds import RowBounds, logits_bounds
 from fairdraw._oracles.logits_plan import process as oracle_process
+from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
 from fairdraw.properties._rejection_asserts import broken
-from fairdraw.protocols import Rounding, rounding_of
+from fairdraw.protocols import Capability, Rounding, rounding_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -169,6 +170,7 @@ def wrong_logits(
     """
     found, due, declared = seen.numpy(), wanted.numpy(), rounding_of(planner)
     wrong: NDArray[np.bool_] = ~alike(found, due)
+    wrong[sorted(unread_rows(planner, case, answer))] = False
     if declared is not Rounding.VLLM_TORCH and wrong.any():
         bounds = bounds_of(case, answer)
         for row in np.flatnonzero(wrong.any(axis=1)):
@@ -179,6 +181,20 @@ def wrong_logits(
                 right = right & (np.isneginf(found[row]) ^ np.isneginf(due[row])) | ~wrong[row]
             wrong[row] = ~right
     return wrong
+
+
+def unread_rows(planner: LogitsPlanner, case: LogitsCase, answer: Answer) -> set[int]:
+    """Rows of which nothing is required: those after a draft that a budget forbids, unless the planner has a rule."""
+    if Capability.UNREACHED_ROWS in planner.capabilities:
+        return set()
+    setup, unread = case.setup(), set[int]()
+    oracle = ThinkingBudgetOracle(setup.start_token_ids, setup.end_token_ids)
+    for request, first in zip(answer.batch.requests, answer.batch.first_rows, strict=True):
+        drafts, budget = request.draft_token_ids, request.params.thinking_token_budget
+        forced = oracle.forced(request.prompt_token_ids, request.output_token_ids, drafts, budget)
+        forbidden = [place for place, token_id in forced if place < len(drafts) and drafts[place] != token_id]
+        unread.update(first + place for last in forbidden for place in range(last + 1, len(drafts) + 1))
+    return unread
 
 
 def wrong_rows(

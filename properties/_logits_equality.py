@@ -111,7 +111,7 @@ def every_pair_of_values_equals_the_oracle(planner: LogitsPlanner, case: LogitsC
     _equal_to_the_oracle(planner, case)
 
 
-@check("PLAN116", large_cases, weight=0.04, contract="logits_plan")
+@check("PLAN116", large_cases, needs=(Capability.LARGE_VOCAB,), weight=0.04, contract="logits_plan")
 def large_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
     """Ids above 2**16 and 2**17 in every parameter and in long texts; filters over the whole vocabulary.
 

@@ -20,6 +20,7 @@ from fairdraw.properties._logits_asserts import (
     follow,
     opened,
     same_logits,
+    unread_rows,
 )
 from fairdraw.properties._rejection_asserts import broken
 from fairdraw.protocols import Capabilities, Capability, Rounding, rounding_of
@@ -297,8 +298,8 @@ def greedy_tokens_are_those_before_temperature_and_filters(planner: LogitsPlanne
     """
     for answer in follow(planner, case):
         greatest = _greatest(planner, case, answer)
-        seen = as_float32(answer.processed)
-        for who in answer.batch.rows():
+        seen, unread = as_float32(answer.processed), unread_rows(planner, case, answer)
+        for who in (row for row in answer.batch.rows() if row.row not in unread):
             token = int(seen[who.row].argmax())
             if answer.batch.requests[who.request].params.temperature < GREEDY_BELOW and token not in greatest[who.row]:
                 broken(f"row {who.row} is greedy: argmax {token}, due {' or '.join(map(str, greatest[who.row]))}")

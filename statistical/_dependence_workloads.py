@@ -178,8 +178,10 @@ class _Verified:
 _KINDS = (
     _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 3),
     _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1), 1),
+    _Verified("six positions", 0.75, (0.5, 0.5), (1, 1), 6),
 )
-"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in coins of 3/4."""
+"""Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in coins of 3/4. Positions
+that share a number show in the acceptance of the later one, so many positions must be reached."""
 
 
 def request_seeded(num_rows: int, seed: int) -> SeededNoise:
@@ -208,7 +210,7 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
         return Kind(verified.name, features, draw, verified.num_draft + 1, seeds_of, coin)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[: 1 if request_seeds else 2]))
+        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[: 1 if request_seeds else None]))
 
     name = "rejection: dependence, with seeds" if request_seeds else "rejection: dependence"
     return Workload(name, "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))

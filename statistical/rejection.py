@@ -11,6 +11,7 @@ from fairdraw.protocols import Capability
 from fairdraw.statistical._configurations import AGREEING, DISAGREEING, ONE_HOT, RAGGED, SYNTHETIC, mixed
 from fairdraw.statistical._dependence_checks import REJECTION_CHECKS
 from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._pair_checks import PAIR_CHECKS
 from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
 from fairdraw.statistical._workloads import (
     Workload,
@@ -647,6 +648,8 @@ _LISTED = (
         stage=Stage.DECODED_ACCEPTANCE,
     ),
     *REJECTION_CHECKS,
+    # 8xx: a drafter and its verifier
+    *PAIR_CHECKS,
 )
 
 DISTRIBUTION_CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

@@ -32,6 +32,7 @@ WHY = {
     Capability.HALF_LOGITS: "they test logits of 16 bits; other checks test float32",
     Capability.SYNTHETIC_RATES: "they test acceptance by given rates",
     Capability.LARGE_VOCAB: "they draw from production vocabularies",
+    Capability.DRAFTER: "they judge a drafter and its verifier together",
     Capability.LONG_DRAFTS: "they test requests of more than 8 drafts",
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",

@@ -5,7 +5,8 @@
 
 vLLM's wheels carry compiled kernels (260 MB and more). Its source archive, built for the device `empty`, holds the same
 Python and Triton files and nothing compiled. The packages that they import go into this environment, vLLM itself
-without its declared dependencies: those would pull CUDA builds of torch.
+without its declared dependencies: those would pull CUDA builds of torch. Of releases before 0.11.2, which cannot be
+built so, a folder gets the rejection sampler alone (`single_file_vllm`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import single_file_vllm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +87,10 @@ def install(release: str, target: Path | None = None) -> None:
     Raises:
         InstallError: If the release is too old, torch is missing or pip fails.
     """
-    _check_release(release)
+    _check_release(release, target)
+    if single_file_vllm.is_single(release, OLDEST_RELEASE) and target:
+        _install_single_file(release, target)
+        return
     place = f"{target}" if target else "this environment"
     missing = [name for name in (*BUILD_PACKAGES, *RUNTIME_PACKAGES) if _version(name) is None]
     if missing:
@@ -103,11 +109,31 @@ def install(release: str, target: Path | None = None) -> None:
         raise InstallError(f"install: release={release!r}, but pip left {_version('vllm', target)} in {place}.")
 
 
-def _check_release(release: str) -> None:
+def _install_single_file(release: str, target: Path) -> None:
+    if (target / single_file_vllm.SAMPLER).exists():
+        print(f"[vllm] the rejection sampler of {release} is in {target} already", flush=True)
+        return
+    print(f"[vllm] the rejection sampler of {release}, which cannot be installed, into {target}", flush=True)
+    try:
+        single_file_vllm.unpack(release, target, _download)
+    except FileNotFoundError as error:
+        raise InstallError(f"install: release={release!r}, but its source archive has no {error}.") from None
+
+
+def _download(release: str, folder: Path) -> None:
+    """The source archive. It is not built: pip asks it for its name alone, which must not end in `+empty`."""
+    options = ["--no-cache-dir", "--no-deps", "--no-build-isolation", "--no-binary", "vllm", "--dest", str(folder)]
+    _pip(*options, f"vllm=={release}", verb="download")
+
+
+def _check_release(release: str, target: Path | None) -> None:
     numbers = tuple(int(part) for part in release.split(".") if part.isdigit())
-    if numbers < OLDEST_RELEASE:
-        oldest = ".".join(map(str, OLDEST_RELEASE))
-        raise InstallError(f"install: release={release!r}, but it must be at least {oldest}. Use {DEFAULT_RELEASE}.")
+    if numbers < OLDEST_RELEASE and not (target and single_file_vllm.is_single(release, OLDEST_RELEASE)):
+        oldest, first = (".".join(map(str, some)) for some in (OLDEST_RELEASE, single_file_vllm.FIRST_RELEASE))
+        raise InstallError(
+            f"install: release={release!r}, but it must be at least {oldest}. Use {DEFAULT_RELEASE}; of {first} and "
+            "later, --target FOLDER takes the rejection sampler alone."
+        )
     if _version("torch") is None:
         raise InstallError("install: torch is missing, but vLLM's build imports it. Run pip install torch first.")
 
@@ -125,8 +151,8 @@ def _version(package: str, folder: Path | None = None) -> str | None:
     return None if found is None else found.version.partition("+")[0]
 
 
-def _pip(*arguments: str, **environment: str) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+def _pip(*arguments: str, verb: str = "install", **environment: str) -> None:
+    command = [sys.executable, "-m", "pip", verb, "--disable-pip-version-check", *arguments]
     finished = subprocess.run(command, env={**os.environ, **environment}, check=False)
     if finished.returncode:
         raise InstallError(

@@ -1,10 +1,13 @@
-"""Which check fails in which vLLM release: run the suite on seven releases and write the table.
+"""Which vLLM release fails what: run the suite on every contract of every release, and write the table.
 
-    python tools/matrix.py                      # docs/matrix.md and docs/records/matrix.json
-    python tools/matrix.py 0.22.0 0.33.0        # some releases only
+    python tools/matrix.py                                  # every cell: docs/matrix.md and docs/records/matrix.json
+    python tools/matrix.py 0.22.0 0.33.0 --contract penalties    # these cells anew, the others as recorded
+    python tools/matrix.py --missing                        # only cells that are not in the record
+    python tools/matrix.py --page                           # the page alone, from the record
 
-Each release has a folder and a process of its own, in which `fairdraw check rejection/vllm` runs. A release that cannot
-be installed, imported or tested keeps its column, which says why.
+A cell is one sampler of one release. It is `fairdraw check NAME` in a process of its own, with a folder on PYTHONPATH
+that holds the release. The record is written after every cell, so that a run can be stopped and completed later. The
+exit code is 1 if a check fails that `known_defects.toml` does not list for that release, or if a listed one passes.
 """
 
 from __future__ import annotations
@@ -18,121 +21,169 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from provenance import ROOT, rows_as_json
 
+from fairdraw._adapters import BUILT_IN
+from fairdraw._adapters._others import Defect, is_affected, read_defects
+from fairdraw._run.expected import UNSEEN
 from fairdraw._run.loading import all_checks
 
 RELEASES = {
-    "0.11.2": "the first with today's class interface; takes probabilities, one tile over the whole vocabulary",
+    "0.8.3": "too old to be installed; of it and 0.11.0 the rejection sampler's file alone is loaded",
+    "0.11.0": "greedy requests have temperature 0 from here on",
     "0.16.0": "takes logits; ties that the softmax makes no longer change greedy tokens",
-    "0.18.1": "recovers tile by tile, and multiplies by a reciprocal",
     "0.22.0": "the reference of this project; the first whose engine passes real draft probabilities",
     "0.25.1": "never accepts a placeholder; ids are bounded (GHSA-8wr5-jm2h-8r4f, 0.24.0)",
-    "0.28.0": "the last but one in which this sampler, and not model runner V2, is the default for most models",
+    "0.28.0": "the last but one in which model runner V1 is the default for most models",
+    "0.31.0": "model runner V2 is the default for nearly every model (from 0.29.0)",
     "0.33.0": "the newest: kernels behind dispatchers (0.30.0), FLy acceptance",
 }
 """Release to the reason why it is in the table."""
 
-INSTALL_SECONDS, CHECK_SECONDS = 600, 1800
-
-FAILED = ("failed", "xfailed")
-WORDS = {
-    "passed": "ok",
-    "xpassed": "ok",
-    "failed": "**fails**",
-    "xfailed": "**fails**",
-    "error": "**raises**",
-    "skipped": "-",
+NOTES = {
+    **RELEASES,
+    "0.11.2": "the oldest that can be installed; takes probabilities, one tile over the whole vocabulary",
+    "0.18.1": "recovers tile by tile, and multiplies by a reciprocal",
 }
-"""Status of a record to the word in the table. Known failures are failures here."""
 
+SAMPLERS = (
+    "rejection/vllm",
+    "rejection/vllm-v2",
+    "rejection/vllm-v2-block",
+    "sampling/vllm",
+    "sampling/vllm-v2",
+    "penalties/vllm",
+    "penalties/vllm-v2",
+    "thinking_budget/vllm",
+    "thinking_budget/vllm-v2",
+    "logits_plan/vllm",
+    "logits_plan/vllm-v2",
+)
+"""Model runner V1 and V2 under every contract."""
+
+INSTALL_SECONDS, CHECK_SECONDS = 600, 3600
+
+FAILED = ("failed", "xfailed", "error")
+ABSENT, NOT_RUN = "not there", "not runnable"
+
+Cell = dict[str, Any]  # Any: JSON, a row of the record
 Record = Mapping[str, Any]  # Any: JSON, as fairdraw check --json writes it
-
-
-@dataclass(frozen=True)
-class Column:
-    """One release under the suite.
-
-    Args:
-        problem: Why there are no records; empty if there are.
-        records: What became of each check.
-    """
-
-    release: str
-    problem: str = ""
-    seconds: float = 0.0
-    records: Sequence[Record] = field(default=())
-
-    def status(self, code: str) -> str:
-        return next((str(record["status"]) for record in self.records if record["code"] == code), "")
-
-    def count(self, *statuses: str) -> int:
-        return sum(record["status"] in statuses for record in self.records)
-
-
-Tester = Callable[[str], Column]
+Key = tuple[str, str]
+"""Sampler and release."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Test several vLLM releases and write the table.")
+    options = _parser().parse_args(arguments)
+    cells = read(options.record)
+    if not options.page:
+        for key in _chosen(options, cells):
+            cells[key] = run_cell(*key, options.cache.resolve() / key[1], options.profile, options.only)
+            write(cells, options.table, options.record)  # a run that is stopped keeps its cells
+    write(cells, options.table, options.record)
+    loud = [line for cell in cells.values() for line in surprises(cell)]
+    print("\n".join([*loud, f"written: {options.table} and {options.record}, {len(cells)} cells"]))
+    return 1 if loud else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Test vLLM releases under every contract and write the table.")
     parser.add_argument("releases", nargs="*", default=list(RELEASES), help=f"default: {' '.join(RELEASES)}")
+    parser.add_argument("--contract", action="append", default=[], help="only its samplers; repeatable")
+    parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="only this one; repeatable")
+    parser.add_argument("--missing", action="store_true", help="only cells that the record lacks")
+    parser.add_argument("--page", action="store_true", help="run nothing, write the page from the record")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
+    parser.add_argument("--only", default="properties", help="properties, statistical or both (default: properties)")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
     parser.add_argument("--table", type=Path, default=ROOT / "docs" / "matrix.md")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "matrix.json")
-    options = parser.parse_args(arguments)
-
-    def tester(release: str) -> Column:
-        return run_release(release, options.cache.resolve() / release, options.profile)
-
-    columns = run_all(options.releases, tester)
-    write(columns, options.profile, options.table, options.record)
-    print(f"written: {options.table} and {options.record}")
-    return 0 if any(column.records for column in columns) else 1
+    return parser
 
 
-def run_all(releases: Sequence[str], tester: Tester) -> list[Column]:
-    """One column per release. An exception ends one release only."""
-    columns = []
-    for number, release in enumerate(releases, start=1):
-        print(f"[{number}/{len(releases)}] vLLM {release}", flush=True)
-        started = time.perf_counter()
-        try:
-            column = tester(release)
-        except Exception as error:
-            column = Column(release, problem=f"{type(error).__name__}: {error}", seconds=time.perf_counter() - started)
-        columns.append(column)
-        print(f"    {column.problem or summary(column)}, {column.seconds:.0f} s", flush=True)
-    return columns
+def _chosen(options: argparse.Namespace, cells: Mapping[Key, Cell]) -> list[Key]:
+    """The cells to be run: release by release, so that a stopped run has whole columns."""
+    wanted = [
+        sampler
+        for sampler in options.sampler or SAMPLERS
+        if not options.contract or sampler.partition("/")[0] in options.contract
+    ]
+    keys = [(sampler, release) for release in options.releases for sampler in wanted]
+    return [key for key in keys if not (options.missing and key in cells)]
 
 
-def summary(column: Column) -> str:
-    return (
-        f"{column.count('passed', 'xpassed')} passed, {column.count(*FAILED)} failed, "
-        f"{column.count('error')} raised, {column.count('skipped')} skipped"
-    )
+def read(record: Path) -> dict[Key, Cell]:
+    """Cells recorded before."""
+    found = json.loads(record.read_text())["cells"] if record.exists() else []
+    return {(cell["sampler"], cell["release"]): cell for cell in found}
 
 
-def run_release(release: str, folder: Path, profile: str) -> Column:
-    """Install `release` into `folder` and run the suite on it."""
-    started = time.perf_counter()
-    problem, records = "", []
-    try:
-        install(release, folder)
-        records = check(release, folder, profile)
-    except (NoVerdictError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
-    return Column(release, problem, time.perf_counter() - started, records)
+# One cell
 
 
 class NoVerdictError(Exception):
-    """A release could not be tested; one sentence says why."""
+    """A cell could not be tested; one sentence says why."""
+
+
+def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str) -> Cell:
+    """Install `release` into `folder` and run the suite on `sampler`. An exception ends this cell only."""
+    print(f"{sampler} of vLLM {release} ...", flush=True)
+    started = time.perf_counter()
+    problem, records, header = "", [], {}
+    try:
+        if sampler not in BUILT_IN:
+            raise NoVerdictError(f"fairdraw has no adapter {sampler} yet.")
+        install(release, folder)
+        header, records = check(sampler, release, folder, profile, only)
+    except (NoVerdictError, subprocess.TimeoutExpired, OSError) as error:
+        problem = " ".join(str(error).split())
+    cell = as_cell(sampler, release, problem, records)
+    cell |= {"profile": profile, "only": only, "seconds": round(time.perf_counter() - started, 1)}
+    cell["versions"] = header.get("versions", {})
+    cell |= describe_cell()
+    print(f"    {cell['state']}: {problem or counted(cell)}, {cell['seconds']:.0f} s", flush=True)
+    return cell
+
+
+def as_cell(sampler: str, release: str, problem: str, records: Sequence[Record]) -> Cell:
+    """A row of the record: codes of what passed, reasons of what was skipped, and everything about the rest."""
+    skipped: dict[str, list[str]] = {}
+    for record in records:
+        if record["status"] == "skipped":
+            skipped.setdefault(record["reason"], []).append(record["code"])
+    unclear = [_row(r) for r in records if r["status"] not in ("passed", "skipped")]
+    state = _state_of(problem) if problem else ("red" if unclear else "green")
+    return {
+        "sampler": sampler,
+        "release": release,
+        "state": state,
+        "problem": problem,
+        "passed": [r["code"] for r in records if r["status"] == "passed" and not r["reason"].startswith(UNSEEN)],
+        "unseen": [r["code"] for r in records if r["status"] == "passed" and r["reason"].startswith(UNSEEN)],
+        "skipped": skipped,
+        "failures": unclear,
+    }
+
+
+def _state_of(problem: str) -> str:
+    return ABSENT if "has no module" in problem else NOT_RUN
+
+
+def _row(record: Record) -> dict[str, Any]:  # Any: JSON
+    effect = (record.get("failure_report") or {}).get("effect") or record["reason"]
+    return {
+        **{key: record[key] for key in ("code", "title", "status", "cases", "seconds")},
+        "effect": " ".join(effect.split()),
+    }
+
+
+def counted(cell: Cell) -> str:
+    failing = [row["code"] for row in cell["failures"]]
+    return f"{len(cell['passed'])} passed, {len(failing)} failed {' '.join(failing)}".rstrip()
 
 
 def install(release: str, folder: Path) -> None:
@@ -141,25 +192,26 @@ def install(release: str, folder: Path) -> None:
         raise NoVerdictError(f"not installed: {_last_line(finished)}")
 
 
-def check(release: str, folder: Path, profile: str) -> list[Record]:
-    """The records of `fairdraw check rejection/vllm`, after making sure that vLLM is the one in `folder`."""
+def check(sampler: str, release: str, folder: Path, profile: str, only: str) -> tuple[Record, list[Record]]:
+    """Header and records of `fairdraw check`, after making sure that vLLM is the one in `folder`.
+
+    Nothing is compared with another sampler: what the contract specifies decides each cell.
+    """
     path = os.pathsep.join(filter(None, (str(folder), str(ROOT / "src"), os.environ.get("PYTHONPATH"))))
-    env = {**os.environ, "PYTHONPATH": path}
-    finished = _run(
-        ["-c", "from fairdraw._adapters import load; print(load('rejection/vllm').name)"], CHECK_SECONDS, env=env
-    )
-    if finished.stdout.strip() != f"vllm {release}":
-        raise NoVerdictError(f"not importable: {_last_line(finished)}")
     with tempfile.TemporaryDirectory() as scratch:
         # In a scratch folder, since nobody needs the crash files of known defects.
         report = Path(scratch) / "report.json"
-        # Properties only: one example decides each, so that the table needs no interval.
-        command = ["-m", "fairdraw", "check", "rejection/vllm", "--only", "properties", "--profile", profile]
-        finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=env)
-        if finished.returncode not in (0, 1) or not report.exists():
-            raise NoVerdictError(f"not tested: {_last_line(finished)}")
+        command = ["-m", "fairdraw", "check", sampler, "--profile", profile, "--reference", "none"]
+        command += [] if only == "both" else ["--only", only]
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=environment)
+        if finished.returncode not in (0, 1, 10, 11) or not report.exists():
+            raise NoVerdictError(_last_line(finished))
         lines = [json.loads(line) for line in report.read_text().splitlines()]
-        return [line for line in lines if line.pop("kind") == "check"]
+    header = next(line for line in lines if line["kind"] == "header")
+    if release not in header["sampler"]:
+        raise NoVerdictError(f"{header['sampler']} was tested, but {folder} must hold vLLM {release}. Remove it.")
+    return header, [line for line in lines if line["kind"] == "check"]
 
 
 def _run(
@@ -175,75 +227,220 @@ def _run(
 
 def _last_line(finished: subprocess.CompletedProcess[str]) -> str:
     lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
-    return f"{lines[-1].strip()} (exit code {finished.returncode})"
+    return lines[-1].strip().removeprefix("Error: ")
 
 
-def write(columns: Sequence[Column], profile: str, table: Path, record: Path) -> None:
-    """The table for people, the record for machines."""
-    origin = describe_run(profile)
-    for path, text in ((table, as_markdown(columns, origin)), (record, as_json(columns, origin))):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+# What known_defects.toml says about a cell
+
+
+def defects_of(cell: Cell) -> list[Defect]:
+    """Entries about this sampler and release."""
+    return [one for one in read_defects() if is_affected(one, cell["sampler"], cell["release"])]
+
+
+def unknown_failures(cell: Cell) -> list[str]:
+    """Codes that fail without an entry."""
+    known = {code for defect in defects_of(cell) for code in defect["checks"]}
+    return [row["code"] for row in cell["failures"] if row["status"] in FAILED and row["code"] not in known]
+
+
+def gone(cell: Cell) -> list[str]:
+    """Codes that an entry lists, and that passed in a run that could have seen them fail."""
+    known = {code for defect in defects_of(cell) for code in defect["checks"]}
+    passed = {*cell["passed"], *(row["code"] for row in cell["failures"] if row["status"] == "xpassed")}
+    return sorted(known & passed)
+
+
+def surprises(cell: Cell) -> list[str]:
+    """What nobody wrote down, as lines."""
+    where = f"{cell['sampler']} of vLLM {cell['release']}"
+    unknown, healed = unknown_failures(cell), gone(cell)
+    lines = (
+        [f"NO ENTRY: {where} fails {', '.join(unknown)}, but known_defects.toml lists no reason."] if unknown else []
+    )
+    if healed:
+        lines.append(f"GONE: {where} passes {', '.join(healed)}, but known_defects.toml lists them. Add `fixed`.")
+    undecided = [row["code"] for row in cell["failures"] if row["status"] not in (*FAILED, "xpassed")]
+    return [*lines, *(f"NOT DECIDED: {where}: {code}." for code in undecided)]
+
+
+# Where, when and with what
 
 
 def describe_run(profile: str) -> dict[str, str]:
-    """Where, when and with what the table was made."""
+    """Where, when and with what a table was made."""
     versions = {name: metadata.version(name) for name in ("torch", "triton", "numpy", "hypothesis")}
+    return {**describe_cell(), "profile": profile, "python": platform.python_version(), **versions}
+
+
+def describe_cell() -> dict[str, str]:
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "commit": _commit(),
-        "profile": profile,
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPU cores",
-        "python": platform.python_version(),
-        **versions,
     }
 
 
 def _commit() -> str:
+    """With a note if code that runs was changed since; pages and records may be."""
+
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(ROOT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
-    return f"{git('rev-parse', 'HEAD') or 'none'}{' with changes' if git('status', '--porcelain') else ''}"
+    code = git("status", "--porcelain", "--", "src", "properties", "statistical", "strategies")
+    return f"{git('rev-parse', 'HEAD') or 'none'}{' with changes' if code else ''}"
 
 
-def as_json(columns: Sequence[Column], origin: Mapping[str, str]) -> str:
-    releases = [{**asdict(column), "seconds": round(column.seconds, 1)} for column in columns]
-    return rows_as_json({"origin": dict(origin), "releases": releases})
+# The page and the record
 
 
-def as_markdown(columns: Sequence[Column], origin: Mapping[str, str]) -> str:
-    """The table: a row per check that some release fails, then totals."""
-    titles = titles_of(record for column in columns for record in column.records)
-    rows = [[f"{code} {titles[code]}", *cells] for code, cells in _cells(columns, sorted(titles)) if _is_shown(cells)]
-    totals = [
-        [name, *(str(column.count(*statuses)) if column.records else "" for column in columns)]
-        for name, statuses in (
-            ("passed", ("passed", "xpassed")),
-            ("failed", (*FAILED, "error")),
-            ("skipped", ("skipped",)),
-        )
+def write(cells: Mapping[Key, Cell], table: Path, record: Path) -> None:
+    """The table for people, the record for machines; cells in the order of `SAMPLERS` and of the releases."""
+    names = [*SAMPLERS, *sorted({sampler for sampler, _ in cells} - set(SAMPLERS))]
+    ordered = [cells[key] for name in names for key in sorted(cells, key=_release_order) if key[0] == name]
+    for path, text in ((table, as_markdown(ordered)), (record, rows_as_json({"cells": ordered}))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def _release_order(key: Key) -> tuple[int, ...]:
+    return tuple(int(part) for part in key[1].split("."))
+
+
+HEAD = """# Which check fails in which vLLM release
+
+Written by `make matrix` (`tools/matrix.py`): each cell is `fairdraw check NAME --reference none` in a process of its
+own, with that release on PYTHONPATH and Triton interpreted on a CPU. V1 and V2 are vLLM's model runners. A release with
+V2 as its default still has V1's files.
+
+* *green*: so many checks passed.
+* **red**: the checks that fail; [below](#what-fails) is why. `!` marks a failure that nobody explained yet.
+* *not there*: the release has no such thing.
+* *?*: it could not be run; [the reasons](#not-runnable).
+* *-*: nobody ran this cell yet.
+"""
+
+REFERENCES = """## Which reference to compare with
+
+The cells above need no reference: the specification decides. Differential checks (`PEN401`, `THK401`, `PLAN160` to
+`PLAN162`, `REJ421` to `REJ426`, `SAM151` to `SAM154`) compare your sampler with a released one, bit by bit.
+`--reference` names it, and the release is the one on PYTHONPATH.
+
+* You replace a part of vLLM up to 0.28, or run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1 of your own release. V1 is taken
+  if you name no reference; 0.22.0 is the release that this project's samplers are compared with.
+* You replace a part of vLLM from 0.29 on: V2, 0.33.0, for what is exact: `--reference penalties/vllm-v2`,
+  `thinking_budget/vllm-v2`, `logits_plan/vllm-v2`.
+* Tokens: V2 draws its own noise inside its kernels, so it cannot be handed yours, and as a reference of `rejection` or
+  `sampling` it is refused. Compare tokens with V1. Distribution checks need no reference, and V2 passes or fails them
+  itself: `fairdraw check rejection/vllm-v2 --only statistical`.
+"""
+
+
+def as_markdown(cells: Sequence[Cell]) -> str:
+    """The table of states, then what fails by sampler, then the reasons of the rest."""
+    releases = sorted({*RELEASES, *(cell["release"] for cell in cells)}, key=lambda one: _release_order(("", one)))
+    at = {(cell["sampler"], cell["release"]): cell for cell in cells}
+    names = list(dict.fromkeys([*SAMPLERS, *(cell["sampler"] for cell in cells)]))
+    rows = [[f"`{name}`", *(_state(at.get((name, release))) for release in releases)] for name in names]
+    parts = [
+        HEAD,
+        "\n".join(_table(["", *releases], rows)) + "\n",
+        _what_was_run(cells, len(names) * len(releases)),
+        "## What fails\n",
+        *[_section(name, [cell for cell in cells if cell["sampler"] == name]) for name in names],
+        _not_runnable(cells),
+        REFERENCES,
+        "## Releases\n\n" + "\n".join(f"* {one}: {NOTES.get(one, 'chosen on the command line')}." for one in releases),
     ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _state(cell: Cell | None) -> str:
+    if cell is None:
+        return "-"
+    if cell["state"] in (ABSENT, NOT_RUN):
+        return {ABSENT: "not there", NOT_RUN: "?"}[cell["state"]]
+    unknown = set(unknown_failures(cell))
+    codes = [row["code"] + "!" * (row["code"] in unknown) for row in cell["failures"]]
+    ran = len(cell["passed"]) + len(cell["unseen"])
+    return f"**{len(codes)} red** of {ran + len(codes)}" + " !" * bool(unknown) if codes else f"green {ran}"
+
+
+def _what_was_run(cells: Sequence[Cell], total: int) -> str:
+    """Profiles, commits and time, counted: every cell's own are in the record."""
+    ran = [cell for cell in cells if cell["state"] in ("green", "red")]
     lines = [
-        "# Which check fails in which vLLM release",
+        f"{len(cells)} of {total} cells are recorded, {len(ran)} of them ran checks, in "
+        f"{sum(cell['seconds'] for cell in ran) / 60:.0f} minutes. Each cell of `docs/records/matrix.json` has its own "
+        "commit, profile, seconds and versions:",
         "",
-        f"Written by `tools/matrix.py`: {', '.join(f'{name} {value}' for name, value in origin.items())}.",
-        "",
-        f"{len(titles)} checks ran. The table has a row for each check that some release fails. "
-        "`-`: skipped, since the release does not support what the check needs.",
-        "",
-        *_table(["check", *(column.release for column in columns)], rows + totals),
-        "",
-        *_problems(columns),
-        "## Releases",
-        "",
-        *(f"* {column.release}: {RELEASES.get(column.release, 'chosen on the command line')}." for column in columns),
-        "",
-        "## What each check found",
-        "",
-        *_effects(columns, titles),
     ]
+    for what in sorted({(c["commit"][:12], c["profile"], c["only"], c["date"][:10]) for c in ran}):
+        commit, profile, only, date = what
+        like = [c for c in ran if (c["commit"][:12], c["profile"], c["only"], c["date"][:10]) == what]
+        where = ", ".join(f"`{name}` ({len([c for c in like if c['sampler'] == name])})" for name in _names(like))
+        lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
+    unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(c['unseen'])}" for c in ran if c["unseen"]]
+    if unseen:
+        lines += ["", "Known failures that a run was too small to show: " + "; ".join(unseen) + "."]
     return "\n".join(lines) + "\n"
+
+
+def _names(cells: Iterable[Cell]) -> list[str]:
+    return list(dict.fromkeys(cell["sampler"] for cell in cells))
+
+
+def _section(name: str, cells: Sequence[Cell]) -> str:
+    """The checks that fail by release, then the entries that explain them."""
+    red = [cell for cell in cells if cell["state"] == "red"]
+    ran = [cell for cell in cells if cell["state"] in ("green", "red")]
+    if not red:
+        return ""
+    titles = titles_of(row for cell in red for row in cell["failures"])
+    rows = [[f"{code} {title}", *(_word(cell, code) for cell in ran)] for code, title in sorted(titles.items())]
+    lines = [f"### `{name}`", "", *_table(["check", *(cell["release"] for cell in ran)], rows), ""]
+    lines += [_defect_line(defect, red) for defect in read_defects() if defect["sampler"] == name]
+    for cell in red:
+        effects = {row["code"]: row["effect"] for row in cell["failures"]}
+        lines += [f"* **no entry**, {code}, {cell['release']}: {effects[code]}" for code in unknown_failures(cell)]
+    return "\n".join(line for line in lines if line is not None) + "\n"
+
+
+def _word(cell: Cell, code: str) -> str:
+    """What became of a check, in the table."""
+    row = next((row for row in cell["failures"] if row["code"] == code), None)
+    if row is not None:
+        words = {"error": "**raises**", "xpassed": "passes", "inconclusive": "undecided", "incomplete": "undecided"}
+        return words.get(row["status"], "**fails**")
+    if code in cell["passed"]:
+        return "ok"
+    skipped = any(code in codes for codes in cell["skipped"].values())
+    return "skipped" if skipped else "not seen" if code in cell["unseen"] else "-"
+
+
+def _defect_line(defect: Defect, red: Sequence[Cell]) -> str:
+    """Which checks, where, why, and the link."""
+    failing = [
+        cell["release"]
+        for cell in red
+        if is_affected(defect, cell["sampler"], cell["release"])
+        and set(defect["checks"]) & {row["code"] for row in cell["failures"] if row["status"] in FAILED}
+    ]
+    link = defect.get("link", "")
+    shown = f" ([page]({link.removeprefix('docs/')}))" if link.startswith("docs/") else f" ({link})" if link else ""
+    where = f"seen in {', '.join(failing)}" if failing else "not seen in this record"
+    fixed = f", fixed in {defect['fixed']}" if "fixed" in defect else ""
+    return f"* {', '.join(defect['checks'])}, {where}{fixed}: {defect['reason']}{shown}"
+
+
+def _not_runnable(cells: Sequence[Cell]) -> str:
+    reasons: dict[str, list[str]] = {}
+    for cell in cells:
+        if cell["state"] in (ABSENT, NOT_RUN):
+            reasons.setdefault(cell["problem"], []).append(f"`{cell['sampler']}` {cell['release']}")
+    lines = [f"* {', '.join(where)}: {problem}" for problem, where in reasons.items()]
+    return "\n".join(["## Not runnable", "", *(lines or ["Nothing."]), ""])
 
 
 def titles_of(records: Iterable[Record]) -> dict[str, str]:
@@ -252,38 +449,9 @@ def titles_of(records: Iterable[Record]) -> dict[str, str]:
     return {record["code"]: today.get(record["code"], record["title"]) for record in records}
 
 
-def _cells(columns: Sequence[Column], codes: Sequence[str]) -> list[tuple[str, list[str]]]:
-    return [(code, [WORDS.get(column.status(code), "?") for column in columns]) for code in codes]
-
-
-def _is_shown(cells: Sequence[str]) -> bool:
-    """Some release failed it, or skipped it although another ran it."""
-    return any("**" in cell for cell in cells) or len({cell for cell in cells if cell != "?"}) > 1
-
-
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     rule = ["---"] + [":---:"] * (len(header) - 1)
     return ["| " + " | ".join(row) + " |" for row in (header, rule, *rows)]
-
-
-def _problems(columns: Sequence[Column]) -> list[str]:
-    """`?` explained."""
-    lines = [f"* {column.release}: {column.problem}" for column in columns if column.problem]
-    return ["`?`: no answer.", "", *lines, ""] if lines else []
-
-
-def _effects(columns: Sequence[Column], titles: Mapping[str, str]) -> list[str]:
-    """The oldest release that fails a check, and how."""
-    lines = []
-    for code in sorted(titles):
-        failing = [
-            (c.release, r) for c in columns for r in c.records if r["code"] == code and "**" in WORDS[r["status"]]
-        ]
-        if failing:
-            release, record = failing[0]
-            effect = (record.get("failure_report") or {}).get("effect") or record["reason"]
-            lines.append(f"* {code}, {release}: {' '.join(effect.split())}")
-    return lines or ["Nothing: every release passed every check."]
 
 
 if __name__ == "__main__":

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 import json
-import platform
 from pathlib import Path
 from typing import Any
 
-from fairdraw.perf_regression._records import commit, processor, version
+from fairdraw._vllm_validation.validate import machine
+from fairdraw.perf_regression._records import commit
 
-__all__ = ["ROOT", "commit", "gpu", "machine", "rows_as_json"]
+__all__ = ["ROOT", "commit", "gpu", "machine", "rows_as_json", "with_section"]
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def machine() -> dict[str, str | None]:
-    """Processor, system, versions and date."""
-    return {
-        "platform": platform.platform(),
-        "processor": processor(),
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-        **{name: version(name) for name in ("torch", "numpy", "scipy")},
-    }
 
 
 def gpu() -> dict[str, object]:
@@ -53,3 +41,15 @@ def _rows(plain: Any) -> str:  # Any: JSON
     if isinstance(plain, dict):
         return "{" + ", ".join(f"{json.dumps(key)}: {_rows(value)}" for key, value in plain.items()) + "}"
     return json.dumps(plain, ensure_ascii=False)
+
+
+def with_section(page: str, name: str, text: str) -> str:
+    """A page of the manual whose section between the markers of `name` is `text`.
+
+    Raises:
+        ValueError: If the page has no such markers.
+    """
+    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
+    if begin not in page or end not in page:
+        raise ValueError(f"with_section: name={name!r}, but the page has no such markers. Add {begin.strip()}.")
+    return page.partition(begin)[0] + begin + text + end + page.partition(end)[2]

@@ -2,11 +2,12 @@
 
 Only its construction proves that. A V1 worker imports V2's module, too (`gpu_worker` imports `gpu.warmup`, which needs
 the class), before the configuration is known. The environment alone proves nothing: the worker for CPUs runs V1
-whatever the variable says.
+whatever the variable says, and some features (watermarks in 0.33.0) choose V2 although it is 0.
 """
 
 from __future__ import annotations
 
+import os
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +48,20 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
 
 
 def tell_idle(pieces: list[str]) -> None:
+    """Log that V2 was made.
+
+    Args:
+        pieces: Those that are installed or wait for their modules; the refused ones were logged with their reason.
+    """
+    idle = f"{', '.join(pieces)} {'is' if len(pieces) == 1 else 'are'} for V1 only: idle."
     logger.warning(
-        "fairdraw: model runner V2 is in use, and %s %s for V1 only: idle. %s=0 chooses V1.",
-        ", ".join(pieces),
-        "is" if len(pieces) == 1 else "are",
-        _SWITCH,
+        "fairdraw: model runner V2 is in use, and %s %s",
+        idle if pieces else "the plugin serves V1 only.",
+        f"{_SWITCH}=0 is set, but this configuration overrides it." if _is_zero() else f"{_SWITCH}=0 chooses V1.",
     )
+
+
+def _is_zero() -> bool:
+    """Whether the variable chooses V1, read as vLLM reads it: a number."""
+    value = os.environ.get(_SWITCH, "").strip()
+    return value.isdigit() and int(value) == 0

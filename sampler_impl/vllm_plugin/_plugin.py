@@ -56,7 +56,8 @@ class _Registration:
 
     def _tell_idle(self) -> None:
         if not self._logged_idle:
-            _model_runner.tell_idle([piece.name for piece in (*self.installed, *self.waiting)])
+            idle = (*self.installed, *self.waiting)
+            _model_runner.tell_idle([piece.name for piece in PIECES if piece in idle])
         self._logged_idle = True
 
     def _install(self, piece: Piece) -> None:

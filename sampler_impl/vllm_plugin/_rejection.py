@@ -23,8 +23,16 @@ _ARGUMENTS = (
     "bonus_token_ids",
     "sampling_metadata",
 )
-_NEUTRAL = {"synthetic_mode": False, "synthetic_conditional_rates": None, "use_fp64_gumbel": False}
+_NEUTRAL = {
+    "synthetic_mode": False,
+    "synthetic_conditional_rates": None,
+    "use_fp64_gumbel": False,
+    "fly_window_size": None,
+    "fly_entropy_threshold": None,
+}
 """Options, and the values with which they have no effect."""
+_READ_WITH_A_WINDOW = "fly_entropy_top_k"
+"""Never `None`, but vLLM reads it only if `fly_window_size` is given, which ours does not take."""
 
 
 def rejection_sample(
@@ -49,4 +57,4 @@ def rejection_sample(
 
 
 def _is_neutral(name: str, value: object) -> bool:
-    return name in _NEUTRAL and value is _NEUTRAL[name]
+    return name == _READ_WITH_A_WINDOW or (name in _NEUTRAL and value is _NEUTRAL[name])

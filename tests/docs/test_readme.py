@@ -13,7 +13,7 @@ from fairdraw._run.loading import all_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "README.md").read_text()
-MATRIX = json.loads((ROOT / "docs" / "records" / "matrix.json").read_text())["releases"]
+MATRIX = json.loads((ROOT / "docs" / "records" / "matrix.json").read_text())["cells"]
 SAMPLERS = json.loads((ROOT / "docs" / "records" / "samplers.json").read_text())
 
 
@@ -44,7 +44,10 @@ def test_defect_is_recorded(name: str) -> None:
     assert all(code in (first_minute.FINDINGS / f"{name}.md").read_text().split("---")[2] for code in codes)
     if about["engine"] == "vLLM" and codes[0].startswith("REJ"):
         failing = [
-            one["release"] for one in MATRIX if {codes[0]} & {r["code"] for r in one["records"] if is_failing(r)}
+            one["release"]
+            for one in MATRIX
+            if one["sampler"] == "rejection/vllm"
+            and {codes[0]} & {row["code"] for row in one["failures"] if is_failing(row)}
         ]
         assert about["releases"].startswith(f"{failing[0]} to {failing[-1]},")
     elif codes[0].startswith("REJ"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,74 +15,139 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def record(code: str, status: str, effect: str = "") -> dict[str, Any]:  # Any: JSON
-    failure_report = {"effect": effect} if effect else None
+def record(code: str, status: str, effect: str = "", reason: str = "because") -> dict[str, Any]:  # Any: JSON
     return {
         "code": code,
         "title": f"title of {code}",
         "status": status,
-        "reason": "because",
-        "failure_report": failure_report,
+        "reason": reason,
+        "cases": 25,
+        "seconds": 0.5,
+        "failure_report": {"effect": effect} if effect else None,
     }
 
 
-JUDGED = {
-    "0.11.2": [record("REJ101", "failed", "emitted\n-1"), record("REJ102", "passed"), record("REJ103", "skipped")],
-    "0.22.0": [record("REJ101", "xfailed", "emitted -1"), record("REJ102", "passed"), record("REJ103", "passed")],
-    "0.33.0": [record("REJ101", "xpassed"), record("REJ102", "passed"), record("REJ103", "error")],
+RECORDS = {
+    # REJ111 has an entry for every release, REJ110 until 0.25.0, REJ101 has none.
+    "0.11.2": [record("REJ111", "failed", "emitted\n-1"), record("REJ102", "passed"), record("REJ103", "skipped")],
+    "0.22.0": [record("REJ111", "xfailed", "emitted -1"), record("REJ110", "xpassed"), record("REJ102", "passed")],
+    "0.33.0": [record("REJ111", "passed", reason="known failure not seen in 5 cases"), record("REJ101", "error", "-7")],
 }
 
 
-def stubbed(release: str) -> Any:  # Any: a column of the module loaded above
-    if release == "0.28.0":
-        raise OSError("no space left")
-    return matrix.Column(release, records=JUDGED[release])
-
-
 @pytest.fixture
-def table(tmp_path: Path) -> str:
-    columns = matrix.run_all(["0.11.2", "0.22.0", "0.28.0", "0.33.0"], stubbed)
-    matrix.write(columns, "ci", tmp_path / "matrix.md", tmp_path / "records" / "matrix.json")
-    return (tmp_path / "matrix.md").read_text()
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, int]:
+    """The folder with page and record of four releases, and the exit code."""
+
+    def check(sampler: str, release: str, *_: object) -> Any:  # Any: JSON
+        if release == "0.28.0":
+            raise matrix.NoVerdictError("vLLM 0.28.0 has no module vllm.v1.sample")
+        return {"versions": {"torch": "2"}}, RECORDS[release]
+
+    monkeypatch.setattr(matrix, "install", lambda *_: None)
+    monkeypatch.setattr(matrix, "check", check)
+    files = ["--table", str(tmp_path / "matrix.md"), "--record", str(tmp_path / "records" / "matrix.json")]
+    matrix.main([*files, "--sampler", "rejection/vllm", "0.11.2"])  # one run completes the other
+    return tmp_path, matrix.main(
+        [*files, "--sampler", "rejection/vllm", "--missing", "0.11.2", "0.22.0", "0.28.0", "0.33.0"]
+    )
 
 
-def test_matrix_shows_what_fails_where_and_how(table: str) -> None:
-    for line in (
-        "| check | 0.11.2 | 0.22.0 | 0.28.0 | 0.33.0 |",
-        "| REJ101 token ids lie in the vocabulary | **fails** | **fails** | ? | ok |",
-        "| REJ103 every request emits a token | - | ok | ? | **raises** |",
-        "| passed | 1 | 2 |  | 2 |",
-        "| failed | 1 | 1 |  | 1 |",
-        "| skipped | 1 | 0 |  | 0 |",
-        "* 0.28.0: OSError: no space left",
-        "* REJ101, 0.11.2: emitted -1",
-    ):
-        assert line in table.splitlines()
-    assert "REJ102" not in table
+def test_matrix_shows_what_fails_where_and_why(written: tuple[Path, int]) -> None:
+    lines = (written[0] / "matrix.md").read_text().splitlines()
+
+    at = next(line for line in lines if line.startswith("| `rejection/vllm` |"))
+    assert [cell.strip() for cell in at.split("|") if "red" in cell or "not there" in cell] == [
+        "**1 red** of 2",
+        "**2 red** of 3",
+        "not there",
+        "**1 red** of 2 !",
+    ]
+    assert "| `sampling/vllm-v2` | - | - | - | - | - | - | - | - | - |" in lines
+    title = "REJ111 drafts without target probability are rejected at uniform zero"
+    assert f"| {title} | **fails** | **fails** | not seen |" in lines
+    assert any(line.startswith("* REJ111, REJ408, seen in 0.11.2, 0.22.0: at uniform 0") for line in lines)
+    assert "* **no entry**, REJ101, 0.33.0: -7" in lines
+    assert "* `rejection/vllm` 0.28.0: vLLM 0.28.0 has no module vllm.v1.sample" in lines
 
 
-def test_matrix_record_holds_every_result_and_its_origin(table: str, tmp_path: Path) -> None:
-    found = json.loads((tmp_path / "records" / "matrix.json").read_text())
+def test_failure_without_an_entry_and_entry_without_failure_are_said_loudly(
+    written: tuple[Path, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = matrix.read(written[0] / "records" / "matrix.json")
 
-    assert {"date", "commit", "machine", "python", "torch", "triton", "profile"} <= found["origin"].keys()
-    assert [release["release"] for release in found["releases"]] == ["0.11.2", "0.22.0", "0.28.0", "0.33.0"]
-    assert found["releases"][1]["records"] == JUDGED["0.22.0"]
-    assert str(ROOT) not in json.dumps(found)
+    assert written[1] == 1
+    assert [line for cell in cells.values() for line in matrix.surprises(cell)] == [
+        "GONE: rejection/vllm of vLLM 0.22.0 passes REJ110, but known_defects.toml lists them. Add `fixed`.",
+        "NO ENTRY: rejection/vllm of vLLM 0.33.0 fails REJ101, but known_defects.toml lists no reason.",
+    ]
+
+
+def test_every_cell_of_the_record_names_its_origin(written: tuple[Path, int]) -> None:
+    text = (written[0] / "records" / "matrix.json").read_text()
+
+    for cell in json.loads(text)["cells"]:
+        assert {"commit", "date", "machine", "profile", "only", "seconds", "versions"} <= cell.keys()
+    assert str(ROOT) not in text
+
+
+def test_committed_page_is_made_from_the_committed_record(tmp_path: Path) -> None:
+    matrix.write(
+        matrix.read(ROOT / "docs" / "records" / "matrix.json"), tmp_path / "matrix.md", tmp_path / "record.json"
+    )
+
+    assert (tmp_path / "matrix.md").read_text() == (ROOT / "docs" / "matrix.md").read_text(), (
+        "run: python tools/matrix.py --page"
+    )
+
+
+def test_no_release_is_red_without_an_entry() -> None:
+    cells = matrix.read(ROOT / "docs" / "records" / "matrix.json")
+
+    assert [line for cell in cells.values() for line in matrix.surprises(cell)] == []
+
+
+def test_sampler_without_an_adapter_is_not_runnable(tmp_path: Path) -> None:
+    cell = matrix.run_cell("penalties/nobody", "0.33.0", tmp_path, "smoke", "properties")
+
+    assert cell["state"] == "not runnable"
+    assert cell["problem"] == "fairdraw has no adapter penalties/nobody yet."
 
 
 def test_release_that_cannot_be_installed_has_no_verdict(tmp_path: Path) -> None:
-    column = matrix.run_release("0.9.2", tmp_path, "smoke")
+    cell = matrix.run_cell("rejection/vllm", "0.8.0", tmp_path, "smoke", "properties")
 
-    assert column.problem.startswith("not installed: install: release='0.9.2', but it must be at least 0.11.2.")
-    assert not column.records
+    assert cell["problem"].startswith("not installed: install: release='0.8.0', but it must be at least 0.11.2.")
+    assert not cell["passed"]
 
 
 def test_release_that_is_not_the_one_imported_has_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finished = matrix.subprocess.CompletedProcess([], 0, stdout="vllm 0.22.0\n", stderr="")
-    monkeypatch.setattr(matrix, "_run", lambda *arguments, **options: finished)
+    def run(command: list[str], *_: object, **__: object) -> Any:  # Any: a finished process
+        Path(command[-1]).write_text('{"kind": "header", "sampler": "rejection/vllm (vllm 0.22.0)"}')
+        return matrix.subprocess.CompletedProcess([], 0, stdout="", stderr="")
 
-    with pytest.raises(matrix.NoVerdictError, match=r"not importable: vllm 0\.22\.0"):
-        matrix.check("0.33.0", tmp_path, "smoke")
+    monkeypatch.setattr(matrix, "_run", run)
+    with pytest.raises(matrix.NoVerdictError, match=r"vllm 0\.22\.0\) was tested, but .* must hold vLLM 0\.33\.0"):
+        matrix.check("rejection/vllm", "0.33.0", tmp_path, "smoke", "properties")
+
+
+def test_release_too_old_to_be_installed_gives_its_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: str, **__: str) -> None:
+        file = b"from vllm.triton_utils import tl, triton\n"
+        with tarfile.open(Path(_[-2]) / "vllm-0.11.0.tar.gz", "w:gz") as archive:
+            member = tarfile.TarInfo("vllm-0.11.0/vllm/v1/sample/rejection_sampler.py")
+            member.size = len(file)
+            archive.addfile(member, io.BytesIO(file))
+
+    monkeypatch.setattr(install_vllm, "_pip", download)
+    install_vllm.install("0.11.0", tmp_path)
+
+    assert (tmp_path / "vllm" / "__init__.py").read_text() == '__version__ = "0.11.0+single.file"\n'
+    assert "triton_utils" in (tmp_path / "vllm/v1/sample/rejection_sampler.py").read_text()
+    with pytest.raises(
+        install_vllm.InstallError, match=r"'0\.11\.0', but it must be at least .* --target FOLDER takes"
+    ):
+        install_vllm.install("0.11.0")
 
 
 def test_installed_release_is_not_installed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,10 @@ class TestLoading:
     def test_reference_is_loaded_only_for_differentials(self) -> None:
         assert load_reference(None, [IDS]) == (None, "not needed by these checks")
 
+    def test_named_reference_that_no_check_can_compare_with_is_refused(self) -> None:
+        with pytest.raises(CannotStart, match=r"nothing can be compared in REJ421\. Use rejection/vllm, or none\.$"):
+            load_reference("rejection/counter", [DIFFERENTIAL])
+
     def test_named_reference_that_cannot_be_had_is_refused(self) -> None:
         with pytest.raises(CannotStart, match="oracel"):
             load_reference("oracel", [DIFFERENTIAL])

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 prepare_triton("cpu")
 with quiet_imports():
@@ -33,11 +33,14 @@ if vllm.__version__ != "0.22.0":
 
 TARGETS = sorted({target for piece in PIECES for target in piece.patched})
 ALL = [piece.name for piece in PIECES]
+VARIABLES = ("FAIRDRAW_VLLM_PLUGIN", "FAIRDRAW_VLLM_VALIDATED", "VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER")
+REMEDY = f"Validate this source with `python -m fairdraw validate-vllm --folder {Path(vllm.__file__).parents[1]}`."
+CHANGED = "vllm.v1.sample.rejection_sampler:generate_uniform_probs"
 
 
 @pytest.fixture(autouse=True)
 def _clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("FAIRDRAW_VLLM_PLUGIN", "VLLM_PLUGINS", "VLLM_USE_V2_MODEL_RUNNER", *(p.switch for p in PIECES)):
+    for name in (*VARIABLES, *(piece.switch for piece in PIECES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", "1")
     yield
@@ -153,32 +156,52 @@ def test_removal_restores_every_object_also_where_it_was_imported_by_name(monkey
     assert early.sample is late.renamed is rejection_sampler.rejection_sample
 
 
-def test_changed_source_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def other_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Our table as if one function of vLLM had been patched since; its real hash."""
     table = json.loads(_validated.TABLE.read_text())
-    target = "vllm.v1.sample.rejection_sampler:generate_uniform_probs"
-    found, table["0.22.0"]["functions"][target] = table["0.22.0"]["functions"][target], "0" * 16
+    found, table["0.22.0"]["functions"][CHANGED] = table["0.22.0"]["functions"][CHANGED], "0" * 16
     (tmp_path / "table.json").write_text(json.dumps(table))
     monkeypatch.setattr(_validated, "TABLE", tmp_path / "table.json")
+    return str(found)
+
+
+def test_changed_source_is_refused(other_source: str, logged: pytest.LogCaptureFixture) -> None:
     vllm_plugin.register()
     assert vllm_plugin.installed() == [name for name in ALL if name != "rejection"]
     assert standing()["vllm.v1.sample.rejection_sampler:rejection_sample"] is rejection_sampler.rejection_sample
     assert about(logged, "rejection") == (
-        f"fairdraw: rejection stays off, vLLM's own code runs: the source of {target} has hash {found}, but the one "
-        f"validated for vLLM 0.22.0 has 0000000000000000. Validate it with `python tools/validate_vllm.py 0.22.0` in "
-        f"fairdraw's repository."
+        f"fairdraw: rejection stays off, vLLM's own code runs: the source of {CHANGED} has hash {other_source}, but "
+        f"the one validated for vLLM 0.22.0 has 0000000000000000. {REMEDY}"
     )
 
 
+@pytest.mark.usefixtures("other_source")
+def test_source_that_the_user_has_validated_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "own.json"
+    own.write_text(Path(_validated.__file__).with_name("validated.json").read_text())
+    monkeypatch.setenv("FAIRDRAW_VLLM_VALIDATED", str(own))
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == ALL
+
+
+def test_users_table_that_cannot_be_read_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_VALIDATED", str(tmp_path / "none.json"))
+    vllm_plugin.register()
+    assert vllm_plugin.installed() == ALL
+    start = f"fairdraw: FAIRDRAW_VLLM_VALIDATED={tmp_path / 'none.json'}, but it cannot be read ("
+    assert any(message.startswith(start) for message in logged.messages)
+
+
 def test_unknown_release_is_refused(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(vllm, "__version__", "0.23.0+cu129")
+    monkeypatch.setattr(vllm, "__version__", "0.33.0+cu129")
     vllm_plugin.register()
     assert vllm_plugin.installed() == []
     assert standing() == UPSTREAM
     assert about(logged, "rejection") == (
-        "fairdraw: rejection stays off, vLLM's own code runs: vLLM 0.23.0+cu129 is not validated for it. Validate it "
-        "with `python tools/validate_vllm.py 0.23.0` in fairdraw's repository."
+        f"fairdraw: rejection stays off, vLLM's own code runs: vLLM 0.33.0+cu129 is not validated for it. {REMEDY}"
     )
 
 

@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 import fairdraw
-from fairdraw.sampler_impl.vllm_plugin import _calls, _source, _switches, _validated, register, unpatch
+from fairdraw.sampler_impl.vllm_plugin import (
+    _calls,
+    _model_runner,
+    _source,
+    _switches,
+    _validated,
+    register,
+    unpatch,
+)
 from fairdraw.sampler_impl.vllm_plugin._hook import ImportHook
 from fairdraw.sampler_impl.vllm_plugin._log import logger
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
@@ -22,6 +30,8 @@ from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 ROOT = Path(__file__).parents[2]
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SOURCE = Path(fairdraw.__file__).parents[1]
+RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0")
+"""All of PyPI from 0.22.0 to 0.28.0."""
 FUNCTION = """
 class Thing:
     def act(self, amount):
@@ -124,7 +134,7 @@ def test_missing_function_has_no_hash(tmp_path: Path) -> None:
 
 def test_table_has_evidence_and_a_hash_for_every_function() -> None:
     table = json.loads(_validated.TABLE.read_text())
-    assert {"0.22.0", "0.24.0", "0.26.0", "0.28.0"} <= set(table)
+    assert set(RELEASES) <= set(table)
     for entry in table.values():
         pieces = [piece for piece in PIECES if piece.name in entry["pieces"]]
         assert {target for piece in pieces for target in piece.functions} == set(entry["functions"])
@@ -132,7 +142,7 @@ def test_table_has_evidence_and_a_hash_for_every_function() -> None:
         assert {"date", "torch", "python", "steps", "comparisons"} <= set(entry["evidence"])
 
 
-@pytest.mark.parametrize("release", ["0.22.0", "0.24.0", "0.26.0", "0.28.0"])
+@pytest.mark.parametrize("release", RELEASES)
 def test_table_agrees_with_the_release(release: str) -> None:
     package = ROOT / ".cache" / "vllm" / release / "vllm"
     if not package.exists():
@@ -200,12 +210,21 @@ MAKE = "from vllm.v1.worker.gpu.model_runner import GPUModelRunner; print('worke
 def test_idle_pieces_are_logged_once_a_model_runner_v2_is_made(pretended: Path, switch: str) -> None:
     program = START + MAKE + "print(GPUModelRunner('config', device='cuda').made_of); GPUModelRunner(1, device=2)"
     logged = python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch).splitlines()
+    advice = "is set, but this configuration overrides it." if switch == "0" else "chooses V1."
     assert logged == [
         "worker",
         f"{IDLE}, and rejection, penalties tensor, penalties, thinking budget are for V1 only: idle. "
-        f"VLLM_USE_V2_MODEL_RUNNER=0 chooses V1.",
+        f"VLLM_USE_V2_MODEL_RUNNER=0 {advice}",
         "('config', 'cuda')",
     ]
+
+
+def test_runner_v2_is_logged_also_where_every_piece_was_refused(
+    logged: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
+    _model_runner.tell_idle([])
+    assert logged.messages == [f"{IDLE}, and the plugin serves V1 only. VLLM_USE_V2_MODEL_RUNNER=0 chooses V1."]
 
 
 @pytest.mark.parametrize("switch", ["", "0", "1"])
@@ -233,33 +252,40 @@ if importlib.util.find_spec("einops") is None:  # attention of multimodal models
     absent.__spec__ = importlib.util.spec_from_loader("einops", None)
     sys.modules["einops"] = absent
 import vllm
-from fairdraw.sampler_impl.vllm_plugin import register, unpatch
+from fairdraw.sampler_impl.vllm_plugin import installed, register, unpatch
 from fairdraw.sampler_impl.vllm_plugin._log import logger
 logger.parent = logging.getLogger()
 logging.basicConfig(stream=sys.stdout, level="WARNING", format="LOG %(message)s", force=True)
 register()
 import vllm.v1.worker.gpu_worker
+import vllm.v1.worker.gpu_model_runner
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
-print("LOG worker")
-try:
-    GPUModelRunner(None, None)
-except AttributeError as error:
-    print("LOG", error)
+print("LOG worker with", *installed(), sep=" | ")
+for _ in range(2):
+    try:
+        GPUModelRunner(None, None)
+    except AttributeError as error:
+        print("LOG", error)
 unpatch()
 print("LOG", GPUModelRunner.__init__.__module__, hasattr(GPUModelRunner.__init__, "__wrapped__"))
 """
-"""The real worker, and a runner V2 that vLLM's own constructor refuses, as it gets no configuration."""
+"""The real V1 worker, and runners V2 that vLLM's own constructor refuses, as they get no configuration."""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm")
 def test_real_worker_is_not_reported_as_v2_before_a_runner_v2_is_made() -> None:
     printed = python(REAL, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER="0")
     logged = [line.removeprefix("LOG ") for line in printed.splitlines() if line.startswith("LOG ")]
-    worker = logged.index("worker")
-    assert not [line for line in logged[:worker] if "V2" in line], printed
-    assert logged[worker + 1].startswith(IDLE)
-    assert logged[worker + 2] == "'NoneType' object has no attribute 'model_config'"
-    assert logged[worker + 3] == "vllm.v1.worker.gpu.model_runner False"
+    refused = "'NoneType' object has no attribute 'model_config'"
+    pieces = [piece.name for piece in PIECES]
+    assert logged == [
+        " | ".join(["worker with", *pieces]),
+        f"{IDLE}, and {', '.join(pieces)} are for V1 only: idle. VLLM_USE_V2_MODEL_RUNNER=0 is set, but this "
+        f"configuration overrides it.",
+        refused,
+        refused,
+        "vllm.v1.worker.gpu.model_runner False",
+    ]
 
 
 def test_call_left_to_upstream_is_logged_once(logged: pytest.LogCaptureFixture) -> None:

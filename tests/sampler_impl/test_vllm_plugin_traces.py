@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 prepare_triton("cpu")
 with quiet_imports():
     pytest.importorskip("vllm", reason="vLLM is not installed: make vllm")
-    import vllm_soak as soak
-    import vllm_traces as traces
+    from fairdraw._vllm_validation import soak, traces
 
 torch = traces.torch
 if traces.vllm.__version__ != "0.22.0":
@@ -227,6 +226,19 @@ def test_foreign_option_is_left_to_vllm(options: dict[str, Any]) -> None:
     arguments = tuple(range(8))
     assert rejection_sample(upstream, *arguments, **options) == "theirs"
     assert given == [(arguments, options)]
+
+
+def test_options_that_are_off_are_served_by_ours() -> None:
+    """vLLM 0.33.0 always passes those of FLy, also where it is off."""
+    from fairdraw.sampler_impl.vllm_plugin._rejection import rejection_sample
+
+    vllm_plugin.unpatch()
+    metadata = SimpleNamespace(all_greedy=True, all_random=False, temperature=None, generators={})
+    ids, logits = torch.zeros(1, dtype=torch.int32), torch.zeros(1, 4)
+    arguments = (ids, [1], 1, ids + 1, None, logits, ids[:, None], metadata)
+    off = {"fly_window_size": None, "fly_entropy_threshold": None, "fly_entropy_top_k": 3, "use_fp64_gumbel": False}
+    assert rejection_sample(lambda *_, **__: "theirs", *arguments, **off).tolist() == [[0, 0]]
+    assert vllm_plugin.calls() == {"rejection": {"ours": 1}}
 
 
 def test_arguments_that_ours_refuses_are_left_to_vllm_before_anything_was_drawn() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import validate_vllm
+from click.testing import CliRunner
 
+from fairdraw._cli.main import main
+from fairdraw._vllm_validation import validate
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
+    from click.testing import Result
 
 NAMES = [piece.name for piece in PIECES]
-KEPT: dict[str, Any] = {"profile": "ci", "passed": 91, "broken": []}
+KEPT: dict[str, Any] = {"profile": "ci", "calls": {"ours": 9}, "passed": 91, "broken": []}
 
 
 def soaked(**differences: list[str]) -> dict[str, Any]:
@@ -29,7 +34,7 @@ def soaked(**differences: list[str]) -> dict[str, Any]:
 
 
 def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
-    entry, problems = validate_vllm.judged(list(PIECES), soaked(), KEPT)
+    entry, problems = validate.judged(list(PIECES), soaked(), KEPT)
     assert problems == []
     assert entry["pieces"] == {name: {"calls": {"ours": 7}} for name in NAMES}
     assert entry["evidence"]["comparisons"] == 3
@@ -37,27 +42,33 @@ def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
 
 
 def test_piece_that_differs_is_left_out_and_reported() -> None:
-    entry, problems = validate_vllm.judged(list(PIECES), soaked(penalties=["step 3: plain logits differ"]), KEPT)
+    entry, problems = validate.judged(list(PIECES), soaked(penalties=["step 3: plain logits differ"]), KEPT)
     assert list(entry["pieces"]) == [name for name in NAMES if name != "penalties"]
     assert problems == ["penalties: step 3: plain logits differ"]
 
 
 def test_pieces_that_differ_together_are_all_left_out() -> None:
-    entry, problems = validate_vllm.judged(list(PIECES), soaked(together=["step 1: tokens differ"]), KEPT)
+    entry, problems = validate.judged(list(PIECES), soaked(together=["step 1: tokens differ"]), KEPT)
     assert entry["pieces"] == {}
     assert problems == ["together: step 1: tokens differ"]
 
 
 def test_broken_property_keeps_the_rejection_piece_out() -> None:
-    entry, problems = validate_vllm.judged(list(PIECES), soaked(), {**KEPT, "broken": ["REJ104"]})
+    entry, problems = validate.judged(list(PIECES), soaked(), {**KEPT, "broken": ["REJ104"]})
     assert "rejection" not in entry["pieces"]
     assert problems == ["rejection: broken properties: REJ104"]
+
+
+def test_properties_that_ran_on_vllms_own_code_keep_the_rejection_piece_out() -> None:
+    entry, problems = validate.judged(list(PIECES), soaked(), {**KEPT, "calls": {}})
+    assert "rejection" not in entry["pieces"]
+    assert problems == ["rejection: the properties never called it"]
 
 
 def test_piece_that_never_served_is_left_out() -> None:
     result = soaked()
     result["pieces"]["thinking budget"]["calls"] = {"thinking budget, a reason": 5}
-    entry, problems = validate_vllm.judged(list(PIECES), result, KEPT)
+    entry, problems = validate.judged(list(PIECES), result, KEPT)
     assert "thinking budget" not in entry["pieces"]
     assert problems == ["thinking budget: it never served a call"]
 
@@ -66,12 +77,12 @@ def test_entries_stay_in_order_of_releases(tmp_path: Path) -> None:
     table = tmp_path / "table.json"
     table.write_text("{}")
     for release in ("0.28.0", "0.9.2", "0.22.0"):
-        validate_vllm.write_entry(table, release, {"pieces": {}})
+        validate.write_entry(table, release, {"pieces": {}})
     assert list(json.loads(table.read_text())) == ["0.9.2", "0.22.0", "0.28.0"]
 
 
 def test_release_without_the_functions_is_reported(tmp_path: Path) -> None:
-    found, problems = validate_vllm.hashed(tmp_path)
+    found, problems = validate.hashed(tmp_path)
     assert found == []
     assert len(problems) == len(PIECES)
     assert all("cannot be read" in problem for problem in problems)
@@ -86,3 +97,73 @@ def test_release_that_cannot_be_installed_is_reported(
     monkeypatch.setattr(validate_vllm, "install", refuse)
     assert validate_vllm.main(["9.9.9"]) == 1
     assert capsys.readouterr().err == "vLLM 9.9.9: no such release\n"
+
+
+def test_manual_has_the_table_of_validated_releases() -> None:
+    page = validate_vllm.MANUAL.read_text(encoding="utf-8")
+    assert validate_vllm.validated_releases() in page
+    assert validate_vllm.with_table(page) == page
+
+
+def test_folder_is_of_one_release(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        validate_vllm.main(["all", "--folder", "somewhere"])
+    assert "--folder holds one release: name that one." in capsys.readouterr().err
+
+
+def test_all_are_the_releases_of_the_index_that_run_v1(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = "vllm (0.33.0)\nAvailable versions: 0.33.0, 0.28.0, 0.27.1, 0.22.0, 0.21.0, 0.8.5.post1\n"
+    listed = SimpleNamespace(stdout=printed, returncode=0)
+    monkeypatch.setattr(validate_vllm.subprocess, "run", lambda *_, **__: listed)
+    assert validate_vllm.published() == ["0.22.0", "0.27.1", "0.28.0"]
+
+
+# What somebody runs who has no checkout.
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A site-packages folder with a fake vLLM."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    info = tmp_path / "vllm-0.23.0+acme.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.23.0+acme\n")
+    return tmp_path
+
+
+def command(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["validate-vllm", *arguments])
+
+
+@pytest.mark.parametrize(("problems", "code"), [([], 0), (["penalties: step 3: tokens differ"], 1)])
+def test_installed_vllm_is_validated_into_a_table_of_its_own(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, problems: list[str], code: int
+) -> None:
+    asked: list[Any] = []
+
+    def validated(*arguments: Any) -> tuple[dict[str, Any], list[str]]:
+        asked.append(arguments)
+        return {"pieces": {"rejection": {}}}, problems
+
+    monkeypatch.setattr(validate, "validate", validated)
+    table = installed / "own.json"
+    ran = command("--folder", str(installed), "--table", str(table), "--profile", "smoke")
+    assert (ran.exit_code, asked) == (code, [("0.23.0", installed, 100, "smoke")])
+    assert json.loads(table.read_text()) == {"0.23.0": {"pieces": {"rejection": {}}}}
+    assert ran.output.splitlines()[1:] == [
+        *([f"left to vLLM: {text}" for text in problems] or ["no piece differed"]),
+        f"validated: rejection. To use it: FAIRDRAW_VLLM_VALIDATED={table}",
+    ]
+
+
+def test_folder_without_vllm_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    ran = command("--folder", str(tmp_path))
+    assert ran.exit_code == 2
+    assert f"--folder {tmp_path} has no vLLM with its metadata. Name a site-packages folder." in ran.output
+
+
+def test_source_without_the_functions_is_refused_in_one_sentence(installed: Path) -> None:
+    ran = command("--folder", str(installed))
+    assert ran.exit_code == 2
+    assert "vLLM 0.23.0: no piece fits it: rejection: rejection_sampler.py cannot be read" in ran.output

@@ -17,7 +17,7 @@ import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, TypeGuard
 
-from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn
+from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn, UnusableRelease
 from fairdraw._core.contracts import contract_of, missing_parts
 from fairdraw.protocols import AnySampler, Capabilities
 
@@ -105,13 +105,31 @@ def _make_built_in(row: BuiltIn, device: str | None) -> AnySampler:
         factory = getattr(importlib.import_module(f"{__name__}.{module}"), function)
         sampler: AnySampler = factory(row, device or ("cpu" if row.host else default_device()), **row.options)
     except ModuleNotFoundError as error:
+        release = _vllm_without(str(error.name))
+        if release is not None:
+            raise _refusal(row.name, *release) from error
         missing = "vllm" if "/vllm" in row.name else str(error.name)
         command = _INSTALL.get(missing.partition(".")[0], f"pip install {error.name}")
         rule = f"it needs the package {error.name}, which is not installed"
         raise _refusal(row.name, rule, f"Run {command}") from error
+    except UnusableRelease as error:
+        raise _refusal(row.name, error.rule, error.remedy) from None  # its traceback is the other project's
     except Exception as error:
         raise _refusal(row.name, f"making it raised {_brief(error)}", "The traceback above says where") from error
     return sampler
+
+
+def _vllm_without(module: str) -> tuple[str, str] | None:
+    """What is wrong and what to do if vLLM is here and has no such module; `None` if it is something else."""
+    vllm = sys.modules.get("vllm")
+    if vllm is None or not module.startswith("vllm."):
+        return None
+    release, _, local = str(getattr(vllm, "__version__", "")).partition("+")
+    if local == "single.file":  # made by tools/single_file_vllm.py
+        rule = f"of vLLM {release}, which cannot be installed, only the file of rejection/vllm is here"
+        return rule, "Install 0.11.2 or later: python tools/install_vllm.py RELEASE --target FOLDER"
+    rule = f"vLLM {release} has no module {module}"
+    return rule, "Put another release on PYTHONPATH: python tools/install_vllm.py RELEASE --target FOLDER"
 
 
 def _prepare(device: str | None = None) -> None:

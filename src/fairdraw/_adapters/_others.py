@@ -41,6 +41,7 @@ class Defect(TypedDict):
     fixed: NotRequired[str]
     cases: NotRequired[int]
     link: NotRequired[str]
+    since: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def known_defects(sampler: str, release: str = "0") -> dict[str, Known]:
     reasons: dict[str, list[str]] = {}
     cases: dict[str, int] = {}
     for defect in read_defects():
-        if defect["sampler"] != sampler or ("fixed" in defect and _number(release) >= _number(defect["fixed"])):
+        if not is_affected(defect, sampler, release):
             continue
         name = f"{defect['name']}: " if "name" in defect else ""
         link = f" ({defect['link']})" if "link" in defect else ""
@@ -73,6 +74,14 @@ def known_defects(sampler: str, release: str = "0") -> dict[str, Known]:
     return {code: {"reason": text, "cases": cases[code]} if cases[code] else text for code, text in joined.items()}
 
 
+def is_affected(defect: Defect, sampler: str, release: str) -> bool:
+    """Whether the entry is about `release` of `sampler`: from `since` on, until `fixed`."""
+    number = release_number(release)
+    if defect["sampler"] != sampler or ("since" in defect and number < release_number(defect["since"])):
+        return False
+    return "fixed" not in defect or number < release_number(defect["fixed"])
+
+
 @cache
 def read_defects() -> list[Defect]:
     text = files("fairdraw._adapters").joinpath("known_defects.toml").read_text()
@@ -80,7 +89,7 @@ def read_defects() -> list[Defect]:
     return defects
 
 
-def _number(release: str) -> tuple[int, ...]:
+def release_number(release: str) -> tuple[int, ...]:
     """For comparison; words in a release (rc1, dev) count as nothing."""
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 

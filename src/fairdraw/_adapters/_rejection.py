@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from fairdraw._adapters._runtime import triton_is_interpreted
 from fairdraw._oracles.rejection import verify as oracle_verify
-from fairdraw.protocols import ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import Drafted, ExplicitNoise, FunctionSampler, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import DraftStep
+    from fairdraw.sampler_impl.sampling import SamplingNoise
 
 Backend = Literal["torch", "triton"]
 
@@ -27,14 +29,16 @@ def oracle(row: BuiltIn, device: str) -> FunctionSampler:
 def race(row: BuiltIn, device: str, *, backend: Backend) -> FunctionSampler:
     """`fairdraw.sampler_impl.rejection`. In Triton's interpreter a call takes milliseconds."""
     slow = backend == "triton" and triton_is_interpreted(device)
-    return FunctionSampler(row.name, partial(_verify_race, backend), device, row.capabilities(slow=slow))
+    verify, capabilities = partial(_verify_race, backend), row.capabilities(slow=slow)
+    return FunctionSampler(row.name, verify, device, capabilities, propose=_draft_by_race)
 
 
 def counter(row: BuiltIn, device: str, *, backend: Backend | None = None) -> FunctionSampler:
     """`fairdraw.sampler_impl.rejection_counter`, on the production path of the device if `backend` is `None`."""
     backend = backend or ("torch" if device == "cpu" else "triton")
     slow = backend == "triton" and triton_is_interpreted(device)
-    return FunctionSampler(row.name, partial(_verify_counter, backend), device, row.capabilities(slow=slow))
+    verify, capabilities = partial(_verify_counter, backend), row.capabilities(slow=slow)
+    return FunctionSampler(row.name, verify, device, capabilities, propose=_draft_by_counter)
 
 
 class ReadFields(TypedDict):
@@ -81,14 +85,37 @@ def _verify_race(
     return rejection_sample(**arguments)
 
 
+def _draft_by_race(step: DraftStep, noise: SeededNoise) -> Drafted:
+    """`fairdraw.sampler_impl.sampling.draft` with the generators that verification goes on with."""
+    from fairdraw.sampler_impl.sampling import UpstreamNoise
+
+    return _drafted(step, UpstreamNoise(noise.generators(step.device)))
+
+
+def _draft_by_counter(step: DraftStep, noise: SeededNoise) -> Drafted:
+    """The same with counters: (seed, position) as in verification, in a stream of its own."""
+    from fairdraw.sampler_impl.sampling import CounterNoise
+
+    return _drafted(step, CounterNoise(_kept_seeds(step.batch_size, noise, step.device), step.positions))
+
+
+def _drafted(step: DraftStep, noise: SamplingNoise) -> Drafted:
+    from fairdraw.sampler_impl.sampling import SamplingParameters, draft
+
+    drawn = draft(step.draft_logits, SamplingParameters(step.temperature), noise)
+    return Drafted(drawn.sampled_token_ids, drawn.probs)
+
+
 def _verify_counter(
     backend: Backend, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """One seed per request and position 0. On a GPU each call has a workspace, so that its kernels overlap and read as
-    few rows as they can."""
+    """One seed per request and position 0; in the steps of a pair a request keeps its seed, and positions advance. On a
+    GPU each call has a workspace, so that its kernels overlap and read as few rows as they can."""
     if isinstance(noise, ExplicitNoise):
         raise TypeError("verify: noise=ExplicitNoise, but it must be SeededNoise. This sampler supports no other.")
-    return _counter_step(batch, _seeds(batch, noise), backend, workspace=batch.device.type == "cuda")()
+    drafts_are_own = batch.positions is not None
+    seeds = _kept_seeds(batch.batch_size, noise, batch.device) if drafts_are_own else _seeds(batch, noise)
+    return _counter_step(batch, seeds, backend, workspace=batch.device.type == "cuda")()
 
 
 def captured_step(batch: SpecDecodeBatch, backend: Backend, *, workspace: bool) -> partial[Tensor]:
@@ -121,15 +148,23 @@ def _counter_step(
         batch.draft_token_ids,
         batch.cu_num_draft_tokens,
         batch.max_spec_len,
-        batch.target_logits,
+        batch.target_logits if batch.bonus_logits is None else _with_bonus_rows(batch, batch.bonus_logits),
         temperature,
         seeds,
-        seeds.new_zeros(batch.batch_size),
+        seeds.new_zeros(batch.batch_size) if batch.positions is None else batch.positions,
         draft_probs=batch.draft_probs,
-        bonus_token_ids=batch.bonus_token_ids,
+        bonus_token_ids=batch.bonus_token_ids if batch.bonus_logits is None else None,
         workspace=make_workspace(*sizes, batch.device) if workspace else None,
         backend=backend,
     )
+
+
+def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
+    """Each request's rows of target logits, and behind them the row that its bonus token is drawn from."""
+    import torch
+
+    rows = zip(batch.target_logits.split(batch.num_draft_tokens), bonus_logits.split(1), strict=True)
+    return torch.cat([part for pair in rows for part in pair])
 
 
 def _seeds(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
@@ -141,3 +176,16 @@ def _seeds(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size
         if batch.num_draft_tokens[request] > 0:
             seeds[request].random_(generator=generator)
     return seeds
+
+
+def _kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Tensor:  # [batch_size] int64
+    """One per request, kept from call to call; a request without one is given it at the first, as in a server."""
+    import torch
+
+    if "seeds" not in noise.kept:
+        seeds = torch.empty(batch_size, dtype=torch.int64, device=device).random_()
+        for request, seed in noise.request_seeds.items():
+            seeds[request] = seed
+        noise.kept["seeds"] = seeds
+    kept: Tensor = noise.kept["seeds"]
+    return kept

@@ -14,6 +14,19 @@ Reasons = Mapping[str, Sequence[str]]
 """Reason to the capabilities that are unsupported for it."""
 
 
+class UnusableRelease(Exception):
+    """A package is installed, but not in a release that the adapter can call.
+
+    Args:
+        rule: What is missing, with the release: `vLLM 0.16.0 has no ...`.
+        remedy: What to do.
+    """
+
+    def __init__(self, rule: str, remedy: str) -> None:
+        super().__init__(f"{rule}. {remedy}.")
+        self.rule, self.remedy = rule, remedy
+
+
 @dataclass(frozen=True)
 class BuiltIn:
     """One built-in sampler; the head of the file describes the fields."""

@@ -1,9 +1,10 @@
-"""vLLM's V1 samplers, of whatever release is importable (0.11.2 to 0.33.0; the token sampler: 0.22.0).
+"""vLLM's V1 samplers, of whatever release is importable (0.8.1 to 0.33.0; the token sampler: 0.11.2 to 0.33.0).
 
 The rejection sampler is called one level below vLLM's `RejectionSampler` module, as that module calls it:
-`rejection_sample` gets processed logits (before 0.16.0 their softmax) and the bonus tokens. The token sampler is called
-as the model runner calls it, with raw logits; it may filter float32 logits in place, so it gets a copy. Both draw their
-own noise; explicit noise is injected.
+`rejection_sample` gets processed logits (before 0.16.0 their softmax) and the bonus tokens. Before 0.11.2 the file of
+that function is all there is (`tools/single_file_vllm.py`). The token sampler is called as the model runner calls it,
+with raw logits; it may filter float32 logits in place, so it gets a copy. Both draw their own noise; explicit noise is
+injected.
 
 Only what the functions cannot take is unsupported. What they get wrong is left to the checks: `known_defects.toml`.
 """
@@ -18,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw._adapters._inject import inject_noise
-from fairdraw._adapters._others import Known, Upstream, import_vllm, known_defects, vllm_module
+from fairdraw._adapters._others import Known, Upstream, import_vllm, known_defects, release_number, vllm_module
 from fairdraw._adapters._rejection import read_fields
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._torch import race_noise
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
 
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import SamplingBatch, SamplingNoise
+
+
+ZERO_IS_GREEDY = (0, 11)
+"""From then on the engine's `InputBatch` writes temperature 0 for a greedy request, before it wrote -1."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,10 @@ class VllmSampler:
             unsupported[Capability.SYNTHETIC_RATES] = f"vLLM {self.release} has no synthetic mode, 0.20.0 brought it"
         return Capabilities(unsupported, slow=self.interpreted)
 
+    @property
+    def number(self) -> tuple[int, ...]:
+        return release_number(self.release)
+
     def takes(self, argument: str) -> bool:
         return argument in inspect.signature(self.rejection_sample).parameters
 
@@ -83,6 +92,8 @@ class VllmSampler:
         }
         if self.takes("target_logits"):
             arguments["target_logits"] = batch.target_logits
+        elif self.number < (0, 11, 1) and bool(batch.is_greedy.all()):  # its caller gathered the logits of such a batch
+            arguments["target_probs"] = batch.target_logits.contiguous()
         else:  # before 0.16.0 the caller applied the softmax
             arguments["target_probs"] = batch.target_probs()
         if batch.synthetic_rates is not None:
@@ -103,7 +114,10 @@ def rejection(row: BuiltIn, device: str) -> VllmSampler:
     processors = vllm_module("sample.logits_processor").LogitsProcessors
 
     def make_metadata(batch: SpecDecodeBatch, noise: Noise) -> object:
-        return _metadata(batch.temperature, **read_fields(batch, noise), logitsprocs=processors())
+        fields = read_fields(batch, noise)
+        if release_number(release) < ZERO_IS_GREEDY:
+            fields["temperature"] = batch.temperature.masked_fill(batch.is_greedy, -1)
+        return _metadata(batch.temperature, **fields, logitsprocs=processors())
 
     function = vllm_module("sample.rejection_sampler").rejection_sample
     return VllmSampler(device, interpreted, release, function, make_metadata, known_defects(row.name, release))

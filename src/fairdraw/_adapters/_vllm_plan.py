@@ -23,10 +23,11 @@ from unittest import mock
 import torch
 
 from fairdraw._adapters._logits import rounding_on
-from fairdraw._adapters._others import Upstream, import_vllm, unpinned, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, known_defects, release_number, unpinned, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._adapters._table import UnusableRelease
 from fairdraw._adapters._vllm_thinking import MOST_DRAFTS, MOST_REQUESTS, make_holder
-from fairdraw.protocols._lifecycle import Markers
+from fairdraw.protocols._lifecycle import Markers, RequestParams
 from fairdraw.protocols._logits_plan import (
     CustomLogitsProcessor,
     LogitsBatch,
@@ -37,22 +38,28 @@ from fairdraw.protocols._logits_plan import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from torch import Tensor
 
+    from fairdraw._adapters._others import Known
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import Capabilities, Rounding
     from fairdraw.protocols._lifecycle import RowChanges
 
 GREEDY_BELOW = 1e-5
+FIRST_WITH_BUDGETS = (0, 21)
 
 
 def make(row: BuiltIn, device: str) -> VllmPlanner:
     """Logits processing of the importable vLLM; the name carries the release."""
     release, interpreted = import_vllm(device, "sample.rejection_sampler")
+    if release_number(release) < FIRST_WITH_BUDGETS:
+        rule = f"vLLM {release} has no thinking budgets, and cases of this contract have some"
+        raise UnusableRelease(rule, "Use 0.21.0 or later")
     capabilities = row.capabilities(slow=interpreted)
-    return VllmPlanner(f"vllm {release} processors", device, capabilities, rounding_on(device))
+    known = known_defects(row.name, release)
+    return VllmPlanner(f"vllm {release} processors", device, capabilities, rounding_on(device), known)
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,7 @@ class VllmPlanner:
     device: str
     capabilities: Capabilities
     rounding: Rounding
+    known_defects: Mapping[str, Known]
     contract: Literal["logits_plan"] = "logits_plan"
 
     def open_plan(self, setup: PlanSetup) -> LogitsSession:
@@ -101,18 +109,21 @@ class _Session:
         update = None
         if change is not None:
             moved = [(a, b, interface.MoveDirectionality[direction.name]) for a, b, direction in change.moved]
-            added = [(row, _verified(params), prompt, output) for row, params, prompt, output in change.added]
+            added = [(row, sampling_params(params), prompt, output) for row, params, prompt, output in change.added]
             update = interface.BatchUpdate(change.batch_size, list(change.removed), added, moved)
         for processor in self.processors[speculative].all:
             processor.update_state(update)
         self.holders[speculative].sync_batch(update)
 
 
-def _verified(params: LogitsParams) -> Upstream:
+def sampling_params(params: RequestParams) -> Upstream:
     """As `SamplingParams` in its constructor: a greedy request has no filters."""
+    if not isinstance(params, LogitsParams):
+        params = LogitsParams(**vars(params))
     if params.temperature < GREEDY_BELOW:
         params = dataclasses.replace(params, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-    return SimpleNamespace(**vars(params), structured_outputs=None)
+    unset = dict.fromkeys(("structured_outputs", "seed", "logprobs", "logprob_token_ids"))
+    return SimpleNamespace(**vars(params), **unset)
 
 
 def _load_processors(setup: PlanSetup, device: str, speculative: bool) -> Upstream:
@@ -155,7 +166,7 @@ class _Custom:
 def _metadata(batch: LogitsBatch, setup: PlanSetup, processors: Upstream, holder: Upstream) -> Upstream:
     """As `InputBatch._make_sampling_metadata`: what nobody needs is `None` or empty."""
     module = vllm_module("sample.metadata")
-    device, params = batch.logits.device, [_verified(request.params) for request in batch.requests]
+    device, params = batch.logits.device, [sampling_params(request.params) for request in batch.requests]
     greedy = [p.temperature == 0 for p in params]
     widths = [p.top_k if 0 < p.top_k < setup.vocab_size else setup.vocab_size for p in params]
     top_p = [p.top_p for p in params]

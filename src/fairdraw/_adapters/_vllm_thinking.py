@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from fairdraw._adapters._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, known_defects, unpin, vllm_module
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fairdraw._adapters._others import Known
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import Capabilities
     from fairdraw.protocols._lifecycle import LiveBatch, Markers, RowChanges, ThinkingSession
@@ -29,7 +32,8 @@ def make(row: BuiltIn, device: str) -> VllmThinkingBudget:
     release, _ = import_vllm(device, "sample.thinking_budget_state", "sample.logits_processor.interface")
     unpin(device)
     combines = tuple(int(part) for part in release.split(".")[:2]) < COMBINES_BEFORE
-    return VllmThinkingBudget(f"vllm {release} thinking budget", device, row.capabilities(), combines)
+    known = known_defects(row.name, release)
+    return VllmThinkingBudget(f"vllm {release} thinking budget", device, row.capabilities(), combines, known)
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class VllmThinkingBudget:
     device: str
     capabilities: Capabilities
     combines: bool
+    known_defects: Mapping[str, Known]
     contract: Literal["thinking_budget"] = "thinking_budget"
 
     def open_thinking(self, markers: Markers) -> ThinkingSession:

@@ -1,8 +1,8 @@
-"""The rejection sampler of vLLM's model runner V2 (PyPI `vllm`, tried: 0.22.0, by tools/install_vllm.py).
+"""The rejection sampler of vLLM's model runner V2 (PyPI `vllm`, tried: 0.22.0, 0.25.1, 0.28.0, 0.31.0, 0.33.0).
 
 `vllm.v1.worker.gpu.spec_decode.rejection_sampler_utils.rejection_sample` takes logits of target and draft, and one row
-more per request, from which it draws the bonus token: that row allows the batch's bonus token alone. On a CPU its
-kernels run in Triton's interpreter, which cannot run those of 0.24.0 and later (libdevice functions).
+more per request, from which it draws the bonus token: that row allows the batch's bonus token alone, but where the
+batch brings bonus logits. `_vllm_v2_drafter` has the drafter of the release.
 
 Its random numbers come from (seed, position) inside the kernels. With seeded noise, a request without a seed gets one
 from torch's default generator, as its engine draws one.
@@ -10,33 +10,82 @@ from torch's default generator, as its engine draws one.
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._adapters._others import KnownSampler, import_vllm, known_defects, vllm_module
+from fairdraw._adapters._others import KnownSampler, known_defects, release_number, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw._adapters._table import UnusableRelease
+from fairdraw._adapters._vllm_v2_drafter import bonus_rows, propose, row_positions, seeds_of
+from fairdraw._adapters._vllm_v2_kernels import import_kernels, require_arguments, try_once
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from fairdraw._adapters._table import BuiltIn
+    from fairdraw._adapters._table import BuiltIn, Reasons
 
 _MODULE = "worker.gpu.spec_decode.rejection_sampler_utils"
+_NOISE = "worker.gpu.sample.gumbel"
+
+_LARGE = {
+    "in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",),
+    "in the interpreter a call with 35000 drafts took over 5 minutes": ("long-drafts",),
+}
+_NO_PLACEHOLDERS = {"this release does not take them, 0.25.0 brought them": ("placeholder-drafts",)}
 
 
-def make(row: BuiltIn, device: str) -> KnownSampler:
-    """The function of the importable vLLM; its name carries the release."""
-    release, interpreted = import_vllm(device, _MODULE)
-    large = {"in the interpreter a call with 151936 tokens took 27 s": ("large-vocab",)} if interpreted else {}
-    function = partial(_verify, vllm_module(_MODULE).rejection_sample)
-    capabilities = row.capabilities(large, slow=interpreted)
-    return KnownSampler(
-        f"vllm-v2 {release}", function, device, capabilities, known_defects=known_defects(row.name, release)
+def make(row: BuiltIn, device: str, **modes: Any) -> KnownSampler:  # Any: arguments of vLLM's
+    """The function of the importable vLLM; its name carries the release.
+
+    Args:
+        modes: More arguments for it, `use_block_verification=True`.
+
+    Raises:
+        UnusableRelease: If its signature is another, or its kernels cannot be interpreted.
+    """
+    release, interpreted = import_kernels(device, _MODULE, _NOISE)
+    function = vllm_module(_MODULE).rejection_sample
+    _require_modes(release, function, modes)
+    require_arguments(release, function, {*kernel_arguments(trial_batch(device), SeededNoise(0)), *modes})
+    verify = partial(_verify, partial(function, **modes))
+    try_once(release, interpreted, lambda: verify(trial_batch(device), SeededNoise(0)))
+    capabilities = row.capabilities(beyond(release, interpreted), slow=interpreted)
+    name = f"{row.name.partition('/')[2]} {release}"
+    known = known_defects(row.name, release)
+    return KnownSampler(name, verify, device, capabilities, known_defects=known, propose=propose)
+
+
+def beyond(release: str, interpreted: bool) -> Reasons:
+    """What this release does not take, and what its interpreter takes too long for."""
+    return {**(_LARGE if interpreted else {}), **(_NO_PLACEHOLDERS if release_number(release) < (0, 25) else {})}
+
+
+def _require_modes(release: str, function: Callable[..., object], modes: Mapping[str, object]) -> None:
+    missing = sorted(modes.keys() - inspect.signature(function).parameters)
+    if missing:
+        raise UnusableRelease(
+            f"vLLM {release} has no {' and no '.join(missing)}",
+            "Install a newer release: python tools/install_vllm.py 0.33.0",
+        )
+
+
+def trial_batch(device: str) -> SpecDecodeBatch:
+    """One request whose draft the target forbids, so that every kernel runs."""
+    return SpecDecodeBatch(
+        draft_token_ids=torch.zeros(1, dtype=torch.int32, device=device),
+        num_draft_tokens=[1],
+        cu_num_draft_tokens=torch.ones(1, dtype=torch.int32, device=device),
+        max_spec_len=1,
+        draft_probs=torch.full((1, 2), 0.5, device=device),
+        target_logits=torch.tensor([[-torch.inf, 0.0]], device=device),
+        bonus_token_ids=torch.ones(1, 1, dtype=torch.int32, device=device),
+        temperature=torch.ones(1, device=device),
     )
 
 
@@ -44,26 +93,41 @@ def _verify(
     rejection_sample: Callable[..., tuple[Tensor, Tensor]], batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     assert not isinstance(noise, ExplicitNoise)  # unsupported
+    with quiet_floats():
+        tokens, lengths = rejection_sample(**kernel_arguments(batch, noise))
+    return emitted(batch, tokens, lengths)
+
+
+def emitted(
+    batch: SpecDecodeBatch,
+    tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
+    lengths: Tensor,  # [batch_size] int32
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Behind a row's tokens vLLM leaves whatever was in memory."""
+    columns = torch.arange(batch.max_spec_len + 1, device=batch.device)
+    return tokens.masked_fill(columns >= lengths[:, None], PLACEHOLDER_TOKEN_ID).int()
+
+
+def kernel_arguments(batch: SpecDecodeBatch, noise: SeededNoise) -> dict[str, Any]:  # Any: one type each
+    """A batch as `rejection_sample` takes it: rows of drafts and bonus tokens together, drafts one row late."""
     requests = torch.arange(batch.batch_size, device=batch.device)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
     is_bonus, row_request, row_position = _rows(counts, requests)
-    with quiet_floats():
-        tokens, lengths = rejection_sample(
-            target_logits=_target_logits(batch, is_bonus),
-            draft_logits=_draft_logits(batch, row_request[~is_bonus], row_position[~is_bonus]),
-            draft_sampled=_shifted_drafts(batch, is_bonus),
-            cu_num_logits=torch.nn.functional.pad((counts + 1).cumsum(0), (1, 0)).int(),
-            pos=row_position,
-            idx_mapping=requests.int(),
-            expanded_idx_mapping=row_request.int(),
-            expanded_local_pos=row_position.int(),
-            temperature=batch.temperature,
-            seed=_seeds(batch, noise.request_seeds),
-            num_speculative_steps=batch.max_spec_len,
-            synthetic_conditional_rates=batch.synthetic_rates,
-        )
-    columns = torch.arange(batch.max_spec_len + 1, device=batch.device)
-    return tokens.masked_fill(columns >= lengths[:, None], PLACEHOLDER_TOKEN_ID).int()
+    return {
+        "target_logits": _target_logits(batch, is_bonus),
+        "draft_logits": _draft_logits(batch, row_request[~is_bonus], row_position[~is_bonus]),
+        "draft_sampled": _shifted_drafts(batch, is_bonus),
+        "cu_num_logits": torch.nn.functional.pad((counts + 1).cumsum(0), (1, 0)).int(),
+        "pos": row_positions(batch, row_request, row_position),
+        "idx_mapping": requests.int(),
+        "expanded_idx_mapping": row_request.int(),
+        "expanded_local_pos": row_position.int(),
+        # The batch's logits are processed, and from 0.28.0 on draft logits are divided by it, too.
+        "temperature": torch.where(batch.is_greedy, 0.0, 1.0),
+        "seed": seeds_of(noise, batch.batch_size, batch.device),
+        "num_speculative_steps": batch.max_spec_len,
+        "synthetic_conditional_rates": batch.synthetic_rates,
+    }
 
 
 def _rows(
@@ -78,10 +142,9 @@ def _rows(
 
 
 def _target_logits(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
-    """The batch's rows, and a row per request that allows its bonus token alone."""
-    logits = batch.target_logits.new_full((len(is_bonus), batch.vocab_size), -torch.inf)
-    logits[~is_bonus] = batch.target_logits
-    logits[is_bonus] = logits[is_bonus].scatter(1, batch.bonus_token_ids.long(), 0)
+    """The batch's rows, and a row per request for its bonus token."""
+    logits = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
+    logits[~is_bonus], logits[is_bonus] = batch.target_logits, bonus_rows(batch)
     return logits
 
 
@@ -102,10 +165,3 @@ def _shifted_drafts(batch: SpecDecodeBatch, is_bonus: Tensor) -> Tensor:  # [num
     drafts = batch.draft_token_ids.new_zeros(len(is_bonus) + 1)
     drafts[1:][~is_bonus] = batch.draft_token_ids
     return drafts[:-1].contiguous()
-
-
-def _seeds(batch: SpecDecodeBatch, own: Mapping[int, int]) -> Tensor:  # [batch_size] int64
-    seeds = torch.randint(2**62, (batch.batch_size,))
-    for request, seed in own.items():
-        seeds[request] = seed
-    return seeds.to(batch.device)

@@ -11,7 +11,7 @@ import os
 import sys
 import textwrap
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from string import Template
@@ -106,6 +106,7 @@ class _Wiring:
     unsupported: dict[str, str] = field(default_factory=dict)
     needs: dict[str, dict[str, Any]] = field(default_factory=dict)  # Any: names, a reason, and switches
     choices: dict[str, str] = field(default_factory=dict)
+    drafter: dict[str, str] = field(default_factory=dict)
 
     def covers(self, wanted: str, names: Collection[str]) -> bool:
         """Whether `wanted`, or the batch, noise or setup that holds it, is among the parameters `names`."""
@@ -150,6 +151,7 @@ def write_skeleton(spec: str, folder: Path, contract: str | None = None) -> Skel
     if CONTRACTS[name].has_distributions:
         words |= {"ledger": _text("ledger.txt"), "option": " --ledger ledger.json"}
     words["imports"] += _NUMPY if as_arrays else ""
+    words |= _drafter(package, wiring, as_arrays=as_arrays)
     words["call"] = _call(f"{package}.{function}", needed, wiring, as_arrays=as_arrays)
     words["unsupported"] = _declarations(unsupported, questions, wiring.choices)
     texts = {
@@ -229,6 +231,31 @@ def _call(path: str, names: Iterable[str], wiring: _Wiring, *, as_arrays: bool) 
         text += f"        {name}={given},\n" if value else f"        {name}=...,  # fill in\n"
     text = f"{path}(\n{text}    )"
     return f"torch.as_tensor({text})" if as_arrays else text
+
+
+_DRAFTER = '''
+def propose(step: DraftStep, noise: SeededNoise) -> fairdraw.Drafted:
+    """A draft token per request, and the distribution that it was drawn from; None if drafts are one-hot."""
+    found = %{call}
+    return found if isinstance(found, fairdraw.Drafted) else fairdraw.Drafted(*found)
+
+'''
+_TYPES = "Noise, RejectionSampler"
+_NO_DRAFTER = (
+    "# If you draft, too: a function `propose` beside yours, and both are judged together (docs/own-sampler.md).\n"
+)
+
+
+def _drafter(package: str, wiring: _Wiring, *, as_arrays: bool) -> dict[str, str]:
+    """What the adapter says of the drafter: the function `propose` of the same module, if there is one."""
+    found = getattr(sys.modules[package], "propose", None)
+    if not wiring.drafter or as_arrays or not callable(found):
+        return {"drafter": _NO_DRAFTER if wiring.drafter else "", "types": _TYPES, "propose": ""}
+    known = replace(wiring, arguments=wiring.drafter)
+    needed = [one for one, parameter in _signature(f"{package}:propose", found).items() if _is_passed(parameter, known)]
+    call = _call(f"{package}.propose", needed, known, as_arrays=False)
+    text = _Template(_DRAFTER).safe_substitute(call=call)
+    return {"drafter": text, "types": f"DraftStep, {_TYPES}, SeededNoise", "propose": ", propose=propose"}
 
 
 def _declared(wiring: _Wiring, names: list[str]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:

@@ -1,4 +1,4 @@
-"""The command line: check, list, explain, replay, init, bench, schema."""
+"""The command line: check, list, explain, replay, init, bench, schema, validate-vllm."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from fairdraw._cli.check import check_command
 from fairdraw._cli.init import write_skeleton
 from fairdraw._cli.parts import EXIT_CODES, find_question, or_refuse, wants_colour
 from fairdraw._cli.replay import replay_command
+from fairdraw._cli.validate_vllm import validate_vllm_command
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._report.explanation import explanation
 from fairdraw._report.files import schema_text
@@ -37,6 +38,7 @@ def main(context: click.Context) -> None:
 main.add_command(bench_command)
 main.add_command(check_command)
 main.add_command(replay_command)
+main.add_command(validate_vllm_command)
 
 
 @main.command()

@@ -29,7 +29,7 @@ from fairdraw._core.budget import (
 )
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import AnySampler, Capabilities, Capability
+from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -113,6 +113,8 @@ class Stage(StrEnum):
     """The shape of an answer: ids of the vocabulary, and rows that a verification can leave."""
     PROPERTY = auto()
     """One small example decides."""
+    PROPOSAL = auto()
+    """Tokens of the drafter that a rejection sampler brings, and the distributions that it returns."""
     ACCEPTANCE = auto()
     NUM_ACCEPTED = auto()
     RECOVERY = auto()
@@ -189,6 +191,8 @@ class AnyCheck(ABC):
 
     def why_not(self, sampler: Any, reference: Any = None) -> str | None:
         """Why this check cannot be run on `sampler`; `None` if it can."""
+        if Capability.DRAFTER in self.needs and not brings_drafter(sampler):
+            return f"{Capability.DRAFTER} is unsupported: it brings no drafter (a method `propose`)"
         if not self.differential:
             return self.missing(sampler.capabilities)
         if reference is None:

@@ -44,6 +44,7 @@ CONTRACTS = {
                 "fairdraw._mutants.rejection:MUTANTS",
                 "fairdraw._mutants.distributions:DISTRIBUTION_MUTANTS",
                 "fairdraw._mutants._dependence:REJECTION_MUTANTS",
+                "fairdraw._mutants._pairs:PAIR_MUTANTS",
             ),
             right="fairdraw._mutants.rejection:right",
             default="rejection/torch",

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 
 from fairdraw._core.failures import calling
-from fairdraw._core.validation import check_batch, check_noise, check_output
+from fairdraw._core.validation import check_batch, check_noise, check_output, check_proposal
 from fairdraw.protocols import (
     PLACEHOLDER_TOKEN_ID,
+    DraftingSampler,
+    DraftStep,
     Noise,
     RejectionSampler,
     SeededNoise,
@@ -63,12 +65,52 @@ def emit(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise) -> Emi
     check_batch(batch)
     check_noise(batch, noise)
     with seeded(noise, batch.device):
-        with calling(sampler):
-            answer, name = sampler.verify(batch, noise), sampler.name
-        output = check_output(batch, answer, name)
-        with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
-            tokens = output.cpu()
-        return Emission(tokens.numpy().copy(), generator_states(noise, batch.device), default_state(batch.device))
+        tokens = _verified(sampler, batch, noise)
+        return Emission(tokens, generator_states(noise, batch.device), default_state(batch.device))
+
+
+def emit_next(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
+) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+    """The tokens of a call within `seeded`: torch's default generators go on from where the call before left them."""
+    check_batch(batch)
+    check_noise(batch, noise)
+    return _verified(sampler, batch, noise)
+
+
+def _verified(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
+) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
+    with calling(sampler):
+        answer, name = sampler.verify(batch, noise), sampler.name
+    output = check_output(batch, answer, name)
+    with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
+        tokens = output.cpu()
+    return tokens.numpy().copy()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The result of one call of a drafter; copies."""
+
+    token_ids: NDArray[np.int64]  # [batch_size] int64
+    draft_probs: NDArray[np.float32] | None  # [batch_size, vocab_size] float32
+
+
+def propose_next(sampler: DraftingSampler, step: DraftStep, noise: SeededNoise) -> Proposal:
+    """Call the drafter once, within `seeded`.
+
+    Raises:
+        AdapterError: If the answer is not of the contract's type, or its rows are no distributions.
+        Exception: Whatever the drafter raises, marked as its own.
+    """
+    with calling(sampler):
+        answer, name = sampler.propose(step, noise), sampler.name
+    checked = check_proposal(step, answer, name)
+    with calling(sampler):
+        token_ids = checked.token_ids.cpu().numpy().astype(np.int64)
+        probs = None if checked.draft_probs is None else checked.draft_probs.cpu().numpy().copy()
+    return Proposal(token_ids, probs)
 
 
 @contextmanager

@@ -10,7 +10,16 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from fairdraw._core.failures import AdapterError
-from fairdraw.protocols import MAX_SPEC_LEN, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SeededNoise, SpecDecodeBatch
+from fairdraw.protocols import (
+    MAX_SPEC_LEN,
+    PLACEHOLDER_TOKEN_ID,
+    Drafted,
+    DraftStep,
+    ExplicitNoise,
+    Noise,
+    SeededNoise,
+    SpecDecodeBatch,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +37,10 @@ _BATCH_DTYPES = {
     "bonus_token_ids": ("int32",),
     "temperature": ("float32",),
     "synthetic_rates": ("float32",),
+    "positions": ("int64",),
+    "bonus_logits": ("float32",),
 }
-_OPTIONAL = ("draft_probs", "synthetic_rates")
+_OPTIONAL = ("draft_probs", "synthetic_rates", "positions", "bonus_logits")
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,8 @@ def _check_shapes(validator: Validator, batch: SpecDecodeBatch) -> None:
         "bonus_token_ids": [batch.batch_size, 1],
         "temperature": [batch.batch_size],
         "synthetic_rates": [batch.max_spec_len],
+        "positions": [batch.batch_size],
+        "bonus_logits": [batch.batch_size, batch.vocab_size],
     }
     why = f" for {num_tokens} draft tokens of {batch.batch_size} requests"
     remedy = "Flatten drafts over requests; give each request one bonus token."
@@ -219,6 +232,34 @@ def check_output(
     shape = [batch.batch_size, batch.max_spec_len + 1]
     hint = f"([batch_size, max_spec_len + 1]). Fill the end of short rows with {PLACEHOLDER_TOKEN_ID}."
     return check_answer("verify", sampler, "output_token_ids", output, shape, ("int32",), batch.device, hint)
+
+
+def check_proposal(step: DraftStep, answer: object, sampler: str) -> Drafted:
+    """What a drafter returned, if it is a token of the vocabulary and a distribution (or none) per request.
+
+    Raises:
+        AdapterError: If it is not.
+    """
+    import torch
+
+    returned = f"propose: sampler={sampler} returned"
+    if not isinstance(answer, Drafted):
+        raise AdapterError(
+            f"{returned} {type(answer).__name__}, but it must return a Drafted. Return Drafted(token_ids, draft_probs)."
+        )
+    batch_size, vocab_size = step.batch_size, step.vocab_size
+    hint = "([batch_size]). Return one token per request."
+    integers, device = ("int32", "int64"), step.device
+    ids = check_answer("propose", sampler, "token_ids", answer.token_ids, [batch_size], integers, device, hint)
+    if bool(((ids < 0) | (ids >= vocab_size)).any()):
+        raise AdapterError(f"{returned} ids outside the vocabulary, but they must lie in [0, {vocab_size}).")
+    if answer.draft_probs is not None:
+        shape, hint = [batch_size, vocab_size], "([batch_size, vocab_size])."
+        probs = check_answer("propose", sampler, "draft_probs", answer.draft_probs, shape, ("float32",), device, hint)
+        sums = probs.sum(dim=1, dtype=torch.float64)
+        if not bool(((probs >= 0).all(dim=1) & ((sums - 1).abs() <= _ROW_SUM_TOLERANCE)).all()):
+            raise AdapterError(f"{returned} draft_probs that are no distributions. Rows must be positive and sum to 1.")
+    return answer
 
 
 def check_answer(

@@ -372,6 +372,8 @@ def _members_of_calls() -> tuple[Member, ...]:
         Member(f"{n} share a number", shared_positions.__doc__ or "", partial(shared_positions, *both), _PLACES)
         for n, both in places.items()
     ]
+    far = partial(shared_positions, 1, 4)
+    found.append(Member("positions 1 and 4 share", shared_positions.__doc__ or "", far, _PLACES, min_draws=500_000))
     return tuple(found)
 
 

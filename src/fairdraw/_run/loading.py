@@ -13,7 +13,7 @@ from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_
 from fairdraw.protocols import AnySampler, Capability
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from fairdraw._core.checks import AnyCheck
 
@@ -99,11 +99,12 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySam
         checks: Of one contract. Nothing is loaded unless one is a differential: importing vLLM takes seconds.
 
     Raises:
-        CannotStart: If a sampler was named and cannot be loaded.
+        CannotStart: If a sampler was named and cannot be loaded, or none of the checks can compare with it.
     """
     if name == NO_REFERENCE:
         return None, "none, as asked"
-    asking = next((check for check in checks if check.differential), None)
+    differentials = [check for check in checks if check.differential]
+    asking = next(iter(differentials), None)
     if asking is None:
         return None, "not needed by these checks"
     try:
@@ -113,6 +114,8 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySam
             raise
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
+    if name is not None:
+        _require_comparable(name, reference, differentials)
     return reference, reference.name
 
 
@@ -137,6 +140,16 @@ def _require_contract(reference: AnySampler, required: str) -> None:
             f"reference {reference.name}: contract={getattr(found, 'name', None)!r}, but these checks are of "
             f"{required!r}. Name another reference, or none."
         )
+
+
+def _require_comparable(name: str, reference: AnySampler, differentials: Sequence[AnyCheck]) -> None:
+    """Refuse a reference that was named and that every differential check would skip: nothing would be compared."""
+    reasons = [check.missing(reference.capabilities) for check in differentials]
+    if all(reasons):
+        why = " and ".join(dict.fromkeys(filter(None, reasons)))
+        codes = ", ".join(check.code for check in differentials)
+        usual = CONTRACTS[differentials[0].contract].reference
+        raise CannotStart(f"reference {name}: {why}, so nothing can be compared in {codes}. Use {usual}, or none.")
 
 
 def as_sampler(value: object) -> AnySampler:

@@ -73,6 +73,9 @@ class Capability(StrEnum):
     """Accepts token by token, with probability `min(1, target / draft)`; others are tested by what they emit.
     Declare it unsupported if you verify drafts jointly, as block verification does, or accept by another lossless
     scheme."""
+    DRAFTER = "drafter"
+    """Brings its drafter, the method `propose`, and both are judged together. A sampler without that method lacks it
+    by itself. Declare it unsupported if your drafter never draws at random."""
     LONG_DRAFTS = "long-drafts"
     """Takes up to `MAX_SPEC_LEN` drafts per request. Declare it unsupported if no request has more than 8 drafts."""
     TOP_K = "top-k"
@@ -97,6 +100,9 @@ class Capability(StrEnum):
     DRAFT_PROCESSORS = "draft-processors"
     """Applies logit bias, min-p and custom processors to steps with drafts, too. Declare it unsupported if steps
     with drafts skip them."""
+    UNREACHED_ROWS = "unreached-rows"
+    """Rows after a draft that a thinking budget forbids are processed as if there were no budget. Declare it
+    unsupported if you force tokens in them, too: nobody reads them, since that draft is rejected."""
     NEW_TOKENS_ONLY = "new-tokens-only"
     """A step reads the tokens that are new, however long the outputs are. Declare it unsupported if you read the
     outputs anew at each step."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities
@@ -38,6 +38,10 @@ class SpecDecodeBatch(Batch):
         draft_probs: The distribution that each draft token was drawn from; `None` if drafts are one-hot (n-gram).
         temperature: 0 marks a greedy request; other values are informative only (already applied).
         synthetic_rates: Acceptance probability per draft position, replacing the target/draft ratio.
+        positions: Of each request's first draft token in its sequence; a sampler that brings its drafter gets them, and
+            its steps advance by what was emitted. `None` elsewhere.
+        bonus_logits: Of the token after each request's drafts, for a sampler that draws its bonus token itself; one
+            that does not passes `bonus_token_ids` on. Given with `positions`.
     """
 
     draft_token_ids: Tensor  # [num_tokens] int32
@@ -49,6 +53,8 @@ class SpecDecodeBatch(Batch):
     bonus_token_ids: Tensor  # [batch_size, 1] int32
     temperature: Tensor  # [batch_size] float32
     synthetic_rates: Tensor | None = None  # [max_spec_len] float32
+    positions: Tensor | None = None  # [batch_size] int64
+    bonus_logits: Tensor | None = None  # [batch_size, vocab_size] float32
 
     @property
     def batch_size(self) -> int:
@@ -100,7 +106,53 @@ class SpecDecodeBatch(Batch):
             target_logits=self.target_logits[index],
             bonus_token_ids=self.bonus_token_ids[order],
             temperature=self.temperature[order],
+            positions=None if self.positions is None else self.positions[order],
+            bonus_logits=None if self.bonus_logits is None else self.bonus_logits[order],
         )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DraftStep(Batch):
+    """One drafting step: a row of draft logits per request. A drafter is asked once per draft position of a batch.
+
+    Requests are those of the batch that is verified next, in its order. Each is asked for as many drafts as the longest
+    has, as in an engine; what a request has no use for is dropped.
+
+    Args:
+        draft_logits: The draft model's, before temperature.
+        positions: Of the token to be drafted, in its request's sequence.
+        temperature: As in `SpecDecodeBatch`.
+        step: Number of the draft position, from 0.
+    """
+
+    draft_logits: Tensor  # [batch_size, vocab_size] float32
+    positions: Tensor  # [batch_size] int64
+    temperature: Tensor  # [batch_size] float32
+    step: int
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.draft_logits.shape[0])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.draft_logits.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.draft_logits.device
+
+
+@dataclass(frozen=True, eq=False)
+class Drafted:
+    """What a drafter returns: a token per request, and the distribution that it was drawn from.
+
+    Args:
+        draft_probs: `None` from `propose` only: drafts are one-hot, whatever they were chosen by.
+    """
+
+    token_ids: Tensor  # [batch_size] int32 | int64
+    draft_probs: Tensor | None  # [batch_size, vocab_size] float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,14 +184,20 @@ class SeededNoise:
     checks make one call with an object. Those of consecutive steps make several: a request's generator then goes on
     from where the call before left it, as in a server.
 
+    The checks of a drafter and its verifier keep one object for all of its requests' calls, and seed torch's default
+    generator before the first of them only. A sampler with counters draws by a request's seed and position; what it
+    gives a request without a seed when it first sees it belongs into `kept`.
+
     Args:
         seed: For everything that has no generator of its own.
         request_seeds: Request to the seed of its own generator: any integer of 64 bits, negative ones among them,
             because users write them and torch's generators and vLLM's requests take them.
+        kept: Empty at first; what a sampler puts there it finds again at its next call with this object.
     """
 
     seed: int
     request_seeds: Mapping[int, int] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)  # Any: the sampler's own
     _live: dict[int, torch.Generator] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def generators(self, device: str | torch.device = "cpu") -> dict[int, torch.Generator]:
@@ -174,8 +232,22 @@ class RejectionSampler(Protocol):
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor: ...
 
 
+@runtime_checkable
+class DraftingSampler(RejectionSampler, Protocol):
+    """A rejection sampler that brings its drafter (capability `drafter`): both are judged together.
+
+    `propose` returns a draft token per request and the distribution that it was drawn from. It draws from the noise
+    that `verify` gets afterwards: the same object.
+    """
+
+    def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted: ...
+
+
 VerifyFunction = Callable[[SpecDecodeBatch, Noise], "Tensor"]
 """A rejection sampler as a function: it returns output tokens, `[batch_size, max_spec_len + 1] int32`."""
+
+ProposeFunction = Callable[[DraftStep, SeededNoise], Drafted]
+"""A drafter as a function."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +259,7 @@ class FunctionSampler:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     contract: Literal["rejection"] = "rejection"
+    propose: ProposeFunction | None = field(default=None, kw_only=True)
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         return self.function(batch, noise)
@@ -195,6 +268,7 @@ class FunctionSampler:
 def rejection_sampler(
     function: VerifyFunction,
     *,
+    propose: ProposeFunction | None = None,
     name: str | None = None,
     device: str = "cpu",
     unsupported: Mapping[str, str] | None = None,
@@ -203,6 +277,7 @@ def rejection_sampler(
     """Wrap `function(batch, noise) -> output_token_ids` for the suite.
 
     Args:
+        propose: The drafter, `function(step, noise) -> Drafted`, if the two are to be judged together.
         name: Shown in reports; the function's name if `None`.
         device: Where the batch's tensors are put before each call.
         unsupported: Capability to the reason why it is unsupported.
@@ -211,4 +286,10 @@ def rejection_sampler(
     Raises:
         ValueError: If `unsupported` names an unknown capability or gives no reason.
     """
-    return FunctionSampler(name or function.__name__, function, device, Capabilities.of(unsupported or {}, slow))
+    capabilities = Capabilities.of(unsupported or {}, slow)
+    return FunctionSampler(name or function.__name__, function, device, capabilities, propose=propose)
+
+
+def brings_drafter(sampler: object) -> bool:
+    """Whether `sampler` has a drafter of its own."""
+    return callable(getattr(sampler, "propose", None))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities, Capability
-from fairdraw.protocols._rejection import SeededNoise
+from fairdraw.protocols._rejection import Drafted, SeededNoise
 
 if TYPE_CHECKING:
     import torch
@@ -119,14 +119,6 @@ class FilterPolicy:
                 raise ValueError(
                     f"FilterPolicy: {name}={getattr(self, name)!r}, but it must be {rule}. Correct the word."
                 )
-
-
-@dataclass(frozen=True, eq=False)
-class Drafted:
-    """What a drafter returns: a token per request, and the distribution that it was drawn from."""
-
-    token_ids: Tensor  # [batch_size] int32 | int64
-    draft_probs: Tensor  # [batch_size, vocab_size] float32
 
 
 @runtime_checkable

@@ -1,9 +1,9 @@
 """Play event traces of a vLLM server twice: with vLLM's own sampler objects, and with fairdraw's plugin installed.
 
-    python tools/vllm_soak.py --steps 100            # whatever vLLM is importable; prints JSON
+    python -m fairdraw._vllm_validation.soak --steps 100            # whatever vLLM is importable; prints JSON
 
 Both runs must agree bit for bit in every step: in the processed logits of plain, bonus and draft rows, in the tokens,
-and in all random generators afterwards. The event traces are made by `vllm_traces.py`.
+and in all random generators afterwards. The event traces are made by `traces.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vllm_traces import EventTrace, Record, Server, vllm, without_pinned_memory
-
 from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._vllm_validation.traces import RELEASE, EventTrace, Record, Server, without_pinned_memory
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.vllm_plugin import _validated
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
@@ -75,7 +74,8 @@ def soak(traces: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: 
     own = [play_with(trace) for trace in traces]
     pieces = {}
     for name in (*names, "all"):
-        differences, calls = [], Counter()
+        differences: list[str] = []
+        calls: Counter[str] = Counter()
         for trace, (records, _, _) in zip(traces, own, strict=True):
             ours, served, _ = play_with(trace, *(names if name == "all" else [name]))
             differences += [f"{trace}: {text}" for text in [first_difference(records, ours)] if text]
@@ -83,7 +83,7 @@ def soak(traces: list[EventTrace], names: list[str]) -> dict[str, Any]:  # Any: 
                 calls.update({f"{piece}, {who}": count for who, count in counts.items()})
         pieces[name] = {"differences": differences, "calls": dict(sorted(calls.items()))}
     return {
-        "vllm": str(vllm.__version__),
+        "vllm": RELEASE,
         "traces": len(traces),
         "steps": sum(trace.num_steps for trace in traces),
         "comparisons": sum(len(records) for records, _, _ in own),
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.table:
         _validated.TABLE = options.table
     without_pinned_memory()
-    known = json.loads(_validated.TABLE.read_text(encoding="utf-8"))[str(vllm.__version__)]["pieces"]
+    known = json.loads(_validated.TABLE.read_text(encoding="utf-8"))[RELEASE]["pieces"]
     result = soak(some_traces(options.steps), list(known))
     print(json.dumps(result))
     return int(any(piece["differences"] for piece in result["pieces"].values()))

@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.seeds import derive_seed
@@ -30,6 +30,7 @@ with quiet_imports():
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
     from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
+RELEASE = str(vllm.__version__).partition("+")[0]
 MOST_DRAFTS, VOCAB_SIZE, CPU = 3, 40, torch.device("cpu")
 EVENTS = ("step", "step", "add", "step", "finish", "swap", "resume", "cut", "discard")
 MARKERS = (((1,), (3,)), ((1, 2), (3, 4)), ((1,), (3, 3, 4)), ((1, 1, 2), (3,)))
@@ -44,9 +45,9 @@ def without_pinned_memory() -> None:
     for module in [module for name, module in sys.modules.items() if name.startswith("vllm")]:
         names = getattr(module, "__dict__", {})
         if "PIN_MEMORY" in names:
-            module.PIN_MEMORY = False
+            names["PIN_MEMORY"] = False
         if "is_pin_memory_available" in names:
-            module.is_pin_memory_available = lambda: False
+            names["is_pin_memory_available"] = lambda: False
         for defaults in (names["async_tensor_h2d"],) if "async_tensor_h2d" in names else ():
             defaults.__defaults__ = tuple(False if d is True else d for d in defaults.__defaults__ or ())
 
@@ -184,7 +185,7 @@ class Server:
             generator=generator,
             block_ids=([],),
             num_computed_tokens=0,
-            output_token_ids=entered.output_token_ids,
+            output_token_ids=cast("list[int]", entered.output_token_ids),
         )
         self.scripts[entered.req_id] = script
         self.batch.add_request(script.state)
@@ -315,7 +316,7 @@ class Server:
 
 def make_batch(reasoning_config: object, num_spec_tokens: int) -> Any:  # Any: vLLM's InputBatch
     """With the arguments that this release knows."""
-    arguments = {
+    arguments: dict[str, Any] = {  # Any: of many types
         "max_num_reqs": MOST_REQUESTS,
         "max_model_len": 4096,
         "max_num_batched_tokens": 4096,

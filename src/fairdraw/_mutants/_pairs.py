@@ -1,0 +1,364 @@
+"""Drafters with verifiers: wrong in what the two share, each caught by the checks of pairs; and odd but right ones.
+
+`Pair` draws by counters: a number is a hash of the request's seed, the position of its token, a stream, and the token
+of the vocabulary. The mutants change which stream, seed or position is taken. That is how such faults come about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from fairdraw._mutants._distribution_sampler import (
+    Call,
+    DistributionSampler,
+    Drawn,
+    Floats,
+    Tokens,
+    by_inverse_cdf,
+    in_words,
+    mutant_as,
+)
+from fairdraw._mutants._mutant import Mutant
+from fairdraw._mutants._odd_distributions import BlockVerification
+from fairdraw.protocols import Capability, Drafted, FunctionSampler, SeededNoise, rejection_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import DraftStep, SpecDecodeBatch
+
+_DRAFTS, _ACCEPTANCE, _LAST = 1, 2, 3
+"""Streams: of the drafter, of the acceptance test, and of the token that ends a row."""
+
+
+@dataclass(frozen=True)
+class Keyed(Drawn):
+    """The random numbers of a call, and the keys that they were made of."""
+
+    seeds: NDArray[np.uint64]  # [batch_size] uint64
+    positions: Tokens  # [num_tokens] int64
+
+
+class Pair(DistributionSampler):
+    """A Gumbel-max drafter and a verifier, both keyed by (seed, position), in streams of their own."""
+
+    draft_stream, acceptance_stream, recovery_stream, bonus_stream = _DRAFTS, _ACCEPTANCE, _LAST, _LAST
+
+    # the drafter
+
+    def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted:
+        """A draft token per request, and its distribution."""
+        seeds = self.seeds_of(noise.seed, noise.request_seeds, step.batch_size)
+        probs = self.draft_probs(step)
+        ids = self.choose(probs, self.draft_key(seeds, step), step)
+        return Drafted(torch.from_numpy(ids.astype(np.int32)), self.reported(probs, step))
+
+    def draft_probs(self, step: DraftStep) -> Floats:
+        """What drafts are drawn from, `[batch_size, vocab_size]`."""
+        return np.asarray((step.draft_logits / step.temperature[:, None]).softmax(dim=-1).numpy())
+
+    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
+        """Seed, position and stream of each request's draft."""
+        return seeds, step.positions.numpy(), self.draft_stream
+
+    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+        """One token per row."""
+        return race(probs, key)
+
+    def reported(self, probs: Floats, step: DraftStep) -> Any:  # Any: a tensor or None
+        """The distribution that the verifier gets."""
+        return torch.from_numpy(np.ascontiguousarray(probs, dtype=np.float32))
+
+    # the verifier
+
+    def seeds_of(self, seed: int, own: Mapping[int, int], batch_size: int) -> NDArray[np.uint64]:
+        """A seed per request; without one of its own, made of the call's and its row."""
+        seeds = hashed(np.uint64(seed % 2**64), np.arange(batch_size, dtype=np.uint64))
+        for request, one in own.items():
+            seeds[request] = one % 2**64
+        return seeds
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        """Numbers of requests without seeds; `seed_requests` replaces all."""
+        return Drawn(np.empty(0, np.float32), np.empty((0, 0), np.float32), seed)
+
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        seeds = self.seeds_of(drawn.seed, request_seeds, batch.batch_size)
+        counts, places = np.array(batch.num_draft_tokens), np.arange(batch.num_tokens)
+        first = np.zeros(batch.batch_size, np.int64) if batch.positions is None else batch.positions.numpy()
+        positions = np.repeat(first - (np.cumsum(counts) - counts), counts) + places
+        requests = np.repeat(np.arange(batch.batch_size), counts)
+        key = (seeds[requests], positions, self.acceptance_stream)
+        return Keyed(uniforms(key, 1)[:, 0], np.empty((0, 0), np.float32), drawn.seed, seeds, positions)
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        assert isinstance(drawn, Keyed)
+        return race(weights, (drawn.seeds[requests], drawn.positions[rows], self.recovery_stream))
+
+    def bonus(self, call: Call) -> Tokens:
+        """Drawn from the bonus logits where the batch has them."""
+        batch, drawn = call.batch, call.drawn
+        if batch.bonus_logits is None or batch.positions is None:
+            return super().bonus(call)
+        assert isinstance(drawn, Keyed)
+        probs = np.asarray(batch.bonus_logits.softmax(dim=-1).numpy())
+        return race(probs, (drawn.seeds, self.bonus_positions(batch), self.bonus_stream))
+
+    def bonus_positions(self, batch: SpecDecodeBatch) -> Tokens:
+        """Where each request's bonus token will stand."""
+        assert batch.positions is not None
+        return np.asarray(batch.positions.numpy() + np.array(batch.num_draft_tokens))
+
+
+def hashed(key: Any, value: Any) -> NDArray[np.uint64]:  # Any: uint64, arrays or one
+    """A step of splitmix64 over both."""
+    with np.errstate(over="ignore"):
+        word = (key ^ (value * np.uint64(0x9E3779B97F4A7C15))) + np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(word ^ (word >> np.uint64(31)), dtype=np.uint64)
+
+
+def uniforms(key: tuple[NDArray[np.uint64], Tokens, int], count: int) -> Floats:  # [num_rows, count]
+    """Numbers in (0, 1) of each row's key."""
+    seeds, positions, stream = key
+    rows = hashed(hashed(hashed(seeds, np.uint64(7)), positions.astype(np.uint64)), np.uint64(stream))
+    words = hashed(rows[:, None], np.arange(count, dtype=np.uint64))
+    return np.asarray(((words >> np.uint64(40)).astype(np.float32) + np.float32(0.5)) * np.float32(2**-24))
+
+
+def race(weights: Floats, key: tuple[NDArray[np.uint64], Tokens, int]) -> Tokens:
+    """One token per row: the argmax of log-weight plus Gumbel noise."""
+    with np.errstate(divide="ignore"):
+        noisy = np.log(weights) - np.log(-np.log(uniforms(key, weights.shape[1]).astype(np.float64)))
+    return np.asarray(noisy.argmax(axis=1))
+
+
+def as_pair(kind: type[Any]) -> FunctionSampler:
+    """A drafter and verifier as a sampler, under the name of its class."""
+    pair = kind()
+    unsupported = kind.unsupported
+    return rejection_sampler(pair.verify, propose=pair.propose, name=in_words(kind), unsupported=unsupported)
+
+
+mutant_pair = partial(mutant_as, as_pair)
+
+
+# The verifier draws with the drafter's noise.
+
+
+@mutant_pair("DIST803", "DIST806")
+class RecoversWithTheGumbelNoiseOfTheDraft(Pair):
+    """Both are keyed by (seed, position): what has just lost against the draft loses again (vLLM #54282)."""
+
+    recovery_stream = _DRAFTS
+
+
+@mutant_pair("DIST803", min_draws=50_000)
+class RecoversWithTheNoiseOfTheDraftAtOnePosition(Pair):
+    """The salt is forgotten at the fourth draft position."""
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        assert isinstance(drawn, Keyed)
+        shared = race(weights, (drawn.seeds[requests], drawn.positions[rows], _DRAFTS))
+        first = np.flatnonzero(np.append(True, np.diff(drawn.positions) != 1))
+        place = rows - first[np.searchsorted(first, rows, side="right") - 1]
+        return np.where(place == 3, shared, super().recover(weights, drawn, requests, rows))
+
+
+class _SharesForSome(Pair):
+    """Requests with a seed of their own take another path than others; the key of one of them has no salt."""
+
+    with_seeds = True
+
+    def __init__(self) -> None:
+        self._own: Mapping[int, int] = {}
+
+    def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
+        self._own = request_seeds
+        return super().seed_requests(drawn, batch, request_seeds)
+
+    def recover(self, weights: Floats, drawn: Drawn, requests: Tokens, rows: Tokens) -> Tokens:
+        assert isinstance(drawn, Keyed)
+        shared = race(weights, (drawn.seeds[requests], drawn.positions[rows], _DRAFTS))
+        is_shared = np.isin(requests, list(self._own)) == self.with_seeds
+        return np.where(is_shared, shared, super().recover(weights, drawn, requests, rows))
+
+
+@mutant_pair("DIST803")
+class RecoversSeededRequestsWithTheNoiseOfTheDraft(_SharesForSome):
+    """The salt is forgotten where requests have seeds of their own."""
+
+
+@mutant_pair("DIST803")
+class RecoversOtherRequestsWithTheNoiseOfTheDraft(_SharesForSome):
+    """The salt is forgotten where requests have no seed of their own."""
+
+    with_seeds = False
+
+
+class DraftsByInverseCdf(Pair):
+    """One uniform per draft."""
+
+    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+        return by_inverse_cdf(probs, uniforms(key, 1)[:, 0])
+
+
+@mutant_pair("DIST802", "DIST806")
+class AcceptsWithTheUniformThatDrafted(DraftsByInverseCdf):
+    """The first uniform of (seed, position) draws the draft and decides about it."""
+
+    acceptance_stream = _DRAFTS
+
+
+@mutant_pair("DIST804", "DIST806")
+class DrawsTheBonusWithTheNoiseOfTheLastDraft(Pair):
+    """The bonus token is keyed by the last draft's position, without the salt."""
+
+    bonus_stream = _DRAFTS
+
+    def bonus_positions(self, batch: SpecDecodeBatch) -> Tokens:
+        return super().bonus_positions(batch) - 1
+
+
+@mutant_pair("DIST805", "DIST806")
+class DraftsWithTheNoiseOfTheTokenBefore(Pair):
+    """Drafter and verifier share a stream, and the drafter counts from the input token: its first draft has the noise
+    of the bonus or recovered token that ended the step before."""
+
+    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
+        return seeds, step.positions.numpy() - 1, _LAST
+
+
+@mutant_pair("DIST805")
+class BeginsTheDraftersStreamAnewInEveryStep(Pair):
+    """Drafts are keyed by their number within the step."""
+
+    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
+        return seeds, np.full(step.batch_size, step.step), _DRAFTS
+
+
+@mutant_pair("DIST801", "DIST802")
+class DraftsOfAStepShareTheirNoise(Pair):
+    """Drafts are keyed by the position of the first of them."""
+
+    def draft_key(self, seeds: NDArray[np.uint64], step: DraftStep) -> tuple[NDArray[np.uint64], Tokens, int]:
+        return seeds, step.positions.numpy() - step.step, _DRAFTS
+
+
+@mutant_pair("DIST806", min_draws=50_000)
+class RecoversAfterABlockWithTheNoiseOfTheDraft(Pair, BlockVerification):
+    """The drafts are verified jointly; the recovered token has the draft's noise."""
+
+    recovery_stream = _DRAFTS
+    unsupported: ClassVar[dict[str, str]] = BlockVerification.unsupported
+
+
+# The drafter reports what it did not draw from.
+
+
+@mutant_pair("DIST801", "DIST806")
+class DraftsAtAnotherTemperature(Pair):
+    """Draws at 1.2 times the temperature and reports the softmax at the request's own."""
+
+    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+        return race(probs ** np.float32(1 / 1.2), key)
+
+
+@mutant_pair("DIST801", "DIST806")
+class DraftsGreedilyAndReportsTheSoftmax(Pair):
+    """Takes the most probable token and says that it was drawn."""
+
+    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+        return np.asarray(probs.argmax(axis=1))
+
+
+@mutant_pair("DIST801", "DIST806")
+class ReportsTheRowOfTheNextRequest(Pair):
+    """Probabilities and tokens are gathered by other indices."""
+
+    def reported(self, probs: Floats, step: DraftStep) -> Any:
+        return super().reported(np.roll(probs, -1, axis=0), step)
+
+
+@mutant_pair("DIST801")
+class ReportsTheSoftmaxAtTheThirdPosition(Pair):
+    """Draws at the request's temperature but at the third draft position, where it draws at 1.4 times that."""
+
+    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+        return race(probs ** np.float32(1 / 1.4) if step.step == 2 else probs, key)
+
+
+PAIR_MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
+
+
+# Odd, and right.
+
+
+class DraftsGreedilyOneHot(Pair):
+    """Takes the most probable token, and reports no distribution."""
+
+    def choose(self, probs: Floats, key: tuple[NDArray[np.uint64], Tokens, int], step: DraftStep) -> Tokens:
+        return np.asarray(probs.argmax(axis=1))
+
+    def reported(self, probs: Floats, step: DraftStep) -> Any:
+        return None
+
+
+class DraftsFlatterAndSaysSo(Pair):
+    """Draws at twice the temperature, and reports that."""
+
+    def draft_probs(self, step: DraftStep) -> Floats:
+        return np.asarray((step.draft_logits / (2 * step.temperature[:, None])).softmax(dim=-1).numpy())
+
+
+class DraftsTheTopThree(Pair):
+    """Filters before it draws, and reports what is left."""
+
+    def draft_probs(self, step: DraftStep) -> Floats:
+        probs = super().draft_probs(step)
+        kept = np.where(probs >= np.sort(probs, axis=1)[:, -3:-2], probs, 0)
+        return np.asarray(kept / kept.sum(axis=1, keepdims=True))
+
+
+class DrawsWithOneGeneratorAfterTheOther(DistributionSampler):
+    """Drafter and verifier draw from one stream in turn: a request without a seed from torch's default generator."""
+
+    unsupported: ClassVar[dict[str, str]] = {
+        Capability.EXPLICIT_NOISE: "draws its own numbers",
+        Capability.REQUEST_SEEDS: "one generator serves the whole batch",
+    }
+
+    def propose(self, step: DraftStep, noise: SeededNoise) -> Drafted:
+        """A race over the softmax."""
+        probs = (step.draft_logits / step.temperature[:, None]).softmax(dim=-1)
+        return Drafted((probs / torch.empty_like(probs).exponential_()).argmax(dim=-1), probs)
+
+    def draw(self, batch: SpecDecodeBatch, seed: int) -> Drawn:
+        uniforms, exponentials = torch.rand(batch.num_tokens), torch.empty(batch.batch_size, batch.vocab_size)
+        return Drawn(uniforms.numpy(), exponentials.exponential_().numpy(), seed)
+
+
+class VerifiesABlockOfItsDrafts(Pair, BlockVerification):
+    """Sun et al. (2025) with a drafter."""
+
+    unsupported: ClassVar[dict[str, str]] = BlockVerification.unsupported
+
+
+ODD_PAIRS = (
+    Pair,
+    DraftsByInverseCdf,
+    DraftsGreedilyOneHot,
+    DraftsFlatterAndSaysSo,
+    DraftsTheTopThree,
+    DrawsWithOneGeneratorAfterTheOther,
+    VerifiesABlockOfItsDrafts,
+)
+"""Classes of right drafters with verifiers; `as_pair` makes samplers of them."""
