@@ -232,9 +232,13 @@ def table(positions: Iterable[Any], length: int, width: int) -> tuple[np.ndarray
 
 def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
     """Wall time of each step, and the worker's processor time at every `mark` steps."""
+    from vllm.sampling_params import RequestOutputKind
+
     engine, seconds, marks = llm.llm_engine, [], []
     for number, request in enumerate(job["requests"]):
-        engine.add_request(str(number), {"prompt_token_ids": request["prompt"]}, parameters(request))
+        wanted = parameters(request)
+        wanted.output_kind = RequestOutputKind.FINAL_ONLY  # as LLM.generate does
+        engine.add_request(str(number), {"prompt_token_ids": request["prompt"]}, wanted)
     llm.collective_rpc(restart, args=(job["seed"],))
     llm.collective_rpc(meter)
     total = 0
@@ -244,6 +248,8 @@ def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
         began = time.perf_counter()
         total += sum(len(output.outputs[0].token_ids) for output in engine.step() if output.finished)
         seconds.append(time.perf_counter() - began)
+    if len(seconds) % job["mark"] == 0:
+        marks.append(llm.collective_rpc(metered)[0])
     return {"seconds": np.array(seconds), "marks": np.array(marks), "token": np.array([total])}
 
 

@@ -101,7 +101,7 @@ def tokens_job(model: str, *, drafts: bool, num_requests: int = 8, num_tokens: i
 
 
 def times_job(model: str, *, num_requests: int = 32, num_tokens: int = 4000) -> Json:
-    """Penalties and thinking budgets on every request; all of one length, so that every step has the same batch."""
+    """Penalties on every request, and a section of thinking that stays open; all of one length, in one batch."""
     requests = [
         {
             "prompt": [*prompt, THINK],
@@ -112,6 +112,7 @@ def times_job(model: str, *, num_requests: int = 32, num_tokens: int = 4000) -> 
                 "frequency_penalty": 0.1,
                 "repetition_penalty": 1.05,
                 "thinking_token_budget": num_tokens,
+                "allowed_token_ids": list(range(END_OF_THINKING + 1, VOCAB_SIZE)),
             },
         }
         for prompt in _prompts("times", num_requests)

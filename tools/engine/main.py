@@ -164,17 +164,20 @@ RUN: dict[str, Callable[[Environment, argparse.Namespace], Iterator[Row]]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
-    if not options.page_only:
-        try:
-            rows = list(run(options))
-        except EngineError as error:
-            print(error, file=sys.stderr)
-            return 2
-        if options.record:
-            write_record(options.record, rows)
+    rows: list[Row] = []
+    try:
+        for row in run(options) if not options.page_only else ():
+            rows.append(row)
+            if options.record:  # at once: a later part may find no engine
+                write_record(options.record, rows)
+    except EngineError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.page_only:
+        options.page = options.page or ROOT / "docs" / "engine.md"
     if options.page:
         options.page.write_text(page(json.loads((options.record or RECORD).read_text())))
-    return 0 if options.page_only or all(row["ok"] for row in rows) else 1
+    return 0 if all(row["ok"] for row in rows) else 1
 
 
 RECORD = ROOT / "docs" / "records" / "engine.json"
