@@ -383,10 +383,21 @@ def _what_was_run(cells: Sequence[Cell], total: int) -> str:
         like = [c for c in ran if (c["commit"][:12], c["profile"], c["only"], c["date"][:10]) == what]
         where = ", ".join(f"`{name}` ({len([c for c in like if c['sampler'] == name])})" for name in _names(like))
         lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
+    older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(_newer_checks(c)))]
+    if older:
+        lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
     unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(c['unseen'])}" for c in ran if c["unseen"]]
     if unseen:
         lines += ["", "Known failures that a run was too small to show: " + "; ".join(unseen) + "."]
     return "\n".join(lines) + "\n"
+
+
+def _newer_checks(cell: Cell) -> set[str]:
+    """Codes of checks that came after the cell was run."""
+    only = None if cell["only"] == "both" else cell["only"]
+    today = {check.code for check in all_checks(only, cell["sampler"].partition("/")[0])}
+    ran = {*cell["passed"], *cell["unseen"], *(row["code"] for row in cell["failures"])}
+    return today - ran - {code for codes in cell["skipped"].values() for code in codes}
 
 
 def _names(cells: Iterable[Cell]) -> list[str]:
