@@ -95,18 +95,15 @@ def add_requests(
 ) -> None:
     """Request i of the batch in slot i. A seed is written as it is: in vLLM's parameters -1 stands for none."""
     params = importlib.import_module("vllm").SamplingParams
-    columns = {
-        "top_k": [0] * batch.batch_size if batch.top_k is None else batch.top_k.tolist(),
-        "top_p": [1.0] * batch.batch_size if batch.top_p is None else batch.top_p.tolist(),
-        "min_p": [0.0] * batch.batch_size if batch.min_p is None else batch.min_p.tolist(),
-    }
+    given = {"top_k": batch.top_k, "top_p": batch.top_p, "min_p": batch.min_p}
+    columns = {name: column.tolist() for name, column in given.items() if column is not None}
     for i, temperature in enumerate(batch.temperature.tolist()):
         greedy = temperature < GREEDY_BELOW
         filters = {} if greedy else {name: column[i] for name, column in columns.items()}
         one = params(temperature=0.0 if greedy else 1.0, seed=0 if i in own else None, **filters)
         one.temperature = 0.0 if greedy else temperature  # the constructor raises one below 0.01
         call(sampler.add_request, req_idx=i, prompt_len=0, sampling_params=one)
-    sampler.sampling_states.seeds.np[: batch.batch_size] = seeds.numpy()
+    sampler.sampling_states.seeds.np[: len(seeds)] = seeds.numpy()
     sampler.apply_staged_writes()
 
 
