@@ -255,7 +255,7 @@ def time_steps(llm: Any, job: Json) -> dict[str, np.ndarray]:  # Any: vllm.LLM
 
 def end_with_the_caller() -> None:
     """The caller holds the other end of standard input: once it is gone, however it ended, nothing stays behind."""
-    sys.stdin.buffer.read()
+    os.read(0, 1)  # not sys.stdin, whose lock would end the interpreter badly
     os.killpg(0, signal.SIGKILL)
 
 
