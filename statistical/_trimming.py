@@ -219,4 +219,4 @@ TRIM_CHECKS = (
         stage=Stage.PROPOSAL,
     ),
 )
-"""A sampler without the method `trim` is not asked."""
+"""They are skipped for a sampler without the method `trim`."""

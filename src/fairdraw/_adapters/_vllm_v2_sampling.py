@@ -108,7 +108,7 @@ def add_requests(
 
 
 def request_seeds(batch_size: int, own: Mapping[int, int]) -> Tensor:  # [batch_size] int64
-    """The requests' own seeds, and numbers of torch's default generator for the others."""
+    """Per-request seeds, and numbers of torch's default generator for the others."""
     seeds = torch.randint(2**62, (batch_size,))
     for request, seed in own.items():
         seeds[request] = seed
