@@ -117,7 +117,10 @@ class Numbers:
     def reach_rate(self) -> Floats:  # [num_steps, batch_size, max_spec_len] float64
         """How often each draft is reached, given what the drafter reports."""
         before = np.cumprod(1 - self.rejection_rate, axis=2)
-        return np.asarray(np.concatenate([np.ones_like(before[..., :1]), before[..., :-1]], axis=2) * self.has_draft)
+        return (
+            np.concatenate([np.ones_like(before[..., :1]), before[..., :-1]], axis=2).astype(np.float64)
+            * self.has_draft
+        )
 
     @cached_property
     def rejection_rate(self) -> Floats:  # [num_steps, batch_size, max_spec_len] float64
