@@ -8,6 +8,7 @@ import pytest
 
 from fairdraw._mutants._dependence import REJECTION_MUTANTS
 from fairdraw._mutants._pairs import PAIR_MUTANTS
+from fairdraw._mutants._trimming import TRIM_MUTANTS
 from fairdraw._mutants.distributions import DISTRIBUTION_MUTANTS
 from fairdraw.statistical.rejection import CHECKS
 
@@ -23,7 +24,7 @@ def test_distribution(check: DistributionCheck, fairdraw_run: Callable[[Distribu
     fairdraw_run(check)
 
 
-MUTANTS = (*DISTRIBUTION_MUTANTS, *REJECTION_MUTANTS, *PAIR_MUTANTS)
+MUTANTS = (*DISTRIBUTION_MUTANTS, *REJECTION_MUTANTS, *PAIR_MUTANTS, *TRIM_MUTANTS)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from fairdraw._adapters import SamplerNotFound, load
-from fairdraw._adapters._vllm_v2_runtime import ReleaseNotSupported, call
+from fairdraw._adapters._table import UnusableRelease
+from fairdraw._adapters._vllm_v2_runtime import call
 from fairdraw.strategies.lifecycle import (
     Add,
     CarryOn,
@@ -75,5 +76,5 @@ def test_changed_signature_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="9.9.9+empty"))
 
     assert call(lambda one, two=2: (one, two), one=1, three=3) == (1, 2)
-    with pytest.raises(ReleaseNotSupported, match=r"vllm 9.9.9 has not got a \S+ without the argument new, .* Use a"):
+    with pytest.raises(UnusableRelease, match=r"vllm 9.9.9 has not got a \S+ without the argument new, .* Use a"):
         call(lambda one, new: None, one=1)

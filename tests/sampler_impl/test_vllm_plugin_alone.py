@@ -254,8 +254,10 @@ if importlib.util.find_spec("einops") is None:  # attention of multimodal models
 import vllm
 from fairdraw.sampler_impl.vllm_plugin import installed, register, unpatch
 from fairdraw.sampler_impl.vllm_plugin._log import logger
-logger.parent = logging.getLogger()
-logging.basicConfig(stream=sys.stdout, level="WARNING", format="LOG %(message)s", force=True)
+handler = logging.StreamHandler(sys.stdout)
+handler.setFormatter(logging.Formatter("LOG %(message)s"))
+logger.handlers, logger.propagate = [handler], False
+logger.setLevel("WARNING")
 register()
 import vllm.v1.worker.gpu_worker
 import vllm.v1.worker.gpu_model_runner
