@@ -93,8 +93,8 @@ def _dependence(
 
 _REJECTION = partial(_check, "rejection", rejection_dependence(0.6, 0.45), (), "DIST102")
 _REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST102")
-_SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.1), (), "DIST701")
-_SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.1, request_seeds=True), _OWN, "DIST707")
+_SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.45), (), "DIST701")
+_SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST707")
 
 _RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
 

@@ -44,6 +44,8 @@ _LARGEST, _SMALLEST, _MOST_CHECKPOINTS = 96, 8, 6
 """Calls and rows of half a checkpoint: 96 is no power of two, spans three warps, and leaves 32 calls 64 apart."""
 
 _NIGHTLY_CHECKPOINTS, _NIGHTLY_DRAWS = 32, 1_000_000
+_FEW_DRAWS = 5_000
+"""A slow sampler has fewer, and they show more in one kind less: many kinds leave each too few rows and calls."""
 
 
 def _side(num_draws: int) -> int:
@@ -210,7 +212,8 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
         return Kind(verified.name, features, draw, verified.num_draft + 1, seeds_of, coin)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[: 1 if request_seeds else None]))
+        num_kinds = 1 if request_seeds else len(_KINDS) - (setting.num_draws < _FEW_DRAWS)
+        return dependence_plan(setting, tuple(kind_of(one, setting) for one in _KINDS[:num_kinds]))
 
     name = "rejection: dependence, with seeds" if request_seeds else "rejection: dependence"
     return Workload(name, "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
@@ -271,7 +274,7 @@ def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool 
         return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1, seeds_of)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        names = list(_PROBS)[: 1 if request_seeds else 2]
+        names = list(_PROBS)[: 1 if request_seeds or setting.num_draws < _FEW_DRAWS else 2]
         return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
 
     name = "sampling: dependence, with seeds" if request_seeds else "sampling: dependence"
