@@ -1,0 +1,300 @@
+"""What a step is given: tensors by slot (as an engine keeps them), by request, and by row. And their checks.
+
+    slots    [batch_size]          3   0   7          where parameters of each request lie
+    rows     cu_num_rows           0   3   4   8      request 0 has two drafts, request 1 none, request 2 three
+             draft_token_ids       a b . | . | c d e .     the draft token *behind* each row; a request's last row has none
+             positions            117    9    30           of the token that the request's first row is about
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_all, check_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TILE_SIZE = 1024
+"""Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
+MAX_VOCAB_SIZE = 1 << 19
+INT32 = (torch.int32,)
+
+
+class Drafts(Enum):
+    """What a drafter hands over beside its tokens."""
+
+    NONE = 0  # no drafts: plain sampling
+    ONE_HOT = 1  # tokens alone (n-gram, greedy drafters)
+    PROBS = 2  # and the distributions that they were drawn from
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The largest batch of a plan, and what its requests may use. What they do not use costs nothing.
+
+    Args:
+        batch_size: Most requests.
+        max_spec_len: Most draft tokens of a request; 0 for plain sampling.
+        vocab_size: Of the logits.
+        dtype: Of the logits.
+        drafts: What comes with draft tokens.
+        filters: Whether min-p, top-k or top-p may be on.
+        penalties: Whether penalties may be on.
+        grammar: Whether there are grammar masks.
+        edits: Most ids of one row that are allowed, biased, stopped, forced or ends of bad words, together; with
+            penalties its drafts count, too. Counted in tiles of 1024, whatever is asked for; 0: none.
+        logprobs: Whether log-probabilities of the emitted tokens are returned.
+    """
+
+    batch_size: int
+    max_spec_len: int
+    vocab_size: int
+    dtype: torch.dtype = torch.bfloat16
+    drafts: Drafts = Drafts.ONE_HOT
+    filters: bool = True
+    penalties: bool = False
+    grammar: bool = False
+    edits: int = 0
+    logprobs: bool = False
+
+    @property
+    def max_rows(self) -> int:
+        return self.batch_size * (self.max_spec_len + 1)
+
+    @property
+    def num_tiles(self) -> int:
+        return -(-self.vocab_size // TILE_SIZE)
+
+    @property
+    def edit_tiles(self) -> int:
+        """Tiles of edited entries, which follow those of the vocabulary."""
+        most = self.edits + (self.max_spec_len if self.penalties else 0)
+        return -(-most // TILE_SIZE)
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """By slot. `None`: off for all; the value that is off for one request is given beside each."""
+
+    temperature: Tensor  # [num_slots] float32; 0 is greedy, 2.2e-5 the lowest other
+    top_k: Tensor | None = None  # [num_slots] int32; off: at most 0, or at least vocab_size
+    top_p: Tensor | None = None  # [num_slots] float32; off: 1
+    min_p: Tensor | None = None  # [num_slots] float32; off: 0
+
+
+@dataclass(frozen=True, eq=False)
+class Penalties:
+    """By slot. A draft row also counts the drafts before it."""
+
+    presence: Tensor  # [num_slots] float32; off: 0
+    frequency: Tensor  # [num_slots] float32; off: 0
+    repetition: Tensor  # [num_slots] float32; off: 1
+    output_counts: Tensor  # [num_slots, vocab_size] int32: how often the output has each id
+    prompt_mask: Tensor  # [num_slots, num_words] int32: bit `id % 32` of word `id // 32`: the prompt has it
+
+
+@dataclass(frozen=True, eq=False)
+class BadWords:
+    """By slot: sequences of tokens whose last token is excluded where the text ends in the others."""
+
+    counts: Tensor  # [num_slots] int32
+    offsets: Tensor  # [num_slots, max_words + 1] int32: where each word begins in `token_ids`
+    token_ids: Tensor  # [num_slots, max_length] int32
+    text: Tensor  # [num_slots, max_text] int32: prompt and output of each slot; the first row sees `positions` of it
+
+
+@dataclass(frozen=True, eq=False)
+class TokenEdits:
+    """By slot: a few ids each. Any of the groups may be missing."""
+
+    bias_counts: Tensor | None = None  # [num_slots] int32
+    bias_token_ids: Tensor | None = None  # [num_slots, max_bias] int32, distinct
+    bias_values: Tensor | None = None  # [num_slots, max_bias] float32
+    allowed_counts: Tensor | None = None  # [num_slots] int32; 0: all are
+    allowed_token_ids: Tensor | None = None  # [num_slots, max_allowed] int32
+    stop_counts: Tensor | None = None  # [num_slots] int32
+    stop_token_ids: Tensor | None = None  # [num_slots, max_stop] int32: excluded at positions below `min_lengths`
+    min_lengths: Tensor | None = None  # [num_slots] int32
+    bad_words: BadWords | None = None
+    forced_token_ids: Tensor | None = None  # [num_rows] int32; -1: none
+
+
+@dataclass(frozen=True, eq=False)
+class StepInputs:
+    """One step. Rows behind the last request are padding."""
+
+    logits: Tensor  # [num_rows, vocab_size] of the capacity's dtype; rows may be strided
+    parameters: Parameters
+    seeds: Tensor  # [num_slots] int64
+    positions: Tensor  # [batch_size] int64: of the token that each request's first row is about
+    cu_num_rows: Tensor  # [batch_size + 1] int32, from 0; a request has one row more than drafts
+    slots: Tensor | None = None  # [batch_size] int32; None: request i has slot i
+    draft_token_ids: Tensor | None = None  # [num_rows] int32: behind each row; -1 is a placeholder, never accepted
+    draft_probs: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] float32
+    penalties: Penalties | None = None
+    edits: TokenEdits | None = None
+    grammar_mask: Tensor | None = None  # [num_rows, num_words] int32: bit 1 is allowed
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.cu_num_rows.shape[0]) - 1
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.logits.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class StepOutput:
+    """Views of the plan's own memory."""
+
+    token_ids: Tensor  # [batch_size, max_spec_len + 1] int32: accepted drafts, one more token, then -1
+    num_tokens: Tensor  # [batch_size] int32: accepted drafts and one
+    logprobs: Tensor | None  # [batch_size, max_spec_len + 1] float32: of the processed distribution; 0 if greedy
+
+
+# Checks on the host: shapes and types of every call, in microseconds.
+
+
+def check_capacity(function: str, capacity: Capacity) -> None:
+    """Sizes are in their ranges, and drafts agree with `max_spec_len`."""
+    for name, least, most in (
+        ("batch_size", 1, 65535),
+        ("max_spec_len", 0, MAX_SPEC_LEN),
+        ("vocab_size", 1, MAX_VOCAB_SIZE),
+        ("edits", 0, MAX_VOCAB_SIZE),
+    ):
+        value = getattr(capacity, name)
+        if not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"{function}: {name}={value!r}, but it must be an int in [{least}, {most}]. Correct it.")
+    if (capacity.drafts is Drafts.NONE) != (capacity.max_spec_len == 0):
+        raise ValueError(
+            f"{function}: drafts={capacity.drafts.name} and max_spec_len={capacity.max_spec_len}, but there are drafts "
+            f"exactly if max_spec_len is above 0. Use Drafts.NONE for plain sampling."
+        )
+    if capacity.dtype not in FLOATS_OF_MODELS:
+        known = " or ".join(str(dtype) for dtype in FLOATS_OF_MODELS)
+        raise ValueError(f"{function}: dtype={capacity.dtype}, but it must be {known}. Convert the logits.")
+
+
+def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: torch.device) -> None:
+    """Of every tensor: kind, shape, type, device. The first one that is wrong is named."""
+    batch_size, num_rows = inputs.batch_size, inputs.num_rows
+    for name, value, most in (
+        ("batch_size", batch_size, capacity.batch_size),
+        ("num_rows", num_rows, capacity.max_rows),
+    ):
+        if not 0 <= value <= most:
+            raise ValueError(f"{function}: {name}={value}, but the plan holds {most}. Build one of a larger capacity.")
+    for name, tensor, shape, dtypes in _expected(capacity, inputs):
+        # The quick test first: a step has a dozen tensors, and 40 us.
+        good = isinstance(tensor, Tensor) and tensor.shape == shape and tensor.dtype in dtypes
+        if not good or tensor.device != device:
+            if isinstance(tensor, Tensor) and tensor.device.type == device.type and device.index is None and good:
+                continue
+            check_tensor(function, name, tensor, shape, dtypes, device, reference="the plan and the other tensors")
+    _check_groups(function, capacity, inputs)
+
+
+Expected = tuple[str, Tensor, tuple[int, ...], "Sequence[torch.dtype]"]
+
+
+def _expected(capacity: Capacity, inputs: StepInputs) -> Iterator[Expected]:
+    """Name, tensor, shape and types of whatever is given."""
+    batch_size, num_rows, vocab_size = inputs.batch_size, inputs.num_rows, capacity.vocab_size
+    num_slots = inputs.seeds.shape[0] if isinstance(inputs.seeds, Tensor) and inputs.seeds.ndim else batch_size
+    num_words = -(-vocab_size // 32)
+    of_slots, parameters = (num_slots,), inputs.parameters
+    yield "logits", inputs.logits, (num_rows, vocab_size), (capacity.dtype,)
+    yield "seeds", inputs.seeds, of_slots, INT64
+    yield "positions", inputs.positions, (batch_size,), INT64
+    yield "cu_num_rows", inputs.cu_num_rows, (batch_size + 1,), INT32
+    yield "temperature", parameters.temperature, of_slots, FLOAT32
+    if inputs.slots is not None:
+        yield "slots", inputs.slots, (batch_size,), IDS
+    if parameters.top_k is not None:
+        yield "top_k", parameters.top_k, of_slots, INT32
+    if parameters.top_p is not None:
+        yield "top_p", parameters.top_p, of_slots, FLOAT32
+    if parameters.min_p is not None:
+        yield "min_p", parameters.min_p, of_slots, FLOAT32
+    if inputs.draft_token_ids is not None:
+        yield "draft_token_ids", inputs.draft_token_ids, (num_rows,), IDS
+    if inputs.draft_probs is not None:
+        yield "draft_probs", inputs.draft_probs, (num_slots, capacity.max_spec_len, vocab_size), FLOAT32
+    if inputs.grammar_mask is not None:
+        yield "grammar_mask", inputs.grammar_mask, (num_rows, num_words), INT32
+    if inputs.penalties is not None:
+        penalties = inputs.penalties
+        for name in ("presence", "frequency", "repetition"):
+            yield name, getattr(penalties, name), of_slots, FLOAT32
+        yield "output_counts", penalties.output_counts, (num_slots, vocab_size), INT32
+        yield "prompt_mask", penalties.prompt_mask, (num_slots, num_words), INT32
+    if inputs.edits is not None:
+        yield from _expected_edits(inputs.edits, num_slots, num_rows)
+
+
+def _expected_edits(edits: TokenEdits, num_slots: int, num_rows: int) -> Iterator[Expected]:
+    for group in (edits, edits.bad_words):
+        for name, tensor in vars(group).items() if group is not None else ():
+            if isinstance(tensor, Tensor):
+                width = tensor.shape[1:] if not name.endswith("counts") and name != "min_lengths" else ()
+                first = num_rows if name == "forced_token_ids" else num_slots
+                yield name, tensor, (first, *width), FLOAT32 if name == "bias_values" else INT32
+
+
+def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None:
+    """What is given was declared, and what was declared and belongs together is given."""
+    parameters = inputs.parameters
+    filters = any(value is not None for value in (parameters.top_k, parameters.top_p, parameters.min_p))
+    for name, given, declared in (
+        ("filters", filters, capacity.filters),
+        ("penalties", inputs.penalties is not None, capacity.penalties),
+        ("grammar", inputs.grammar_mask is not None, capacity.grammar),
+        ("edits", inputs.edits is not None, capacity.edits > 0),
+        ("drafts", inputs.draft_token_ids is not None, capacity.drafts is not Drafts.NONE),
+        ("drafts", inputs.draft_probs is not None, capacity.drafts is Drafts.PROBS),
+    ):
+        if given and not declared:
+            raise ValueError(
+                f"{function}: {name} are given, but the plan was built without. Build it with a Capacity that has them."
+            )
+    if inputs.draft_token_ids is None and capacity.drafts is not Drafts.NONE:
+        raise ValueError(f"{function}: draft_token_ids=None, but the plan has drafts. Use -1 where there is none.")
+    if inputs.draft_probs is None and capacity.drafts is Drafts.PROBS:
+        raise ValueError(f"{function}: draft_probs=None, but the plan has Drafts.PROBS. Pass them, or plan ONE_HOT.")
+    if inputs.draft_probs is not None and inputs.draft_probs.stride(-1) != 1:
+        raise ValueError(f"{function}: draft_probs.stride(-1) must be 1. Use draft_probs.contiguous().")
+    if inputs.num_rows > 0 and inputs.logits.stride(-1) != 1:
+        raise ValueError(f"{function}: logits.stride(-1) must be 1. Use logits.contiguous().")
+
+
+def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:
+    """Values that a step would read; waits for the device."""
+    counts = inputs.cu_num_rows.diff()
+    rows = f"of a cumulative sum from 0 in steps of 1 to {capacity.max_spec_len + 1}, up to num_rows={inputs.num_rows}"
+    starts = torch.cat([inputs.cu_num_rows[:1] == 0, (counts >= 1) & (counts <= capacity.max_spec_len + 1)])
+    ends = inputs.cu_num_rows <= inputs.num_rows
+    check_all(function, "cu_num_rows", inputs.cu_num_rows, starts & ends, f"{rows}. Use (num_drafts + 1).cumsum(0).")
+    parameters, penalties = inputs.parameters, inputs.penalties
+    temperature = parameters.temperature
+    check_all(function, "temperature", temperature, temperature >= 0, "at least 0. Use 0 for a greedy request.")
+    if parameters.top_p is not None:
+        good = (parameters.top_p > 0) & (parameters.top_p <= 1)
+        check_all(function, "top_p", parameters.top_p, good, "in (0, 1]. Use 1 to keep all.")
+    if parameters.min_p is not None:
+        good = (parameters.min_p >= 0) & (parameters.min_p <= 1)
+        check_all(function, "min_p", parameters.min_p, good, "in [0, 1]. Use 0 to keep all.")
+    if penalties is not None:
+        good = penalties.repetition > 0
+        check_all(function, "repetition", penalties.repetition, good, "above 0. Use 1 for no penalty.")
+    if inputs.draft_token_ids is not None:
+        ids = inputs.draft_token_ids
+        good = (ids >= -1) & (ids < capacity.vocab_size)
+        check_all(function, "draft_token_ids", ids, good, f"in [0, {capacity.vocab_size}), or -1 for a placeholder.")

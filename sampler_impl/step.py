@@ -1,0 +1,138 @@
+"""The whole sampling step in one call: from the model's own logits to tokens, with every parameter of a request.
+
+    logits [num_rows, vocab_size]        one row per draft token and one more per request; or one row per request
+      |  grammar mask, allowed ids, logit bias, minimum tokens, penalties, bad words, forced token       (edits)
+      |  temperature
+      |  min-p, top-k on what that left, top-p on what that left                                         (filters)
+      v
+    a distribution per row   ->   draft tokens accepted or rejected   ->   one more token per request
+
+Nothing of the vocabulary's size is written: no float32 copy, no masked copy, no probabilities, and nothing is sorted.
+Plain sampling is the same step without drafts.
+
+A `StepPlan` is built once for a capacity. It compiles, allocates its workspace and checks what can be checked; a step
+then passes tensors. Parameters are read on the device, **by slot**: as an engine keeps them, one entry per request that
+it may hold, and `slots` says where the requests of this batch have theirs. So a step reads nothing on the host, waits
+for nothing, allocates nothing, and can be captured in a CUDA graph and replayed with other contents.
+
+Order of processors: that of vLLM's model runner V2 (0.33.0). Kept sets, exactly, of `scaled = logit / temperature` in
+float32:
+
+* min-p keeps what is at least `max(scaled) + log(min_p)`.
+* top-k keeps everything at least as large as the k-th: all of those tied with it.
+* top-p keeps the largest whose mass together reaches `top_p`, and everything tied with the last of them.
+
+The draw, by counters, is that of `rejection_counter`: position `n` of a request takes block `(n, "veri")` of Philox
+4x32-10 under the key `seed`; its first uniform decides about the draft token behind that position, its second draws. A
+row's token depends on its own inputs, seed and position alone (batch invariance), bit for bit.
+
+* A draft token is accepted if its id is in the vocabulary and `target / draft >= uniform`, with `target` after all
+  filters; a one-hot draft has `draft = 1`.
+* The token behind a rejected one is drawn from `max(target - draft, 0)`; if that is empty, from `target`.
+* Greedy requests (temperature 0) take the argmax of the edited logits, lowest id on ties, NaN highest. Filters do not
+  apply to them.
+* A row with NaN or +inf, or with nothing but -inf, accepts no draft token, and its own token is 0.
+
+Reference:
+    Leviathan, Kalman, Matias (2022), arXiv:2211.17192, algorithm 1. Holtzman et al. (2020), arXiv:1904.09751 (top-p).
+    Salmon, Moraes, Dror, Shaw (2011), doi:10.1145/2063384.2063405 (Philox).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from ._shared.backend import BackendName, choose_backend
+from ._step.inputs import (
+    BadWords,
+    Capacity,
+    Drafts,
+    Parameters,
+    Penalties,
+    StepInputs,
+    StepOutput,
+    TokenEdits,
+    check_capacity,
+    check_inputs,
+    check_values,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "BadWords",
+    "Capacity",
+    "Drafts",
+    "Parameters",
+    "Penalties",
+    "StepInputs",
+    "StepOutput",
+    "StepPlan",
+    "TokenEdits",
+]
+
+
+class StepPlan:
+    """A compiled step for batches up to a capacity.
+
+    Args:
+        capacity: The largest batch, and what its requests may use: see `Capacity`.
+        device: Of all tensors.
+        backend: `None` takes Triton on a GPU and PyTorch elsewhere.
+
+    Raises:
+        ValueError: If the capacity contradicts itself, or there is no such backend.
+
+    Limits:
+        Target probabilities are sums in float32 within tiles of 1024 entries, and integers across them: relative error
+        some 2**-20. A token at most 2**-40 times as probable as its row's best is not drawn. `vocab_size` is at most
+        2**19.
+    """
+
+    def __init__(
+        self, capacity: Capacity, device: torch.device | str = "cuda", *, backend: BackendName | None = None
+    ) -> None:
+        self.capacity, self.device = capacity, torch.device(device)
+        check_capacity("StepPlan", capacity)
+        if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
+            from ._step.launch import Launches
+
+            self._run = Launches(capacity, self.device)
+        else:
+            from ._step.pytorch import PyTorchStep
+
+            self._run = PyTorchStep(capacity)
+
+    def __call__(self, inputs: StepInputs, *, validate: bool = False) -> StepOutput:
+        """Draw the tokens of one step.
+
+        Args:
+            validate: Also check values inside tensors. Waits for the device.
+
+        Returns:
+            Tokens per request: accepted draft tokens, one more, then -1. The tensors belong to the plan, and its next
+            step writes them again.
+
+        Raises:
+            TypeError: If an argument is of the wrong kind.
+            ValueError: If arguments disagree with each other or with the capacity, or with `validate=True` a value is
+            out of its range.
+
+        Randomness:
+            As described at the head of this module.
+        """
+        check_inputs("StepPlan", self.capacity, inputs, self.device)
+        if validate:
+            check_values("StepPlan", self.capacity, inputs)
+        return self._run(inputs)
+
+    def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
+        """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone.
+
+        For tests and for log-probabilities of whole rows. It writes what a step never writes.
+        """
+        check_inputs("StepPlan", self.capacity, inputs, self.device)
+        return self._run.processed_logits(inputs)
