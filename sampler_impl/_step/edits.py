@@ -227,9 +227,9 @@ def edit_kernel(
         if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if factors[3]:
                 before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
-                before += _times(counts, DRAFTED)
                 word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
-                logits = penalised(logits, before, ((word >> (token_ids % 32)) & 1) != 0, factors)
+                seen = ((before + _times(counts, DRAFTED)) << 1) | ((word >> (token_ids % 32)) & 1)
+                logits = penalised(logits, seen, factors)
         logits = tl.where(is_allowed & (_times(counts, EXCLUDED) == 0), logits, float("-inf"))
         if forced_ptr is not None:
             logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))

@@ -1,7 +1,7 @@
 """The Triton backend of a step: which kernels run, on what, in what order. None writes anything of a row's size.
 
     edits    (if there are any) a program per row: ids that are edited, and their logits
-    scan     a program per request and strip: every logit once; 8 bytes per tile of 1024
+    scan     a program per request and strip: every logit once; 8 bytes per tile of 256
     settle   a program per row: what is kept, whether the draft token is accepted, the token instead
     emit     a program per request: accepted tokens, and the token of the first rejected row
 
@@ -22,17 +22,17 @@ from torch import Tensor
 from .._shared.kernels import quiet_numpy
 from .edits import edit_kernel
 from .emit import emit_kernel
-from .inputs import Capacity, StepInputs, StepOutput, TokenEdits
+from .inputs import TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
 from .processed import processed_kernel
 from .scan import scan_kernel
 from .settle import settle_kernel
 
-TILE = 1024
-BLOCK = 4
-"""Tiles that a program has in flight."""
-SCAN_WARPS = {False: 4, True: 8}
-SETTLE_WARPS = {False: 2, True: 8}
-"""Without and with penalties; without and with filters. Tuned on an H200."""
+SCAN_BLOCK = {False: 16, True: 8}
+"""Tiles that a program has in flight, without and with penalties; its four warps have a fourth of them each."""
+BLOCK = 16
+"""The same of other kernels."""
+SETTLE_WARPS = {False: 2, True: 4}
+"""Without and with filters. Tuned on an H200, as everything here."""
 MOST = 1024
 """Candidates of a row. More of them are found by reading the row again."""
 SCAN_PROGRAMS = 1056
@@ -46,10 +46,11 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity = capacity
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        self.num_blocks = triton.cdiv(self.all_tiles, BLOCK)
+        self.scan_block = SCAN_BLOCK[capacity.penalties]
+        self.num_blocks = triton.cdiv(self.all_tiles, self.scan_block)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
-        self.edit_capacity = triton.next_power_of_2(capacity.edit_tiles * TILE) if capacity.edit_tiles else 0
+        self.edit_capacity = triton.next_power_of_2(capacity.edit_tiles * TILE_SIZE) if capacity.edit_tiles else 0
         self._allocate(device)
 
     def _allocate(self, device: torch.device) -> None:
@@ -167,7 +168,7 @@ class Launches:
         strip = min(max(self.num_blocks * inputs.batch_size // SCAN_PROGRAMS, 1), LONGEST_STRIP)
         strip = 1 << (strip.bit_length() - 1)
         scan_kernel[(triton.cdiv(self.num_blocks, strip), inputs.batch_size)](
-            self.words, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=BLOCK, num_warps=SCAN_WARPS[inputs.penalties is not None]
+            self.words, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=self.scan_block, num_warps=4
         )
 
     def _settle(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above

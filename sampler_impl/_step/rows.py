@@ -25,10 +25,9 @@ from .._shared.kernels import NO_ID, argmax_order
 from .inputs import TILE_SIZE
 
 TILE = tl.constexpr(TILE_SIZE)
-RUNS = tl.constexpr(4)
-WORDS = tl.constexpr(8)
-"""A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that masks
-are loaded once for 32 ids. A run is what a warp loads at once."""
+WORDS = tl.constexpr(TILE_SIZE // 32)
+"""A tile's entries are laid out [WORDS, 32]: a word is 32 ids, as many as a word of a mask has bits, so that masks are
+loaded once for 32 ids. A warp loads a tile at once, 8 entries per thread, and nothing in a tile waits for a barrier."""
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)
@@ -82,14 +81,14 @@ def load_penalties(penalties, slot):
 
 
 @triton.jit
-def penalised(logits, counts, in_prompt, factors):
+def penalised(logits, seen, factors):
     """vLLM's operations in its order: repetition multiplies or divides, then frequency, then presence.
 
-    Takes `logits` [...] float32; `counts` [...] int32; `in_prompt` [...] bool."""
+    Takes `logits` [...] float32; `seen` [...] int32: twice the count in the output, and 1 if the prompt has it."""
     presence, frequency, repetition, _ = factors
+    counts = seen >> 1
     inverse = tl.div_rn(1.0, repetition)
-    scale = tl.where(logits > 0, inverse, repetition)
-    logits = tl.where(in_prompt | (counts > 0), logits * scale, logits)
+    logits = tl.where(seen > 0, logits * tl.where(logits > 0, inverse, repetition), logits)
     logits = logits - frequency * counts.to(tl.float32)
     return logits - tl.where(counts > 0, presence, 0.0)
 
@@ -108,24 +107,14 @@ def locate(inputs, row_idx, slot):
 
 @triton.jit
 def _words_of(tiles):
-    """[tiles, RUNS, WORDS] int32: the numbers of the words of some tiles."""
-    runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
-    return runs[:, :, None] * WORDS + tl.arange(0, WORDS)[None, None, :]
-
-
-@triton.jit
-def _bits():
-    return tl.arange(0, 32)[None, None, None, :]
+    """[tiles, WORDS] int32: the numbers of the words of some tiles."""
+    return tiles[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
 
 
 @triton.jit
 def tile_indices(tiles):
-    """[tiles, RUNS, WORDS, 32] int32: the indices of some tiles, which need not be neighbours."""
-    indices = _words_of(tiles)[:, :, :, None] * 32 + _bits()
-    # Triton deals out warps to dimensions in the order of their contiguity. These claims, of which only the last is
-    # true, give each tile to one warp, if there are as many: then nothing in a tile waits for a barrier. Loads go by the
-    # last dimension alone.
-    return tl.max_contiguous(indices, [2, 1, 4, 32])
+    """[tiles, WORDS, 32] int32: the indices of some tiles, which need not be neighbours."""
+    return _words_of(tiles)[:, :, None] * 32 + tl.arange(0, 32)[None, None, :]
 
 
 @triton.jit
@@ -134,29 +123,41 @@ def load_bits(
     tiles,
     vocab_size,
 ):
-    """[tiles, RUNS, WORDS, 32] bool. Bits behind the vocabulary are 0."""
+    """[tiles, WORDS, 32] int32, 0 or 1. Bits behind the vocabulary are 0."""
     words = _words_of(tiles)
     loaded = tl.load(words_ptr + words, mask=words * 32 < vocab_size, other=0)
-    return ((loaded[:, :, :, None] >> _bits()) & 1) != 0
+    return (loaded[:, :, None] >> tl.arange(0, 32)[None, None, :]) & 1
 
 
 @triton.jit
-def max_of_tiles(values):
-    """[tiles] float32. Takes `values` [tiles, RUNS, WORDS, 32] float32."""
-    return tl.max(tl.max(tl.max(values, axis=1), axis=2), axis=1)
-
-
-@triton.jit
-def sum_of_tiles(values):
-    """[tiles]. Takes `values` [tiles, RUNS, WORDS, 32] any."""
-    return tl.sum(tl.sum(tl.sum(values, axis=1), axis=2), axis=1)
+def load_seen(inputs, place, tiles, vocab_size):
+    """[tiles, WORDS, 32] int32, for `penalised`; the same for all rows of a request, but for their drafts."""
+    penalties = inputs[5]
+    _, slot, _, factors = place
+    indices = tile_indices(tiles)
+    seen = indices * 0
+    if factors[3]:
+        seen = tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0) << 1
+        if factors[2] != 1:
+            seen = seen | load_bits(penalties[4] + slot * penalties[6], tiles, vocab_size)
+    return seen
 
 
 @triton.jit
 def load_tiles(row, tiles, vocab_size):
-    """[tiles, RUNS, WORDS, 32] float32: edited logits of some tiles; -inf where there is nothing.
+    """[tiles, WORDS, 32] float32: edited logits of some tiles; -inf where there is nothing.
 
     Takes `row`: inputs and place; `tiles` [tiles] int32."""
+    inputs, place = row
+    seen = tiles
+    if inputs[5][3] is not None:
+        seen = load_seen(inputs, place, tiles, vocab_size)
+    return load_seen_tiles(row, tiles, seen, vocab_size)
+
+
+@triton.jit
+def load_seen_tiles(row, tiles, seen, vocab_size):
+    """As `load_tiles`, with what `load_seen` gave, if there are penalties."""
     inputs, place = row
     logits_ptr, logits_stride, grammar_ptr, num_words, edits, penalties = inputs
     row_idx, slot, num_edits, factors = place
@@ -167,21 +168,31 @@ def load_tiles(row, tiles, vocab_size):
     logits = tl.load(logits_ptr + row_idx * logits_stride + indices, mask=inside, other=float("-inf")).to(tl.float32)
     if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if factors[3]:
-            counts = tl.load(penalties[3] + slot * penalties[5] + indices, mask=inside, other=0)
-            in_prompt = load_bits(penalties[4] + slot * penalties[6], tiles, vocab_size)
-            logits = penalised(logits, counts, in_prompt, factors)
+            logits = penalised(logits, seen, factors)
     if grammar_ptr is not None:
         allowed = load_bits(grammar_ptr + row_idx * num_words, tiles, vocab_size)
-        logits = tl.where(allowed, logits, float("-inf"))
+        logits = tl.where(allowed != 0, logits, float("-inf"))
     if edits[0] is not None:  # noqa: SIM102
         if num_edits != 0:
             moved = load_bits(edits[0] + row_idx * num_words, tiles, vocab_size)
-            logits = tl.where(moved, float("-inf"), logits)
+            logits = tl.where(moved != 0, float("-inf"), logits)
             entries = indices - tl.cdiv(vocab_size, TILE) * TILE
             is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
             edited = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
             logits = tl.where(is_edit, edited, logits)
     return logits
+
+
+@triton.jit
+def max_of_tiles(values):
+    """[tiles] float32. Takes `values` [tiles, WORDS, 32] float32."""
+    return tl.max(tl.max(values, axis=2), axis=1)
+
+
+@triton.jit
+def sum_of_tiles(values):
+    """[tiles]. Takes `values` [tiles, WORDS, 32] any."""
+    return tl.sum(tl.sum(values, axis=2), axis=1)
 
 
 @triton.jit

@@ -23,7 +23,7 @@ import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import LOG2_E, argmax_order
-from .rows import MIN_TEMPERATURE, find_request, load_tiles, locate, max_of_tiles, sum_of_tiles
+from .rows import MIN_TEMPERATURE, find_request, load_seen, load_seen_tiles, locate, max_of_tiles, sum_of_tiles
 
 
 @triton.jit
@@ -43,9 +43,9 @@ def exp2_terms(logits, largest, scale):
 
 @triton.jit
 def tile_words(logits, scale):
-    """[tiles] int64. Takes `logits` [tiles, RUNS, WORDS, 32] float32."""
+    """[tiles] int64. Takes `logits` [tiles, WORDS, 32] float32."""
     largest = max_of_tiles(logits)
-    sums = sum_of_tiles(exp2_terms(logits, largest[:, None, None, None], scale))
+    sums = sum_of_tiles(exp2_terms(logits, largest[:, None, None], scale))
     order = argmax_order(tl.where(sums == sums, largest, float("nan")))
     return (order.to(tl.int64) << 32) | (sums.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
 
@@ -69,7 +69,11 @@ def scan_kernel(
     scale = exponent_scale(tl.load(temperature_ptr + slot))
     for step in range(STRIP):
         tiles = (tl.program_id(0) * STRIP + step) * BLOCK + tl.arange(0, BLOCK)
+        seen = tiles
+        if inputs[5][3] is not None:
+            seen = load_seen(inputs, locate(inputs, first, slot), tiles, vocab_size)
         for offset in range(0, count):
             row = first + offset
-            words = tile_words(load_tiles((inputs, locate(inputs, row, slot)), tiles, vocab_size), scale)
+            logits = load_seen_tiles((inputs, locate(inputs, row, slot)), tiles, seen, vocab_size)
+            words = tile_words(logits, scale)
             store_by_warps(words_ptr + row.to(tl.int64) * all_tiles + tiles, words, tiles < all_tiles)

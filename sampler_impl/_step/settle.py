@@ -6,10 +6,10 @@ logit, so whatever top-k keeps lies in tiles whose maximum reaches it.
     words of the tiles    [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
     tiles to be read        x           x
     candidates            entries at or above the bound, in the order of their indices:  a few dozens
-    thresholds            bisection on integers that are in the order of scaled logits: count for top-k, mass for top-p
-    kept                  candidates at or above both thresholds
+    kept                  candidates with fewer than k above them; of these, those with less mass than top_p above them
 
-Without top-k the bound is lowered until the candidates hold enough mass. A row whose candidates do not fit (flat rows)
+For top-p without top-k the bound is where the tiles' largest alone have that mass; if they do not, it is lowered until
+the candidates do. A row whose candidates do not fit (flat rows)
 is bisected by reading it again and again: correct and slow. Then its words are made anew from what is kept.
 
 So a row ends as a **list** of candidates, or as **tiles** with a threshold. Its token is drawn from either by the
@@ -39,7 +39,6 @@ from .rows import (
     LEAST,
     MIN_TEMPERATURE,
     NOTHING,
-    RUNS,
     TILE,
     WORDS,
     find_request,
@@ -57,8 +56,12 @@ from .rows import (
 from .scan import exp2_terms, exponent_scale, tile_words
 
 ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
-FIRST_TILES = tl.constexpr(24)
-"""Without top-k, the first bound is the maximum of so many tiles."""
+CHUNK = tl.constexpr(4)
+"""Candidates that are compared with all others at once."""
+BOUND_STEPS = tl.constexpr(12)
+"""Of a bisection that need not be exact: 4096 steps between the largest of all tiles."""
+ENOUGH = tl.constexpr(1.00001)
+"""Mass in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(6)
 STEP = tl.constexpr(1.0)
 """By how much the bound is lowered at first, as a logarithm of probability; twice as much each time."""
@@ -66,7 +69,7 @@ STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
 
 
-# Bisection. Orders are integers, so 32 steps find the threshold exactly.
+# Thresholds. Orders are integers.
 
 
 @triton.jit
@@ -76,19 +79,46 @@ def _middle(low, high):
 
 
 @triton.jit
-def highest_with(orders, weights, need):
-    """The highest order such that those at or above it weigh at least `need`; LEAST if all of them do not.
+def nearly_highest_with(orders, weights, need):
+    """An order such that those at or above it weigh at least `need`, and not much lower than the highest such; LEAST if
+    all together do not.
 
-    Takes `orders` [size] int32; `weights` [size] int64."""
+    Takes `orders` [size] int32; `weights` [size] float32."""
     low = tl.full((), LEAST, tl.int32)
     high = tl.max(tl.where(weights > 0, orders, LEAST))
-    while low < high:
-        middle = _middle(low, high)
-        if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
-            low = middle
-        else:
-            high = middle - 1
+    least = tl.min(tl.where(weights > 0, orders, NO_ID))
+    if tl.sum(weights) >= need:
+        low = least
+        for _ in range(BOUND_STEPS):
+            middle = _middle(low, high)
+            is_enough = tl.sum(tl.where(orders >= middle, weights, 0.0)) >= need
+            low = tl.where(is_enough, middle, low)
+            high = tl.where(is_enough, high, tl.maximum(middle - 1, low))
     return low
+
+
+@triton.jit
+def _above(scratch, size, orders, floor, largest, BY_MASS: tl.constexpr):
+    """[MOST] int64: the count, or mass, of candidates that are above each one, and at or above a floor.
+
+    Takes `orders` [MOST] int32."""
+    above = tl.zeros(orders.shape, tl.int64)
+    for begin in range(0, size, CHUNK):
+        others = begin + tl.arange(0, CHUNK)
+        scaled = tl.load(scratch[2] + others, mask=others < size, other=float("-inf"))
+        other_orders = argmax_order(scaled)
+        weights = tl.full((CHUNK,), 1, tl.int64)
+        if BY_MASS:
+            weights = weights_of(scaled, largest)
+        weights = tl.where((others < size) & (other_orders >= floor), weights, 0)
+        above += tl.sum(tl.where(other_orders[None, :] > orders[:, None], weights[None, :], 0), axis=1)
+    return above
+
+
+@triton.jit
+def _least_kept(orders, above, need):
+    """The lowest order of those that have less than `need` above them: it, and all above and tied, are kept."""
+    return tl.min(tl.where((above < need) & (orders > LEAST), orders, NO_ID))
 
 
 @triton.jit
@@ -131,10 +161,10 @@ def _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK: tl.con
         scaled = scaled_by(load_tiles(row, tiles, vocab_size), temperature)
         is_candidate = (argmax_order(scaled) >= bound) & (scaled > float("-inf"))
         # Places are counted within words, which is cheap, and then over words, which are few.
-        within = tl.cumsum(is_candidate.to(tl.int32), axis=3)
-        of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=3), (BLOCK * RUNS * WORDS,))
-        before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, RUNS, WORDS))
-        places = size + before[:, :, :, None] + within - 1
+        within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
+        of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
+        before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, WORDS))
+        places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, tile_indices(tiles), mask=writes)
         tl.store(scaled_ptr + places, scaled, mask=writes)
@@ -174,7 +204,8 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
     _, orders, scaled = _load_candidates(scratch, size, MOST)
     kept = floor
     if top_k > 0:
-        kept = tl.maximum(kept, highest_with(orders, (orders > LEAST).to(tl.int64), top_k.to(tl.int64)))
+        above = _above(scratch, size, orders, kept, largest, False)
+        kept = tl.maximum(kept, _least_kept(orders, above, top_k.to(tl.int64)))
     weights = weights_of(scaled, largest)
     if top_p < 1:
         seen = tl.where(orders >= kept, weights, 0)
@@ -182,7 +213,8 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
         if mass >= 0:
             total = mass.to(tl.float64) * ONE
         need = tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
-        kept = tl.maximum(kept, highest_with(orders, seen, need))
+        above = _above(scratch, size, orders, kept, largest, True)
+        kept = tl.maximum(kept, _least_kept(orders, above, need))
     total = tl.sum(tl.where(orders >= kept, weights, 0))
     return kept, (total.to(tl.float64) / ONE).to(tl.float32)
 
@@ -326,12 +358,17 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _first_bound(orders, floor, top_k, min_p):
+def _first_bound(orders, floor, largest, top_k, top_p, min_p, mass):
     """The bound to begin with. Takes `orders` [TILES] int32, of the tiles' largest scaled logits."""
-    wanted = tl.where(top_k > 0, top_k, FIRST_TILES)
-    bound = highest_with(orders, (orders > NOTHING).to(tl.int64), wanted.to(tl.int64))
-    if bound == LEAST:  # fewer tiles than wanted
-        bound = tl.min(tl.where(orders > NOTHING, orders, NO_ID))
+    is_tile = orders > NOTHING
+    bound = tl.full((), LEAST, tl.int32)
+    if top_k > 0:
+        bound = nearly_highest_with(orders, is_tile.to(tl.float32), top_k.to(tl.float32))
+    elif min_p <= 0:
+        terms = tl.where(is_tile, tl.exp2((order_to_float(orders) - largest) * LOG2_E), 0.0)
+        bound = nearly_highest_with(orders, terms, top_p * mass * ENOUGH)
+    if bound == LEAST:  # the tiles' largest are not enough
+        bound = tl.min(tl.where(is_tile, orders, NO_ID))
     # With min-p alone, or before top-p, everything that reaches the floor is wanted.
     return tl.maximum(tl.where((top_k <= 0) & (min_p > 0), floor, bound), floor)
 
@@ -348,7 +385,7 @@ def _list_candidates(
 ):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor."""
-    bound = _first_bound(orders, floor, top_k, min_p)
+    bound = _first_bound(orders, floor, largest, top_k, top_p, min_p, mass)
     size = tl.zeros((), tl.int32)
     step = tl.full((), STEP, tl.float32)
     tries = tl.zeros((), tl.int32)
@@ -360,7 +397,7 @@ def _list_candidates(
         elif top_k > 0:
             state = (size >= top_k).to(tl.int32)
         else:
-            state = (_listed_mass(scratch, size, largest, MOST) >= top_p * mass * 1.000001).to(tl.int32)
+            state = (_listed_mass(scratch, size, largest, MOST) >= top_p * mass * ENOUGH).to(tl.int32)
         if state == 0:
             bound = tl.maximum(argmax_order(order_to_float(bound) - step), floor)
             step = step * 2
