@@ -302,7 +302,7 @@ def _check_edits(function: str, edits: TokenEdits) -> None:
         missing = [name for name in names if getattr(edits, name) is None]
         if 0 < len(missing) < len(names):
             raise ValueError(
-                f"{function}: {missing[0]}=None, but {', '.join(names)} must come together. Pass it, or drop the others."
+                f"{function}: {missing[0]}=None, but {', '.join(names)} must come together. Pass all or none."
             )
     if edits.bias_token_ids is not None and edits.bias_values is not None:
         widths = edits.bias_token_ids.shape[1], edits.bias_values.shape[1]
