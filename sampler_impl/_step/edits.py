@@ -1,0 +1,236 @@
+"""The first kernel of a step with edits: one program per row makes its list of edited ids, each with its new logit.
+
+    allowed ids | biased | stop tokens | drafts before this row | ends of bad words | forced      (ids, some twice)
+                                    |
+             kind and value of every mention are added up per id      bias 1.5 + excluded + drafted twice
+                                    |
+             (id, edited logit), the first mention of each id; its bit is set in the row's excluded words
+
+A row of which only some ids are allowed, or one is forced, has nothing but its list: `num_edits` is negative then, and
+its logits are not read. Bits of the step before are cleared first, by the list that set them.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportOptionalMemberAccess=false
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .rows import find_request, load_penalties, penalised
+
+ALLOWED = tl.constexpr(1)
+BIASED = tl.constexpr(2)
+EXCLUDED = tl.constexpr(3)
+DRAFTED = tl.constexpr(4)
+FORCED = tl.constexpr(5)
+CHUNK = tl.constexpr(32)
+"""Mentions that are compared with all others at once."""
+
+
+@triton.jit
+def _append(
+    list_ptrs,
+    size,
+    token_ids_ptr,  # [count] int32
+    values_ptr,  # [count] float32, or None
+    count,
+    KIND: tl.constexpr,
+    CAPACITY: tl.constexpr,
+):
+    """Write mentions of one kind behind those that are there. Returns the new size.
+
+    Takes `list_ptrs`: ids [CAPACITY] int32, kinds [CAPACITY] int32, values [CAPACITY] float32."""
+    ids_ptr, kinds_ptr, values_out_ptr = list_ptrs
+    entries = tl.arange(0, CAPACITY)
+    count = tl.minimum(count, CAPACITY - size)
+    mask = entries < count
+    tl.store(ids_ptr + size + entries, tl.load(token_ids_ptr + entries, mask=mask, other=0).to(tl.int32), mask=mask)
+    tl.store(kinds_ptr + size + entries, entries * 0 + KIND, mask=mask)
+    if values_ptr is not None:
+        values = tl.load(values_ptr + entries, mask=mask, other=0.0)
+        tl.store(values_out_ptr + size + entries, values, mask=mask)
+    return size + count
+
+
+@triton.jit
+def _count(
+    counts_ptr,  # [num_slots] int32, or None
+    slot,
+):
+    count = tl.zeros((), tl.int32)
+    if counts_ptr is not None:
+        count = tl.load(counts_ptr + slot)
+    return count
+
+
+@triton.jit
+def _token_of_text(
+    text_ptr,  # [max_text] int32, of one slot
+    drafts_ptr,  # [num_rows] int32, of one request, or None
+    at,
+    position,
+):
+    """The token at a place of a request's text: of its prompt and output up to `position`, then of its drafts."""
+    token = tl.load(text_ptr + at, mask=(at >= 0) & (at < position), other=-1)
+    if drafts_ptr is not None:
+        token = tl.where(at < position, token, tl.load(drafts_ptr + at - position, mask=at >= position, other=-1))
+    return token
+
+
+@triton.jit
+def _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY: tl.constexpr):
+    """The last token of every bad word whose others end the text of this row."""
+    counts_ptr, offsets_ptr, tokens_ptr, text_ptr, offsets_stride, tokens_stride, text_stride = words
+    ids_ptr, kinds_ptr, _ = list_ptrs
+    if counts_ptr is not None:
+        offsets_ptr += slot * offsets_stride
+        tokens_ptr += slot * tokens_stride
+        text_ptr += slot * text_stride
+        length = position + offset
+        for word in range(0, tl.load(counts_ptr + slot)):
+            begin = tl.load(offsets_ptr + word)
+            last = tl.load(offsets_ptr + word + 1) - 1
+            matches = (last >= begin) & (length >= last - begin)
+            for j in range(begin, last):
+                seen = _token_of_text(text_ptr, drafts_ptr, length - (last - j), position)
+                matches = matches & (seen == tl.load(tokens_ptr + j))
+            if matches & (size < CAPACITY):
+                tl.store(ids_ptr + size, tl.load(tokens_ptr + last))
+                tl.store(kinds_ptr + size, EXCLUDED)
+                size += 1
+    return size
+
+
+@triton.jit
+def _clear_bits(
+    excluded_ptr,  # [num_words] int32
+    ids_ptr,  # [CAPACITY] int32
+    count,
+    vocab_size,
+    CAPACITY: tl.constexpr,
+):
+    """Of the list that the step before left."""
+    entries = tl.arange(0, CAPACITY)
+    token_ids = tl.load(ids_ptr + entries, mask=entries < tl.abs(count), other=-1)
+    tl.store(excluded_ptr + token_ids // 32, token_ids * 0, mask=(token_ids >= 0) & (token_ids < vocab_size))
+
+
+@triton.jit
+def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
+    """What all mentions say of each id: bias, times drafted, whether excluded, allowed, forced, mentioned before.
+
+    Takes `token_ids` [CAPACITY] int32."""
+    ids_ptr, kinds_ptr, values_ptr = list_ptrs
+    entries = tl.arange(0, CAPACITY)
+    bias = tl.zeros((CAPACITY,), tl.float32)
+    drafted = tl.zeros((CAPACITY,), tl.int32)
+    flags = tl.zeros((CAPACITY,), tl.int32)  # bits by kind; bit 0: mentioned before
+    for first in range(0, size, CHUNK):
+        others = first + tl.arange(0, CHUNK)
+        mask = others < size
+        same = token_ids[:, None] == tl.load(ids_ptr + others, mask=mask, other=-1)[None, :]
+        kinds = tl.load(kinds_ptr + others, mask=mask, other=0)
+        values = tl.load(values_ptr + others, mask=mask & (kinds == BIASED), other=0.0)
+        bias += tl.sum(tl.where(same, values[None, :], 0.0), axis=1)
+        drafted += tl.sum((same & (kinds == DRAFTED)[None, :]).to(tl.int32), axis=1)
+        before = same & (others[None, :] < entries[:, None])
+        flags |= tl.where(tl.sum(before.to(tl.int32), axis=1) > 0, 1, 0)
+        for kind in tl.static_range(1, 6):
+            of_kind = same & (kinds == kind)[None, :]
+            flags |= tl.where(tl.sum(of_kind.to(tl.int32), axis=1) > 0, 1 << kind, 0)
+    return bias, drafted, flags
+
+
+@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+def edit_kernel(
+    edits,  # excluded [max_rows, num_words] int32, ids, logits, num_edits, capacity: see `rows.locate`
+    scratch,  # kinds [max_rows, CAPACITY] int32, values [max_rows, CAPACITY] float32
+    logits_ptr,  # [num_rows, vocab_size] any
+    grammar_ptr,  # [num_rows, num_words] int32, or None
+    cu_num_rows_ptr,  # [batch_size + 1] int32
+    slots_ptr,  # [batch_size] int32, or None
+    positions_ptr,  # [batch_size] int64
+    draft_token_ids_ptr,  # [num_rows] int32, or None
+    penalties,
+    groups,  # (counts, ids, stride) of allowed; (counts, ids, values, stride) of biased; (counts, ids, stride, lengths)
+    words,
+    forced_ptr,  # [num_rows] int32, or None
+    num_rows,
+    max_spec_len,
+    vocab_size,
+    logits_stride,
+    num_words,
+    CAPACITY: tl.constexpr,
+):
+    # Find the row.
+    req_idx = tl.program_id(0)
+    offset = tl.program_id(1)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    row = (first + offset).to(tl.int64)
+    if offset < count:
+        excluded_ptr, ids_ptr, edit_logits_ptr, num_edits_ptr, _ = edits
+        excluded_ptr += row * num_words
+        ids_ptr += row * CAPACITY
+        edit_logits_ptr += row * CAPACITY
+        list_ptrs = (ids_ptr, scratch[0] + row * CAPACITY, scratch[1] + row * CAPACITY)
+        _clear_bits(excluded_ptr, ids_ptr, tl.load(num_edits_ptr + row), vocab_size, CAPACITY)
+        tl.debug_barrier()
+        # List all mentions.
+        size = tl.zeros((), tl.int32)
+        allowed, biased, stop = groups
+        num_allowed = _count(allowed[0], slot)
+        if allowed[0] is not None:
+            size = _append(list_ptrs, size, allowed[1] + slot * allowed[2], None, num_allowed, ALLOWED, CAPACITY)
+        if biased[0] is not None:
+            ids = biased[1] + slot * biased[3]
+            values = biased[2] + slot * biased[3]
+            size = _append(list_ptrs, size, ids, values, tl.load(biased[0] + slot), BIASED, CAPACITY)
+        position = tl.load(positions_ptr + req_idx)
+        if stop[0] is not None:
+            is_early = position + offset < tl.load(stop[3] + slot)
+            num_stop = tl.where(is_early, tl.load(stop[0] + slot), 0)
+            size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
+        factors = load_penalties(penalties, slot)
+        drafts_ptr = draft_token_ids_ptr
+        if draft_token_ids_ptr is not None:
+            drafts_ptr += first
+            num_before = tl.where(factors[3], offset, 0)
+            size = _append(list_ptrs, size, drafts_ptr, None, num_before, DRAFTED, CAPACITY)
+        size = _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY)
+        forced = tl.full((), -1, tl.int32)
+        if forced_ptr is not None:
+            forced = tl.load(forced_ptr + row)
+            if (forced >= 0) & (size < CAPACITY):
+                tl.store(list_ptrs[0] + size, forced)
+                tl.store(list_ptrs[1] + size, FORCED)
+                size += 1
+        tl.debug_barrier()
+        # Edit the logit of every id.
+        entries = tl.arange(0, CAPACITY)
+        token_ids = tl.load(ids_ptr + entries, mask=entries < size, other=-1)
+        known = (token_ids >= 0) & (token_ids < vocab_size)
+        bias, drafted, flags = _add_up(list_ptrs, size, token_ids, CAPACITY)
+        is_allowed = (num_allowed <= 0) | (((flags >> ALLOWED) & 1) != 0)
+        logits = tl.load(logits_ptr + row * logits_stride + token_ids, mask=known, other=float("-inf")).to(tl.float32)
+        if grammar_ptr is not None:
+            word = tl.load(grammar_ptr + row * num_words + token_ids // 32, mask=known, other=0)
+            is_allowed = is_allowed & (((word >> (token_ids % 32)) & 1) != 0)
+        logits = logits + bias
+        if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+            if factors[3]:
+                counts = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
+                word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
+                logits = penalised(logits, counts + drafted, ((word >> (token_ids % 32)) & 1) != 0, factors)
+        logits = tl.where(is_allowed & (((flags >> EXCLUDED) & 1) == 0), logits, float("-inf"))
+        if forced_ptr is not None:
+            logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))
+        logits = tl.where(known & ((flags & 1) == 0), logits, float("-inf"))
+        # Publish the list.
+        tl.store(edit_logits_ptr + entries, logits, mask=entries < size)
+        bits = tl.full((CAPACITY,), 1, tl.int32) << (token_ids % 32)
+        tl.atomic_or(excluded_ptr + token_ids // 32, bits, mask=known & (entries < size))
+        only = (num_allowed > 0) | (forced >= 0)
+        tl.store(num_edits_ptr + row, tl.where(only, -size, size))

@@ -1,0 +1,138 @@
+"""The last kernel: one program per request takes the accepted draft tokens and the token of the first rejected row.
+
+With dense draft probabilities a row of tiles has no token yet. Its `max(target - draft, 0)` is read here, for that row
+alone, in two passes: the sum of every tile, then the tile that was drawn.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportOptionalMemberAccess=false
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .._shared.kernels import VERIFY_STREAM, philox_uniforms
+from .rows import MIN_TEMPERATURE, TILE, find_request, ids_of, load_tiles, locate, scaled_order, tile_indices
+from .scan import exponent_scale
+from .settle import ONE, STREAMED, draw_index, probs_row
+
+
+@triton.jit
+def _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
+    """[TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
+    largest, mass = statistics
+    tiles = tile + tl.arange(0, 1)
+    logits = tl.reshape(load_tiles(row, tiles, vocab_size), (TILE,))
+    indices = tl.reshape(tile_indices(tiles), (TILE,))
+    is_kept = scaled_order(logits, temperature) >= kept
+    target = tl.where(is_kept, tl.exp2((logits - largest) * exponent_scale(temperature)) / mass, 0.0)
+    if HAS_DRAFT:
+        ids = tl.where(is_kept, ids_of(row, indices, vocab_size), 0)
+        target = tl.maximum(target - tl.load(probs_ptr + ids, mask=is_kept, other=0.0), 0.0)
+    return (target * ONE).to(tl.int64), indices
+
+
+@triton.jit
+def _draw(
+    shares_ptr,  # [all_tiles] int64, written
+    row,
+    probs_ptr,
+    statistics,
+    kept,
+    temperature,
+    vocab_size,
+    all_tiles,
+    uniform,
+    HAS_DRAFT: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """An index by weight, -1 if nothing weighs anything."""
+    for tile in range(0, all_tiles):
+        weights, _ = _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT)
+        tl.store(shares_ptr + tile, tl.sum(weights))
+    tl.debug_barrier()
+    tiles = tl.arange(0, TILES)
+    tile, within = draw_index(tl.load(shares_ptr + tiles, mask=tiles < all_tiles, other=0), uniform)
+    found = tl.maximum(tile, 0)
+    weights, _ = _residual_of_tile(row, probs_ptr, found, statistics, kept, temperature, vocab_size, HAS_DRAFT)
+    entry, _ = draw_index(weights, within)
+    return tl.where(tile < 0, -1, tile * TILE + entry)
+
+
+@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+def emit_kernel(
+    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs or None
+    results,
+    words_ptr,  # [max_rows, all_tiles] int64, overwritten
+    inputs,
+    cu_num_rows_ptr,  # [batch_size + 1] int32
+    slots_ptr,  # [batch_size] int32, or None
+    seeds_ptr,  # [num_slots] int64
+    positions_ptr,  # [batch_size] int64
+    temperature_ptr,  # [num_slots] float32
+    drafts,
+    num_rows,
+    max_spec_len,
+    vocab_size,
+    all_tiles,
+    LOGPROBS: tl.constexpr,
+    TILES: tl.constexpr,
+    POSITIONS: tl.constexpr,
+):
+    # Find the first rejected row.
+    req_idx = tl.program_id(0)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
+    token_ids_ptr, num_tokens_ptr, output_logprobs_ptr = output
+    offsets = tl.arange(0, POSITIONS)
+    is_draft = offsets + 1 < count
+    accepted = tl.load(accepted_ptr + first + offsets, mask=is_draft, other=0)
+    num_accepted = tl.min(tl.where(accepted != 0, POSITIONS, offsets))
+    last = (first + num_accepted).to(tl.int64)
+    token = tl.load(tokens_ptr + last, mask=count > 0, other=-1)
+    # Draw its token, if that was left.
+    if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if token == STREAMED:
+            row = locate(inputs, last, slot)
+            temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
+            largest = tl.load(statistics_ptr + 2 * last)
+            mass = tl.load(statistics_ptr + 2 * last + 1)
+            statistics = (largest, mass)
+            kept = tl.load(kept_ptr + last)
+            position = tl.load(positions_ptr + req_idx) + num_accepted
+            _, uniform = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
+            probs_ptr = probs_row(drafts, slot, num_accepted)
+            shares_ptr = words_ptr + last * all_tiles
+            index = _draw(
+                shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, True, TILES
+            )
+            if index < 0:  # the residual is empty
+                tl.debug_barrier()
+                index = _draw(
+                    shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, False, TILES
+                )
+            token = ids_of(row, tl.maximum(index, 0), vocab_size)
+            if LOGPROBS:
+                found = tl.maximum(index, 0)
+                weights, indices = _residual_of_tile(
+                    row, probs_ptr, found // TILE, statistics, kept, temperature, vocab_size, False
+                )
+                weight = tl.sum(tl.where(indices == found, weights, 0)).to(tl.float32) / ONE
+                tl.store(logprobs_ptr + 2 * last + 1, tl.log(weight))
+                tl.debug_barrier()
+    # Write the tokens.
+    is_last = offsets == num_accepted
+    drafted = tl.full((POSITIONS,), -1, tl.int32)
+    if drafts[0] is not None:
+        drafted = tl.load(drafts[0] + first + offsets, mask=is_draft, other=-1).to(tl.int32)
+    tokens = tl.where(offsets < num_accepted, drafted, tl.where(is_last, token, -1))
+    width = max_spec_len + 1
+    is_written = offsets < width
+    tl.store(token_ids_ptr + req_idx.to(tl.int64) * width + offsets, tokens, mask=is_written)
+    tl.store(num_tokens_ptr + req_idx, tl.where(count > 0, num_accepted + 1, 0))
+    if LOGPROBS:
+        which = 2 * (first + offsets) + is_last.to(tl.int32)
+        of_token = tl.load(logprobs_ptr + which, mask=(offsets <= num_accepted) & (offsets < count), other=0.0)
+        tl.store(output_logprobs_ptr + req_idx.to(tl.int64) * width + offsets, of_token, mask=is_written)

@@ -1,0 +1,44 @@
+"""Processed logits of whole rows, for tests and for log-probabilities: not a part of a step."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .._shared.kernels import argmax_order
+from .rows import MIN_TEMPERATURE, NOTHING, find_request, ids_of, load_tiles, locate, tile_indices
+
+
+@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+def processed_kernel(
+    processed_ptr,  # [num_rows, vocab_size] float32, -inf at first
+    kept_ptr,  # [max_rows] int32
+    inputs,
+    cu_num_rows_ptr,  # [batch_size + 1] int32
+    slots_ptr,  # [batch_size] int32, or None
+    temperature_ptr,  # [num_slots] float32
+    num_rows,
+    max_spec_len,
+    vocab_size,
+    all_tiles,
+):
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(1), num_rows, max_spec_len)
+    offset = tl.program_id(2)
+    if offset < count:
+        row_idx = (first + offset).to(tl.int64)
+        row = locate(inputs, row_idx, slot)
+        tiles = tl.program_id(0) + tl.arange(0, 1)
+        logits = load_tiles(row, tiles, vocab_size)
+        indices = tile_indices(tiles)
+        given = tl.load(temperature_ptr + slot)
+        if given != 0:
+            logits = tl.div_rn(logits, logits * 0 + tl.maximum(given, MIN_TEMPERATURE))
+            kept = tl.load(kept_ptr + row_idx)
+            logits = tl.where(argmax_order(logits) >= kept, logits, float("-inf"))
+        ids = ids_of(row, indices, vocab_size)
+        is_written = (logits != float("-inf")) & (ids >= 0) & (ids < vocab_size)
+        tl.store(processed_ptr + row_idx * vocab_size + ids, logits, mask=is_written)

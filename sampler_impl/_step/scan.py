@@ -1,0 +1,74 @@
+"""The kernel that reads the logits, all of them once: the largest of each tile, and the sum of its exp2 terms over that.
+
+    program (strip, request)    for each block of tiles of the strip
+                                    for each row of the request      counts of penalties are in the cache by then
+                                        load, edit, reduce; one word per tile
+
+A tile's word is one int64:
+
+    63                        32 31              0
+    order of the largest logit     sum of 2**((logit - largest) * log2(e) / temperature), float32
+
+A tile with NaN has the order of NaN, and NaN as its sum.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .._shared.kernels import LOG2_E, argmax_order
+from .rows import MIN_TEMPERATURE, find_request, load_tiles, locate
+
+
+@triton.jit
+def exponent_scale(temperature):
+    """Differences of logits times this are exponents of 2."""
+    return tl.div_rn(LOG2_E, tl.maximum(temperature, MIN_TEMPERATURE))
+
+
+@triton.jit
+def exp2_terms(logits, largest, scale):
+    """`exp((logit - largest) / temperature)`. Subtracted before scaling: the difference of near logits is exact.
+
+    Where the largest is infinite there is nothing to compute with: terms are 0 or infinity then."""
+    reference = tl.where(tl.abs(largest) < float("inf"), largest, 0.0)
+    return tl.exp2((logits - reference) * scale)
+
+
+@triton.jit
+def tile_words(logits, scale):
+    """[tiles] int64. Takes `logits` [tiles, WORDS, 32] float32."""
+    largest = tl.max(tl.max(logits, axis=2), axis=1)
+    sums = tl.sum(tl.sum(exp2_terms(logits, largest[:, None, None], scale), axis=2), axis=1)
+    order = argmax_order(tl.where(sums == sums, largest, float("nan")))
+    return (order.to(tl.int64) << 32) | (sums.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+
+
+@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+def scan_kernel(
+    words_ptr,  # [max_rows, num_tiles + edit_tiles] int64, written
+    inputs,
+    cu_num_rows_ptr,  # [batch_size + 1] int32
+    slots_ptr,  # [batch_size] int32, or None
+    temperature_ptr,  # [num_slots] float32
+    num_rows,
+    max_spec_len,
+    vocab_size,
+    all_tiles,
+    STRIP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    req_idx = tl.program_id(1)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    scale = exponent_scale(tl.load(temperature_ptr + slot))
+    for step in range(STRIP):
+        tiles = (tl.program_id(0) * STRIP + step) * BLOCK + tl.arange(0, BLOCK)
+        for offset in range(0, count):
+            row = first + offset
+            words = tile_words(load_tiles(locate(inputs, row, slot), tiles, vocab_size), scale)
+            tl.store(words_ptr + row.to(tl.int64) * all_tiles + tiles, words, mask=tiles < all_tiles)

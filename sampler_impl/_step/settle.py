@@ -1,0 +1,528 @@
+"""The kernel that settles each row: what is kept, whether the draft token is accepted, and which token replaces it.
+
+One program per row. Filters look at a few tiles only: the k-th largest of the tiles' maxima is at most the k-th largest
+logit, so whatever top-k keeps lies in tiles whose maximum reaches it.
+
+    words of the tiles    [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
+    tiles to be read        x           x
+    candidates            entries at or above the bound, in the order of their indices:  a few dozens
+    thresholds            bisection on integers that are in the order of scaled logits: count for top-k, mass for top-p
+    kept                  candidates at or above both thresholds
+
+Without top-k the bound is lowered until the candidates hold enough mass. A row whose candidates do not fit (flat rows)
+is bisected by reading it again and again: correct and slow. Then its words are made anew from what is kept.
+
+So a row ends as a **list** of candidates, or as **tiles** with a threshold. Its token is drawn from either by the
+inverse CDF, over integers. Only a row of tiles with dense draft probabilities is left to `emit`, which reads it whole,
+and for the rejected row alone.
+"""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportOptionalMemberAccess=false
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from .._shared.kernels import (
+    LOG2_E,
+    NO_ID,
+    VERIFY_STREAM,
+    argmax_order,
+    cdf_thresholds,
+    philox_uniforms,
+    unpack,
+)
+from .rows import (
+    LEAST,
+    MIN_TEMPERATURE,
+    NOTHING,
+    TILE,
+    find_request,
+    ids_of,
+    index_of,
+    load_or,
+    load_tiles,
+    locate,
+    order_to_float,
+    scaled_order,
+    tile_indices,
+)
+from .scan import exp2_terms, exponent_scale, tile_words
+
+ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
+FIRST_TILES = tl.constexpr(24)
+"""Without top-k, the first bound is the maximum of so many tiles."""
+MOST_TRIES = tl.constexpr(6)
+STEP = tl.constexpr(1.0)
+"""By how much the bound is lowered at first, as a logarithm of probability; twice as much each time."""
+STREAMED = tl.constexpr(-2)
+"""In place of a token: `emit` draws it."""
+
+
+# Bisection. Orders are integers, so 32 steps find the threshold exactly.
+
+
+@triton.jit
+def _middle(low, high):
+    """Of two int32 whose difference may not be one."""
+    return ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)
+
+
+@triton.jit
+def highest_with(orders, weights, need):
+    """The highest order such that those at or above it weigh at least `need`; LEAST if all of them do not.
+
+    Takes `orders` [size] int32; `weights` [size] int64."""
+    low = tl.full((), LEAST, tl.int32)
+    high = tl.max(tl.where(weights > 0, orders, LEAST))
+    while low < high:
+        middle = _middle(low, high)
+        if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@triton.jit
+def weights_of(scaled, largest):
+    """[...] int64: `exp(scaled - largest)` over 2**-40. Takes `scaled` [...] float32."""
+    return (tl.exp2((scaled - largest) * LOG2_E) * ONE).to(tl.int64)
+
+
+# The candidates of a row.
+
+
+@triton.jit
+def _list_tiles(
+    tiles_ptr,  # [TILES] int32, written
+    orders,
+    bound,
+):
+    """Write the numbers of tiles whose largest reaches the bound, in order. Returns how many."""
+    reaches = (orders >= bound).to(tl.int32)
+    places = tl.cumsum(reaches) - 1
+    tl.store(tiles_ptr + places, tl.arange(0, orders.shape[0]), mask=reaches != 0)
+    return tl.sum(reaches)
+
+
+@triton.jit
+def _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    """Write index and scaled logit of every entry that reaches the bound, in the order of indices. Returns how many,
+    of which at most MOST are written.
+
+    Takes `scratch`: tiles [TILES] int32, indices [MOST] int32, scaled [MOST] float32; `orders` [TILES] int32."""
+    tiles_ptr, indices_ptr, scaled_ptr = scratch
+    tl.debug_barrier()
+    num_listed = _list_tiles(tiles_ptr, orders, bound)
+    tl.debug_barrier()
+    size = tl.zeros((), tl.int32)
+    for begin in range(0, num_listed, BLOCK):
+        listed = begin + tl.arange(0, BLOCK)
+        # A tile behind the row holds nothing.
+        tiles = tl.load(tiles_ptr + listed, mask=listed < num_listed, other=2 * orders.shape[0])
+        scaled = tl.div_rn(load_tiles(row, tiles, vocab_size), tl.zeros((BLOCK, 32, 32), tl.float32) + temperature)
+        scaled = tl.reshape(scaled, (BLOCK * TILE,))
+        indices = tl.reshape(tile_indices(tiles), (BLOCK * TILE,))
+        is_candidate = (argmax_order(scaled) >= bound) & (scaled > float("-inf"))
+        places = size + tl.cumsum(is_candidate.to(tl.int32)) - 1
+        writes = is_candidate & (places < MOST)
+        tl.store(indices_ptr + places, indices, mask=writes)
+        tl.store(scaled_ptr + places, scaled, mask=writes)
+        size += tl.sum(is_candidate.to(tl.int32))
+    tl.debug_barrier()
+    return size
+
+
+@triton.jit
+def _load_candidates(scratch, size, MOST: tl.constexpr):
+    """[MOST] int32 twice and float32: indices, orders and scaled logits; LEAST behind the last."""
+    _, indices_ptr, scaled_ptr = scratch
+    entries = tl.arange(0, MOST)
+    indices = tl.load(indices_ptr + entries, mask=entries < size, other=NO_ID)
+    scaled = tl.load(scaled_ptr + entries, mask=entries < size, other=float("-inf"))
+    return indices, tl.where(entries < size, argmax_order(scaled), LEAST), scaled
+
+
+@triton.jit
+def _mass_of_tiles(words, largest, scale):
+    """float32: the sum of all exp2 terms over the row's largest logit. Takes `words` [TILES] int64."""
+    maxima, sums = _unpack(words)
+    return tl.sum(tl.where(sums == 0, 0.0, sums * tl.exp2((maxima - largest) * scale)))
+
+
+@triton.jit
+def _unpack(words):
+    """[TILES] float32 twice: largest logits and sums."""
+    return order_to_float((words >> 32).to(tl.int32)), unpack(words)[1]
+
+
+@triton.jit
+def _thresholds(indices, orders, scaled, largest, floor, top_k, top_p, mass):
+    """What is kept of candidates: the order of the least one. All of them reach the floor or are left out.
+
+    Takes `mass`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
+    kept = floor
+    if top_k > 0:
+        kept = tl.maximum(kept, highest_with(orders, (orders > LEAST).to(tl.int64), top_k.to(tl.int64)))
+    weights = weights_of(scaled, largest)
+    if top_p < 1:
+        seen = tl.where(orders >= kept, weights, 0)
+        total = tl.sum(seen).to(tl.float64)
+        if mass >= 0:
+            total = mass.to(tl.float64) * ONE
+        need = tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
+        kept = tl.maximum(kept, highest_with(orders, seen, need))
+    return kept, tl.where(orders >= kept, weights, 0)
+
+
+# Rows that do not fit a list.
+
+
+@triton.jit
+def _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """Count or mass of everything at or above an order and the floor; reads the row."""
+    total = tl.zeros((), tl.int64)
+    for begin in range(0, all_tiles, BLOCK):
+        logits = load_tiles(row, begin + tl.arange(0, BLOCK), vocab_size)
+        scaled = tl.div_rn(logits, logits * 0 + temperature)
+        orders = argmax_order(scaled)
+        is_kept = (orders >= middle) & (orders >= floor) & (logits > float("-inf"))
+        if BY_MASS:
+            total += tl.sum(tl.where(is_kept, weights_of(scaled, largest), 0))
+        else:
+            total += tl.sum(is_kept.to(tl.int64))
+    return total
+
+
+@triton.jit
+def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """As `highest_with`, of a whole row."""
+    low = tl.full((), LEAST, tl.int32)
+    high = argmax_order(largest)
+    while low < high:
+        middle = _middle(low, high)
+        if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS, BLOCK) >= need:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@triton.jit
+def _bisect_row(row, all_tiles, largest, floor, top_k, top_p, temperature, vocab_size, BLOCK: tl.constexpr):
+    """What is kept of a row, as the order of the least one, by reading it some 60 times."""
+    kept = floor
+    if top_k > 0:
+        need = top_k.to(tl.int64)
+        kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, False, BLOCK))
+    if top_p < 1:
+        least = tl.full((), LEAST, tl.int32)
+        total = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
+        need = tl.maximum((total.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64), 1)
+        kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, True, BLOCK))
+    return kept
+
+
+@triton.jit
+def _filter_words(
+    words_ptr,  # [all_tiles] int64, written
+    row,
+    all_tiles,
+    kept,
+    scale,
+    temperature,
+    vocab_size,
+    BLOCK: tl.constexpr,
+):
+    """Words of the tiles again, of what is kept alone."""
+    for begin in range(0, all_tiles, BLOCK):
+        tiles = begin + tl.arange(0, BLOCK)
+        logits = load_tiles(row, tiles, vocab_size)
+        logits = tl.where(scaled_order(logits, temperature) >= kept, logits, float("-inf"))
+        tl.store(words_ptr + tiles, tile_words(logits, scale), mask=tiles < all_tiles)
+
+
+# Drawing.
+
+
+@triton.jit
+def draw_index(weights, uniform):
+    """Which of some integer weights a uniform falls on, and how far into it, in [0, 1); -1 if all are 0."""
+    ends = tl.cumsum(weights)
+    total = tl.sum(weights)
+    threshold = cdf_thresholds(uniform, total)
+    found = tl.min(tl.where((ends > threshold) & (weights > 0), tl.arange(0, weights.shape[0]), NO_ID))
+    is_found = tl.arange(0, weights.shape[0]) == found
+    weight = tl.sum(tl.where(is_found, weights, 0))
+    offset = threshold - tl.sum(tl.where(is_found, ends - weights, 0))
+    within = (offset.to(tl.float64) + 0.5) / tl.maximum(weight, 1).to(tl.float64)
+    return tl.where(total > 0, found, -1), within
+
+
+@triton.jit
+def load_one_tile(row, tile, vocab_size):
+    """[TILE] float32, and the indices. Takes `tile`: int32."""
+    tiles = tile + tl.arange(0, 1)
+    logits = tl.reshape(load_tiles(row, tiles, vocab_size), (TILE,))
+    return logits, tl.reshape(tile_indices(tiles), (TILE,))
+
+
+@triton.jit
+def _without(row, words, index, kept, largest, scale, temperature, vocab_size):
+    """Shares of the tiles as integers, without one index. Takes `words` [TILES] int64."""
+    maxima, sums = _unpack(words)
+    shares = tl.where(sums == 0, 0.0, sums * tl.exp2((maxima - largest) * scale))
+    if index >= 0:
+        logits, indices = load_one_tile(row, index // TILE, vocab_size)
+        is_kept = (scaled_order(logits, temperature) >= kept) & (indices != index)
+        share = tl.sum(tl.where(is_kept, exp2_terms(logits, largest, scale), 0.0))
+        shares = tl.where(tl.arange(0, words.shape[0]) == index // TILE, share, shares)
+    return (shares * ONE).to(tl.int64)
+
+
+@triton.jit
+def _draw_from_tiles(row, words, index, kept, largest, scale, temperature, vocab_size, uniform):
+    """A token's index: a tile by its share, then an entry of that tile."""
+    shares = _without(row, words, index, kept, largest, scale, temperature, vocab_size)
+    tile, within = draw_index(shares, uniform)
+    logits, indices = load_one_tile(row, tl.maximum(tile, 0), vocab_size)
+    is_kept = (scaled_order(logits, temperature) >= kept) & (indices != index)
+    # Over the tile's own largest, so that a tile far below the row's is drawn from as exactly.
+    tile_largest = tl.max(tl.where(is_kept, logits, float("-inf")))
+    terms = tl.where(is_kept, exp2_terms(logits, tile_largest, scale), 0.0)
+    entry, _ = draw_index((terms * ONE).to(tl.int64), within)
+    return tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
+
+
+@triton.jit
+def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
+    """The token of a greedy row: of all that are as large as the largest, the lowest id. Takes `words` [TILES] int64."""
+    orders = (words >> 32).to(tl.int32)
+    best = tl.max(orders)
+    tile = tl.min(tl.where(orders == best, tl.arange(0, words.shape[0]), NO_ID))
+    logits, indices = load_one_tile(row, tile, vocab_size)
+    token = tl.min(tl.where(argmax_order(logits) == best, ids_of(row, indices, vocab_size), NO_ID))
+    if EDITS > 0:  # an edited id may be lower than one of an earlier tile
+        for first in range(tl.cdiv(vocab_size, TILE), tl.cdiv(vocab_size, TILE) + EDITS // TILE):
+            logits, indices = load_one_tile(row, first, vocab_size)
+            ids = ids_of(row, indices, vocab_size)
+            token = tl.minimum(token, tl.min(tl.where(argmax_order(logits) == best, ids, NO_ID)))
+    return tl.where(token == NO_ID, 0, token)
+
+
+# One row.
+
+
+@triton.jit
+def _first_bound(orders, floor, top_k, min_p):
+    """The bound to begin with. Takes `orders` [TILES] int32, of the tiles' largest scaled logits."""
+    wanted = tl.where(top_k > 0, top_k, FIRST_TILES)
+    bound = highest_with(orders, (orders > NOTHING).to(tl.int64), wanted.to(tl.int64))
+    if bound == LEAST:  # fewer tiles than wanted
+        bound = tl.min(tl.where(orders > NOTHING, orders, NO_ID))
+    # With min-p alone, or before top-p, everything that reaches the floor is wanted.
+    return tl.maximum(tl.where((top_k <= 0) & (min_p > 0), floor, bound), floor)
+
+
+@triton.jit
+def _listed_mass(scratch, size, largest, MOST: tl.constexpr):
+    _, _, scaled = _load_candidates(scratch, size, MOST)
+    return tl.sum(tl.exp2((scaled - largest) * LOG2_E))
+
+
+@triton.jit
+def _list_candidates(
+    scratch, row, orders, floor, largest, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST: tl.constexpr
+):
+    """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
+    which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor."""
+    bound = _first_bound(orders, floor, top_k, min_p)
+    size = tl.zeros((), tl.int32)
+    step = tl.full((), STEP, tl.float32)
+    tries = tl.zeros((), tl.int32)
+    state = tl.zeros((), tl.int32)  # 1: enough
+    while (state == 0) & (tries < MOST_TRIES):
+        size = _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK, MOST)
+        if (bound <= floor) | (size > MOST):
+            state = tl.full((), 1, tl.int32)
+        elif top_k > 0:
+            state = (size >= top_k).to(tl.int32)
+        else:
+            state = (_listed_mass(scratch, size, largest, MOST) >= top_p * mass * 1.000001).to(tl.int32)
+        if state == 0:
+            bound = tl.maximum(argmax_order(order_to_float(bound) - step), floor)
+            step = step * 2
+        tries += 1
+    return tl.where(state == 0, -1, size), bound <= floor
+
+
+@triton.jit
+def _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS: tl.constexpr):
+    """Id and index of the draft token behind a row; -1 if there is none, or none that could be accepted."""
+    draft_token_ids_ptr = drafts[0]
+    token_id = tl.full((), -1, tl.int32)
+    if draft_token_ids_ptr is not None:
+        token_id = tl.load(draft_token_ids_ptr + row_idx, mask=offset + 1 < count, other=-1).to(tl.int32)
+    token_id = tl.where((token_id >= 0) & (token_id < vocab_size), token_id, -1)
+    index = token_id
+    if token_id >= 0:
+        index = index_of(row, token_id, vocab_size, EDITS)
+    return token_id, index
+
+
+@triton.jit
+def _logit_at(row, index, vocab_size):
+    """The edited logit at an index; -inf at -1."""
+    logit = tl.full((), float("-inf"), tl.float32)
+    if index >= 0:
+        logits, indices = load_one_tile(row, index // TILE, vocab_size)
+        logit = tl.max(tl.where(indices == index, logits, float("-inf")))
+    return logit
+
+
+@triton.jit
+def probs_row(drafts, slot, offset):
+    """Where a row's draft probabilities begin."""
+    _, probs_ptr, slot_stride, position_stride = drafts
+    return probs_ptr + slot * slot_stride + offset.to(tl.int64) * position_stride
+
+
+@triton.jit
+def _residual(weights, ids, total, has_draft, drafts, slot, offset, is_listed):
+    """Integer weights of `max(target - draft, 0)`, or of the target if that is empty. Takes `weights` [MOST] int64."""
+    target = weights.to(tl.float64) / tl.maximum(total, 1).to(tl.float64)
+    draft = tl.load(probs_row(drafts, slot, offset) + ids, mask=is_listed, other=0.0)
+    rest = (tl.maximum(target.to(tl.float32) - draft, 0.0) * ONE).to(tl.int64)
+    return tl.where(has_draft & (tl.sum(rest) > 0), rest, weights)
+
+
+@triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
+def settle_kernel(
+    results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
+    words_ptr,  # [max_rows, all_tiles] int64
+    scratch,  # tiles [max_rows, TILES] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
+    inputs,
+    cu_num_rows_ptr,  # [batch_size + 1] int32
+    slots_ptr,  # [batch_size] int32, or None
+    seeds_ptr,  # [num_slots] int64
+    positions_ptr,  # [batch_size] int64
+    parameters,  # temperature, top_k, top_p, min_p: [num_slots] each, or None
+    drafts,  # ids [num_rows] int32, probabilities [num_slots, max_spec_len, vocab_size] float32 and their strides
+    num_rows,
+    max_spec_len,
+    vocab_size,
+    all_tiles,
+    FILTERS: tl.constexpr,
+    EDITS: tl.constexpr,
+    LOGPROBS: tl.constexpr,
+    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MOST: tl.constexpr,
+):
+    # Find the row.
+    req_idx = tl.program_id(0)
+    offset = tl.program_id(1)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
+    row_idx = (first + offset).to(tl.int64)
+    if offset < count:
+        accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
+        row = locate(inputs, row_idx, slot)
+        tiles = tl.arange(0, TILES)
+        words_ptr += row_idx * all_tiles
+        nothing = tl.full((TILES,), NOTHING, tl.int64) << 32
+        words = tl.load(words_ptr + tiles, mask=tiles < all_tiles, other=0)
+        words = tl.where(tiles < all_tiles, words, nothing)
+        token_id, index = _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS)
+        given = tl.load(parameters[0] + slot)
+        if given == 0:
+            token = _argmax(row, words, vocab_size, EDITS)
+            tl.store(accepted_ptr + row_idx, (token == token_id).to(tl.int32))
+            tl.store(tokens_ptr + row_idx, token)
+            if LOGPROBS:
+                tl.store(logprobs_ptr + 2 * row_idx, 0.0)
+                tl.store(logprobs_ptr + 2 * row_idx + 1, 0.0)
+        else:
+            # Softmax statistics of the whole row.
+            temperature = tl.maximum(given, MIN_TEMPERATURE)
+            scale = exponent_scale(temperature)
+            largest = order_to_float(tl.max((words >> 32).to(tl.int32)))
+            mass = _mass_of_tiles(words, largest, scale)
+            is_valid = (mass > 0) & (mass < float("inf")) & (tl.abs(largest) < float("inf"))
+            kept = tl.full((), NOTHING + 1, tl.int32)
+            size = tl.full((), -1, tl.int32)
+            listed = (scratch[0] + row_idx * TILES, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
+            # Filter.
+            if FILTERS:
+                top_k = load_or(parameters[1], slot, tl.zeros((), tl.int32))
+                top_k = tl.where(top_k >= vocab_size, 0, top_k)
+                top_p = load_or(parameters[2], slot, tl.full((), 1.0, tl.float32))
+                min_p = load_or(parameters[3], slot, tl.zeros((), tl.float32))
+                if is_valid & ((top_k > 0) | (top_p < 1) | (min_p > 0)):
+                    best = tl.div_rn(largest, temperature)
+                    floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
+                    orders = scaled_order(_unpack(words)[0], temperature)
+                    size, is_all = _list_candidates(
+                        listed, row, orders, floor, best, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST
+                    )
+                    if (size < 0) | (size > MOST):
+                        size = tl.full((), -1, tl.int32)
+                        kept = _bisect_row(row, all_tiles, best, floor, top_k, top_p, temperature, vocab_size, BLOCK)
+                        _filter_words(words_ptr, row, all_tiles, kept, scale, temperature, vocab_size, BLOCK)
+                        tl.debug_barrier()
+                        words = tl.load(words_ptr + tiles, mask=tiles < all_tiles, other=0)
+                        words = tl.where(tiles < all_tiles, words, nothing)
+                        mass = _mass_of_tiles(words, largest, scale)
+                    else:
+                        indices, orders, scaled = _load_candidates(listed, size, MOST)
+                        seen = tl.where((top_k > 0) | is_all, -1.0, mass)
+                        kept, weights = _thresholds(indices, orders, scaled, best, floor, top_k, top_p, seen)
+                        mass = (tl.sum(weights).to(tl.float64) / ONE).to(tl.float32)
+            # Accept or reject the draft token.
+            seed = tl.load(seeds_ptr + slot)
+            position = tl.load(positions_ptr + req_idx) + offset
+            accepting, drawing = philox_uniforms(seed, position, VERIFY_STREAM)
+            logit = _logit_at(row, index, vocab_size)
+            is_kept = (token_id >= 0) & (scaled_order(logit, temperature) >= kept)
+            target = tl.where(is_kept, tl.div_rn(tl.exp2((logit - largest) * scale), mass), 0.0)
+            draft = tl.full((), 1.0, tl.float32)
+            if drafts[1] is not None:
+                draft = tl.load(probs_row(drafts, slot, offset) + token_id, mask=token_id >= 0, other=0.0)
+            ratio = tl.div_rn(target, draft)
+            accepted = is_valid & (target > 0) & (draft > 0) & (ratio.to(tl.float64) >= accepting)
+            tl.store(accepted_ptr + row_idx, accepted.to(tl.int32))
+            # Draw the token that replaces it, or that follows.
+            removed = tl.where(drafts[1] is None, index, -1)
+            drawn = tl.full((), -1, tl.int32)
+            if is_valid & (size >= 0):
+                indices, orders, scaled = _load_candidates(listed, size, MOST)
+                weights = tl.where(orders >= kept, weights_of(scaled, tl.div_rn(largest, temperature)), 0)
+                total = tl.sum(weights)
+                rest = tl.where(indices == removed, 0, weights)
+                if drafts[1] is not None:
+                    is_listed = (orders >= kept) & (indices < NO_ID)
+                    ids = tl.where(is_listed, ids_of(row, tl.where(is_listed, indices, 0), vocab_size), 0)
+                    rest = _residual(weights, ids, total, offset + 1 < count, drafts, slot, offset, is_listed)
+                entry, _ = draw_index(tl.where(tl.sum(rest) > 0, rest, weights), drawing)
+                drawn = tl.sum(tl.where(tl.arange(0, MOST) == entry, indices, 0))
+            elif is_valid:
+                if (drafts[1] is not None) & (offset + 1 < count):
+                    drawn = tl.full((), STREAMED, tl.int32)
+                else:
+                    drawn = _draw_from_tiles(row, words, removed, kept, largest, scale, temperature, vocab_size, drawing)
+                    if drawn < 0:
+                        drawn = _draw_from_tiles(row, words, -1, kept, largest, scale, temperature, vocab_size, drawing)
+            token = tl.where(drawn == STREAMED, STREAMED, 0)
+            if drawn >= 0:
+                token = ids_of(row, drawn, vocab_size)
+            tl.store(tokens_ptr + row_idx, token)
+            tl.store(kept_ptr + row_idx, kept)
+            tl.store(statistics_ptr + 2 * row_idx, largest)
+            tl.store(statistics_ptr + 2 * row_idx + 1, mass)
+            if LOGPROBS:
+                own = _logit_at(row, tl.where(drawn >= 0, drawn, -1), vocab_size)
+                tl.store(logprobs_ptr + 2 * row_idx, tl.log(target))
+                tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(tl.exp2((own - largest) * scale) / mass))
