@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 TILE_SIZE = 1024
 """Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
 MAX_VOCAB_SIZE = 1 << 19
-MIN_TEMPERATURE = 2.2e-5
-"""Of a random request; a lower one counts as this."""
+MIN_TEMPERATURE = 1e-5
+"""Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
 INT32 = (torch.int32,)
 
 
@@ -84,7 +84,7 @@ class Capacity:
 class Parameters:
     """By slot. `None`: off for all; the value that is off for one request is given beside each."""
 
-    temperature: Tensor  # [num_slots] float32; 0 is greedy, 2.2e-5 the lowest other
+    temperature: Tensor  # [num_slots] float32; 0 is greedy, 1e-5 the lowest other
     top_k: Tensor | None = None  # [num_slots] int32; off: at most 0, or at least vocab_size
     top_p: Tensor | None = None  # [num_slots] float32; off: 1
     min_p: Tensor | None = None  # [num_slots] float32; off: 0

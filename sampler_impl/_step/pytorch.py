@@ -21,7 +21,7 @@ from torch import Tensor
 from .._shared.draws import VERIFY_STREAM, philox_uniforms
 from .._shared.grid import clamped_column, is_in_vocab, remove_entries
 from .inputs import MIN_TEMPERATURE, Capacity, Parameters, StepInputs, StepOutput
-from .pytorch_edits import edited_logits
+from .pytorch_edits import edited_logits, moved_ids
 
 EXCLUDED = float("-inf")
 EMPTY = 2.0**-60
@@ -250,7 +250,8 @@ def _last_tokens(
     targets = probs[rows]
     if inputs.draft_token_ids is not None:
         targets = torch.where(is_rejected, _residual(inputs, layout, targets, rows), targets)
-    drawn = _draw(targets, uniforms.gather(1, cells))
+    moved = moved_ids(inputs, layout, probs.shape[1])
+    drawn = _draw(targets, uniforms.gather(1, cells), None if moved is None else moved[rows])
     return torch.where(layout.is_greedy[rows], best[rows], drawn)
 
 
@@ -280,13 +281,31 @@ def _shares(
 def _draw(
     weights: Tensor,  # [num_rows, vocab_size] float64
     uniforms: Tensor,  # [num_rows, 1] float64
+    moved: Tensor | None,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows] int64
     """The first entry of each row whose cumulative share exceeds `uniform * total`; 0 if there is no weight."""
-    ends = _shares(weights).cumsum(-1)
+    shares = _shares(weights)
+    ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)
     totals = ends[:, -1:]
     thresholds = torch.minimum((uniforms * totals).long(), totals - 1)
     drawn = torch.searchsorted(ends, thresholds, right=True)
-    return torch.where(totals > 0, drawn, 0)[:, 0]
+    drawn = torch.where(totals > 0, drawn, 0)
+    if moved is not None:
+        behind = drawn - weights.shape[1]
+        drawn = torch.where(behind < 0, drawn, moved.gather(1, behind.clamp(min=0)))
+    return drawn[:, 0]
+
+
+def _with_moved(
+    shares: Tensor,  # [num_rows, vocab_size] int64
+    moved: Tensor,  # [num_rows, length] int64
+) -> Tensor:  # [num_rows, length] int64
+    """Shares of moved ids stand behind the vocabulary, each at its first mention."""
+    mentions = torch.arange(moved.shape[1], device=moved.device).expand_as(moved)
+    with_unused = torch.nn.functional.pad(shares, (0, 1))
+    first = torch.full_like(with_unused, moved.shape[1]).scatter_reduce_(1, moved, mentions, "amin").gather(1, moved)
+    behind = torch.where(first == mentions, with_unused.gather(1, moved), 0)
+    return torch.cat([with_unused.scatter(1, moved, 0)[:, :-1], behind], 1)
 
 
 def _logprobs(
