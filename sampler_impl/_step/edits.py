@@ -26,8 +26,10 @@ BIASED = tl.constexpr(2)
 EXCLUDED = tl.constexpr(3)
 DRAFTED = tl.constexpr(4)
 FORCED = tl.constexpr(5)
-CHUNK = tl.constexpr(32)
+CHUNK = tl.constexpr(8)
 """Mentions that are compared with all others at once."""
+COUNT_BITS = tl.constexpr(12)
+"""Of a count of mentions; four of them are added up in one integer."""
 
 
 @triton.jit
@@ -119,29 +121,32 @@ def _clear_bits(
 
 
 @triton.jit
+def _times(counts, KIND: tl.constexpr):
+    """How often an id is mentioned by a kind. Takes `counts` [CAPACITY] int64, as `_add_up` makes them."""
+    return ((counts >> (COUNT_BITS * KIND)) & 0xFFF).to(tl.int32)
+
+
+@triton.jit
 def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
-    """What all mentions say of each id: bias, times drafted, whether excluded, allowed, forced, mentioned before.
+    """What all mentions say of each id: its bias, and how often each kind mentions it; as kind 0, how often it was
+    mentioned before.
 
     Takes `token_ids` [CAPACITY] int32."""
     ids_ptr, kinds_ptr, values_ptr = list_ptrs
     entries = tl.arange(0, CAPACITY)
     bias = tl.zeros((CAPACITY,), tl.float32)
-    drafted = tl.zeros((CAPACITY,), tl.int32)
-    flags = tl.zeros((CAPACITY,), tl.int32)  # bits by kind; bit 0: mentioned before
+    counts = tl.zeros((CAPACITY,), tl.int64)
     for first in range(0, size, CHUNK):
         others = first + tl.arange(0, CHUNK)
         mask = others < size
         same = token_ids[:, None] == tl.load(ids_ptr + others, mask=mask, other=-1)[None, :]
         kinds = tl.load(kinds_ptr + others, mask=mask, other=0)
         values = tl.load(values_ptr + others, mask=mask & (kinds == BIASED), other=0.0)
+        one_of_kind = tl.full((CHUNK,), 1, tl.int64) << tl.where(kinds == FORCED, 0, COUNT_BITS * kinds)
+        mentioned = tl.where(kinds == FORCED, 0, one_of_kind)[None, :] + (others[None, :] < entries[:, None])
         bias += tl.sum(tl.where(same, values[None, :], 0.0), axis=1)
-        drafted += tl.sum((same & (kinds == DRAFTED)[None, :]).to(tl.int32), axis=1)
-        before = same & (others[None, :] < entries[:, None])
-        flags |= tl.where(tl.sum(before.to(tl.int32), axis=1) > 0, 1, 0)
-        for kind in tl.static_range(1, 6):
-            of_kind = same & (kinds == kind)[None, :]
-            flags |= tl.where(tl.sum(of_kind.to(tl.int32), axis=1) > 0, 1 << kind, 0)
-    return bias, drafted, flags
+        counts += tl.sum(tl.where(same, mentioned, 0), axis=1)
+    return bias, counts
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -212,8 +217,8 @@ def edit_kernel(
         entries = tl.arange(0, CAPACITY)
         token_ids = tl.load(ids_ptr + entries, mask=entries < size, other=-1)
         known = (token_ids >= 0) & (token_ids < vocab_size)
-        bias, drafted, flags = _add_up(list_ptrs, size, token_ids, CAPACITY)
-        is_allowed = (num_allowed <= 0) | (((flags >> ALLOWED) & 1) != 0)
+        bias, counts = _add_up(list_ptrs, size, token_ids, CAPACITY)
+        is_allowed = (num_allowed <= 0) | (_times(counts, ALLOWED) > 0)
         logits = tl.load(logits_ptr + row * logits_stride + token_ids, mask=known, other=float("-inf")).to(tl.float32)
         if grammar_ptr is not None:
             word = tl.load(grammar_ptr + row * num_words + token_ids // 32, mask=known, other=0)
@@ -221,13 +226,14 @@ def edit_kernel(
         logits = logits + bias
         if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if factors[3]:
-                counts = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
+                before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
+                before += _times(counts, DRAFTED)
                 word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
-                logits = penalised(logits, counts + drafted, ((word >> (token_ids % 32)) & 1) != 0, factors)
-        logits = tl.where(is_allowed & (((flags >> EXCLUDED) & 1) == 0), logits, float("-inf"))
+                logits = penalised(logits, before, ((word >> (token_ids % 32)) & 1) != 0, factors)
+        logits = tl.where(is_allowed & (_times(counts, EXCLUDED) == 0), logits, float("-inf"))
         if forced_ptr is not None:
             logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))
-        logits = tl.where(known & ((flags & 1) == 0), logits, float("-inf"))
+        logits = tl.where(known & (_times(counts, 0) == 0), logits, float("-inf"))
         # Publish the list.
         tl.store(edit_logits_ptr + entries, logits, mask=entries < size)
         bits = tl.full((CAPACITY,), 1, tl.int32) << (token_ids % 32)

@@ -95,7 +95,7 @@ def emit_kernel(
     # Draw its token, if that was left.
     if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if token == STREAMED:
-            row = locate(inputs, last, slot)
+            row = (inputs, locate(inputs, last, slot))
             temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
             largest = tl.load(statistics_ptr + 2 * last)
             mass = tl.load(statistics_ptr + 2 * last + 1)

@@ -30,6 +30,9 @@ from .settle import settle_kernel
 TILE = 1024
 BLOCK = 4
 """Tiles that a program has in flight."""
+SCAN_WARPS = {False: 4, True: 8}
+SETTLE_WARPS = {False: 2, True: 8}
+"""Without and with penalties; without and with filters. Tuned on an H200."""
 MOST = 1024
 """Candidates of a row. More of them are found by reading the row again."""
 SCAN_PROGRAMS = 1056
@@ -157,14 +160,14 @@ class Launches:
             inputs.logits.stride(0),
             self.num_words,
             CAPACITY=self.edit_capacity,
-            num_warps=4,
+            num_warps=8,
         )
 
     def _scan(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
         strip = min(max(self.num_blocks * inputs.batch_size // SCAN_PROGRAMS, 1), LONGEST_STRIP)
         strip = 1 << (strip.bit_length() - 1)
         scan_kernel[(triton.cdiv(self.num_blocks, strip), inputs.batch_size)](
-            self.words, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=BLOCK, num_warps=4
+            self.words, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=BLOCK, num_warps=SCAN_WARPS[inputs.penalties is not None]
         )
 
     def _settle(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
@@ -184,7 +187,7 @@ class Launches:
             TILES=self.tiles,
             BLOCK=BLOCK,
             MOST=MOST,
-            num_warps=4,
+            num_warps=SETTLE_WARPS[self.capacity.filters],
         )
 
     def _emit(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above

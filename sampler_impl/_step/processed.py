@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import argmax_order
-from .rows import MIN_TEMPERATURE, NOTHING, find_request, ids_of, load_tiles, locate, tile_indices
+from .rows import MIN_TEMPERATURE, NOTHING, find_request, ids_of, load_tiles, locate, scaled_by, tile_indices
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -30,13 +30,13 @@ def processed_kernel(
     offset = tl.program_id(2)
     if offset < count:
         row_idx = (first + offset).to(tl.int64)
-        row = locate(inputs, row_idx, slot)
+        row = (inputs, locate(inputs, row_idx, slot))
         tiles = tl.program_id(0) + tl.arange(0, 1)
         logits = load_tiles(row, tiles, vocab_size)
         indices = tile_indices(tiles)
         given = tl.load(temperature_ptr + slot)
         if given != 0:
-            logits = tl.div_rn(logits, logits * 0 + tl.maximum(given, MIN_TEMPERATURE))
+            logits = scaled_by(logits, tl.maximum(given, MIN_TEMPERATURE))
             kept = tl.load(kept_ptr + row_idx)
             logits = tl.where(argmax_order(logits) >= kept, logits, float("-inf"))
         ids = ids_of(row, indices, vocab_size)

@@ -25,8 +25,10 @@ from .._shared.kernels import NO_ID, argmax_order
 from .inputs import TILE_SIZE
 
 TILE = tl.constexpr(TILE_SIZE)
-WORDS = tl.constexpr(TILE_SIZE // 32)
-"""A tile has 32 words of 32 bits: its entries are laid out [WORDS, 32], so that a word is loaded once for its ids."""
+RUNS = tl.constexpr(4)
+WORDS = tl.constexpr(8)
+"""A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that masks
+are loaded once for 32 ids. A run is what a warp loads at once."""
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)
@@ -85,50 +87,45 @@ def penalised(logits, counts, in_prompt, factors):
 
     Takes `logits` [...] float32; `counts` [...] int32; `in_prompt` [...] bool."""
     presence, frequency, repetition, _ = factors
-    scale = tl.where(in_prompt | (counts > 0), repetition, 1.0)
-    logits = logits * tl.where(logits > 0, tl.div_rn(1.0, scale), scale)
+    inverse = tl.div_rn(1.0, repetition)
+    scale = tl.where(logits > 0, inverse, repetition)
+    logits = tl.where(in_prompt | (counts > 0), logits * scale, logits)
     logits = logits - frequency * counts.to(tl.float32)
     return logits - tl.where(counts > 0, presence, 0.0)
 
 
 @triton.jit
-def locate(inputs, row, slot):
-    """What `load_tiles` needs of one row: pointers to its own part of every tensor, None where there is none.
+def locate(inputs, row_idx, slot):
+    """Where a row is: (its index, its slot, how many edits it has, its penalties). A **row** is `(inputs, place)`.
 
     Takes `inputs`: pointers and strides as `launch` makes them."""
-    logits_ptr, logits_stride, grammar_ptr, num_words, edits, penalties = inputs
-    excluded_ptr, edit_ids_ptr, edit_logits_ptr, num_edits_ptr, edit_capacity = edits
-    presence_ptr, frequency_ptr, repetition_ptr, counts_ptr, prompt_ptr, counts_stride, prompt_stride = penalties
-    row = row.to(tl.int64)
+    _, _, _, _, edits, penalties = inputs
     num_edits = tl.zeros((), tl.int32)
-    if excluded_ptr is not None:
-        num_edits = tl.load(num_edits_ptr + row)
-        excluded_ptr += row * num_words
-        edit_ids_ptr += row * edit_capacity
-        edit_logits_ptr += row * edit_capacity
-    if grammar_ptr is not None:
-        grammar_ptr += row * num_words
-    if counts_ptr is not None:
-        counts_ptr += slot * counts_stride
-        prompt_ptr += slot * prompt_stride
-    return (
-        logits_ptr + row * logits_stride,
-        grammar_ptr,
-        excluded_ptr,
-        edit_ids_ptr,
-        edit_logits_ptr,
-        num_edits,
-        counts_ptr,
-        prompt_ptr,
-        load_penalties(penalties, slot),
-    )
+    if edits[0] is not None:
+        num_edits = tl.load(edits[3] + row_idx)
+    return row_idx.to(tl.int64), slot, num_edits, load_penalties(penalties, slot)
+
+
+@triton.jit
+def _words_of(tiles):
+    """[tiles, RUNS, WORDS] int32: the numbers of the words of some tiles."""
+    runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
+    return runs[:, :, None] * WORDS + tl.arange(0, WORDS)[None, None, :]
+
+
+@triton.jit
+def _bits():
+    return tl.arange(0, 32)[None, None, None, :]
 
 
 @triton.jit
 def tile_indices(tiles):
-    """[tiles, WORDS, 32] int32: the indices of some tiles, which need not be neighbours."""
-    words = tiles[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
-    return words[:, :, None] * 32 + tl.arange(0, 32)[None, None, :]
+    """[tiles, RUNS, WORDS, 32] int32: the indices of some tiles, which need not be neighbours."""
+    indices = _words_of(tiles)[:, :, :, None] * 32 + _bits()
+    # Triton deals out warps to dimensions in the order of their contiguity. These claims, of which only the last is
+    # true, give each tile to one warp, if there are as many: then nothing in a tile waits for a barrier. Loads go by the
+    # last dimension alone.
+    return tl.max_contiguous(indices, [2, 1, 4, 32])
 
 
 @triton.jit
@@ -137,66 +134,86 @@ def load_bits(
     tiles,
     vocab_size,
 ):
-    """[tiles, WORDS, 32] bool. A tile's words are loaded once each. Bits behind the vocabulary are 0."""
-    words = tiles[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
+    """[tiles, RUNS, WORDS, 32] bool. Bits behind the vocabulary are 0."""
+    words = _words_of(tiles)
     loaded = tl.load(words_ptr + words, mask=words * 32 < vocab_size, other=0)
-    return ((loaded[:, :, None] >> tl.arange(0, 32)[None, None, :]) & 1) != 0
+    return ((loaded[:, :, :, None] >> _bits()) & 1) != 0
+
+
+@triton.jit
+def max_of_tiles(values):
+    """[tiles] float32. Takes `values` [tiles, RUNS, WORDS, 32] float32."""
+    return tl.max(tl.max(tl.max(values, axis=1), axis=2), axis=1)
+
+
+@triton.jit
+def sum_of_tiles(values):
+    """[tiles]. Takes `values` [tiles, RUNS, WORDS, 32] any."""
+    return tl.sum(tl.sum(tl.sum(values, axis=1), axis=2), axis=1)
 
 
 @triton.jit
 def load_tiles(row, tiles, vocab_size):
-    """[tiles, WORDS, 32] float32: edited logits of some tiles; -inf where there is nothing.
+    """[tiles, RUNS, WORDS, 32] float32: edited logits of some tiles; -inf where there is nothing.
 
-    Takes `row` as `locate` makes it; `tiles` [tiles] int32."""
-    logits_ptr, grammar_ptr, excluded_ptr, edit_ids_ptr, edit_logits_ptr, num_edits, counts_ptr, prompt_ptr, factors = row
+    Takes `row`: inputs and place; `tiles` [tiles] int32."""
+    inputs, place = row
+    logits_ptr, logits_stride, grammar_ptr, num_words, edits, penalties = inputs
+    row_idx, slot, num_edits, factors = place
     indices = tile_indices(tiles)
     inside = indices < vocab_size
-    if excluded_ptr is not None:  # a row without its own logits is never read: see `edits`
+    if edits[0] is not None:  # a row that has nothing but its edits is not read
         inside = inside & (num_edits >= 0)
-    logits = tl.load(logits_ptr + indices, mask=inside, other=float("-inf")).to(tl.float32)
-    if counts_ptr is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    logits = tl.load(logits_ptr + row_idx * logits_stride + indices, mask=inside, other=float("-inf")).to(tl.float32)
+    if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if factors[3]:
-            counts = tl.load(counts_ptr + indices, mask=inside, other=0)
-            logits = penalised(logits, counts, load_bits(prompt_ptr, tiles, vocab_size), factors)
+            counts = tl.load(penalties[3] + slot * penalties[5] + indices, mask=inside, other=0)
+            in_prompt = load_bits(penalties[4] + slot * penalties[6], tiles, vocab_size)
+            logits = penalised(logits, counts, in_prompt, factors)
     if grammar_ptr is not None:
-        logits = tl.where(load_bits(grammar_ptr, tiles, vocab_size), logits, float("-inf"))
-    if excluded_ptr is not None:
+        allowed = load_bits(grammar_ptr + row_idx * num_words, tiles, vocab_size)
+        logits = tl.where(allowed, logits, float("-inf"))
+    if edits[0] is not None:  # noqa: SIM102
         if num_edits != 0:
-            logits = tl.where(load_bits(excluded_ptr, tiles, vocab_size), float("-inf"), logits)
+            moved = load_bits(edits[0] + row_idx * num_words, tiles, vocab_size)
+            logits = tl.where(moved, float("-inf"), logits)
             entries = indices - tl.cdiv(vocab_size, TILE) * TILE
             is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
-            logits = tl.where(is_edit, tl.load(edit_logits_ptr + entries, mask=is_edit, other=0.0), logits)
+            edited = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
+            logits = tl.where(is_edit, edited, logits)
     return logits
 
 
 @triton.jit
 def ids_of(row, indices, vocab_size):
-    """Token ids of some indices. Takes `row` as `locate` makes it; `indices` [...] int32."""
-    edit_ids_ptr = row[3]
-    num_edits = row[5]
+    """Token ids of some indices. Takes `row`: inputs and place; `indices` [...] int32."""
+    inputs, place = row
+    edits = inputs[4]
     token_ids = indices
-    if edit_ids_ptr is not None:
+    if edits[0] is not None:
         entries = indices - tl.cdiv(vocab_size, TILE) * TILE
-        is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
-        token_ids = tl.where(is_edit, tl.load(edit_ids_ptr + entries, mask=is_edit, other=0), token_ids)
+        is_edit = (entries >= 0) & (entries < tl.abs(place[2]))
+        known = tl.load(edits[1] + place[0] * edits[4] + entries, mask=is_edit, other=0)
+        token_ids = tl.where(is_edit, known, token_ids)
     return token_ids
 
 
 @triton.jit
 def index_of(row, token_id, vocab_size, EDITS: tl.constexpr):
-    """Where a token of the vocabulary is: its id, or the index of its edit. Takes `row` as `locate` makes it."""
-    excluded_ptr = row[2]
-    num_edits = row[5]
+    """Where a token of the vocabulary is: its id, or the index of its edit; -1 if the row does not have it.
+
+    Takes `row`: inputs and place."""
     index = token_id
     if EDITS > 0:
-        word = tl.load(excluded_ptr + token_id // 32)
+        inputs, place = row
+        edits = inputs[4]
+        num_edits = place[2]
+        word = tl.load(edits[0] + place[0] * inputs[3] + token_id // 32)
         if (num_edits < 0) | (((word >> (token_id % 32)) & 1) != 0):
             entries = tl.arange(0, EDITS)
-            known = tl.load(row[3] + entries, mask=entries < tl.abs(num_edits), other=-1)
-            # Of equal ids only the first is not -inf.
-            first = tl.min(tl.where(known == token_id, entries, NO_ID))
-            behind = tl.cdiv(vocab_size, TILE) * TILE
-            index = tl.where(first < NO_ID, behind + first, -1)
+            known = tl.load(edits[1] + place[0] * edits[4] + entries, mask=entries < tl.abs(num_edits), other=-1)
+            first = tl.min(tl.where(known == token_id, entries, NO_ID))  # of equal ids only the first is not -inf
+            index = tl.where(first < NO_ID, tl.cdiv(vocab_size, TILE) * TILE + first, -1)
     return index
 
 
@@ -209,4 +226,9 @@ def order_to_float(order):
 @triton.jit
 def scaled_order(logits, temperature):
     """Integers in the order of `logit / temperature`, a float32 quotient."""
-    return argmax_order(tl.div_rn(logits, logits * 0 + temperature))
+    return argmax_order(scaled_by(logits, temperature))
+
+
+@triton.jit
+def scaled_by(logits, temperature):
+    return tl.div_rn(logits, tl.zeros_like(logits) + temperature)

@@ -21,8 +21,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import LOG2_E, argmax_order
-from .rows import MIN_TEMPERATURE, find_request, load_tiles, locate
+from .rows import MIN_TEMPERATURE, find_request, load_tiles, locate, max_of_tiles, sum_of_tiles
 
 
 @triton.jit
@@ -42,9 +43,9 @@ def exp2_terms(logits, largest, scale):
 
 @triton.jit
 def tile_words(logits, scale):
-    """[tiles] int64. Takes `logits` [tiles, WORDS, 32] float32."""
-    largest = tl.max(tl.max(logits, axis=2), axis=1)
-    sums = tl.sum(tl.sum(exp2_terms(logits, largest[:, None, None], scale), axis=2), axis=1)
+    """[tiles] int64. Takes `logits` [tiles, RUNS, WORDS, 32] float32."""
+    largest = max_of_tiles(logits)
+    sums = sum_of_tiles(exp2_terms(logits, largest[:, None, None, None], scale))
     order = argmax_order(tl.where(sums == sums, largest, float("nan")))
     return (order.to(tl.int64) << 32) | (sums.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
 
@@ -70,5 +71,5 @@ def scan_kernel(
         tiles = (tl.program_id(0) * STRIP + step) * BLOCK + tl.arange(0, BLOCK)
         for offset in range(0, count):
             row = first + offset
-            words = tile_words(load_tiles(locate(inputs, row, slot), tiles, vocab_size), scale)
-            tl.store(words_ptr + row.to(tl.int64) * all_tiles + tiles, words, mask=tiles < all_tiles)
+            words = tile_words(load_tiles((inputs, locate(inputs, row, slot)), tiles, vocab_size), scale)
+            store_by_warps(words_ptr + row.to(tl.int64) * all_tiles + tiles, words, tiles < all_tiles)

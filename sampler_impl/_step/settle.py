@@ -39,7 +39,9 @@ from .rows import (
     LEAST,
     MIN_TEMPERATURE,
     NOTHING,
+    RUNS,
     TILE,
+    WORDS,
     find_request,
     ids_of,
     index_of,
@@ -47,7 +49,9 @@ from .rows import (
     load_tiles,
     locate,
     order_to_float,
+    scaled_by,
     scaled_order,
+    sum_of_tiles,
     tile_indices,
 )
 from .scan import exp2_terms, exponent_scale, tile_words
@@ -124,15 +128,17 @@ def _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK: tl.con
         listed = begin + tl.arange(0, BLOCK)
         # A tile behind the row holds nothing.
         tiles = tl.load(tiles_ptr + listed, mask=listed < num_listed, other=2 * orders.shape[0])
-        scaled = tl.div_rn(load_tiles(row, tiles, vocab_size), tl.zeros((BLOCK, 32, 32), tl.float32) + temperature)
-        scaled = tl.reshape(scaled, (BLOCK * TILE,))
-        indices = tl.reshape(tile_indices(tiles), (BLOCK * TILE,))
+        scaled = scaled_by(load_tiles(row, tiles, vocab_size), temperature)
         is_candidate = (argmax_order(scaled) >= bound) & (scaled > float("-inf"))
-        places = size + tl.cumsum(is_candidate.to(tl.int32)) - 1
+        # Places are counted within words, which is cheap, and then over words, which are few.
+        within = tl.cumsum(is_candidate.to(tl.int32), axis=3)
+        of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=3), (BLOCK * RUNS * WORDS,))
+        before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, RUNS, WORDS))
+        places = size + before[:, :, :, None] + within - 1
         writes = is_candidate & (places < MOST)
-        tl.store(indices_ptr + places, indices, mask=writes)
+        tl.store(indices_ptr + places, tile_indices(tiles), mask=writes)
         tl.store(scaled_ptr + places, scaled, mask=writes)
-        size += tl.sum(is_candidate.to(tl.int32))
+        size += tl.sum(of_words)
     tl.debug_barrier()
     return size
 
@@ -161,10 +167,11 @@ def _unpack(words):
 
 
 @triton.jit
-def _thresholds(indices, orders, scaled, largest, floor, top_k, top_p, mass):
-    """What is kept of candidates: the order of the least one. All of them reach the floor or are left out.
+def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.constexpr):
+    """What is kept of candidates: the order of the least one, and the mass of all that is kept.
 
     Takes `mass`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
+    _, orders, scaled = _load_candidates(scratch, size, MOST)
     kept = floor
     if top_k > 0:
         kept = tl.maximum(kept, highest_with(orders, (orders > LEAST).to(tl.int64), top_k.to(tl.int64)))
@@ -176,7 +183,8 @@ def _thresholds(indices, orders, scaled, largest, floor, top_k, top_p, mass):
             total = mass.to(tl.float64) * ONE
         need = tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
         kept = tl.maximum(kept, highest_with(orders, seen, need))
-    return kept, tl.where(orders >= kept, weights, 0)
+    total = tl.sum(tl.where(orders >= kept, weights, 0))
+    return kept, (total.to(tl.float64) / ONE).to(tl.float32)
 
 
 # Rows that do not fit a list.
@@ -188,13 +196,13 @@ def _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY
     total = tl.zeros((), tl.int64)
     for begin in range(0, all_tiles, BLOCK):
         logits = load_tiles(row, begin + tl.arange(0, BLOCK), vocab_size)
-        scaled = tl.div_rn(logits, logits * 0 + temperature)
+        scaled = scaled_by(logits, temperature)
         orders = argmax_order(scaled)
         is_kept = (orders >= middle) & (orders >= floor) & (logits > float("-inf"))
         if BY_MASS:
-            total += tl.sum(tl.where(is_kept, weights_of(scaled, largest), 0))
+            total += tl.sum(sum_of_tiles(tl.where(is_kept, weights_of(scaled, largest), 0)))
         else:
-            total += tl.sum(is_kept.to(tl.int64))
+            total += tl.sum(sum_of_tiles(is_kept.to(tl.int32))).to(tl.int64)
     return total
 
 
@@ -392,12 +400,25 @@ def probs_row(drafts, slot, offset):
 
 
 @triton.jit
-def _residual(weights, ids, total, has_draft, drafts, slot, offset, is_listed):
-    """Integer weights of `max(target - draft, 0)`, or of the target if that is empty. Takes `weights` [MOST] int64."""
-    target = weights.to(tl.float64) / tl.maximum(total, 1).to(tl.float64)
-    draft = tl.load(probs_row(drafts, slot, offset) + ids, mask=is_listed, other=0.0)
-    rest = (tl.maximum(target.to(tl.float32) - draft, 0.0) * ONE).to(tl.int64)
-    return tl.where(has_draft & (tl.sum(rest) > 0), rest, weights)
+def _draw_from_list(scratch, size, row, largest, kept, removed, draft_row, vocab_size, uniform, MOST: tl.constexpr):
+    """The index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the target
+    if that is empty.
+
+    Takes `removed`: the index of a one-hot draft, or -1; `draft_row`: dense ones, slot, offset, whether there is a draft.
+    """
+    drafts, slot, offset, has_draft = draft_row
+    indices, orders, scaled = _load_candidates(scratch, size, MOST)
+    is_kept = (orders >= kept) & (indices != NO_ID)
+    weights = tl.where(is_kept, weights_of(scaled, largest), 0)
+    rest = tl.where(indices == removed, 0, weights)
+    if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if has_draft:
+            ids = tl.where(is_kept, ids_of(row, tl.where(is_kept, indices, 0), vocab_size), 0)
+            target = weights.to(tl.float64) / tl.maximum(tl.sum(weights), 1).to(tl.float64)
+            draft = tl.load(probs_row(drafts, slot, offset) + ids, mask=is_kept, other=0.0)
+            rest = (tl.maximum(target.to(tl.float32) - draft, 0.0) * ONE).to(tl.int64)
+    entry, _ = draw_index(tl.where(tl.sum(rest) > 0, rest, weights), uniform)
+    return tl.sum(tl.where(tl.arange(0, MOST) == entry, indices, 0))
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -430,7 +451,7 @@ def settle_kernel(
     row_idx = (first + offset).to(tl.int64)
     if offset < count:
         accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
-        row = locate(inputs, row_idx, slot)
+        row = (inputs, locate(inputs, row_idx, slot))
         tiles = tl.arange(0, TILES)
         words_ptr += row_idx * all_tiles
         nothing = tl.full((TILES,), NOTHING, tl.int64) << 32
@@ -464,9 +485,10 @@ def settle_kernel(
                 if is_valid & ((top_k > 0) | (top_p < 1) | (min_p > 0)):
                     best = tl.div_rn(largest, temperature)
                     floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
-                    orders = scaled_order(_unpack(words)[0], temperature)
+                    maxima, _ = _unpack(words)
+                    tile_orders = scaled_order(maxima, temperature)
                     size, is_all = _list_candidates(
-                        listed, row, orders, floor, best, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST
+                        listed, row, tile_orders, floor, best, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST
                     )
                     if (size < 0) | (size > MOST):
                         size = tl.full((), -1, tl.int32)
@@ -477,10 +499,8 @@ def settle_kernel(
                         words = tl.where(tiles < all_tiles, words, nothing)
                         mass = _mass_of_tiles(words, largest, scale)
                     else:
-                        indices, orders, scaled = _load_candidates(listed, size, MOST)
                         seen = tl.where((top_k > 0) | is_all, -1.0, mass)
-                        kept, weights = _thresholds(indices, orders, scaled, best, floor, top_k, top_p, seen)
-                        mass = (tl.sum(weights).to(tl.float64) / ONE).to(tl.float32)
+                        kept, mass = _thresholds(listed, size, best, floor, top_k, top_p, seen, MOST)
             # Accept or reject the draft token.
             seed = tl.load(seeds_ptr + slot)
             position = tl.load(positions_ptr + req_idx) + offset
@@ -498,16 +518,9 @@ def settle_kernel(
             removed = tl.where(drafts[1] is None, index, -1)
             drawn = tl.full((), -1, tl.int32)
             if is_valid & (size >= 0):
-                indices, orders, scaled = _load_candidates(listed, size, MOST)
-                weights = tl.where(orders >= kept, weights_of(scaled, tl.div_rn(largest, temperature)), 0)
-                total = tl.sum(weights)
-                rest = tl.where(indices == removed, 0, weights)
-                if drafts[1] is not None:
-                    is_listed = (orders >= kept) & (indices < NO_ID)
-                    ids = tl.where(is_listed, ids_of(row, tl.where(is_listed, indices, 0), vocab_size), 0)
-                    rest = _residual(weights, ids, total, offset + 1 < count, drafts, slot, offset, is_listed)
-                entry, _ = draw_index(tl.where(tl.sum(rest) > 0, rest, weights), drawing)
-                drawn = tl.sum(tl.where(tl.arange(0, MOST) == entry, indices, 0))
+                rest_of = (drafts, slot, offset, offset + 1 < count)
+                best = tl.div_rn(largest, temperature)
+                drawn = _draw_from_list(listed, size, row, best, kept, removed, rest_of, vocab_size, drawing, MOST)
             elif is_valid:
                 if (drafts[1] is not None) & (offset + 1 < count):
                     drawn = tl.full((), STREAMED, tl.int32)
