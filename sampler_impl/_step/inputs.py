@@ -159,7 +159,7 @@ class StepOutput:
 
     token_ids: Tensor  # [batch_size, max_spec_len + 1] int32: accepted drafts, one more token, then -1
     num_tokens: Tensor  # [batch_size] int32: accepted drafts and one
-    logprobs: Tensor | None  # [batch_size, max_spec_len + 1] float32: of the processed distribution; 0 if greedy
+    logprobs: Tensor | None  # [batch_size, max_spec_len + 1] float32: of processed rows; 0 if greedy, NaN if invalid
 
 
 # Checks on the host: shapes and types of every call, in microseconds.

@@ -313,6 +313,7 @@ def _logprobs(
     probs: Tensor,  # [num_rows, vocab_size] float64
     tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
-    """Of the tokens of each cell, under the processed distribution of the cell's row."""
+    """Of the tokens of each cell, under the processed distribution of the cell's row; NaN where there is none."""
     found = probs[layout.rows, tokens.clamp(0, probs.shape[1] - 1)].log().float()
+    found.masked_fill_(layout.on_grid(probs.amax(-1) == 0), torch.nan)
     return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)
