@@ -1,9 +1,9 @@
 """What a step is given: tensors by slot (as an engine keeps them), by request, and by row. And their checks.
 
-    slots    [batch_size]          3   0   7          where parameters of each request lie
-    rows     cu_num_rows           0   3   4   8      request 0 has two drafts, request 1 none, request 2 three
-             draft_token_ids       a b . | . | c d e .     the draft token *behind* each row; a request's last row has none
-             positions            117    9    30           of the token that the request's first row is about
+slots    [batch_size]          3   0   7          where parameters of each request lie
+rows     cu_num_rows           0   3   4   8      request 0 has two drafts, request 1 none, request 2 three
+         draft_token_ids       a b . | . | c d e .     the draft token *behind* each row; a last row has none
+         positions            117    9    30           of the token that the request's first row is about
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TILE_SIZE = 256
 """Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
 MAX_VOCAB_SIZE = 1 << 19
+MIN_TEMPERATURE = 1e-5
+"""Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
 INT32 = (torch.int32,)
 
 
@@ -82,7 +84,7 @@ class Capacity:
 class Parameters:
     """By slot. `None`: off for all; the value that is off for one request is given beside each."""
 
-    temperature: Tensor  # [num_slots] float32; 0 is greedy, 2.2e-5 the lowest other
+    temperature: Tensor  # [num_slots] float32; 0 is greedy, 1e-5 the lowest other
     top_k: Tensor | None = None  # [num_slots] int32; off: at most 0, or at least vocab_size
     top_p: Tensor | None = None  # [num_slots] float32; off: 1
     min_p: Tensor | None = None  # [num_slots] float32; off: 0
@@ -101,12 +103,13 @@ class Penalties:
 
 @dataclass(frozen=True, eq=False)
 class BadWords:
-    """By slot: sequences of tokens whose last token is excluded where the text ends in the others."""
+    """By slot: sequences of tokens whose last token is excluded where the output ends in the others."""
 
     counts: Tensor  # [num_slots] int32
     offsets: Tensor  # [num_slots, max_words + 1] int32: where each word begins in `token_ids`
     token_ids: Tensor  # [num_slots, max_length] int32
     text: Tensor  # [num_slots, max_text] int32: prompt and output of each slot; the first row sees `positions` of it
+    starts: Tensor  # [num_slots] int32: where the output begins in `text`; no word begins before, as in vLLM
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +125,7 @@ class TokenEdits:
     stop_token_ids: Tensor | None = None  # [num_slots, max_stop] int32: excluded at positions below `min_lengths`
     min_lengths: Tensor | None = None  # [num_slots] int32
     bad_words: BadWords | None = None
-    forced_token_ids: Tensor | None = None  # [num_rows] int32; -1: none
+    forced_token_ids: Tensor | None = None  # [num_rows] int32: the only token that is left; -1: none
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +159,7 @@ class StepOutput:
 
     token_ids: Tensor  # [batch_size, max_spec_len + 1] int32: accepted drafts, one more token, then -1
     num_tokens: Tensor  # [batch_size] int32: accepted drafts and one
-    logprobs: Tensor | None  # [batch_size, max_spec_len + 1] float32: of the processed distribution; 0 if greedy
+    logprobs: Tensor | None  # [batch_size, max_spec_len + 1] float32: of processed rows; 0 if greedy, NaN if invalid
 
 
 # Checks on the host: shapes and types of every call, in microseconds.
@@ -184,21 +187,27 @@ def check_capacity(function: str, capacity: Capacity) -> None:
 
 
 def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: torch.device) -> None:
-    """Of every tensor: kind, shape, type, device. The first one that is wrong is named."""
-    batch_size, num_rows = inputs.batch_size, inputs.num_rows
-    for name, value, most in (
-        ("batch_size", batch_size, capacity.batch_size),
-        ("num_rows", num_rows, capacity.max_rows),
+    """Of every tensor: kind, shape, type, device, strides. The first one that is wrong is named."""
+    for name, value, ndim in (("logits", inputs.logits, 2), ("cu_num_rows", inputs.cu_num_rows, 1)):
+        if not isinstance(value, Tensor) or value.ndim != ndim:
+            shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
+            raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
+    for name, size, most in (
+        ("batch_size", inputs.batch_size, capacity.batch_size),
+        ("num_rows", inputs.num_rows, capacity.max_rows),
     ):
-        if not 0 <= value <= most:
-            raise ValueError(f"{function}: {name}={value}, but the plan holds {most}. Build one of a larger capacity.")
+        if not 0 <= size <= most:
+            raise ValueError(f"{function}: {name}={size}, but the plan holds {most}. Build one of a larger capacity.")
+    any_index = device.index is None
     for name, tensor, shape, dtypes in _expected(capacity, inputs):
         # The quick test first: a step has a dozen tensors, and 40 us.
         good = isinstance(tensor, Tensor) and tensor.shape == shape and tensor.dtype in dtypes
-        if not good or tensor.device != device:
-            if isinstance(tensor, Tensor) and tensor.device.type == device.type and device.index is None and good:
-                continue
+        if not good or not (tensor.device == device or (any_index and tensor.device.type == device.type)):
             check_tensor(function, name, tensor, shape, dtypes, device, reference="the plan and the other tensors")
+        if tensor.stride(-1) != 1 and shape[-1] > 1:
+            raise ValueError(
+                f"{function}: {name}.stride(-1)={tensor.stride(-1)}, but it must be 1. Use {name}.contiguous()."
+            )
     _check_groups(function, capacity, inputs)
 
 
@@ -240,13 +249,23 @@ def _expected(capacity: Capacity, inputs: StepInputs) -> Iterator[Expected]:
         yield from _expected_edits(inputs.edits, num_slots, num_rows)
 
 
+_BY_SLOT_ALONE = {"bias_counts", "allowed_counts", "stop_counts", "min_lengths", "counts", "starts"}
+"""Edits of one number per slot; the others are lists."""
+
+
 def _expected_edits(edits: TokenEdits, num_slots: int, num_rows: int) -> Iterator[Expected]:
     for group in (edits, edits.bad_words):
         for name, tensor in vars(group).items() if group is not None else ():
-            if isinstance(tensor, Tensor):
-                width = tensor.shape[1:] if not name.endswith("counts") and name != "min_lengths" else ()
-                first = num_rows if name == "forced_token_ids" else num_slots
-                yield name, tensor, (first, *width), FLOAT32 if name == "bias_values" else INT32
+            if tensor is None or tensor is edits.bad_words:
+                continue
+            dtypes = FLOAT32 if name == "bias_values" else INT32
+            if name == "forced_token_ids":
+                yield name, tensor, (num_rows,), dtypes
+            elif name in _BY_SLOT_ALONE:
+                yield name, tensor, (num_slots,), dtypes
+            else:
+                width = tensor.shape[1] if isinstance(tensor, Tensor) and tensor.ndim == 2 else 1
+                yield name, tensor, (num_slots, width), dtypes
 
 
 def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None:
@@ -269,10 +288,29 @@ def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None
         raise ValueError(f"{function}: draft_token_ids=None, but the plan has drafts. Use -1 where there is none.")
     if inputs.draft_probs is None and capacity.drafts is Drafts.PROBS:
         raise ValueError(f"{function}: draft_probs=None, but the plan has Drafts.PROBS. Pass them, or plan ONE_HOT.")
-    if inputs.draft_probs is not None and inputs.draft_probs.stride(-1) != 1:
-        raise ValueError(f"{function}: draft_probs.stride(-1) must be 1. Use draft_probs.contiguous().")
-    if inputs.num_rows > 0 and inputs.logits.stride(-1) != 1:
-        raise ValueError(f"{function}: logits.stride(-1) must be 1. Use logits.contiguous().")
+    if inputs.edits is not None:
+        _check_edits(function, inputs.edits)
+
+
+def _check_edits(function: str, edits: TokenEdits) -> None:
+    """Tensors of one kind of edit come together, and a bias has an id."""
+    for names in (
+        ("bias_counts", "bias_token_ids", "bias_values"),
+        ("allowed_counts", "allowed_token_ids"),
+        ("stop_counts", "stop_token_ids", "min_lengths"),
+    ):
+        missing = [name for name in names if getattr(edits, name) is None]
+        if 0 < len(missing) < len(names):
+            raise ValueError(
+                f"{function}: {missing[0]}=None, but {', '.join(names)} must come together. Pass all or none."
+            )
+    if edits.bias_token_ids is not None and edits.bias_values is not None:
+        widths = edits.bias_token_ids.shape[1], edits.bias_values.shape[1]
+        if widths[0] != widths[1]:
+            raise ValueError(
+                f"{function}: bias_values.shape[1]={widths[1]}, but bias_token_ids.shape[1]={widths[0]}. "
+                f"Make them equally long."
+            )
 
 
 def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:

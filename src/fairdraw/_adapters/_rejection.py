@@ -38,7 +38,7 @@ def counter(row: BuiltIn, device: str, *, backend: Backend | None = None) -> Fun
     backend = backend or ("torch" if device == "cpu" else "triton")
     slow = backend == "triton" and triton_is_interpreted(device)
     verify, capabilities = partial(_verify_counter, backend), row.capabilities(slow=slow)
-    return FunctionSampler(row.name, verify, device, capabilities, propose=_draft_by_counter)
+    return FunctionSampler(row.name, verify, device, capabilities, propose=draft_by_counter)
 
 
 class ReadFields(TypedDict):
@@ -92,11 +92,11 @@ def _draft_by_race(step: DraftStep, noise: SeededNoise) -> Drafted:
     return _drafted(step, UpstreamNoise(noise.generators(step.device)))
 
 
-def _draft_by_counter(step: DraftStep, noise: SeededNoise) -> Drafted:
+def draft_by_counter(step: DraftStep, noise: SeededNoise) -> Drafted:
     """The same with counters: (seed, position) as in verification, in a stream of its own."""
     from fairdraw.sampler_impl.sampling import CounterNoise
 
-    return _drafted(step, CounterNoise(_kept_seeds(step.batch_size, noise, step.device), step.positions))
+    return _drafted(step, CounterNoise(kept_seeds(step.batch_size, noise, step.device), step.positions))
 
 
 def _drafted(step: DraftStep, noise: SamplingNoise) -> Drafted:
@@ -114,7 +114,7 @@ def _verify_counter(
     if isinstance(noise, ExplicitNoise):
         raise TypeError("verify: noise=ExplicitNoise, but it must be SeededNoise. This sampler supports no other.")
     drafts_are_own = batch.positions is not None
-    seeds = _kept_seeds(batch.batch_size, noise, batch.device) if drafts_are_own else _seeds(batch, noise)
+    seeds = kept_seeds(batch.batch_size, noise, batch.device) if drafts_are_own else seeds_of_step(batch, noise)
     return _counter_step(batch, seeds, backend, workspace=batch.device.type == "cuda")()
 
 
@@ -161,17 +161,23 @@ def _counter_step(
 
 def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  # [num_rows, vocab_size] as the batch's
     """Each request's rows of target logits, and behind them the row that its bonus token is drawn from."""
-    import torch
-
-    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
-    rows = batch.target_logits.new_empty((batch.num_tokens + batch.batch_size, batch.vocab_size))
-    is_bonus = torch.zeros(len(rows), dtype=torch.bool, device=batch.device)
-    is_bonus[(counts + 1).cumsum(0) - 1] = True
+    is_bonus = bonus_mask(batch)
+    rows = batch.target_logits.new_empty((len(is_bonus), batch.vocab_size))
     rows[~is_bonus], rows[is_bonus] = batch.target_logits, bonus_logits.to(rows.dtype)
     return rows
 
 
-def _seeds(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
+def bonus_mask(batch: SpecDecodeBatch) -> Tensor:  # [num_rows] bool
+    """Which rows are the last of their request, where each has one row more than drafts."""
+    import torch
+
+    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+    is_bonus = torch.zeros(batch.num_tokens + batch.batch_size, dtype=torch.bool, device=batch.device)
+    is_bonus[(counts + 1).cumsum(0) - 1] = True
+    return is_bonus
+
+
+def seeds_of_step(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
     """One per request from torch's generator, which the caller has seeded; from the request's own if it has drafts."""
     import torch
 
@@ -182,7 +188,7 @@ def _seeds(batch: SpecDecodeBatch, noise: SeededNoise) -> Tensor:  # [batch_size
     return seeds
 
 
-def _kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Tensor:  # [batch_size] int64
+def kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Tensor:  # [batch_size] int64
     """One per request, kept from call to call; a request without one is given it at the first, as in a server."""
     import torch
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._adapters._table import BuiltIn
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.protocols import SamplingBatch, SamplingNoise, SeededNoise
     from fairdraw.sampler_impl import sampling as implementation
 
 
@@ -52,11 +52,8 @@ def counter(row: BuiltIn, device: str, *, backend: Literal["torch", "triton"] = 
     from fairdraw.sampler_impl import sampling
 
     def noise_of(batch: SamplingBatch, noise: SamplingNoise) -> implementation.CounterNoise:
-        import torch
-
         assert not isinstance(noise, RaceNoise), "explicit noise is unsupported"
-        seeds = [noise.request_seeds.get(i, derive_seed("counter", noise.seed, i)) for i in range(batch.batch_size)]
-        return sampling.CounterNoise(torch.tensor(seeds, dtype=torch.int64, device=batch.device), batch.positions)
+        return sampling.CounterNoise(counter_seeds(batch, noise), batch.positions)
 
     def sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int64
         return sampling.sample(batch.logits, _parameters(batch), noise_of(batch, noise), backend=backend)
@@ -72,6 +69,14 @@ def counter(row: BuiltIn, device: str, *, backend: Literal["torch", "triton"] = 
         return Drafted(tokens, _probs(batch, tokens, logsumexp))
 
     return FunctionTokenSampler(row.name, sample, draft, device, row.capabilities(slow=slow))
+
+
+def counter_seeds(batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
+    """Each request's own seed, or one hashed from the call's."""
+    import torch
+
+    seeds = [noise.request_seeds.get(i, derive_seed("counter", noise.seed, i)) for i in range(batch.batch_size)]
+    return torch.tensor(seeds, dtype=torch.int64, device=batch.device)
 
 
 def _probs(

@@ -1,0 +1,319 @@
+"""The PyTorch backend of `step`: the CPU path, and the readable twin of the kernels.
+
+    layout        row -> request, slot, place among the request's rows, drafts before it
+    edited        logits in float32, edited                                     (`pytorch_edits`)
+    kept          scaled = edited / temperature, -inf outside of the kept set   (filters)
+    verified      draft tokens accepted, by quotient and uniform
+    drawn         one more token per request, by the inverse CDF
+
+A grid [batch_size, max_spec_len + 1] holds one cell per token that a request may get; the cells of its rows come first.
+Sums whose rounding could depend on the batch are sums of integers, or run along a sorted row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .._shared.draws import VERIFY_STREAM, philox_uniforms
+from .._shared.grid import clamped_column, is_in_vocab, remove_entries
+from .inputs import MIN_TEMPERATURE, Capacity, Parameters, StepInputs, StepOutput
+from .pytorch_edits import edited_logits, moved_ids
+
+EXCLUDED = float("-inf")
+EMPTY = 2.0**-60
+"""A residual of less mass is empty, and the target itself is drawn from."""
+ONE = 2.0**43
+"""The integer weight of a row's best token: 2**19 of them add up in an int64."""
+
+
+class PyTorchStep:
+    """The step of a plan. There is no loop over requests, positions or vocabulary, and no state."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+
+    def __call__(self, inputs: StepInputs) -> StepOutput:
+        """Tokens of one step."""
+        layout = Layout(inputs, self.capacity.max_spec_len)
+        if inputs.batch_size == 0:
+            return _nothing(layout, self.capacity.logprobs)
+        edited = edited_logits(inputs, layout)
+        weights = _weights(_filtered(inputs, layout, edited))
+        probs = weights / _shares(weights).sum(-1, keepdim=True).clamp(min=1) * ONE
+        best = edited.argmax(-1)
+        accept_uniforms, draw_uniforms = layout.uniforms()
+        is_accepted = _accepted(inputs, layout, probs, best, accept_uniforms)
+        num_accepted = (layout.on_grid(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
+        last = _last_tokens(inputs, layout, probs, best, num_accepted, draw_uniforms)
+        cells = torch.arange(self.capacity.max_spec_len + 1, device=last.device)
+        tokens = torch.where(cells < num_accepted[:, None], layout.on_grid(layout.drafts), last[:, None])
+        is_token = cells <= num_accepted[:, None]
+        logprobs = _logprobs(layout, probs, tokens).masked_fill(~is_token, 0.0) if self.capacity.logprobs else None
+        return StepOutput(tokens.masked_fill(~is_token, -1).int(), (num_accepted + 1).int(), logprobs)
+
+    def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
+        """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone."""
+        if inputs.batch_size == 0:
+            return inputs.logits.float()
+        layout = Layout(inputs, self.capacity.max_spec_len)
+        return _filtered(inputs, layout, edited_logits(inputs, layout))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where rows belong. Rows behind the last request are given to it, and nothing of them is read."""
+
+    inputs: StepInputs
+    max_spec_len: int
+
+    @cached_property
+    def slots_of_requests(self) -> Tensor:  # [batch_size] int64
+        slots = self.inputs.slots
+        return torch.arange(self.inputs.batch_size, device=self.inputs.logits.device) if slots is None else slots.long()
+
+    @cached_property
+    def requests(self) -> Tensor:  # [num_rows] int64
+        rows = torch.arange(self.inputs.num_rows, device=self.inputs.logits.device, dtype=torch.int32)
+        found = torch.searchsorted(self.inputs.cu_num_rows[1:].contiguous(), rows, right=True)
+        return found.clamp(max=self.inputs.batch_size - 1)
+
+    @cached_property
+    def slots(self) -> Tensor:  # [num_rows] int64
+        return self.slots_of_requests[self.requests]
+
+    @cached_property
+    def first_rows(self) -> Tensor:  # [num_rows] int64
+        """Of the request that a row belongs to."""
+        return self.inputs.cu_num_rows[:-1].long()[self.requests]
+
+    @cached_property
+    def places(self) -> Tensor:  # [num_rows] int64
+        """0 for a request's first row."""
+        return torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
+
+    @cached_property
+    def positions(self) -> Tensor:  # [num_rows] int64
+        """Of the token that the row is about."""
+        return self.inputs.positions[self.requests] + self.places
+
+    @cached_property
+    def drafts(self) -> Tensor:  # [num_rows] int64
+        """The draft token behind each row."""
+        given = self.inputs.draft_token_ids
+        return torch.full_like(self.places, -1) if given is None else given.long()
+
+    @cached_property
+    def drafts_before(self) -> Tensor:  # [num_rows, max_spec_len] int64
+        """The request's drafts that a row sees; -1 for those that it does not."""
+        steps = torch.arange(self.max_spec_len, device=self.places.device)
+        rows = (self.first_rows[:, None] + steps).clamp(max=max(self.inputs.num_rows - 1, 0))
+        return self.drafts[rows].masked_fill(steps >= self.places[:, None], -1)
+
+    @cached_property
+    def temperature(self) -> Tensor:  # [num_rows] float32
+        return self.inputs.parameters.temperature[self.slots]
+
+    @property
+    def is_greedy(self) -> Tensor:  # [num_rows] bool
+        return self.temperature == 0
+
+    # The grid.
+
+    @cached_property
+    def rows(self) -> Tensor:  # [batch_size, max_spec_len + 1] int64
+        """The row of each cell; any row in a cell behind the request's last."""
+        steps = torch.arange(self.max_spec_len + 1, device=self.inputs.cu_num_rows.device)
+        return (self.inputs.cu_num_rows[:-1, None].long() + steps).clamp(0, max(self.inputs.num_rows - 1, 0))
+
+    @cached_property
+    def is_drafted(self) -> Tensor:  # [batch_size, max_spec_len + 1] bool
+        """Cells of draft tokens: all rows of a request but its last."""
+        num_drafts = self.inputs.cu_num_rows.diff()[:, None] - 1
+        return torch.arange(self.max_spec_len + 1, device=num_drafts.device) < num_drafts
+
+    def on_grid(
+        self,
+        per_row: Tensor,  # [num_rows] any
+    ) -> Tensor:  # [batch_size, max_spec_len + 1] any
+        return per_row[self.rows]
+
+    def uniforms(self) -> tuple[Tensor, Tensor]:  # both [batch_size, max_spec_len + 1] float64
+        """Those that accept, and those that draw."""
+        seeds = self.inputs.seeds[self.slots_of_requests]
+        steps = torch.arange(self.max_spec_len + 1, device=seeds.device)
+        return philox_uniforms(seeds[:, None], self.inputs.positions[:, None] + steps, VERIFY_STREAM)
+
+
+def _nothing(layout: Layout, logprobs: bool) -> StepOutput:
+    empty = layout.inputs.positions.new_empty((0, layout.max_spec_len + 1), dtype=torch.int32)
+    return StepOutput(empty, empty.new_empty(0), empty.float() if logprobs else None)
+
+
+# Filters
+
+
+def _filtered(
+    inputs: StepInputs,
+    layout: Layout,
+    edited: Tensor,  # [num_rows, vocab_size] float32
+) -> Tensor:  # [num_rows, vocab_size] float32
+    """`scaled`, -inf outside of the kept set. Filters leave greedy rows and rows without a distribution alone."""
+    scaled = edited / layout.temperature.masked_fill(layout.is_greedy, 1.0).clamp(min=MIN_TEMPERATURE)[:, None]
+    largest = scaled.amax(-1, keepdim=True)
+    least = torch.full_like(largest, EXCLUDED)
+    parameters = inputs.parameters
+    if parameters.min_p is not None:
+        least = largest + parameters.min_p[layout.slots].log()[:, None]
+    if parameters.top_k is not None or parameters.top_p is not None:
+        least = _least_of_top(scaled, least, parameters, layout.slots)
+    filters = largest.isfinite() & ~layout.is_greedy[:, None]
+    return scaled.masked_fill(filters & (scaled < least), EXCLUDED)
+
+
+def _least_of_top(
+    scaled: Tensor,  # [num_rows, vocab_size] float32
+    least: Tensor,  # [num_rows, 1] float32
+    parameters: Parameters,
+    slots: Tensor,  # [num_rows] int64
+) -> Tensor:  # [num_rows, 1] float32
+    """The least scaled logit that top-k and top-p leave of those at or above `least`."""
+    vocab_size = scaled.shape[1]
+    descending = scaled.sort(-1, descending=True).values
+    descending.masked_fill_(descending < least, EXCLUDED)
+    if parameters.top_k is not None:
+        top_k = parameters.top_k[slots].long()[:, None]
+        top_k = torch.where((top_k <= 0) | (top_k > vocab_size), vocab_size, top_k)
+        least = torch.maximum(least, descending.gather(-1, top_k - 1))
+        descending.masked_fill_(descending < least, EXCLUDED)
+    if parameters.top_p is not None:
+        top_p = parameters.top_p[slots][:, None]
+        mass = _weights(descending).cumsum(-1)
+        # The first whose mass, with all before it, reaches the share. Rounding may leave none: then it is the last.
+        reached = (mass < top_p * mass[:, -1:]).sum(-1, keepdim=True).clamp(max=vocab_size - 1)
+        least = torch.where(top_p < 1, torch.maximum(least, descending.gather(-1, reached)), least)
+    return least
+
+
+def _weights(
+    scaled: Tensor,  # [num_rows, vocab_size] float32
+) -> Tensor:  # [num_rows, vocab_size] float64
+    """`exp(scaled - largest)`; zeros in a row without a distribution (NaN, inf, or nothing but -inf)."""
+    largest = scaled.amax(-1, keepdim=True)
+    return (scaled.double() - largest).exp_().masked_fill_(~largest.isfinite(), 0.0)
+
+
+# Draft tokens
+
+
+def _accepted(
+    inputs: StepInputs,
+    layout: Layout,
+    probs: Tensor,  # [num_rows, vocab_size] float64
+    best: Tensor,  # [num_rows] int64
+    uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
+) -> Tensor:  # [num_rows] bool
+    """Each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
+    ids, vocab_size = layout.drafts, probs.shape[1]
+    target = probs.gather(-1, clamped_column(ids, vocab_size))[:, 0].float()
+    draft = torch.ones_like(target)
+    if inputs.draft_probs is not None:
+        draft = inputs.draft_probs[layout.slots, _draft_places(layout), ids.clamp(0, vocab_size - 1)]
+    is_lucky = target / draft >= uniforms[layout.requests, layout.places.clamp(max=layout.max_spec_len)]
+    is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
+    return is_accepted & is_in_vocab(ids, vocab_size)
+
+
+def _draft_places(layout: Layout) -> Tensor:  # [num_rows] int64
+    """Of each row's draft distribution within its slot; any for a row without a draft."""
+    return layout.places.clamp(max=layout.max_spec_len - 1)
+
+
+# The last token
+
+
+def _last_tokens(
+    inputs: StepInputs,
+    layout: Layout,
+    probs: Tensor,  # [num_rows, vocab_size] float64
+    best: Tensor,  # [num_rows] int64
+    num_accepted: Tensor,  # [batch_size] int64
+    uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
+) -> Tensor:  # [batch_size] int64
+    """After the accepted drafts each request has one more token: of a residual if its draft was rejected."""
+    cells = num_accepted[:, None]
+    rows = layout.rows.gather(1, cells)[:, 0]
+    is_rejected = layout.is_drafted.gather(1, cells)
+    targets = probs[rows]
+    if inputs.draft_token_ids is not None:
+        targets = torch.where(is_rejected, _residual(inputs, layout, targets, rows), targets)
+    moved = moved_ids(inputs, layout, probs.shape[1])
+    drawn = _draw(targets, uniforms.gather(1, cells), None if moved is None else moved[rows])
+    return torch.where(layout.is_greedy[rows], best[rows], drawn)
+
+
+def _residual(
+    inputs: StepInputs,
+    layout: Layout,
+    targets: Tensor,  # [batch_size, vocab_size] float64
+    rows: Tensor,  # [batch_size] int64
+) -> Tensor:  # [batch_size, vocab_size] float64
+    """`max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
+    if inputs.draft_probs is None:
+        return remove_entries(targets, layout.drafts[rows])
+    drafts = inputs.draft_probs[layout.slots[rows], _draft_places(layout)[rows]]
+    weights = targets.float() - drafts
+    weights = torch.where(weights > 0, weights, 0.0).double()
+    return torch.where(weights.sum(-1, keepdim=True) <= EMPTY, targets, weights)
+
+
+def _shares(
+    weights: Tensor,  # [num_rows, vocab_size] float64
+) -> Tensor:  # [num_rows, vocab_size] int64
+    """Integers, of `ONE` for the largest: they add up without rounding."""
+    largest = weights.amax(-1, keepdim=True)
+    return torch.where(largest > 0, weights / largest * ONE, 0.0).long()
+
+
+def _draw(
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    uniforms: Tensor,  # [num_rows, 1] float64
+    moved: Tensor | None,  # [num_rows, length] int64
+) -> Tensor:  # [num_rows] int64
+    """The first entry of each row whose cumulative share exceeds `uniform * total`; 0 if there is no weight."""
+    shares = _shares(weights)
+    ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)
+    totals = ends[:, -1:]
+    thresholds = torch.minimum((uniforms * totals).long(), totals - 1)
+    drawn = torch.searchsorted(ends, thresholds, right=True)
+    drawn = torch.where(totals > 0, drawn, 0)
+    if moved is not None:
+        behind = drawn - weights.shape[1]
+        drawn = torch.where(behind < 0, drawn, moved.gather(1, behind.clamp(min=0)))
+    return drawn[:, 0]
+
+
+def _with_moved(
+    shares: Tensor,  # [num_rows, vocab_size] int64
+    moved: Tensor,  # [num_rows, length] int64
+) -> Tensor:  # [num_rows, length] int64
+    """Shares of moved ids stand behind the vocabulary, each at its first mention."""
+    mentions = torch.arange(moved.shape[1], device=moved.device).expand_as(moved)
+    with_unused = torch.nn.functional.pad(shares, (0, 1))
+    first = torch.full_like(with_unused, moved.shape[1]).scatter_reduce_(1, moved, mentions, "amin").gather(1, moved)
+    behind = torch.where(first == mentions, with_unused.gather(1, moved), 0)
+    return torch.cat([with_unused.scatter(1, moved, 0)[:, :-1], behind], 1)
+
+
+def _logprobs(
+    layout: Layout,
+    probs: Tensor,  # [num_rows, vocab_size] float64
+    tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
+) -> Tensor:  # [batch_size, max_spec_len + 1] float32
+    """Of the tokens of each cell, under the processed distribution of the cell's row; NaN where there is none."""
+    found = probs[layout.rows, tokens.clamp(0, probs.shape[1] - 1)].log().float()
+    found.masked_fill_(layout.on_grid(probs.amax(-1) == 0), torch.nan)
+    return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)

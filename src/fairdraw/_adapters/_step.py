@@ -1,0 +1,176 @@
+"""`fairdraw.sampler_impl.step`, the whole step in one call, as a sampler; `_step_plan.py` has its processed logits.
+
+An engine builds one plan. Here a plan is built for each capacity, with sizes rounded up to powers of two so that few
+are needed, and with what the batch uses and nothing else: so every combination of a plan's parts is asked about.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from fairdraw._adapters._rejection import bonus_mask, draft_by_counter, kept_seeds, seeds_of_step
+from fairdraw._adapters._runtime import triton_is_interpreted
+from fairdraw._adapters._sampling import counter_seeds
+from fairdraw.protocols import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.sampler_impl.step import Capacity, StepInputs, StepPlan
+
+Backend = Literal["torch", "triton"]
+
+
+def sampling(row: BuiltIn, device: str, *, backend: Backend) -> FunctionTokenSampler:
+    """A plan without drafts. Of tokens that tie at the edge of top-p all stay."""
+
+    def sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
+        return _plan_of(batch, backend)(_sampling_inputs(batch, noise)).token_ids[:, 0]
+
+    def draft(batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
+        """Tokens, and the softmax of processed rows."""
+        plan, inputs = _plan_of(batch, backend), _sampling_inputs(batch, noise)
+        tokens = plan(inputs).token_ids[:, 0].long()
+        return Drafted(tokens, _probs(plan.processed_logits(inputs), tokens, batch.is_greedy))
+
+    capabilities = row.capabilities(slow=is_slow(backend, device))
+    return FunctionTokenSampler(row.name, sample, draft, device, capabilities, FilterPolicy(top_p_ties="all"))
+
+
+def rejection(row: BuiltIn, device: str, *, backend: Backend) -> FunctionSampler:
+    """A plan without filters, since the contract's logits are processed; the step draws its own bonus tokens."""
+    verify = functools.partial(_verify, backend)
+    capabilities = row.capabilities(slow=is_slow(backend, device))
+    return FunctionSampler(row.name, verify, device, capabilities, propose=draft_by_counter)
+
+
+def is_slow(backend: Backend, device: str) -> bool:
+    """In Triton's interpreter a call takes milliseconds."""
+    return backend == "triton" and triton_is_interpreted(device)
+
+
+@functools.lru_cache(maxsize=64)
+def plan_for(capacity: Capacity, device: torch.device, backend: Backend) -> StepPlan:
+    from fairdraw.sampler_impl.step import StepPlan
+
+    return StepPlan(capacity, device, backend=backend)
+
+
+def rounded_up(size: int) -> int:
+    """To a power of two."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def by_row(
+    logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
+) -> Tensor:  # [num_rows, vocab_size] as logits
+    """Rows may have any stride, entries may not."""
+    return logits if logits.stride(-1) == 1 else logits.contiguous()
+
+
+# Sampling
+
+
+def _plan_of(batch: SamplingBatch, backend: Backend) -> StepPlan:
+    from fairdraw.sampler_impl.step import Capacity, Drafts
+
+    filters = any(value is not None for value in (batch.top_k, batch.top_p, batch.min_p))
+    size = rounded_up(batch.batch_size)
+    capacity = Capacity(size, 0, batch.vocab_size, batch.logits.dtype, Drafts.NONE, filters)
+    return plan_for(capacity, batch.device, backend)
+
+
+def _sampling_inputs(batch: SamplingBatch, noise: SamplingNoise) -> StepInputs:
+    from fairdraw.sampler_impl.step import Parameters, StepInputs
+
+    assert not isinstance(noise, RaceNoise), "explicit noise is unsupported"
+    temperature = batch.temperature.masked_fill(batch.is_greedy, 0.0)
+    return StepInputs(
+        logits=by_row(batch.logits),
+        parameters=Parameters(temperature, batch.top_k, batch.top_p, batch.min_p),
+        seeds=counter_seeds(batch, noise),
+        positions=batch.positions,
+        cu_num_rows=torch.arange(batch.batch_size + 1, dtype=torch.int32, device=batch.device),
+    )
+
+
+def _probs(
+    processed: Tensor,  # [batch_size, vocab_size] float32
+    tokens: Tensor,  # [batch_size] int64
+    is_greedy: Tensor,  # [batch_size] bool
+) -> Tensor:  # [batch_size, vocab_size] float32
+    """One-hot for greedy requests and for rows without a distribution."""
+    one_hot = torch.zeros_like(processed).scatter_(-1, tokens[:, None], 1.0)
+    is_certain = is_greedy | ~processed.amax(-1).isfinite()
+    return torch.where(is_certain[:, None], one_hot, processed.softmax(-1))
+
+
+# Rejection
+
+
+def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Bonus tokens that are given take the place of those that the step draws where all drafts were accepted."""
+    from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
+
+    assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
+    counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int32, device=batch.device)
+    seeds = (
+        seeds_of_step(batch, noise) if batch.positions is None else kept_seeds(batch.batch_size, noise, batch.device)
+    )
+    drafts = Drafts.ONE_HOT if batch.draft_probs is None else Drafts.PROBS
+    width = rounded_up(max(batch.max_spec_len, 1))
+    sizes = (rounded_up(batch.batch_size), width, batch.vocab_size)
+    plan = plan_for(Capacity(*sizes, batch.target_logits.dtype, drafts, filters=False), batch.device, backend)
+    is_bonus = bonus_mask(batch)
+    output = plan(
+        StepInputs(
+            logits=_rows(batch, is_bonus),
+            parameters=Parameters(torch.where(batch.is_greedy, 0.0, 1.0)),
+            seeds=seeds,
+            positions=torch.zeros_like(seeds) if batch.positions is None else batch.positions,
+            cu_num_rows=torch.nn.functional.pad((counts + 1).cumsum(0, dtype=torch.int32), (1, 0)),
+            draft_token_ids=_at_rows(batch.draft_token_ids, is_bonus),
+            draft_probs=_by_slot(batch, width),
+        )
+    )
+    tokens = output.token_ids[:, : batch.max_spec_len + 1].clone()
+    if batch.bonus_logits is None:
+        complete = (output.num_tokens == counts + 1).nonzero()[:, 0]
+        tokens[complete, counts[complete].long()] = batch.bonus_token_ids[complete, 0].to(tokens.dtype)
+    return tokens
+
+
+def _rows(
+    batch: SpecDecodeBatch,
+    is_bonus: Tensor,  # [num_rows] bool
+) -> Tensor:  # [num_rows, vocab_size] as the batch's
+    """Rows of drafts and bonus tokens together; those of given bonus tokens do not matter."""
+    rows = batch.target_logits.new_zeros((len(is_bonus), batch.vocab_size))
+    rows[~is_bonus] = batch.target_logits
+    if batch.bonus_logits is not None:
+        rows[is_bonus] = batch.bonus_logits.to(rows.dtype)
+    return rows
+
+
+def _at_rows(
+    draft_token_ids: Tensor,  # [num_tokens] int32
+    is_bonus: Tensor,  # [num_rows] bool
+) -> Tensor:  # [num_rows] int32
+    """The last row of a request has no draft token behind it: there is whatever was in memory."""
+    behind = draft_token_ids.new_zeros(len(is_bonus))
+    behind[~is_bonus] = draft_token_ids
+    return behind
+
+
+def _by_slot(batch: SpecDecodeBatch, width: int) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
+    if batch.draft_probs is None:
+        return None
+    dense = batch.draft_probs.new_zeros((batch.batch_size, width, batch.vocab_size))
+    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+    dense[torch.arange(width, device=batch.device) < counts[:, None]] = batch.draft_probs
+    return dense

@@ -1,0 +1,234 @@
+"""The whole step: rows against a reference in NumPy, tokens against the rows, and the backends against each other.
+
+What the suite's checks show of the PyTorch backend (`fairdraw check sampling/step rejection/step logits_plan/step`) is
+not repeated here. Rows are compared bit for bit: kept sets, and what is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+from step_cases import KINDS, TOP_K, Case, cumulative, make_case, processed_row
+
+from fairdraw.sampler_impl._shared.draws import VERIFY_STREAM, philox_uniforms
+from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepOutput, StepPlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+COUNTS = [3, 0, 1, 2, 3, 3, 0, 1]
+MARGIN = 2.0**-18
+"""A uniform nearer than this, relative, to an edge between two outcomes may be decided either way."""
+
+
+def plan_of(case: Case, backend: str = "torch") -> StepPlan:
+    return StepPlan(case.capacity, DEVICE, backend=backend)  # type: ignore[arg-type]  # a word of the parameters
+
+
+def rows_of(case: Case, backend: str = "torch") -> NDArray[np.float32]:  # [num_rows, vocab_size] float32
+    """Processed, without padding."""
+    return plan_of(case, backend).processed_logits(case.on(DEVICE))[: len(case.rows())].cpu().numpy()
+
+
+def assert_rows_equal(case: Case, backend: str = "torch") -> None:
+    found = rows_of(case, backend)
+    for row, (request, place) in zip(found, case.rows(), strict=True):
+        np.testing.assert_array_equal(row, processed_row(case, request, place), err_msg=f"row {place} of {request}")
+
+
+# Rows
+
+
+@pytest.mark.parametrize("vocab_size", [10, 40, 200])
+@pytest.mark.parametrize("edits", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_of_mixed_batches_equal_the_reference(seed: int, edits: bool, vocab_size: int) -> None:
+    assert_rows_equal(make_case(seed, COUNTS, vocab_size, edits=edits))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rows_of_half_precision_equal_the_reference(dtype: torch.dtype) -> None:
+    assert_rows_equal(make_case(1, COUNTS, 60, edits=True, dtype=dtype))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kept_sets_of_every_filter_equal_the_reference(kind: str) -> None:
+    """Every pair of filters on each kind of row: ties at every threshold, nothing, one token, all equal."""
+    vocab_size = 65
+    top_p = (1.0, np.nextafter(np.float32(1), np.float32(0)), 0.9, 0.5, 1e-6)
+    choices = [(k, p, m) for k in (*TOP_K, 64, 65, 66) for p in top_p for m in (0.0, 0.05, 1.0)]
+    size = len(choices)
+    case = make_case(2, [0] * size, vocab_size, kinds=(kind,))
+    numbers = np.array(choices).T
+    temperature = torch.tensor([1.0, 0.6, 1e-5]).repeat(size)[:size]
+    parameters = Parameters(
+        temperature, torch.tensor(numbers[0]).int(), torch.tensor(numbers[1]).float(), torch.tensor(numbers[2]).float()
+    )
+    seeds = torch.zeros(size, dtype=torch.int64)
+    assert_rows_equal(replace(case, inputs=replace(case.inputs, parameters=parameters, seeds=seeds, slots=None)))
+
+
+def test_ties_at_a_threshold_are_kept_whole() -> None:
+    logits = torch.tensor([[3.0, 2, 2, 2, 1, 1, 0, -0.0, 0]])
+    expected = {(2, 1.0): 4, (5, 1.0): 6, (7, 1.0): 9, (-1, 0.5): 4, (3, 0.5): 4, (3, 0.9999): 4, (1, 1e-6): 1}
+    for (top_k, top_p), kept in expected.items():
+        plan = StepPlan(Capacity(1, 0, 9, torch.float32, Drafts.NONE), DEVICE, backend="torch")
+        rows = plan.processed_logits(_plain(logits, top_k, top_p))
+        assert int((rows > -torch.inf).sum()) == kept, (top_k, top_p)
+
+
+def _plain(
+    logits: Tensor,  # [batch_size, vocab_size] float32
+    top_k: int,
+    top_p: float,
+) -> StepInputs:
+    size = len(logits)
+    filters = torch.full((size,), top_k).int(), torch.full((size,), top_p)
+    inputs = StepInputs(
+        logits,
+        Parameters(torch.ones(size), *filters),
+        seeds=torch.arange(size),
+        positions=torch.arange(size),
+        cu_num_rows=cumulative([0] * size),
+    )
+    return Case(Capacity(size, 0, logits.shape[1], torch.float32, Drafts.NONE), inputs, [0] * size).on(DEVICE)
+
+
+# Tokens
+
+
+def expected_tokens(case: Case, request: int) -> tuple[list[int], list[float]] | None:
+    """Of one request, from the reference's rows in float64, and their log-probabilities; `None` if a uniform is too
+    near to an edge. For cases without edits, whose tokens are drawn in the order of their ids."""
+    inputs, slot = case.inputs, int(case.inputs.slots[request])  # type: ignore[index]  # given in every case
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    for place in range(case.num_drafts[request] + 1):
+        row = processed_row(case, request, place)
+        position = inputs.positions[request, None] + place
+        accept, draw = (float(u) for u in philox_uniforms(inputs.seeds[slot, None], position, VERIFY_STREAM))
+        is_greedy, best = bool(inputs.parameters.temperature[slot] == 0), int(torch.from_numpy(row).argmax())
+        probs = np.zeros(len(row))
+        if np.isfinite(row.max()):
+            probs = np.exp(row.astype(np.float64) - float(row.max()))
+            probs /= probs.sum()
+        residual = probs
+        if place < case.num_drafts[request]:
+            token = int(inputs.draft_token_ids[inputs.cu_num_rows[request] + place])  # type: ignore[index]
+            draft = np.eye(len(row))[token] if 0 <= token < len(row) else np.zeros(len(row))
+            if inputs.draft_probs is not None:
+                draft = inputs.draft_probs[slot, place].double().numpy()
+            ratio = probs[token] / draft[token] if token >= 0 else 0.0
+            if abs(ratio - accept) < MARGIN:
+                return None
+            if (token == best) if is_greedy else (ratio > 0 and ratio >= accept):
+                tokens.append(token)
+                logprobs.append(0.0 if is_greedy else float(np.log(probs[token])))
+                continue
+            residual = np.maximum(probs - draft, 0)
+            residual = residual if residual.sum() > 2.0**-60 else probs
+        ends = residual.cumsum()
+        if not is_greedy and ends[-1] > 0 and np.abs(ends / ends[-1] - draw).min() < MARGIN:
+            return None
+        drawn = int(np.searchsorted(ends, draw * ends[-1], side="right")) if ends[-1] > 0 else 0
+        tokens.append(best if is_greedy else drawn)
+        logprobs.append(0.0 if is_greedy else float(np.log(probs[drawn])) if probs.any() else np.nan)
+        break
+    return tokens, logprobs
+
+
+@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS])
+def test_tokens_are_those_of_the_rows(drafts: Drafts) -> None:
+    compared, lengths = 0, set()
+    for seed in range(25):
+        case = make_case(seed, COUNTS, 12, drafts=drafts)
+        output = plan_of(case)(case.on(DEVICE), validate=True)
+        assert output.logprobs is not None
+        for request in range(len(COUNTS)):
+            expected = expected_tokens(case, request)
+            if expected is not None:
+                tokens, logprobs = expected
+                width = case.capacity.max_spec_len + 1
+                assert output.token_ids[request].tolist() == [*tokens, *[-1] * (width - len(tokens))]
+                assert int(output.num_tokens[request]) == len(tokens)
+                found = output.logprobs[request].tolist()
+                np.testing.assert_allclose(found, [*logprobs, *[0.0] * (width - len(tokens))], rtol=1e-5, atol=1e-6)
+                compared += 1
+                lengths.add(len(tokens))
+    assert compared > 150
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_plain_sampling_without_drafts() -> None:
+    case = make_case(3, [0] * 40, 12)
+    output = plan_of(case)(case.on(DEVICE))
+    expected = [expected_tokens(case, request) for request in range(40)]
+    assert output.token_ids.shape == (40, 1)
+    found = zip(output.token_ids.tolist(), expected, strict=True)
+    assert all(tokens == wanted[0] for tokens, wanted in found if wanted is not None)
+
+
+def test_an_empty_batch_gives_nothing() -> None:
+    case = make_case(0, COUNTS, 12).select([])
+    output = plan_of(case)(case.on(DEVICE))
+    assert output.token_ids.shape == (0, 4)
+    assert output.num_tokens.shape == (0,)
+
+
+# Batch invariance
+
+
+def assert_same(found: StepOutput, expected: StepOutput, requests: list[int]) -> None:
+    assert torch.equal(found.token_ids, expected.token_ids[requests])
+    assert torch.equal(found.num_tokens, expected.num_tokens[requests])
+    assert found.logprobs is not None
+    assert expected.logprobs is not None
+    np.testing.assert_array_equal(found.logprobs.cpu(), expected.logprobs[requests].cpu())
+
+
+@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS])
+@pytest.mark.parametrize("edits", [False, True])
+def test_a_request_does_not_depend_on_the_batch(edits: bool, drafts: Drafts) -> None:
+    """Bit for bit: alone, in another order, in part, twice, in a plan of another capacity, without padding."""
+    case = make_case(4, COUNTS, 70, edits=edits, drafts=drafts)
+    whole = plan_of(case)(case.on(DEVICE))
+    for requests in ([2], [7, 6, 5, 4, 3, 2, 1, 0], [1, 4, 4, 6], [0, 5]):
+        part = case.select(requests)
+        part = replace(part, capacity=replace(part.capacity, batch_size=5 + len(requests)))
+        assert_same(plan_of(part)(part.on(DEVICE)), whole, requests)
+
+
+# The kernels, in the interpreter unless there is a GPU
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "edits", "drafts", "counts"),
+    [
+        (40, True, Drafts.ONE_HOT, [2, 0, 1]),
+        (1000, False, Drafts.PROBS, [1, 2]),
+        (3000, True, Drafts.NONE, [0, 0]),
+    ],
+)
+def test_both_backends_draw_the_same_tokens(vocab_size: int, edits: bool, drafts: Drafts, counts: list[int]) -> None:
+    case = make_case(5, counts, vocab_size, edits=edits, drafts=drafts)
+    ours, theirs = plan_of(case)(case.on(DEVICE)), plan_of(case, "triton")(case.on(DEVICE))
+    assert torch.equal(theirs.token_ids, ours.token_ids)
+    assert torch.equal(theirs.num_tokens, ours.num_tokens)
+    torch.testing.assert_close(theirs.logprobs, ours.logprobs, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+@pytest.mark.parametrize("edits", [False, True])
+def test_rows_of_the_kernels_equal_the_reference(edits: bool) -> None:
+    assert_rows_equal(make_case(6, [1, 0, 0], 40, edits=edits), "triton")
