@@ -20,7 +20,9 @@ from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TILE_SIZE = 256
+RUN_SIZE = 256
+"""Vocabulary entries whose largest is kept: what one warp loads at once."""
+TILE_SIZE = 1024
 """Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
 MAX_VOCAB_SIZE = 1 << 19
 MIN_TEMPERATURE = 1e-5
