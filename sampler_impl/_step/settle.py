@@ -525,7 +525,9 @@ def settle_kernel(
                     floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
                     runs = tl.arange(0, TILES * RUNS)
                     reached_ptr += row_idx * all_tiles * RUNS
-                    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=NO_BOUND).to(tl.int32)
+                    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
+                    # Not by `other`: of two int16 in one register Triton 3.6 would give the second one -1.
+                    reached = tl.where(runs < all_tiles * RUNS, reached, NO_BOUND)
                     # Rounded down, and once more for the rounding of quotients.
                     least = tl.maximum((argmax_order(order_to_float(floor) * temperature) >> 16) - 1, NOTHING >> 16)
                     statistics = (largest, mass, scale, temperature)
