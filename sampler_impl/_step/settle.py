@@ -79,12 +79,6 @@ STREAMED = tl.constexpr(-2)
 
 
 @triton.jit
-def _middle(low, high):
-    """Of two int32 whose difference may not be one."""
-    return ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)
-
-
-@triton.jit
 def reached_with(reached, weights, need):
     """The highest bound such that the runs that reach it weigh at least `need`; NO_BOUND if all together do not.
 
@@ -109,7 +103,7 @@ def highest_with(orders, weights, floor, need):
     low = floor
     high = tl.maximum(tl.max(tl.where(weights > 0, orders, floor)), floor)
     while low < high:
-        middle = _middle(low, high)
+        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
         if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
             low = middle
         else:
@@ -211,7 +205,7 @@ def _highest_listed(scratch, size, best, floor, need, BY_MASS: tl.constexpr, BLO
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
-        middle = _middle(low, high)
+        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
         if _weigh(scratch, size, middle, best, BY_MASS, BLOCK) >= need:
             low = middle
         else:
@@ -232,7 +226,7 @@ def _thresholds_of_few(scratch, size, best, floor, top_k, top_p, mass):
 
     Takes `mass`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
     _, orders, scaled = _load_candidates(scratch, 0, size, FEW)
-    kept = floor
+    kept = tl.maximum(floor, tl.min(tl.where(orders > LEAST, orders, NO_ID)))
     if top_k > 0:
         kept = highest_with(orders, (orders > LEAST).to(tl.int64), kept, top_k.to(tl.int64))
     if top_p < 1:
@@ -278,7 +272,7 @@ def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_MA
     low = tl.full((), LEAST, tl.int32)
     high = argmax_order(largest)
     while low < high:
-        middle = _middle(low, high)
+        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
         if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS, BLOCK) >= need:
             low = middle
         else:
