@@ -20,6 +20,7 @@ import triton
 from torch import Tensor
 
 from .._shared.kernels import quiet_numpy
+from .compiled import Compiled, key_of
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
@@ -28,19 +29,17 @@ from .scan import scan_kernel
 from .settle import settle_kernel
 
 RUNS = TILE_SIZE // RUN_SIZE
-SCAN_OPTIONS={}
 SCAN_BLOCK = 4
 """Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
 BLOCK = 8
-"""Runs that other kernels have in flight."""
-SETTLE_WARPS = {False: 4, True: 4}
-SETTLE_OPTIONS = {'maxnreg': 128}
-"""Without and with filters. Tuned on an H200, as everything here."""
+"""Runs that a program has in flight where it looks for candidates."""
+SETTLE_REGISTERS = 128
+"""With more than four programs per multiprocessor, 256 requests take 171 us instead of 220; 64 take 71 instead of 70."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
-SCAN_PROGRAMS = 1056
-"""Programs that fill a card; a strip is as long as leaves so many, but at most LONGEST_STRIP blocks."""
-LONGEST_STRIP = 1
+STRIPS = (1, 2)
+LONG_STRIPS_FROM = 1 << 14
+"""Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
 
 
 class Launches:
@@ -50,10 +49,13 @@ class Launches:
         self.capacity = capacity
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
         self.num_blocks = triton.cdiv(self.all_tiles, SCAN_BLOCK)
-        self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.max_edits, 16)) if capacity.max_edits else 0
+        self.width = capacity.max_spec_len + 1
+        self.sizes = (capacity.vocab_size, self.all_tiles)
+        self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self._allocate(device)
+        self._choose_kernels()
 
     def _allocate(self, device: torch.device) -> None:
         capacity, rows = self.capacity, self.capacity.max_rows
@@ -63,35 +65,48 @@ class Launches:
 
         self.words = empty(rows, self.all_tiles, dtype=torch.int64)
         self.reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
+        self.reached_by_runs = None if self.reached is None else self.reached.view(torch.int16)
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         self.results = (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs)
-        candidates = rows if capacity.filters else 1
-        self.scratch = (
-            empty(candidates, self.tiles * RUNS),
-            empty(candidates, MOST),
-            empty(candidates, MOST, dtype=torch.float32),
-        )
-        edited = rows if self.edit_capacity else 0
+        listed = rows if capacity.filters else 1
+        candidates = empty(listed, MOST), empty(listed, MOST, dtype=torch.float32)
+        self.scratch = (empty(listed, self.tiles * RUNS), *candidates)
+        self.edit_memory: tuple[Any, ...] = (None, None, None, None, 0)  # Any: arguments of kernels
         if self.edit_capacity:
-            self.excluded = empty(edited, self.num_words)
-            self.edit_ids, self.edit_kinds = empty(edited, self.edit_capacity), empty(edited, self.edit_capacity)
-            self.edit_logits = empty(edited, self.edit_capacity, dtype=torch.float32)
-            self.edit_values = empty(edited, self.edit_capacity, dtype=torch.float32)
-            self.num_edits = empty(edited)
-        width = capacity.max_spec_len + 1
-        self.token_ids = empty(capacity.batch_size, width)
+            lists = [empty(rows, self.edit_capacity) for _ in range(2)]
+            values = [empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2)]
+            excluded = empty(rows, self.num_words)
+            self.edit_memory = (excluded, lists[0], values[0], empty(rows), self.edit_capacity)
+            self.mentions = lists[1], values[1]
+        self.token_ids = empty(capacity.batch_size, self.width)
         self.num_tokens = empty(capacity.batch_size)
-        self.logprobs = empty(capacity.batch_size, width, dtype=torch.float32) if capacity.logprobs else None
+        self.logprobs = empty(capacity.batch_size, self.width, dtype=torch.float32) if capacity.logprobs else None
+        self.outputs = (self.token_ids, self.num_tokens, self.logprobs)
+
+    def _choose_kernels(self) -> None:
+        capacity, four = self.capacity, {"num_warps": 4}
+        settle_options = four | ({"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {})
+        self.edit_kernel = Compiled(edit_kernel, four, CAPACITY=self.edit_capacity)
+        self.settle_kernel = Compiled(
+            settle_kernel,
+            settle_options,
+            FILTERS=capacity.filters,
+            EDITS=self.edit_capacity,
+            LOGPROBS=capacity.logprobs,
+            TILES=self.tiles,
+            BLOCK=BLOCK,
+            MOST=MOST,
+        )
+        positions = triton.next_power_of_2(self.width)
+        constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions}
+        self.emit_kernel = Compiled(emit_kernel, four, **constants)
+        self.scan_kernels = {strip: Compiled(scan_kernel, four, STRIP=strip, BLOCK=SCAN_BLOCK) for strip in STRIPS}
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
         batch_size = inputs.batch_size
         if batch_size > 0:
             with quiet_numpy():
-                common = self._common(inputs)
-                self._edit(inputs, common)
-                self._scan(inputs, common)
-                self._settle(inputs, common)
-                self._emit(inputs, common)
+                self._launch(inputs, emits=True)
         logprobs = None if self.logprobs is None else self.logprobs[:batch_size]
         return StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
 
@@ -100,117 +115,69 @@ class Launches:
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
         if inputs.batch_size > 0:
             with quiet_numpy():
-                common = self._common(inputs)
-                self._edit(inputs, common)
-                self._scan(inputs, common)
-                self._settle(inputs, common)
-                processed_kernel[(self.all_tiles, *self._rows(inputs))](
-                    processed, self.results[2], **common, temperature_ptr=inputs.parameters.temperature, num_warps=4
+                row_inputs, requests = self._launch(inputs, emits=False)
+                processed_kernel[(self.all_tiles, inputs.batch_size, self.width)](
+                    processed,
+                    self.results[2],
+                    row_inputs,
+                    *requests,
+                    inputs.parameters.temperature,
+                    inputs.num_rows,
+                    self.capacity.max_spec_len,
+                    *self.sizes,
                 )
         return processed
 
-    # The kernels.
-
-    def _rows(self, inputs: StepInputs) -> tuple[int, int]:
-        return inputs.batch_size, self.capacity.max_spec_len + 1
-
-    def _common(self, inputs: StepInputs) -> dict[str, Any]:  # Any: arguments of kernels
-        return {
-            "inputs": self._row_inputs(inputs),
-            "cu_num_rows_ptr": inputs.cu_num_rows,
-            "slots_ptr": inputs.slots,
-            "num_rows": inputs.num_rows,
-            "max_spec_len": self.capacity.max_spec_len,
-            "vocab_size": self.capacity.vocab_size,
-            "all_tiles": self.all_tiles,
-        }
-
-    def _row_inputs(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
+    def _launch(
+        self, inputs: StepInputs, *, emits: bool
+    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:  # Any: arguments of kernels
+        """All kernels; without the last, rows are settled and nothing is emitted. Returns what two of them are given."""
+        batch_size, parameters = inputs.batch_size, inputs.parameters
+        penalties = _penalties(inputs)
         grammar = inputs.grammar_mask if self.capacity.grammar else None
-        return (
-            inputs.logits,
-            inputs.logits.stride(0),
-            grammar,
-            self.num_words,
-            self._edit_memory(),
-            _penalties(inputs),
+        rows = (inputs.logits, inputs.logits.stride(0), grammar, self.num_words, self.edit_memory, penalties)
+        requests = (inputs.cu_num_rows, inputs.slots)
+        noise = (inputs.seeds, inputs.positions)
+        filters = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
+        drafts = _drafts(inputs)
+        sizes = (inputs.num_rows, self.capacity.max_spec_len, *self.sizes)
+        key = key_of(inputs.logits, inputs.logits.stride(0), grammar, penalties, requests, noise, filters, drafts)
+        by_row = (batch_size, self.width, 1)
+        if self.edit_capacity:
+            edits = _edit_groups(inputs.edits or TokenEdits())
+            self.edit_kernel.launch(
+                (key, key_of(edits)),
+                by_row,
+                self.edit_memory,
+                self.mentions,
+                inputs.logits,
+                grammar,
+                *requests,
+                inputs.positions,
+                inputs.draft_token_ids,
+                penalties,
+                *edits,
+                inputs.num_rows,
+                self.capacity.max_spec_len,
+                self.capacity.vocab_size,
+                inputs.logits.stride(0),
+                self.num_words,
+            )
+        strip = STRIPS[-1] if self.num_blocks * batch_size >= LONG_STRIPS_FROM else STRIPS[0]
+        grid = (triton.cdiv(self.num_blocks, strip), batch_size, 1)
+        self.scan_kernels[strip].launch(
+            key, grid, self.words, self.reached, rows, *requests, parameters.temperature, *sizes
         )
-
-    def _edit_memory(self) -> tuple[Any, ...]:  # Any: as above
-        if not self.edit_capacity:
-            return None, None, None, None, 0
-        return self.excluded, self.edit_ids, self.edit_logits, self.num_edits, self.edit_capacity
-
-    def _edit(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
-        if not self.edit_capacity:
-            return
-        groups, words, forced = _edit_groups(inputs.edits or TokenEdits())
-        edit_kernel[self._rows(inputs)](
-            self._edit_memory(),
-            (self.edit_kinds, self.edit_values),
-            inputs.logits,
-            common["inputs"][2],
-            inputs.cu_num_rows,
-            inputs.slots,
-            inputs.positions,
-            inputs.draft_token_ids,
-            common["inputs"][5],
-            groups,
-            words,
-            forced,
-            inputs.num_rows,
-            self.capacity.max_spec_len,
-            self.capacity.vocab_size,
-            inputs.logits.stride(0),
-            self.num_words,
-            CAPACITY=self.edit_capacity,
-            num_warps=8,
+        written = self.words, self.reached_by_runs
+        self.settle_kernel.launch(
+            key, by_row, self.results, *written, self.scratch, rows, *requests, *noise, filters, drafts, *sizes
         )
-
-    def _scan(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
-        strip = min(max(self.num_blocks * inputs.batch_size // SCAN_PROGRAMS, 1), LONGEST_STRIP)
-        strip = 1 << (strip.bit_length() - 1)
-        scan_kernel[(triton.cdiv(self.num_blocks, strip), inputs.batch_size)](
-            self.words, self.reached, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=SCAN_BLOCK, num_warps=4, **SCAN_OPTIONS
-        )
-
-    def _settle(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
-        parameters = inputs.parameters
-        settle_kernel[self._rows(inputs)](
-            self.results,
-            self.words,
-            None if self.reached is None else self.reached.view(torch.int16),
-            self.scratch,
-            **common,
-            seeds_ptr=inputs.seeds,
-            positions_ptr=inputs.positions,
-            parameters=(parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p),
-            drafts=_drafts(inputs),
-            FILTERS=self.capacity.filters,
-            EDITS=self.edit_capacity,
-            LOGPROBS=self.capacity.logprobs,
-            TILES=self.tiles,
-            BLOCK=BLOCK,
-            MOST=MOST,
-            num_warps=SETTLE_WARPS[self.capacity.filters],
-            **SETTLE_OPTIONS,
-        )
-
-    def _emit(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
-        emit_kernel[(inputs.batch_size,)](
-            (self.token_ids, self.num_tokens, self.logprobs),
-            self.results,
-            self.words,
-            **common,
-            seeds_ptr=inputs.seeds,
-            positions_ptr=inputs.positions,
-            temperature_ptr=inputs.parameters.temperature,
-            drafts=_drafts(inputs),
-            LOGPROBS=self.capacity.logprobs,
-            TILES=self.tiles,
-            POSITIONS=triton.next_power_of_2(self.capacity.max_spec_len + 1),
-            num_warps=4,
-        )
+        if emits:
+            given = (rows, *requests, *noise, parameters.temperature, drafts)
+            self.emit_kernel.launch(
+                key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes
+            )
+        return rows, requests
 
 
 def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above

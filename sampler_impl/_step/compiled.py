@@ -1,0 +1,63 @@
+"""Launches without Triton's dispatch: a plan's kernels are compiled once per key and then launched as they are.
+
+Triton binds, inspects and hashes every argument of every launch, some 30 us for kernels of 20 arguments. What can differ
+between two steps of one plan is little: which tensors are there, and which of them begin at a multiple of 16 bytes. That
+is the key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .._shared.kernels import INTERPRETED
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+Key = tuple["Hashable", ...]
+
+ALIGNMENT = 16
+"""Bytes and units that Triton compiles for."""
+
+
+class Compiled:
+    """One kernel of a plan.
+
+    Args:
+        kernel: As `triton.jit` made it.
+        options: Of its launches, such as `num_warps`.
+        constants: Its compile-time parameters.
+    """
+
+    def __init__(self, kernel: Any, options: dict[str, int], **constants: Any) -> None:  # Any: Triton's
+        self.kernel, self.options, self.constants = kernel, options, constants
+        self.by_key: dict[Key, Any] = {}  # Any: as above
+
+    def launch(self, key: Key, grid: tuple[int, int, int], *arguments: Any) -> None:  # Any: as above
+        """Launch with the arguments in the kernel's order, without its constants, which are its last parameters."""
+        compiled = self.by_key.get(key)
+        if compiled is not None:
+            compiled[grid](*arguments, *self.constants.values())
+            return
+        compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
+        if not INTERPRETED:
+            self.by_key[key] = compiled
+
+
+def key_of(*groups: object) -> Key:
+    """What Triton would compile these arguments for: of a tensor its alignment and type, of a number its divisibility."""
+    return tuple(_facts(groups))
+
+
+def _facts(values: tuple[Any, ...]) -> Iterator[Hashable]:  # Any: nested arguments
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value.dtype, value.data_ptr() % ALIGNMENT == 0
+        elif isinstance(value, tuple):
+            yield from _facts(value)
+        elif isinstance(value, int):
+            yield value if value in (0, 1) else value % ALIGNMENT == 0
+        else:
+            yield value
