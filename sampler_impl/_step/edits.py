@@ -85,17 +85,18 @@ def _token_of_text(
 @triton.jit
 def _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY: tl.constexpr):
     """The last token of every bad word whose others end the text of this row."""
-    counts_ptr, offsets_ptr, tokens_ptr, text_ptr, offsets_stride, tokens_stride, text_stride = words
+    counts_ptr, offsets_ptr, tokens_ptr, text_ptr, starts_ptr, offsets_stride, tokens_stride, text_stride = words
     ids_ptr, kinds_ptr, _ = list_ptrs
     if counts_ptr is not None:
         offsets_ptr += slot * offsets_stride
         tokens_ptr += slot * tokens_stride
         text_ptr += slot * text_stride
         length = position + offset
+        num_output = length - tl.load(starts_ptr + slot)
         for word in range(0, tl.load(counts_ptr + slot)):
             begin = tl.load(offsets_ptr + word)
             last = tl.load(offsets_ptr + word + 1) - 1
-            matches = (last >= begin) & (length >= last - begin)
+            matches = (last >= begin) & (num_output >= last - begin)
             for j in range(begin, last):
                 seen = _token_of_text(text_ptr, drafts_ptr, length - (last - j), position)
                 matches = matches & (seen == tl.load(tokens_ptr + j))
@@ -227,9 +228,9 @@ def edit_kernel(
         if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if factors[3]:
                 before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
-                before += _times(counts, DRAFTED)
                 word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
-                logits = penalised(logits, before, ((word >> (token_ids % 32)) & 1) != 0, factors)
+                seen = ((before + _times(counts, DRAFTED)) << 1) | ((word >> (token_ids % 32)) & 1)
+                logits = penalised(logits, seen, factors)
         logits = tl.where(is_allowed & (_times(counts, EXCLUDED) == 0), logits, float("-inf"))
         if forced_ptr is not None:
             logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))

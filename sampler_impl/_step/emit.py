@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import VERIFY_STREAM, philox_uniforms
-from .rows import MIN_TEMPERATURE, TILE, find_request, ids_of, load_tiles, locate, scaled_order, tile_indices
+from .rows import MIN_TEMPERATURE, TILE, find_request, ids_of, load_one_tile, locate, scaled_order
 from .scan import exponent_scale
 from .settle import ONE, STREAMED, draw_index, probs_row
 
@@ -23,9 +23,7 @@ from .settle import ONE, STREAMED, draw_index, probs_row
 def _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
     """[TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
     largest, mass = statistics
-    tiles = tile + tl.arange(0, 1)
-    logits = tl.reshape(load_tiles(row, tiles, vocab_size), (TILE,))
-    indices = tl.reshape(tile_indices(tiles), (TILE,))
+    logits, indices = load_one_tile(row, tile, vocab_size)
     is_kept = scaled_order(logits, temperature) >= kept
     target = tl.where(is_kept, tl.exp2((logits - largest) * exponent_scale(temperature)) / mass, 0.0)
     if HAS_DRAFT:

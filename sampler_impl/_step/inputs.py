@@ -20,6 +20,8 @@ from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+RUN_SIZE = 256
+"""Vocabulary entries whose largest is kept: what one warp loads at once."""
 TILE_SIZE = 1024
 """Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
 MAX_VOCAB_SIZE = 1 << 19
@@ -50,7 +52,7 @@ class Capacity:
         penalties: Whether penalties may be on.
         grammar: Whether there are grammar masks.
         edits: Most ids of one row that are allowed, biased, stopped, forced or ends of bad words, together; with
-            penalties its drafts count, too. Counted in tiles of 1024, whatever is asked for; 0: none.
+            penalties its drafts count, too. 0: none.
         logprobs: Whether log-probabilities of the emitted tokens are returned.
     """
 

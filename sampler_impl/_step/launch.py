@@ -22,17 +22,19 @@ from torch import Tensor
 from .._shared.kernels import quiet_numpy
 from .edits import edit_kernel
 from .emit import emit_kernel
-from .inputs import Capacity, StepInputs, StepOutput, TokenEdits
+from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
 from .processed import processed_kernel
 from .scan import scan_kernel
 from .settle import settle_kernel
 
-TILE = 1024
-BLOCK = 4
-"""Tiles that a program has in flight."""
-SCAN_WARPS = {False: 4, True: 8}
-SETTLE_WARPS = {False: 2, True: 8}
-"""Without and with penalties; without and with filters. Tuned on an H200."""
+RUNS = TILE_SIZE // RUN_SIZE
+SCAN_OPTIONS={}
+SCAN_BLOCK = 4
+"""Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
+BLOCK = 16
+"""Runs that other kernels have in flight."""
+SETTLE_WARPS = {False: 1, True: 4}
+"""Without and with filters. Tuned on an H200, as everything here."""
 MOST = 1024
 """Candidates of a row. More of them are found by reading the row again."""
 SCAN_PROGRAMS = 1056
@@ -46,10 +48,10 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity = capacity
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        self.num_blocks = triton.cdiv(self.all_tiles, BLOCK)
+        self.num_blocks = triton.cdiv(self.all_tiles, SCAN_BLOCK)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
-        self.edit_capacity = triton.next_power_of_2(capacity.edit_tiles * TILE) if capacity.edit_tiles else 0
+        self.edit_capacity = triton.next_power_of_2(capacity.edit_tiles * TILE_SIZE) if capacity.edit_tiles else 0
         self._allocate(device)
 
     def _allocate(self, device: torch.device) -> None:
@@ -59,11 +61,12 @@ class Launches:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.words = empty(rows, self.all_tiles, dtype=torch.int64)
+        self.run_orders = empty(rows, self.all_tiles * RUNS) if capacity.filters else None
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         self.results = (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs)
         candidates = rows if capacity.filters else 1
         self.scratch = (
-            empty(candidates, self.tiles),
+            empty(candidates, self.tiles * RUNS),
             empty(candidates, MOST),
             empty(candidates, MOST, dtype=torch.float32),
         )
@@ -167,7 +170,7 @@ class Launches:
         strip = min(max(self.num_blocks * inputs.batch_size // SCAN_PROGRAMS, 1), LONGEST_STRIP)
         strip = 1 << (strip.bit_length() - 1)
         scan_kernel[(triton.cdiv(self.num_blocks, strip), inputs.batch_size)](
-            self.words, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=BLOCK, num_warps=SCAN_WARPS[inputs.penalties is not None]
+            self.words, self.run_orders, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=SCAN_BLOCK, num_warps=4, **SCAN_OPTIONS
         )
 
     def _settle(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
@@ -175,6 +178,7 @@ class Launches:
         settle_kernel[self._rows(inputs)](
             self.results,
             self.words,
+            self.run_orders,
             self.scratch,
             **common,
             seeds_ptr=inputs.seeds,
@@ -234,6 +238,7 @@ def _edit_groups(edits: TokenEdits) -> tuple[tuple[Any, ...], tuple[Any, ...], T
     )
     words = edits.bad_words
     if words is None:
-        return groups, (None, None, None, None, 0, 0, 0), edits.forced_token_ids
-    tensors = words.counts, words.offsets, words.token_ids, words.text
-    return groups, (*tensors, *(tensor.stride(0) for tensor in tensors[1:])), edits.forced_token_ids
+        return groups, (None, None, None, None, None, 0, 0, 0), edits.forced_token_ids
+    lists = words.offsets, words.token_ids, words.text
+    strides = (tensor.stride(0) for tensor in lists)
+    return groups, (words.counts, *lists, words.starts, *strides), edits.forced_token_ids

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import argmax_order
-from .rows import MIN_TEMPERATURE, NOTHING, find_request, ids_of, load_tiles, locate, scaled_by, tile_indices
+from .rows import MIN_TEMPERATURE, NOTHING, find_request, ids_of, load_one_tile, locate, scaled_by
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -31,9 +31,7 @@ def processed_kernel(
     if offset < count:
         row_idx = (first + offset).to(tl.int64)
         row = (inputs, locate(inputs, row_idx, slot))
-        tiles = tl.program_id(0) + tl.arange(0, 1)
-        logits = load_tiles(row, tiles, vocab_size)
-        indices = tile_indices(tiles)
+        logits, indices = load_one_tile(row, tl.program_id(0), vocab_size)
         given = tl.load(temperature_ptr + slot)
         if given != 0:
             logits = scaled_by(logits, tl.maximum(given, MIN_TEMPERATURE))

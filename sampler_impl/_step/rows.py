@@ -22,18 +22,20 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
-from .inputs import TILE_SIZE
+from . import inputs as arguments
+from .inputs import RUN_SIZE, TILE_SIZE
 
 TILE = tl.constexpr(TILE_SIZE)
-RUNS = tl.constexpr(4)
-WORDS = tl.constexpr(8)
+RUN = tl.constexpr(RUN_SIZE)
+RUNS = tl.constexpr(TILE_SIZE // RUN_SIZE)
+WORDS = tl.constexpr(RUN_SIZE // 32)
 """A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that masks
-are loaded once for 32 ids. A run is what a warp loads at once."""
+are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)
 """The order of -inf."""
-MIN_TEMPERATURE = tl.constexpr(2.2e-5)
+MIN_TEMPERATURE = tl.constexpr(arguments.MIN_TEMPERATURE)
 
 
 @triton.jit
@@ -82,14 +84,14 @@ def load_penalties(penalties, slot):
 
 
 @triton.jit
-def penalised(logits, counts, in_prompt, factors):
+def penalised(logits, seen, factors):
     """vLLM's operations in its order: repetition multiplies or divides, then frequency, then presence.
 
-    Takes `logits` [...] float32; `counts` [...] int32; `in_prompt` [...] bool."""
+    Takes `logits` [...] float32; `seen` [...] int32: twice the count in the output, and 1 if the prompt has it."""
     presence, frequency, repetition, _ = factors
+    counts = seen >> 1
     inverse = tl.div_rn(1.0, repetition)
-    scale = tl.where(logits > 0, inverse, repetition)
-    logits = tl.where(in_prompt | (counts > 0), logits * scale, logits)
+    logits = tl.where(seen > 0, logits * tl.where(logits > 0, inverse, repetition), logits)
     logits = logits - frequency * counts.to(tl.float32)
     return logits - tl.where(counts > 0, presence, 0.0)
 
@@ -107,81 +109,106 @@ def locate(inputs, row_idx, slot):
 
 
 @triton.jit
-def _words_of(tiles):
-    """[tiles, RUNS, WORDS] int32: the numbers of the words of some tiles."""
+def words_of_runs(runs):
+    """[runs, WORDS] int32: the words of some runs, which need not be neighbours. Takes `runs` [runs] int32."""
+    return runs[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
+
+
+@triton.jit
+def words_of_tiles(tiles):
+    """[tiles, RUNS, WORDS] int32: the words of some tiles. Takes `tiles` [tiles] int32."""
     runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
     return runs[:, :, None] * WORDS + tl.arange(0, WORDS)[None, None, :]
 
 
 @triton.jit
-def _bits():
-    return tl.arange(0, 32)[None, None, None, :]
-
-
-@triton.jit
-def tile_indices(tiles):
-    """[tiles, RUNS, WORDS, 32] int32: the indices of some tiles, which need not be neighbours."""
-    indices = _words_of(tiles)[:, :, :, None] * 32 + _bits()
-    # Triton deals out warps to dimensions in the order of their contiguity. These claims, of which only the last is
-    # true, give each tile to one warp, if there are as many: then nothing in a tile waits for a barrier. Loads go by the
-    # last dimension alone.
-    return tl.max_contiguous(indices, [2, 1, 4, 32])
+def indices_of(words):
+    """[..., 32] int32. Takes `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
+    indices = tl.expand_dims(words, -1) * 32 + tl.arange(0, 32)
+    if len(words.shape) == 3:
+        # Triton deals out warps to dimensions in the order of their contiguity. These claims, of which only the last is
+        # true, give each tile to one warp: then nothing in it waits for a barrier. Loads go by the last one alone.
+        indices = tl.max_contiguous(indices, [2, 1, 4, 32])
+    return indices
 
 
 @triton.jit
 def load_bits(
     words_ptr,  # [num_words] int32
-    tiles,
+    words,
     vocab_size,
 ):
-    """[tiles, RUNS, WORDS, 32] bool. Bits behind the vocabulary are 0."""
-    words = _words_of(tiles)
+    """[..., 32] int32, 0 or 1. Bits behind the vocabulary are 0. Takes `words` [...] int32."""
     loaded = tl.load(words_ptr + words, mask=words * 32 < vocab_size, other=0)
-    return ((loaded[:, :, :, None] >> _bits()) & 1) != 0
+    return (tl.expand_dims(loaded, -1) >> tl.arange(0, 32)) & 1
 
 
 @triton.jit
-def max_of_tiles(values):
-    """[tiles] float32. Takes `values` [tiles, RUNS, WORDS, 32] float32."""
-    return tl.max(tl.max(tl.max(values, axis=1), axis=2), axis=1)
+def load_seen(inputs, place, words, vocab_size):
+    """[..., 32] int32, for `penalised`; the same for all rows of a request, but for their drafts."""
+    penalties = inputs[5]
+    _, slot, _, factors = place
+    indices = indices_of(words)
+    seen = indices * 0
+    if factors[3]:
+        seen = tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0) << 1
+        if factors[2] != 1:
+            seen = seen | load_bits(penalties[4] + slot * penalties[6], words, vocab_size)
+    return seen
 
 
 @triton.jit
-def sum_of_tiles(values):
-    """[tiles]. Takes `values` [tiles, RUNS, WORDS, 32] any."""
-    return tl.sum(tl.sum(tl.sum(values, axis=1), axis=2), axis=1)
-
-
-@triton.jit
-def load_tiles(row, tiles, vocab_size):
-    """[tiles, RUNS, WORDS, 32] float32: edited logits of some tiles; -inf where there is nothing.
-
-    Takes `row`: inputs and place; `tiles` [tiles] int32."""
+def load_raw(row, words, vocab_size):
+    """[..., 32] in the type of the logits, as they are; -inf behind the vocabulary. Takes `row`: inputs and place."""
     inputs, place = row
-    logits_ptr, logits_stride, grammar_ptr, num_words, edits, penalties = inputs
-    row_idx, slot, num_edits, factors = place
-    indices = tile_indices(tiles)
+    indices = indices_of(words)
     inside = indices < vocab_size
-    if edits[0] is not None:  # a row that has nothing but its edits is not read
-        inside = inside & (num_edits >= 0)
-    logits = tl.load(logits_ptr + row_idx * logits_stride + indices, mask=inside, other=float("-inf")).to(tl.float32)
+    if inputs[4][0] is not None:  # a row that has nothing but its edits is not read
+        inside = inside & (place[2] >= 0)
+    return tl.load(inputs[0] + place[0] * inputs[1] + indices, mask=inside, other=float("-inf"))
+
+
+@triton.jit
+def load_logits(row, words, vocab_size):
+    """[..., 32] float32: edited logits; -inf where there is nothing.
+
+    Takes `row`: inputs and place; `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
+    inputs, place = row
+    seen = words
+    if inputs[5][3] is not None:
+        seen = load_seen(inputs, place, words, vocab_size)
+    return edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size)
+
+
+@triton.jit
+def edited(row, words, raw, seen, vocab_size):
+    """[..., 32] float32: what `load_raw` gave, penalised with what `load_seen` gave, masked, and moved."""
+    inputs, place = row
+    _, _, grammar_ptr, num_words, edits, penalties = inputs
+    row_idx, _, num_edits, factors = place
+    logits = raw.to(tl.float32)
     if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if factors[3]:
-            counts = tl.load(penalties[3] + slot * penalties[5] + indices, mask=inside, other=0)
-            in_prompt = load_bits(penalties[4] + slot * penalties[6], tiles, vocab_size)
-            logits = penalised(logits, counts, in_prompt, factors)
+            logits = penalised(logits, seen, factors)
     if grammar_ptr is not None:
-        allowed = load_bits(grammar_ptr + row_idx * num_words, tiles, vocab_size)
-        logits = tl.where(allowed, logits, float("-inf"))
+        allowed = load_bits(grammar_ptr + row_idx * num_words, words, vocab_size)
+        logits = tl.where(allowed != 0, logits, float("-inf"))
     if edits[0] is not None:  # noqa: SIM102
         if num_edits != 0:
-            moved = load_bits(edits[0] + row_idx * num_words, tiles, vocab_size)
-            logits = tl.where(moved, float("-inf"), logits)
-            entries = indices - tl.cdiv(vocab_size, TILE) * TILE
+            moved = load_bits(edits[0] + row_idx * num_words, words, vocab_size)
+            logits = tl.where(moved != 0, float("-inf"), logits)
+            entries = indices_of(words) - tl.cdiv(vocab_size, TILE) * TILE
             is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
-            edited = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
-            logits = tl.where(is_edit, edited, logits)
+            known = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
+            logits = tl.where(is_edit, known, logits)
     return logits
+
+
+@triton.jit
+def load_one_tile(row, tile, vocab_size):
+    """[TILE] float32 and int32: edited logits of one tile, and their indices. Takes `tile`: int32."""
+    words = words_of_runs((tl.zeros((RUNS,), tl.int32) + tile) * RUNS + tl.arange(0, RUNS))
+    return tl.reshape(load_logits(row, words, vocab_size), (TILE,)), tl.reshape(indices_of(words), (TILE,))
 
 
 @triton.jit

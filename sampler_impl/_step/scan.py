@@ -9,7 +9,7 @@ A tile's word is one int64:
     63                        32 31              0
     order of the largest logit     sum of 2**((logit - largest) * log2(e) / temperature), float32
 
-A tile with NaN has the order of NaN, and NaN as its sum.
+Filters also look at the largest logit of each run of 256, as an order in int32. A tile with NaN has the order of NaN, and NaN as its sum.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -23,7 +23,7 @@ import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import LOG2_E, argmax_order
-from .rows import MIN_TEMPERATURE, find_request, load_tiles, locate, max_of_tiles, sum_of_tiles
+from .rows import MIN_TEMPERATURE, RUNS, edited, find_request, load_raw, load_seen, locate, words_of_tiles
 
 
 @triton.jit
@@ -42,17 +42,23 @@ def exp2_terms(logits, largest, scale):
 
 
 @triton.jit
-def tile_words(logits, scale):
-    """[tiles] int64. Takes `logits` [tiles, RUNS, WORDS, 32] float32."""
-    largest = max_of_tiles(logits)
-    sums = sum_of_tiles(exp2_terms(logits, largest[:, None, None, None], scale))
+def sum_tiles(logits, scale):
+    """Orders of the largest of each run [tiles, RUNS] int32, and words of the tiles [tiles] int64.
+
+    Takes `logits` [tiles, RUNS, WORDS, 32] float32."""
+    largest_of_runs = tl.max(tl.max(logits, axis=3), axis=2)
+    largest = tl.max(largest_of_runs, axis=1)
+    terms = exp2_terms(logits, largest[:, None, None, None], scale)
+    sums = tl.sum(tl.sum(tl.sum(terms, axis=1), axis=2), axis=1)
     order = argmax_order(tl.where(sums == sums, largest, float("nan")))
-    return (order.to(tl.int64) << 32) | (sums.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+    words = (order.to(tl.int64) << 32) | (sums.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
+    return argmax_order(largest_of_runs), words
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def scan_kernel(
-    words_ptr,  # [max_rows, num_tiles + edit_tiles] int64, written
+    words_ptr,  # [max_rows, all_tiles] int64, written
+    run_orders_ptr,  # [max_rows, all_tiles * RUNS] int32, written, or None: nothing is filtered
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
     slots_ptr,  # [batch_size] int32, or None
@@ -69,7 +75,21 @@ def scan_kernel(
     scale = exponent_scale(tl.load(temperature_ptr + slot))
     for step in range(STRIP):
         tiles = (tl.program_id(0) * STRIP + step) * BLOCK + tl.arange(0, BLOCK)
+        words = words_of_tiles(tiles)
+        place = locate(inputs, first, slot)
+        seen = words
+        if inputs[5][3] is not None:
+            seen = load_seen(inputs, place, words, vocab_size)
+        following = load_raw((inputs, place), words, vocab_size)
         for offset in range(0, count):
-            row = first + offset
-            words = tile_words(load_tiles((inputs, locate(inputs, row, slot)), tiles, vocab_size), scale)
-            store_by_warps(words_ptr + row.to(tl.int64) * all_tiles + tiles, words, tiles < all_tiles)
+            row = (first + offset).to(tl.int64)
+            raw = following
+            place = locate(inputs, row, slot)
+            # The next row is on its way while this one is added up.
+            if offset + 1 < count:
+                following = load_raw((inputs, locate(inputs, row + 1, slot)), words, vocab_size)
+            orders, sums = sum_tiles(edited((inputs, place), words, raw, seen, vocab_size), scale)
+            store_by_warps(words_ptr + row * all_tiles + tiles, sums, tiles < all_tiles)
+            if run_orders_ptr is not None:
+                runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
+                tl.store(run_orders_ptr + row * all_tiles * RUNS + runs, orders, mask=tiles[:, None] < all_tiles)

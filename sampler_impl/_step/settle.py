@@ -6,10 +6,10 @@ logit, so whatever top-k keeps lies in tiles whose maximum reaches it.
     words of the tiles    [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
     tiles to be read        x           x
     candidates            entries at or above the bound, in the order of their indices:  a few dozens
-    thresholds            bisection on integers that are in the order of scaled logits: count for top-k, mass for top-p
-    kept                  candidates at or above both thresholds
+    kept                  candidates with fewer than k above them; of these, those with less mass than top_p above them
 
-Without top-k the bound is lowered until the candidates hold enough mass. A row whose candidates do not fit (flat rows)
+For top-p without top-k the bound is where the tiles' largest alone have that mass; if they do not, it is lowered until
+the candidates do. A row whose candidates do not fit (flat rows)
 is bisected by reading it again and again: correct and slow. Then its words are made anew from what is kept.
 
 So a row ends as a **list** of candidates, or as **tiles** with a threshold. Its token is drawn from either by the
@@ -45,20 +45,28 @@ from .rows import (
     find_request,
     ids_of,
     index_of,
+    indices_of,
+    load_logits,
+    load_one_tile,
     load_or,
-    load_tiles,
     locate,
     order_to_float,
     scaled_by,
     scaled_order,
-    sum_of_tiles,
-    tile_indices,
+    words_of_runs,
+    words_of_tiles,
 )
-from .scan import exp2_terms, exponent_scale, tile_words
+from .scan import exp2_terms, exponent_scale, sum_tiles
 
 ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
-FIRST_TILES = tl.constexpr(24)
-"""Without top-k, the first bound is the maximum of so many tiles."""
+FEW = tl.constexpr(128)
+"""As many candidates as most rows have: they are handled in smaller blocks."""
+CHUNK = tl.constexpr(8)
+"""Candidates that are compared with all others at once."""
+BOUND_STEPS = tl.constexpr(12)
+"""Of a bisection that need not be exact: 4096 steps between the largest of all tiles."""
+ENOUGH = tl.constexpr(1.00001)
+"""Mass in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(6)
 STEP = tl.constexpr(1.0)
 """By how much the bound is lowered at first, as a logarithm of probability; twice as much each time."""
@@ -66,7 +74,7 @@ STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
 
 
-# Bisection. Orders are integers, so 32 steps find the threshold exactly.
+# Thresholds. Orders are integers.
 
 
 @triton.jit
@@ -76,19 +84,46 @@ def _middle(low, high):
 
 
 @triton.jit
-def highest_with(orders, weights, need):
-    """The highest order such that those at or above it weigh at least `need`; LEAST if all of them do not.
+def nearly_highest_with(orders, weights, need):
+    """An order such that those at or above it weigh at least `need`, and not much lower than the highest such; LEAST if
+    all together do not.
 
-    Takes `orders` [size] int32; `weights` [size] int64."""
+    Takes `orders` [size] int32; `weights` [size] float32."""
     low = tl.full((), LEAST, tl.int32)
     high = tl.max(tl.where(weights > 0, orders, LEAST))
-    while low < high:
-        middle = _middle(low, high)
-        if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
-            low = middle
-        else:
-            high = middle - 1
+    least = tl.min(tl.where(weights > 0, orders, NO_ID))
+    if tl.sum(weights) >= need:
+        low = least
+        for _ in range(BOUND_STEPS):
+            middle = _middle(low, high)
+            is_enough = tl.sum(tl.where(orders >= middle, weights, 0.0)) >= need
+            low = tl.where(is_enough, middle, low)
+            high = tl.where(is_enough, high, tl.maximum(middle - 1, low))
     return low
+
+
+@triton.jit
+def _above(scratch, size, orders, floor, largest, BY_MASS: tl.constexpr):
+    """[MOST] int64: the count, or mass, of candidates that are above each one, and at or above a floor.
+
+    Takes `orders` [MOST] int32."""
+    above = tl.zeros(orders.shape, tl.int64)
+    for begin in range(0, size, CHUNK):
+        others = begin + tl.arange(0, CHUNK)
+        scaled = tl.load(scratch[2] + others, mask=others < size, other=float("-inf"))
+        other_orders = argmax_order(scaled)
+        weights = tl.full((CHUNK,), 1, tl.int64)
+        if BY_MASS:
+            weights = weights_of(scaled, largest)
+        weights = tl.where((others < size) & (other_orders >= floor), weights, 0)
+        above += tl.sum(tl.where(other_orders[None, :] > orders[:, None], weights[None, :], 0), axis=1)
+    return above
+
+
+@triton.jit
+def _least_kept(orders, above, need):
+    """The lowest order of those that have less than `need` above them: it, and all above and tied, are kept."""
+    return tl.min(tl.where((above < need) & (orders > LEAST), orders, NO_ID))
 
 
 @triton.jit
@@ -101,15 +136,15 @@ def weights_of(scaled, largest):
 
 
 @triton.jit
-def _list_tiles(
-    tiles_ptr,  # [TILES] int32, written
+def _list_runs(
+    runs_ptr,  # [TILES * RUNS] int32, written
     orders,
     bound,
 ):
-    """Write the numbers of tiles whose largest reaches the bound, in order. Returns how many."""
+    """Write the numbers of runs whose largest reaches the bound, in order. Returns how many."""
     reaches = (orders >= bound).to(tl.int32)
     places = tl.cumsum(reaches) - 1
-    tl.store(tiles_ptr + places, tl.arange(0, orders.shape[0]), mask=reaches != 0)
+    tl.store(runs_ptr + places, tl.arange(0, orders.shape[0]), mask=reaches != 0)
     return tl.sum(reaches)
 
 
@@ -118,25 +153,25 @@ def _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK: tl.con
     """Write index and scaled logit of every entry that reaches the bound, in the order of indices. Returns how many,
     of which at most MOST are written.
 
-    Takes `scratch`: tiles [TILES] int32, indices [MOST] int32, scaled [MOST] float32; `orders` [TILES] int32."""
-    tiles_ptr, indices_ptr, scaled_ptr = scratch
+    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `orders` of the runs."""
+    runs_ptr, indices_ptr, scaled_ptr = scratch
     tl.debug_barrier()
-    num_listed = _list_tiles(tiles_ptr, orders, bound)
+    num_listed = _list_runs(runs_ptr, orders, bound)
     tl.debug_barrier()
     size = tl.zeros((), tl.int32)
     for begin in range(0, num_listed, BLOCK):
         listed = begin + tl.arange(0, BLOCK)
-        # A tile behind the row holds nothing.
-        tiles = tl.load(tiles_ptr + listed, mask=listed < num_listed, other=2 * orders.shape[0])
-        scaled = scaled_by(load_tiles(row, tiles, vocab_size), temperature)
+        # A run behind the row holds nothing.
+        words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * orders.shape[0]))
+        scaled = scaled_by(load_logits(row, words, vocab_size), temperature)
         is_candidate = (argmax_order(scaled) >= bound) & (scaled > float("-inf"))
         # Places are counted within words, which is cheap, and then over words, which are few.
-        within = tl.cumsum(is_candidate.to(tl.int32), axis=3)
-        of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=3), (BLOCK * RUNS * WORDS,))
-        before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, RUNS, WORDS))
-        places = size + before[:, :, :, None] + within - 1
+        within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
+        of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
+        before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, WORDS))
+        places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
-        tl.store(indices_ptr + places, tile_indices(tiles), mask=writes)
+        tl.store(indices_ptr + places, indices_of(words), mask=writes)
         tl.store(scaled_ptr + places, scaled, mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
@@ -174,7 +209,8 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
     _, orders, scaled = _load_candidates(scratch, size, MOST)
     kept = floor
     if top_k > 0:
-        kept = tl.maximum(kept, highest_with(orders, (orders > LEAST).to(tl.int64), top_k.to(tl.int64)))
+        above = _above(scratch, size, orders, kept, largest, False)
+        kept = tl.maximum(kept, _least_kept(orders, above, top_k.to(tl.int64)))
     weights = weights_of(scaled, largest)
     if top_p < 1:
         seen = tl.where(orders >= kept, weights, 0)
@@ -182,7 +218,8 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
         if mass >= 0:
             total = mass.to(tl.float64) * ONE
         need = tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
-        kept = tl.maximum(kept, highest_with(orders, seen, need))
+        above = _above(scratch, size, orders, kept, largest, True)
+        kept = tl.maximum(kept, _least_kept(orders, above, need))
     total = tl.sum(tl.where(orders >= kept, weights, 0))
     return kept, (total.to(tl.float64) / ONE).to(tl.float32)
 
@@ -194,15 +231,15 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
 def _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
     """Count or mass of everything at or above an order and the floor; reads the row."""
     total = tl.zeros((), tl.int64)
-    for begin in range(0, all_tiles, BLOCK):
-        logits = load_tiles(row, begin + tl.arange(0, BLOCK), vocab_size)
+    for begin in range(0, all_tiles * RUNS, BLOCK):
+        logits = load_logits(row, words_of_runs(begin + tl.arange(0, BLOCK)), vocab_size)
         scaled = scaled_by(logits, temperature)
         orders = argmax_order(scaled)
         is_kept = (orders >= middle) & (orders >= floor) & (logits > float("-inf"))
         if BY_MASS:
-            total += tl.sum(sum_of_tiles(tl.where(is_kept, weights_of(scaled, largest), 0)))
+            total += tl.sum(tl.sum(tl.sum(tl.where(is_kept, weights_of(scaled, largest), 0), axis=2), axis=1))
         else:
-            total += tl.sum(sum_of_tiles(is_kept.to(tl.int32))).to(tl.int64)
+            total += tl.sum(tl.sum(tl.sum(is_kept.to(tl.int32), axis=2), axis=1)).to(tl.int64)
     return total
 
 
@@ -247,11 +284,12 @@ def _filter_words(
     BLOCK: tl.constexpr,
 ):
     """Words of the tiles again, of what is kept alone."""
-    for begin in range(0, all_tiles, BLOCK):
-        tiles = begin + tl.arange(0, BLOCK)
-        logits = load_tiles(row, tiles, vocab_size)
+    for begin in range(0, all_tiles, BLOCK // RUNS):
+        tiles = begin + tl.arange(0, BLOCK // RUNS)
+        logits = load_logits(row, words_of_tiles(tiles), vocab_size)
         logits = tl.where(scaled_order(logits, temperature) >= kept, logits, float("-inf"))
-        tl.store(words_ptr + tiles, tile_words(logits, scale), mask=tiles < all_tiles)
+        _, words = sum_tiles(logits, scale)
+        tl.store(words_ptr + tiles, words, mask=tiles < all_tiles)
 
 
 # Drawing.
@@ -269,14 +307,6 @@ def draw_index(weights, uniform):
     offset = threshold - tl.sum(tl.where(is_found, ends - weights, 0))
     within = (offset.to(tl.float64) + 0.5) / tl.maximum(weight, 1).to(tl.float64)
     return tl.where(total > 0, found, -1), within
-
-
-@triton.jit
-def load_one_tile(row, tile, vocab_size):
-    """[TILE] float32, and the indices. Takes `tile`: int32."""
-    tiles = tile + tl.arange(0, 1)
-    logits = tl.reshape(load_tiles(row, tiles, vocab_size), (TILE,))
-    return logits, tl.reshape(tile_indices(tiles), (TILE,))
 
 
 @triton.jit
@@ -326,12 +356,17 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _first_bound(orders, floor, top_k, min_p):
+def _first_bound(orders, floor, largest, top_k, top_p, min_p, mass):
     """The bound to begin with. Takes `orders` [TILES] int32, of the tiles' largest scaled logits."""
-    wanted = tl.where(top_k > 0, top_k, FIRST_TILES)
-    bound = highest_with(orders, (orders > NOTHING).to(tl.int64), wanted.to(tl.int64))
-    if bound == LEAST:  # fewer tiles than wanted
-        bound = tl.min(tl.where(orders > NOTHING, orders, NO_ID))
+    is_tile = orders > NOTHING
+    bound = tl.full((), LEAST, tl.int32)
+    if top_k > 0:
+        bound = nearly_highest_with(orders, is_tile.to(tl.float32), top_k.to(tl.float32))
+    elif min_p <= 0:
+        terms = tl.where(is_tile, tl.exp2((order_to_float(orders) - largest) * LOG2_E), 0.0)
+        bound = nearly_highest_with(orders, terms, top_p * mass * ENOUGH)
+    if bound == LEAST:  # the tiles' largest are not enough
+        bound = tl.min(tl.where(is_tile, orders, NO_ID))
     # With min-p alone, or before top-p, everything that reaches the floor is wanted.
     return tl.maximum(tl.where((top_k <= 0) & (min_p > 0), floor, bound), floor)
 
@@ -348,7 +383,7 @@ def _list_candidates(
 ):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor."""
-    bound = _first_bound(orders, floor, top_k, min_p)
+    bound = _first_bound(orders, floor, largest, top_k, top_p, min_p, mass)
     size = tl.zeros((), tl.int32)
     step = tl.full((), STEP, tl.float32)
     tries = tl.zeros((), tl.int32)
@@ -360,7 +395,7 @@ def _list_candidates(
         elif top_k > 0:
             state = (size >= top_k).to(tl.int32)
         else:
-            state = (_listed_mass(scratch, size, largest, MOST) >= top_p * mass * 1.000001).to(tl.int32)
+            state = (_listed_mass(scratch, size, largest, MOST) >= top_p * mass * ENOUGH).to(tl.int32)
         if state == 0:
             bound = tl.maximum(argmax_order(order_to_float(bound) - step), floor)
             step = step * 2
@@ -425,7 +460,8 @@ def _draw_from_list(scratch, size, row, largest, kept, removed, draft_row, vocab
 def settle_kernel(
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
-    scratch,  # tiles [max_rows, TILES] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
+    run_orders_ptr,  # [max_rows, all_tiles * RUNS] int32, or None
+    scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
     slots_ptr,  # [batch_size] int32, or None
@@ -475,7 +511,7 @@ def settle_kernel(
             is_valid = (mass > 0) & (mass < float("inf")) & (tl.abs(largest) < float("inf"))
             kept = tl.full((), NOTHING + 1, tl.int32)
             size = tl.full((), -1, tl.int32)
-            listed = (scratch[0] + row_idx * TILES, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
+            listed = (scratch[0] + row_idx * TILES * RUNS, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
             # Filter.
             if FILTERS:
                 top_k = load_or(parameters[1], slot, tl.zeros((), tl.int32))
@@ -485,10 +521,12 @@ def settle_kernel(
                 if is_valid & ((top_k > 0) | (top_p < 1) | (min_p > 0)):
                     best = tl.div_rn(largest, temperature)
                     floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
-                    maxima, _ = _unpack(words)
-                    tile_orders = scaled_order(maxima, temperature)
+                    runs = tl.arange(0, TILES * RUNS)
+                    run_orders_ptr += row_idx * all_tiles * RUNS
+                    run_orders = tl.load(run_orders_ptr + runs, mask=runs < all_tiles * RUNS, other=NOTHING)
+                    run_orders = scaled_order(order_to_float(run_orders), temperature)
                     size, is_all = _list_candidates(
-                        listed, row, tile_orders, floor, best, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST
+                        listed, row, run_orders, floor, best, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST
                     )
                     if (size < 0) | (size > MOST):
                         size = tl.full((), -1, tl.int32)
@@ -500,7 +538,10 @@ def settle_kernel(
                         mass = _mass_of_tiles(words, largest, scale)
                     else:
                         seen = tl.where((top_k > 0) | is_all, -1.0, mass)
-                        kept, mass = _thresholds(listed, size, best, floor, top_k, top_p, seen, MOST)
+                        if size <= FEW:
+                            kept, mass = _thresholds(listed, size, best, floor, top_k, top_p, seen, FEW)
+                        else:
+                            kept, mass = _thresholds(listed, size, best, floor, top_k, top_p, seen, MOST)
             # Accept or reject the draft token.
             seed = tl.load(seeds_ptr + slot)
             position = tl.load(positions_ptr + req_idx) + offset
@@ -520,7 +561,10 @@ def settle_kernel(
             if is_valid & (size >= 0):
                 rest_of = (drafts, slot, offset, offset + 1 < count)
                 best = tl.div_rn(largest, temperature)
-                drawn = _draw_from_list(listed, size, row, best, kept, removed, rest_of, vocab_size, drawing, MOST)
+                if size <= FEW:
+                    drawn = _draw_from_list(listed, size, row, best, kept, removed, rest_of, vocab_size, drawing, FEW)
+                else:
+                    drawn = _draw_from_list(listed, size, row, best, kept, removed, rest_of, vocab_size, drawing, MOST)
             elif is_valid:
                 if (drafts[1] is not None) & (offset + 1 < count):
                     drawn = tl.full((), STREAMED, tl.int32)
