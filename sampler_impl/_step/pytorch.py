@@ -92,8 +92,9 @@ class Layout:
 
     @cached_property
     def places(self) -> Tensor:  # [num_rows] int64
-        """0 for a request's first row."""
-        return torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
+        """0 for a request's first row, `max_spec_len` at most, whatever `cu_num_rows` says."""
+        places = torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
+        return places.clamp(0, self.max_spec_len)
 
     @cached_property
     def positions(self) -> Tensor:  # [num_rows] int64
@@ -110,7 +111,7 @@ class Layout:
     def drafts_before(self) -> Tensor:  # [num_rows, max_spec_len] int64
         """The request's drafts that a row sees; -1 for those that it does not."""
         steps = torch.arange(self.max_spec_len, device=self.places.device)
-        rows = (self.first_rows[:, None] + steps).clamp(max=max(self.inputs.num_rows - 1, 0))
+        rows = (self.first_rows[:, None] + steps).clamp(0, max(self.inputs.num_rows - 1, 0))
         return self.drafts[rows].masked_fill(steps >= self.places[:, None], -1)
 
     @cached_property
@@ -222,7 +223,7 @@ def _accepted(
     draft = torch.ones_like(target)
     if inputs.draft_probs is not None:
         draft = inputs.draft_probs[layout.slots, _draft_places(layout), ids.clamp(0, vocab_size - 1)]
-    is_lucky = target / draft >= uniforms[layout.requests, layout.places.clamp(max=layout.max_spec_len)]
+    is_lucky = target / draft >= uniforms[layout.requests, layout.places]
     is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
     return is_accepted & is_in_vocab(ids, vocab_size)
 
