@@ -111,7 +111,7 @@ class CpuClock:
         return {"eager": self.measure}
 
 
-class World:
+class Workload:
     """Logits and drafts of the largest batch; smaller ones are its first requests."""
 
     def __init__(self, most: int, vocab_size: int, output_length: int, device: str) -> None:
@@ -200,16 +200,16 @@ class Run:
             self.add(**cell, error=f"{type(error).__name__}: {str(error)[-300:]}")
 
 
-def measure_cell(run: Run, clock: GpuClock | CpuClock, world: World, folder: Path | None, cell: Json) -> None:
+def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folder: Path | None, cell: Json) -> None:
     """All modes of one batch size and parameter set."""
     batch_size, own = cell["B"], SETS[cell["set"]]
     parameters = [own[i % len(own)] for i in range(batch_size)]
     on_gpu = isinstance(clock, GpuClock)
     makers: dict[str, Callable[[], Arm]] = {
-        "ours": lambda: world.ours(batch_size, parameters, None if on_gpu else "triton")
+        "ours": lambda: workload.ours(batch_size, parameters, None if on_gpu else "triton")
     }
     if folder is not None:
-        makers["vllm033"] = lambda: world.vllm(folder, batch_size, parameters)
+        makers["vllm033"] = lambda: workload.vllm(folder, batch_size, parameters)
     arms: dict[str, Arm] = {}
     tokens: dict[str, float] = {}
     for name, make in makers.items():
@@ -277,10 +277,10 @@ def main() -> int:
     run = Run(options.out, {**known, "rows": []})
     for vocab_size in sizes.vocab_sizes:
         device = "cpu" if options.interpret else "cuda"
-        world = World(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
+        workload = Workload(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
         for name in sets:
             for batch_size in sizes.batch_sizes:
-                measure_cell(run, clock, world, options.vllm, {"B": batch_size, "V": vocab_size, "set": name})
+                measure_cell(run, clock, workload, options.vllm, {"B": batch_size, "V": vocab_size, "set": name})
     run.record |= {"after": machine(), "sources": bench.sources(), "seconds": round(time.monotonic() - begin)}
     write_record(options.out, run.record)
     print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")

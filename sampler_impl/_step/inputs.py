@@ -31,7 +31,7 @@ INT32 = (torch.int32,)
 
 
 class Drafts(Enum):
-    """What a drafter hands over beside its tokens."""
+    """What a drafter gives beside its tokens."""
 
     NONE = 0  # no drafts: plain sampling
     ONE_HOT = 1  # tokens alone (n-gram, greedy drafters)

@@ -25,7 +25,7 @@ from .pytorch_edits import edited_logits, moved_ids
 
 EXCLUDED = float("-inf")
 EMPTY = 2.0**-60
-"""A residual of less mass is empty, and the target itself is drawn from."""
+"""A residual of less weight is empty, and the target itself is drawn from."""
 ONE = 2.0**43
 """The integer weight of a row's best token: 2**19 of them add up in an int64."""
 
@@ -170,12 +170,12 @@ def _filtered(
     if parameters.min_p is not None:
         least = largest + parameters.min_p[layout.slots].log()[:, None]
     if parameters.top_k is not None or parameters.top_p is not None:
-        least = _least_of_top(scaled, least, parameters, layout.slots)
+        least = _least_left(scaled, least, parameters, layout.slots)
     filters = largest.isfinite() & ~layout.is_greedy[:, None]
     return scaled.masked_fill(filters & (scaled < least), EXCLUDED)
 
 
-def _least_of_top(
+def _least_left(
     scaled: Tensor,  # [num_rows, vocab_size] float32
     least: Tensor,  # [num_rows, 1] float32
     parameters: Parameters,
@@ -192,9 +192,9 @@ def _least_of_top(
         descending.masked_fill_(descending < least, EXCLUDED)
     if parameters.top_p is not None:
         top_p = parameters.top_p[slots][:, None]
-        mass = _weights(descending).cumsum(-1)
-        # The first whose mass, with all before it, reaches the share. Rounding may leave none: then it is the last.
-        reached = (mass < top_p * mass[:, -1:]).sum(-1, keepdim=True).clamp(max=vocab_size - 1)
+        sums = _weights(descending).cumsum(-1)
+        # The first that reaches the share, with all before it. Rounding may leave none: then it is the last.
+        reached = (sums < top_p * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=vocab_size - 1)
         least = torch.where(top_p < 1, torch.maximum(least, descending.gather(-1, reached)), least)
     return least
 
