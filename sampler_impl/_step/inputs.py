@@ -76,10 +76,14 @@ class Capacity:
         return -(-self.vocab_size // TILE_SIZE)
 
     @property
+    def max_edits(self) -> int:
+        """Of one row, its drafts among them."""
+        return self.edits + (self.max_spec_len if self.penalties else 0)
+
+    @property
     def edit_tiles(self) -> int:
         """Tiles of edited entries, which follow those of the vocabulary."""
-        most = self.edits + (self.max_spec_len if self.penalties else 0)
-        return -(-most // TILE_SIZE)
+        return -(-self.max_edits // TILE_SIZE)
 
 
 @dataclass(frozen=True, eq=False)

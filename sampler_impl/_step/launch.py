@@ -33,13 +33,14 @@ SCAN_BLOCK = 4
 """Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
 BLOCK = 16
 """Runs that other kernels have in flight."""
-SETTLE_WARPS = {False: 1, True: 4}
+SETTLE_WARPS = {False: 4, True: 4}
+SETTLE_OPTIONS = {}
 """Without and with filters. Tuned on an H200, as everything here."""
-MOST = 1024
+MOST = 2048
 """Candidates of a row. More of them are found by reading the row again."""
 SCAN_PROGRAMS = 1056
 """Programs that fill a card; a strip is as long as leaves so many, but at most LONGEST_STRIP blocks."""
-LONGEST_STRIP = 4
+LONGEST_STRIP = 1
 
 
 class Launches:
@@ -51,7 +52,7 @@ class Launches:
         self.num_blocks = triton.cdiv(self.all_tiles, SCAN_BLOCK)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
-        self.edit_capacity = triton.next_power_of_2(capacity.edit_tiles * TILE_SIZE) if capacity.edit_tiles else 0
+        self.edit_capacity = triton.next_power_of_2(max(capacity.max_edits, 16)) if capacity.max_edits else 0
         self._allocate(device)
 
     def _allocate(self, device: torch.device) -> None:
@@ -192,6 +193,7 @@ class Launches:
             BLOCK=BLOCK,
             MOST=MOST,
             num_warps=SETTLE_WARPS[self.capacity.filters],
+            **SETTLE_OPTIONS,
         )
 
     def _emit(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above

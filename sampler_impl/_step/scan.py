@@ -55,6 +55,20 @@ def sum_tiles(logits, scale):
     return argmax_order(largest_of_runs), words
 
 
+@triton.jit
+def _store_runs(
+    run_orders_ptr,  # [all_tiles * RUNS] int32, written
+    tiles,
+    orders,
+    all_tiles,
+):
+    """As `store_by_warps`, of [tiles, RUNS] int32."""
+    threads = tl.arange(0, 32)[None, None, :]
+    runs = (tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :])[:, :, None] + threads
+    mask = (tiles < all_tiles)[:, None, None] & (threads == 0)
+    tl.store(run_orders_ptr + runs, orders[:, :, None] + threads * 0, mask=mask)
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def scan_kernel(
     words_ptr,  # [max_rows, all_tiles] int64, written
@@ -80,16 +94,11 @@ def scan_kernel(
         seen = words
         if inputs[5][3] is not None:
             seen = load_seen(inputs, place, words, vocab_size)
-        following = load_raw((inputs, place), words, vocab_size)
         for offset in range(0, count):
-            row = (first + offset).to(tl.int64)
-            raw = following
-            place = locate(inputs, row, slot)
-            # The next row is on its way while this one is added up.
-            if offset + 1 < count:
-                following = load_raw((inputs, locate(inputs, row + 1, slot)), words, vocab_size)
-            orders, sums = sum_tiles(edited((inputs, place), words, raw, seen, vocab_size), scale)
-            store_by_warps(words_ptr + row * all_tiles + tiles, sums, tiles < all_tiles)
+            row_idx = (first + offset).to(tl.int64)
+            row = (inputs, locate(inputs, row_idx, slot))
+            logits = edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size)
+            orders, sums = sum_tiles(logits, scale)
+            store_by_warps(words_ptr + row_idx * all_tiles + tiles, sums, tiles < all_tiles)
             if run_orders_ptr is not None:
-                runs = tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :]
-                tl.store(run_orders_ptr + row * all_tiles * RUNS + runs, orders, mask=tiles[:, None] < all_tiles)
+                _store_runs(run_orders_ptr + row_idx * all_tiles * RUNS, tiles, orders, all_tiles)

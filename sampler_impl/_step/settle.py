@@ -6,7 +6,7 @@ logit, so whatever top-k keeps lies in tiles whose maximum reaches it.
     words of the tiles    [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
     tiles to be read        x           x
     candidates            entries at or above the bound, in the order of their indices:  a few dozens
-    kept                  candidates with fewer than k above them; of these, those with less mass than top_p above them
+    kept                  by bisection on integers in the order of scaled logits: count for top-k, mass for top-p
 
 For top-p without top-k the bound is where the tiles' largest alone have that mass; if they do not, it is lowered until
 the candidates do. A row whose candidates do not fit (flat rows)
@@ -61,15 +61,15 @@ from .scan import exp2_terms, exponent_scale, sum_tiles
 ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
 FEW = tl.constexpr(128)
 """As many candidates as most rows have: they are handled in smaller blocks."""
-CHUNK = tl.constexpr(8)
-"""Candidates that are compared with all others at once."""
 BOUND_STEPS = tl.constexpr(12)
 """Of a bisection that need not be exact: 4096 steps between the largest of all tiles."""
 ENOUGH = tl.constexpr(1.00001)
 """Mass in float32 that is surely enough."""
-MOST_TRIES = tl.constexpr(6)
-STEP = tl.constexpr(1.0)
-"""By how much the bound is lowered at first, as a logarithm of probability; twice as much each time."""
+MOST_TRIES = tl.constexpr(8)
+STEP = tl.constexpr(0.5)
+"""By how much the bound is lowered where the runs' largest do not help, as a logarithm of probability."""
+LIKELY = tl.constexpr(0.95)
+"""Of the mass that is needed, what the runs' largest have where the candidates, which are more, probably have it all."""
 STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
 
@@ -103,27 +103,19 @@ def nearly_highest_with(orders, weights, need):
 
 
 @triton.jit
-def _above(scratch, size, orders, floor, largest, BY_MASS: tl.constexpr):
-    """[MOST] int64: the count, or mass, of candidates that are above each one, and at or above a floor.
+def highest_with(orders, weights, floor, need):
+    """The highest order such that those at or above it weigh at least `need`; the floor if all of them do not.
 
-    Takes `orders` [MOST] int32."""
-    above = tl.zeros(orders.shape, tl.int64)
-    for begin in range(0, size, CHUNK):
-        others = begin + tl.arange(0, CHUNK)
-        scaled = tl.load(scratch[2] + others, mask=others < size, other=float("-inf"))
-        other_orders = argmax_order(scaled)
-        weights = tl.full((CHUNK,), 1, tl.int64)
-        if BY_MASS:
-            weights = weights_of(scaled, largest)
-        weights = tl.where((others < size) & (other_orders >= floor), weights, 0)
-        above += tl.sum(tl.where(other_orders[None, :] > orders[:, None], weights[None, :], 0), axis=1)
-    return above
-
-
-@triton.jit
-def _least_kept(orders, above, need):
-    """The lowest order of those that have less than `need` above them: it, and all above and tied, are kept."""
-    return tl.min(tl.where((above < need) & (orders > LEAST), orders, NO_ID))
+    Takes `orders` [size] int32; `weights` [size] int64, 0 below the floor."""
+    low = floor
+    high = tl.maximum(tl.max(tl.where(weights > 0, orders, floor)), floor)
+    while low < high:
+        middle = _middle(low, high)
+        if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 @triton.jit
@@ -209,8 +201,7 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
     _, orders, scaled = _load_candidates(scratch, size, MOST)
     kept = floor
     if top_k > 0:
-        above = _above(scratch, size, orders, kept, largest, False)
-        kept = tl.maximum(kept, _least_kept(orders, above, top_k.to(tl.int64)))
+        kept = highest_with(orders, (orders > LEAST).to(tl.int64), kept, top_k.to(tl.int64))
     weights = weights_of(scaled, largest)
     if top_p < 1:
         seen = tl.where(orders >= kept, weights, 0)
@@ -218,8 +209,7 @@ def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.cons
         if mass >= 0:
             total = mass.to(tl.float64) * ONE
         need = tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
-        above = _above(scratch, size, orders, kept, largest, True)
-        kept = tl.maximum(kept, _least_kept(orders, above, need))
+        kept = highest_with(orders, seen, kept, need)
     total = tl.sum(tl.where(orders >= kept, weights, 0))
     return kept, (total.to(tl.float64) / ONE).to(tl.float32)
 
@@ -345,7 +335,7 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
     logits, indices = load_one_tile(row, tile, vocab_size)
     token = tl.min(tl.where(argmax_order(logits) == best, ids_of(row, indices, vocab_size), NO_ID))
     if EDITS > 0:  # an edited id may be lower than one of an earlier tile
-        for first in range(tl.cdiv(vocab_size, TILE), tl.cdiv(vocab_size, TILE) + EDITS // TILE):
+        for first in range(tl.cdiv(vocab_size, TILE), tl.cdiv(vocab_size, TILE) + tl.cdiv(EDITS, TILE)):
             logits, indices = load_one_tile(row, first, vocab_size)
             ids = ids_of(row, indices, vocab_size)
             token = tl.minimum(token, tl.min(tl.where(argmax_order(logits) == best, ids, NO_ID)))
@@ -356,6 +346,13 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
+def _bound_of_mass(orders, largest, need):
+    """The bound at which the runs' largest alone have some mass."""
+    terms = tl.where(orders > NOTHING, tl.exp2((order_to_float(orders) - largest) * LOG2_E), 0.0)
+    return nearly_highest_with(orders, terms, need)
+
+
+@triton.jit
 def _first_bound(orders, floor, largest, top_k, top_p, min_p, mass):
     """The bound to begin with. Takes `orders` [TILES] int32, of the tiles' largest scaled logits."""
     is_tile = orders > NOTHING
@@ -363,8 +360,7 @@ def _first_bound(orders, floor, largest, top_k, top_p, min_p, mass):
     if top_k > 0:
         bound = nearly_highest_with(orders, is_tile.to(tl.float32), top_k.to(tl.float32))
     elif min_p <= 0:
-        terms = tl.where(is_tile, tl.exp2((order_to_float(orders) - largest) * LOG2_E), 0.0)
-        bound = nearly_highest_with(orders, terms, top_p * mass * ENOUGH)
+        bound = _bound_of_mass(orders, largest, top_p * mass * LIKELY)
     if bound == LEAST:  # the tiles' largest are not enough
         bound = tl.min(tl.where(is_tile, orders, NO_ID))
     # With min-p alone, or before top-p, everything that reaches the floor is wanted.
@@ -385,7 +381,7 @@ def _list_candidates(
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor."""
     bound = _first_bound(orders, floor, largest, top_k, top_p, min_p, mass)
     size = tl.zeros((), tl.int32)
-    step = tl.full((), STEP, tl.float32)
+    need = top_p * mass * LIKELY
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
     while (state == 0) & (tries < MOST_TRIES):
@@ -395,10 +391,15 @@ def _list_candidates(
         elif top_k > 0:
             state = (size >= top_k).to(tl.int32)
         else:
-            state = (_listed_mass(scratch, size, largest, MOST) >= top_p * mass * ENOUGH).to(tl.int32)
+            found = _listed_mass(scratch, size, largest, MOST)
+            state = (found >= top_p * mass * ENOUGH).to(tl.int32)
+            need = need * tl.maximum(top_p * mass / found, 1.01)
         if state == 0:
-            bound = tl.maximum(argmax_order(order_to_float(bound) - step), floor)
-            step = step * 2
+            lower = tl.full((), LEAST, tl.int32)
+            if top_k <= 0:
+                lower = _bound_of_mass(orders, largest, need)
+            stepped = argmax_order(order_to_float(bound) - STEP)
+            bound = tl.maximum(tl.minimum(tl.where(lower == LEAST, stepped, lower), bound - 1), floor)
         tries += 1
     return tl.where(state == 0, -1, size), bound <= floor
 
