@@ -142,7 +142,7 @@ class Layout:
     ) -> Tensor:  # [batch_size, max_spec_len + 1] any
         return per_row[self.rows]
 
-    def uniforms(self) -> tuple[Tensor, Tensor]:  # both [batch_size, max_spec_len + 1] float64
+    def uniforms(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] float64, both
         """Those that accept, and those that draw."""
         seeds = self.inputs.seeds[self.slots_of_requests]
         steps = torch.arange(self.max_spec_len + 1, device=seeds.device)
@@ -179,19 +179,19 @@ def _least_left(
     scaled: Tensor,  # [num_rows, vocab_size] float32
     least: Tensor,  # [num_rows, 1] float32
     parameters: Parameters,
-    slots: Tensor,  # [num_rows] int64
+    row_slots: Tensor,  # [num_rows] int64
 ) -> Tensor:  # [num_rows, 1] float32
     """The least scaled logit that top-k and top-p leave of those at or above `least`."""
     vocab_size = scaled.shape[1]
     descending = scaled.sort(-1, descending=True).values
     descending.masked_fill_(descending < least, EXCLUDED)
     if parameters.top_k is not None:
-        top_k = parameters.top_k[slots].long()[:, None]
+        top_k = parameters.top_k[row_slots].long()[:, None]
         top_k = torch.where((top_k <= 0) | (top_k > vocab_size), vocab_size, top_k)
         least = torch.maximum(least, descending.gather(-1, top_k - 1))
         descending.masked_fill_(descending < least, EXCLUDED)
     if parameters.top_p is not None:
-        top_p = parameters.top_p[slots][:, None]
+        top_p = parameters.top_p[row_slots][:, None]
         sums = _weights(descending).cumsum(-1)
         # The first that reaches the share, with all before it. Rounding may leave none: then it is the last.
         reached = (sums < top_p * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=vocab_size - 1)
@@ -281,14 +281,14 @@ def _shares(
 
 def _draw(
     weights: Tensor,  # [num_rows, vocab_size] float64
-    uniforms: Tensor,  # [num_rows, 1] float64
+    quantiles: Tensor,  # [num_rows, 1] float64
     moved: Tensor | None,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows] int64
-    """The first entry of each row whose cumulative share exceeds `uniform * total`; 0 if there is no weight."""
+    """The first entry of each row whose cumulative share exceeds `quantile * total`; 0 if there is no weight."""
     shares = _shares(weights)
     ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)
     totals = ends[:, -1:]
-    thresholds = torch.minimum((uniforms * totals).long(), totals - 1)
+    thresholds = torch.minimum((quantiles * totals).long(), totals - 1)
     drawn = torch.searchsorted(ends, thresholds, right=True)
     drawn = torch.where(totals > 0, drawn, 0)
     if moved is not None:
@@ -298,12 +298,12 @@ def _draw(
 
 
 def _with_moved(
-    shares: Tensor,  # [num_rows, vocab_size] int64
+    row_shares: Tensor,  # [num_rows, vocab_size] int64
     moved: Tensor,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows, length] int64
     """Shares of moved ids stand behind the vocabulary, each at its first mention."""
     mentions = torch.arange(moved.shape[1], device=moved.device).expand_as(moved)
-    with_unused = torch.nn.functional.pad(shares, (0, 1))
+    with_unused = torch.nn.functional.pad(row_shares, (0, 1))
     first = torch.full_like(with_unused, moved.shape[1]).scatter_reduce_(1, moved, mentions, "amin").gather(1, moved)
     behind = torch.where(first == mentions, with_unused.gather(1, moved), 0)
     return torch.cat([with_unused.scatter(1, moved, 0)[:, :-1], behind], 1)
@@ -312,9 +312,9 @@ def _with_moved(
 def _logprobs(
     layout: Layout,
     probs: Tensor,  # [num_rows, vocab_size] float64
-    tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
+    cell_tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
     """Of the tokens of each cell, under the processed distribution of the cell's row; NaN where there is none."""
-    found = probs[layout.rows, tokens.clamp(0, probs.shape[1] - 1)].log().float()
+    found = probs[layout.rows, cell_tokens.clamp(0, probs.shape[1] - 1)].log().float()
     found.masked_fill_(layout.on_grid(probs.amax(-1) == 0), torch.nan)
     return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)
