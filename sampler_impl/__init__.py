@@ -11,6 +11,6 @@ Each contract has one public module:
     logits_plan         vLLM's logits processors as one plan
     vllm_plugin         installs the samplers above into a running vLLM
 
-Everything else is private: `_rejection/`, `_counter/`, `_step/` and `_sampling/` hold the parts of one contract, `_shared/` what
-several of them use.
+Everything else is private: `_rejection/`, `_counter/`, `_step/` and `_sampling/` hold the parts of one contract,
+`_shared/` what several of them use.
 """

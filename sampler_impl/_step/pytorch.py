@@ -43,16 +43,18 @@ class PyTorchStep:
             return _nothing(layout, self.capacity.logprobs)
         edited = edited_logits(inputs, layout)
         weights = _weights(_filtered(inputs, layout, edited))
-        probs = weights / _shares(weights).sum(-1, keepdim=True).clamp(min=1) * ONE
+        totals = (weights * ONE).long().sum(-1) / ONE
         best = edited.argmax(-1)
         accept_uniforms, draw_uniforms = layout.uniforms()
-        is_accepted = _accepted(inputs, layout, probs, best, accept_uniforms)
+        is_accepted = _accepted(inputs, layout, weights, totals, best, accept_uniforms)
         num_accepted = (layout.on_grid(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
-        last = _last_tokens(inputs, layout, probs, best, num_accepted, draw_uniforms)
+        last = _last_tokens(inputs, layout, weights, totals, best, num_accepted, draw_uniforms)
         cells = torch.arange(self.capacity.max_spec_len + 1, device=last.device)
         tokens = torch.where(cells < num_accepted[:, None], layout.on_grid(layout.drafts), last[:, None])
         is_token = cells <= num_accepted[:, None]
-        logprobs = _logprobs(layout, probs, tokens).masked_fill(~is_token, 0.0) if self.capacity.logprobs else None
+        logprobs = None
+        if self.capacity.logprobs:
+            logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), (num_accepted + 1).int(), logprobs)
 
     def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
@@ -164,9 +166,11 @@ def _filtered(
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """`scaled`, -inf outside of the kept set. Filters leave greedy rows and rows without a distribution alone."""
     scaled = edited / layout.temperature.masked_fill(layout.is_greedy, 1.0).clamp(min=MIN_TEMPERATURE)[:, None]
+    parameters = inputs.parameters
+    if parameters.min_p is None and parameters.top_k is None and parameters.top_p is None:
+        return scaled
     largest = scaled.amax(-1, keepdim=True)
     least = torch.full_like(largest, EXCLUDED)
-    parameters = inputs.parameters
     if parameters.min_p is not None:
         least = largest + parameters.min_p[layout.slots].log()[:, None]
     if parameters.top_k is not None or parameters.top_p is not None:
@@ -213,13 +217,14 @@ def _weights(
 def _accepted(
     inputs: StepInputs,
     layout: Layout,
-    probs: Tensor,  # [num_rows, vocab_size] float64
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    totals: Tensor,  # [num_rows] float64
     best: Tensor,  # [num_rows] int64
     uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
 ) -> Tensor:  # [num_rows] bool
     """Each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
-    ids, vocab_size = layout.drafts, probs.shape[1]
-    target = probs.gather(-1, clamped_column(ids, vocab_size))[:, 0].float()
+    ids, vocab_size = layout.drafts, weights.shape[1]
+    target = (weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / totals).float()
     draft = torch.ones_like(target)
     if inputs.draft_probs is not None:
         draft = inputs.draft_probs[layout.slots, _draft_places(layout), ids.clamp(0, vocab_size - 1)]
@@ -239,7 +244,8 @@ def _draft_places(layout: Layout) -> Tensor:  # [num_rows] int64
 def _last_tokens(
     inputs: StepInputs,
     layout: Layout,
-    probs: Tensor,  # [num_rows, vocab_size] float64
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    totals: Tensor,  # [num_rows] float64
     best: Tensor,  # [num_rows] int64
     num_accepted: Tensor,  # [batch_size] int64
     uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
@@ -248,10 +254,10 @@ def _last_tokens(
     cells = num_accepted[:, None]
     rows = layout.rows.gather(1, cells)[:, 0]
     is_rejected = layout.is_drafted.gather(1, cells)
-    targets = probs[rows]
+    targets = weights[rows] / totals[rows, None]
     if inputs.draft_token_ids is not None:
         targets = torch.where(is_rejected, _residual(inputs, layout, targets, rows), targets)
-    moved = moved_ids(inputs, layout, probs.shape[1])
+    moved = moved_ids(inputs, layout, weights.shape[1])
     drawn = _draw(targets, uniforms.gather(1, cells), None if moved is None else moved[rows])
     return torch.where(layout.is_greedy[rows], best[rows], drawn)
 
@@ -266,9 +272,9 @@ def _residual(
     if inputs.draft_probs is None:
         return remove_entries(targets, layout.drafts[rows])
     drafts = inputs.draft_probs[layout.slots[rows], _draft_places(layout)[rows]]
-    weights = targets.float() - drafts
-    weights = torch.where(weights > 0, weights, 0.0).double()
-    return torch.where(weights.sum(-1, keepdim=True) <= EMPTY, targets, weights)
+    excess = targets.float() - drafts
+    excess = torch.where(excess > 0, excess, 0.0).double()
+    return torch.where(excess.sum(-1, keepdim=True) <= EMPTY, targets, excess)
 
 
 def _shares(
@@ -311,10 +317,11 @@ def _with_moved(
 
 def _logprobs(
     layout: Layout,
-    probs: Tensor,  # [num_rows, vocab_size] float64
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    totals: Tensor,  # [num_rows] float64
     cell_tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
     """Of the tokens of each cell, under the processed distribution of the cell's row; NaN where there is none."""
-    found = probs[layout.rows, cell_tokens.clamp(0, probs.shape[1] - 1)].log().float()
-    found.masked_fill_(layout.on_grid(probs.amax(-1) == 0), torch.nan)
+    found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.on_grid(totals)
+    found = found.log().float()
     return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)
