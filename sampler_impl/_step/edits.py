@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import find_request, load_penalties, penalised
+from .rows import MOST_SEEN, find_request, load_penalties, penalised
 
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
@@ -229,7 +229,8 @@ def edit_kernel(
             if factors[3]:
                 before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
                 word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
-                seen = ((before + _times(counts, DRAFTED)) << 1) | ((word >> (token_ids % 32)) & 1)
+                times = tl.minimum(before + _times(counts, DRAFTED), MOST_SEEN)
+                seen = (times * 2 + ((word >> (token_ids % 32)) & 1)).to(tl.int16)
                 logits = penalised(logits, seen, factors)
         logits = tl.where(is_allowed & (_times(counts, EXCLUDED) == 0), logits, float("-inf"))
         if forced_ptr is not None:

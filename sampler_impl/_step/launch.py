@@ -31,10 +31,10 @@ RUNS = TILE_SIZE // RUN_SIZE
 SCAN_OPTIONS={}
 SCAN_BLOCK = 4
 """Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
-BLOCK = 16
+BLOCK = 8
 """Runs that other kernels have in flight."""
 SETTLE_WARPS = {False: 4, True: 4}
-SETTLE_OPTIONS = {}
+SETTLE_OPTIONS = {'maxnreg': 128}
 """Without and with filters. Tuned on an H200, as everything here."""
 MOST = 2048
 """Candidates of a row. More of them are found by reading the row again."""
@@ -62,7 +62,7 @@ class Launches:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.words = empty(rows, self.all_tiles, dtype=torch.int64)
-        self.run_orders = empty(rows, self.all_tiles * RUNS) if capacity.filters else None
+        self.reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         self.results = (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs)
         candidates = rows if capacity.filters else 1
@@ -171,7 +171,7 @@ class Launches:
         strip = min(max(self.num_blocks * inputs.batch_size // SCAN_PROGRAMS, 1), LONGEST_STRIP)
         strip = 1 << (strip.bit_length() - 1)
         scan_kernel[(triton.cdiv(self.num_blocks, strip), inputs.batch_size)](
-            self.words, self.run_orders, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=SCAN_BLOCK, num_warps=4, **SCAN_OPTIONS
+            self.words, self.reached, **common, temperature_ptr=inputs.parameters.temperature, STRIP=strip, BLOCK=SCAN_BLOCK, num_warps=4, **SCAN_OPTIONS
         )
 
     def _settle(self, inputs: StepInputs, common: dict[str, Any]) -> None:  # Any: as above
@@ -179,7 +179,7 @@ class Launches:
         settle_kernel[self._rows(inputs)](
             self.results,
             self.words,
-            self.run_orders,
+            None if self.reached is None else self.reached.view(torch.int16),
             self.scratch,
             **common,
             seeds_ptr=inputs.seeds,

@@ -31,6 +31,8 @@ RUNS = tl.constexpr(TILE_SIZE // RUN_SIZE)
 WORDS = tl.constexpr(RUN_SIZE // 32)
 """A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that masks
 are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
+MOST_SEEN = tl.constexpr(16383)
+"""A token that occurs more often counts as often as this."""
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)
@@ -87,9 +89,9 @@ def load_penalties(penalties, slot):
 def penalised(logits, seen, factors):
     """vLLM's operations in its order: repetition multiplies or divides, then frequency, then presence.
 
-    Takes `logits` [...] float32; `seen` [...] int32: twice the count in the output, and 1 if the prompt has it."""
+    Takes `logits` [...] float32; `seen` [...] int16: twice the count in the output, and 1 if the prompt has it."""
     presence, frequency, repetition, _ = factors
-    counts = seen >> 1
+    counts = (seen >> 1).to(tl.int32)
     inverse = tl.div_rn(1.0, repetition)
     logits = tl.where(seen > 0, logits * tl.where(logits > 0, inverse, repetition), logits)
     logits = logits - frequency * counts.to(tl.float32)
@@ -145,15 +147,16 @@ def load_bits(
 
 @triton.jit
 def load_seen(inputs, place, words, vocab_size):
-    """[..., 32] int32, for `penalised`; the same for all rows of a request, but for their drafts."""
+    """[..., 32] int16, for `penalised`; the same for all rows of a request, but for their drafts."""
     penalties = inputs[5]
     _, slot, _, factors = place
     indices = indices_of(words)
-    seen = indices * 0
+    seen = (indices * 0).to(tl.int16)
     if factors[3]:
-        seen = tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0) << 1
+        counts = tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0)
+        seen = tl.minimum(counts, MOST_SEEN).to(tl.int16) * 2
         if factors[2] != 1:
-            seen = seen | load_bits(penalties[4] + slot * penalties[6], words, vocab_size)
+            seen = seen | load_bits(penalties[4] + slot * penalties[6], words, vocab_size).to(tl.int16)
     return seen
 
 

@@ -9,7 +9,8 @@ A tile's word is one int64:
     63                        32 31              0
     order of the largest logit     sum of 2**((logit - largest) * log2(e) / temperature), float32
 
-Filters also look at the largest logit of each run of 256, as an order in int32. A tile with NaN has the order of NaN, and NaN as its sum.
+Filters also look at what each run of 256 reaches: the upper 16 bits of the order of
+its largest logit, four of them in a word. A tile with NaN has the order of NaN, and NaN as its sum.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -43,7 +44,7 @@ def exp2_terms(logits, largest, scale):
 
 @triton.jit
 def sum_tiles(logits, scale):
-    """Orders of the largest of each run [tiles, RUNS] int32, and words of the tiles [tiles] int64.
+    """Words of the tiles, and what their runs reach, both [tiles] int64.
 
     Takes `logits` [tiles, RUNS, WORDS, 32] float32."""
     largest_of_runs = tl.max(tl.max(logits, axis=3), axis=2)
@@ -52,27 +53,14 @@ def sum_tiles(logits, scale):
     sums = tl.sum(tl.sum(tl.sum(terms, axis=1), axis=2), axis=1)
     order = argmax_order(tl.where(sums == sums, largest, float("nan")))
     words = (order.to(tl.int64) << 32) | (sums.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
-    return argmax_order(largest_of_runs), words
-
-
-@triton.jit
-def _store_runs(
-    run_orders_ptr,  # [all_tiles * RUNS] int32, written
-    tiles,
-    orders,
-    all_tiles,
-):
-    """As `store_by_warps`, of [tiles, RUNS] int32."""
-    threads = tl.arange(0, 32)[None, None, :]
-    runs = (tiles[:, None] * RUNS + tl.arange(0, RUNS)[None, :])[:, :, None] + threads
-    mask = (tiles < all_tiles)[:, None, None] & (threads == 0)
-    tl.store(run_orders_ptr + runs, orders[:, :, None] + threads * 0, mask=mask)
+    reached = (argmax_order(largest_of_runs) >> 16).to(tl.int64) & 0xFFFF
+    return words, tl.sum(reached << (16 * tl.arange(0, RUNS))[None, :].to(tl.int64), axis=1)
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def scan_kernel(
     words_ptr,  # [max_rows, all_tiles] int64, written
-    run_orders_ptr,  # [max_rows, all_tiles * RUNS] int32, written, or None: nothing is filtered
+    reached_ptr,  # [max_rows, all_tiles] int64, written, or None: nothing is filtered
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
     slots_ptr,  # [batch_size] int32, or None
@@ -98,7 +86,8 @@ def scan_kernel(
             row_idx = (first + offset).to(tl.int64)
             row = (inputs, locate(inputs, row_idx, slot))
             logits = edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size)
-            orders, sums = sum_tiles(logits, scale)
-            store_by_warps(words_ptr + row_idx * all_tiles + tiles, sums, tiles < all_tiles)
-            if run_orders_ptr is not None:
-                _store_runs(run_orders_ptr + row_idx * all_tiles * RUNS, tiles, orders, all_tiles)
+            sums, reached = sum_tiles(logits, scale)
+            at = row_idx * all_tiles + tiles
+            store_by_warps(words_ptr + at, sums, tiles < all_tiles)
+            if reached_ptr is not None:
+                store_by_warps(reached_ptr + at, reached, tiles < all_tiles)

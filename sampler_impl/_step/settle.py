@@ -61,14 +61,14 @@ from .scan import exp2_terms, exponent_scale, sum_tiles
 ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
 FEW = tl.constexpr(128)
 """As many candidates as most rows have: they are handled in smaller blocks."""
-BOUND_STEPS = tl.constexpr(12)
-"""Of a bisection that need not be exact: 4096 steps between the largest of all tiles."""
+NO_BOUND = tl.constexpr(-0x8000)
+"""A **bound** is the upper 16 bits of an order: what is compared with the 16 bits that runs have."""
 ENOUGH = tl.constexpr(1.00001)
 """Mass in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(8)
-STEP = tl.constexpr(0.5)
-"""By how much the bound is lowered where the runs' largest do not help, as a logarithm of probability."""
-LIKELY = tl.constexpr(0.95)
+STEP = tl.constexpr(0.7)
+"""By how much the bound is lowered where the runs' largest do not help: a factor of probability, as a power of 2."""
+LIKELY = tl.constexpr(0.9)
 """Of the mass that is needed, what the runs' largest have where the candidates, which are more, probably have it all."""
 STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
@@ -84,21 +84,19 @@ def _middle(low, high):
 
 
 @triton.jit
-def nearly_highest_with(orders, weights, need):
-    """An order such that those at or above it weigh at least `need`, and not much lower than the highest such; LEAST if
-    all together do not.
+def reached_with(reached, weights, need):
+    """The highest bound such that the runs that reach it weigh at least `need`; NO_BOUND if all together do not.
 
-    Takes `orders` [size] int32; `weights` [size] float32."""
-    low = tl.full((), LEAST, tl.int32)
-    high = tl.max(tl.where(weights > 0, orders, LEAST))
-    least = tl.min(tl.where(weights > 0, orders, NO_ID))
+    Takes `reached` [runs] int32, 16 bits; `weights` [runs] float32."""
+    low = tl.full((), NO_BOUND, tl.int32)
     if tl.sum(weights) >= need:
-        low = least
-        for _ in range(BOUND_STEPS):
-            middle = _middle(low, high)
-            is_enough = tl.sum(tl.where(orders >= middle, weights, 0.0)) >= need
+        high = tl.max(reached)
+        low = tl.min(tl.where(weights > 0, reached, high))
+        while low < high:
+            middle = (low + high + 1) >> 1
+            is_enough = tl.sum(tl.where(reached >= middle, weights, 0.0)) >= need
             low = tl.where(is_enough, middle, low)
-            high = tl.where(is_enough, high, tl.maximum(middle - 1, low))
+            high = tl.where(is_enough, high, middle - 1)
     return low
 
 
@@ -130,33 +128,33 @@ def weights_of(scaled, largest):
 @triton.jit
 def _list_runs(
     runs_ptr,  # [TILES * RUNS] int32, written
-    orders,
+    reached,
     bound,
 ):
-    """Write the numbers of runs whose largest reaches the bound, in order. Returns how many."""
-    reaches = (orders >= bound).to(tl.int32)
+    """Write the numbers of runs that reach the bound, in order. Returns how many."""
+    reaches = (reached >= bound).to(tl.int32)
     places = tl.cumsum(reaches) - 1
-    tl.store(runs_ptr + places, tl.arange(0, orders.shape[0]), mask=reaches != 0)
+    tl.store(runs_ptr + places, tl.arange(0, reached.shape[0]), mask=reaches != 0)
     return tl.sum(reaches)
 
 
 @triton.jit
-def _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
+def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
     """Write index and scaled logit of every entry that reaches the bound, in the order of indices. Returns how many,
     of which at most MOST are written.
 
-    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `orders` of the runs."""
+    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `reached` of the runs."""
     runs_ptr, indices_ptr, scaled_ptr = scratch
     tl.debug_barrier()
-    num_listed = _list_runs(runs_ptr, orders, bound)
+    num_listed = _list_runs(runs_ptr, reached, bound)
     tl.debug_barrier()
     size = tl.zeros((), tl.int32)
     for begin in range(0, num_listed, BLOCK):
         listed = begin + tl.arange(0, BLOCK)
         # A run behind the row holds nothing.
-        words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * orders.shape[0]))
-        scaled = scaled_by(load_logits(row, words, vocab_size), temperature)
-        is_candidate = (argmax_order(scaled) >= bound) & (scaled > float("-inf"))
+        words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
+        logits = load_logits(row, words, vocab_size)
+        is_candidate = ((argmax_order(logits) >> 16) >= bound) & (logits > float("-inf"))
         # Places are counted within words, which is cheap, and then over words, which are few.
         within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
         of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
@@ -164,7 +162,7 @@ def _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK: tl.con
         places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(scaled_ptr + places, scaled, mask=writes)
+        tl.store(scaled_ptr + places, scaled_by(logits, temperature), mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
     return size
@@ -278,7 +276,7 @@ def _filter_words(
         tiles = begin + tl.arange(0, BLOCK // RUNS)
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
         logits = tl.where(scaled_order(logits, temperature) >= kept, logits, float("-inf"))
-        _, words = sum_tiles(logits, scale)
+        words, _ = sum_tiles(logits, scale)
         tl.store(words_ptr + tiles, words, mask=tiles < all_tiles)
 
 
@@ -346,60 +344,63 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _bound_of_mass(orders, largest, need):
+def _bound_of_mass(reached, largest, scale, need):
     """The bound at which the runs' largest alone have some mass."""
-    terms = tl.where(orders > NOTHING, tl.exp2((order_to_float(orders) - largest) * LOG2_E), 0.0)
-    return nearly_highest_with(orders, terms, need)
+    terms = tl.exp2((order_to_float(reached << 16) - largest) * scale)
+    return reached_with(reached, tl.where(reached > NOTHING >> 16, terms, 0.0), need)
 
 
 @triton.jit
-def _first_bound(orders, floor, largest, top_k, top_p, min_p, mass):
-    """The bound to begin with. Takes `orders` [TILES] int32, of the tiles' largest scaled logits."""
-    is_tile = orders > NOTHING
-    bound = tl.full((), LEAST, tl.int32)
+def _first_bound(reached, floor, largest, scale, top_k, need, min_p):
+    """The bound to begin with. Takes `reached` [runs] int32."""
+    bound = floor
+    is_run = reached > NOTHING >> 16
     if top_k > 0:
-        bound = nearly_highest_with(orders, is_tile.to(tl.float32), top_k.to(tl.float32))
-    elif min_p <= 0:
-        bound = _bound_of_mass(orders, largest, top_p * mass * LIKELY)
-    if bound == LEAST:  # the tiles' largest are not enough
-        bound = tl.min(tl.where(is_tile, orders, NO_ID))
-    # With min-p alone, or before top-p, everything that reaches the floor is wanted.
-    return tl.maximum(tl.where((top_k <= 0) & (min_p > 0), floor, bound), floor)
+        bound = reached_with(reached, is_run.to(tl.float32), top_k.to(tl.float32))
+    elif min_p <= 0:  # with min-p everything that reaches the floor is wanted
+        bound = _bound_of_mass(reached, largest, scale, need)
+    if bound == NO_BOUND:  # the runs' largest are not enough
+        bound = tl.min(tl.where(is_run, reached, NO_ID))
+    return tl.maximum(bound, floor)
 
 
 @triton.jit
-def _listed_mass(scratch, size, largest, MOST: tl.constexpr):
+def _listed_mass(scratch, size, best, MOST: tl.constexpr):
     _, _, scaled = _load_candidates(scratch, size, MOST)
-    return tl.sum(tl.exp2((scaled - largest) * LOG2_E))
+    return tl.sum(tl.exp2((scaled - best) * LOG2_E))
 
 
 @triton.jit
-def _list_candidates(
-    scratch, row, orders, floor, largest, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST: tl.constexpr
-):
+def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
-    which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor."""
-    bound = _first_bound(orders, floor, largest, top_k, top_p, min_p, mass)
+    which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
+
+    Takes `floor`: the least bound; `statistics`: largest logit, mass, scale, temperature; `filters`: top_k, top_p, min_p.
+    """
+    largest, mass, scale, temperature = statistics
+    top_k, top_p, min_p = filters
+    wanted = top_p * mass * ENOUGH
+    need = wanted * LIKELY
+    bound = _first_bound(reached, floor, largest, scale, top_k, need, min_p)
     size = tl.zeros((), tl.int32)
-    need = top_p * mass * LIKELY
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
     while (state == 0) & (tries < MOST_TRIES):
-        size = _collect(scratch, row, orders, bound, temperature, vocab_size, BLOCK, MOST)
+        size = _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK, MOST)
         if (bound <= floor) | (size > MOST):
             state = tl.full((), 1, tl.int32)
         elif top_k > 0:
             state = (size >= top_k).to(tl.int32)
         else:
-            found = _listed_mass(scratch, size, largest, MOST)
-            state = (found >= top_p * mass * ENOUGH).to(tl.int32)
-            need = need * tl.maximum(top_p * mass / found, 1.01)
+            found = _listed_mass(scratch, size, tl.div_rn(largest, temperature), MOST)
+            state = (found >= wanted).to(tl.int32)
+            need = need * tl.maximum(wanted / found, 1.02)
         if state == 0:
-            lower = tl.full((), LEAST, tl.int32)
+            lower = tl.full((), NO_BOUND, tl.int32)
             if top_k <= 0:
-                lower = _bound_of_mass(orders, largest, need)
-            stepped = argmax_order(order_to_float(bound) - STEP)
-            bound = tl.maximum(tl.minimum(tl.where(lower == LEAST, stepped, lower), bound - 1), floor)
+                lower = _bound_of_mass(reached, largest, scale, need)
+            below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
+            bound = tl.maximum(tl.minimum(tl.where(lower == NO_BOUND, below, lower), bound - 1), floor)
         tries += 1
     return tl.where(state == 0, -1, size), bound <= floor
 
@@ -461,7 +462,7 @@ def _draw_from_list(scratch, size, row, largest, kept, removed, draft_row, vocab
 def settle_kernel(
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
-    run_orders_ptr,  # [max_rows, all_tiles * RUNS] int32, or None
+    reached_ptr,  # [max_rows, all_tiles * RUNS] int16, or None
     scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
@@ -523,11 +524,15 @@ def settle_kernel(
                     best = tl.div_rn(largest, temperature)
                     floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
                     runs = tl.arange(0, TILES * RUNS)
-                    run_orders_ptr += row_idx * all_tiles * RUNS
-                    run_orders = tl.load(run_orders_ptr + runs, mask=runs < all_tiles * RUNS, other=NOTHING)
-                    run_orders = scaled_order(order_to_float(run_orders), temperature)
+                    reached_ptr += row_idx * all_tiles * RUNS
+                    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
+                    # Not by `other`: of two int16 in one register Triton 3.6 would give the second one -1.
+                    reached = tl.where(runs < all_tiles * RUNS, reached, NO_BOUND)
+                    # Rounded down, and once more for the rounding of quotients.
+                    least = tl.maximum((argmax_order(order_to_float(floor) * temperature) >> 16) - 1, NOTHING >> 16)
+                    statistics = (largest, mass, scale, temperature)
                     size, is_all = _list_candidates(
-                        listed, row, run_orders, floor, best, top_k, top_p, min_p, mass, temperature, vocab_size, BLOCK, MOST
+                        listed, row, reached, least, statistics, (top_k, top_p, min_p), vocab_size, BLOCK, MOST
                     )
                     if (size < 0) | (size > MOST):
                         size = tl.full((), -1, tl.int32)
