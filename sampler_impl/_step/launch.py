@@ -36,8 +36,8 @@ BLOCK = 8
 SETTLE_WARPS = {False: 4, True: 4}
 SETTLE_OPTIONS = {'maxnreg': 128}
 """Without and with filters. Tuned on an H200, as everything here."""
-MOST = 2048
-"""Candidates of a row. More of them are found by reading the row again."""
+MOST = 8192
+"""Candidates of a row. More of them are found by reading the row again and again."""
 SCAN_PROGRAMS = 1056
 """Programs that fill a card; a strip is as long as leaves so many, but at most LONGEST_STRIP blocks."""
 LONGEST_STRIP = 1

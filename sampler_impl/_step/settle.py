@@ -60,7 +60,8 @@ from .scan import exp2_terms, exponent_scale, sum_tiles
 
 ONE = tl.constexpr(1099511627776.0)  # 2**40: the integer weight of the row's best token
 FEW = tl.constexpr(128)
-"""As many candidates as most rows have: they are handled in smaller blocks."""
+MANY = tl.constexpr(1024)
+"""Candidates in a block. Most rows have few: one block is bisected without being loaded again."""
 NO_BOUND = tl.constexpr(-0x8000)
 """A **bound** is the upper 16 bits of an order: what is compared with the 16 bits that runs have."""
 ENOUGH = tl.constexpr(1.00001)
@@ -75,12 +76,6 @@ STREAMED = tl.constexpr(-2)
 
 
 # Thresholds. Orders are integers.
-
-
-@triton.jit
-def _middle(low, high):
-    """Of two int32 whose difference may not be one."""
-    return ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)
 
 
 @triton.jit
@@ -108,7 +103,7 @@ def highest_with(orders, weights, floor, need):
     low = floor
     high = tl.maximum(tl.max(tl.where(weights > 0, orders, floor)), floor)
     while low < high:
-        middle = _middle(low, high)
+        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
         if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
             low = middle
         else:
@@ -169,10 +164,10 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
 
 
 @triton.jit
-def _load_candidates(scratch, size, MOST: tl.constexpr):
-    """[MOST] int32 twice and float32: indices, orders and scaled logits; LEAST behind the last."""
+def _load_candidates(scratch, begin, size, BLOCK: tl.constexpr):
+    """[BLOCK] int32 twice and float32: indices, orders and scaled logits, from one on; LEAST behind the last."""
     _, indices_ptr, scaled_ptr = scratch
-    entries = tl.arange(0, MOST)
+    entries = begin + tl.arange(0, BLOCK)
     indices = tl.load(indices_ptr + entries, mask=entries < size, other=NO_ID)
     scaled = tl.load(scaled_ptr + entries, mask=entries < size, other=float("-inf"))
     return indices, tl.where(entries < size, argmax_order(scaled), LEAST), scaled
@@ -192,24 +187,64 @@ def _unpack(words):
 
 
 @triton.jit
-def _thresholds(scratch, size, largest, floor, top_k, top_p, mass, MOST: tl.constexpr):
-    """What is kept of candidates: the order of the least one, and the mass of all that is kept.
+def _weigh(scratch, size, least, best, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """Count or mass of the candidates at or above an order."""
+    total = tl.zeros((), tl.int64)
+    for begin in range(0, size, BLOCK):
+        _, orders, scaled = _load_candidates(scratch, begin, size, BLOCK)
+        weights = tl.full((BLOCK,), 1, tl.int64)
+        if BY_MASS:
+            weights = weights_of(scaled, best)
+        total += tl.sum(tl.where(orders >= least, weights, 0))
+    return total
+
+
+@triton.jit
+def _highest_listed(scratch, size, best, floor, need, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+    """As `highest_with`, of more candidates than a block has."""
+    low = floor
+    high = tl.maximum(argmax_order(best), floor)
+    while low < high:
+        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
+        if _weigh(scratch, size, middle, best, BY_MASS, BLOCK) >= need:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@triton.jit
+def _need_of(total, mass, top_p):
+    """The integer mass that top-p keeps at least."""
+    total = tl.where(mass >= 0, mass.to(tl.float64) * ONE, total.to(tl.float64))
+    return tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
+
+
+@triton.jit
+def _thresholds_of_few(scratch, size, best, floor, top_k, top_p, mass):
+    """What is kept of at most FEW candidates: the order of the least one.
 
     Takes `mass`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
-    _, orders, scaled = _load_candidates(scratch, size, MOST)
-    kept = floor
+    _, orders, scaled = _load_candidates(scratch, 0, size, FEW)
+    kept = tl.maximum(floor, tl.min(tl.where(orders > LEAST, orders, NO_ID)))
     if top_k > 0:
         kept = highest_with(orders, (orders > LEAST).to(tl.int64), kept, top_k.to(tl.int64))
-    weights = weights_of(scaled, largest)
     if top_p < 1:
-        seen = tl.where(orders >= kept, weights, 0)
-        total = tl.sum(seen).to(tl.float64)
-        if mass >= 0:
-            total = mass.to(tl.float64) * ONE
-        need = tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
-        kept = highest_with(orders, seen, kept, need)
-    total = tl.sum(tl.where(orders >= kept, weights, 0))
-    return kept, (total.to(tl.float64) / ONE).to(tl.float32)
+        seen = tl.where(orders >= kept, weights_of(scaled, best), 0)
+        kept = highest_with(orders, seen, kept, _need_of(tl.sum(seen), mass, top_p))
+    return kept
+
+
+@triton.jit
+def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, mass):
+    """The same of more."""
+    kept = floor
+    if top_k > 0:
+        kept = _highest_listed(scratch, size, best, kept, top_k.to(tl.int64), False, MANY)
+    if top_p < 1:
+        need = _need_of(_weigh(scratch, size, kept, best, True, MANY), mass, top_p)
+        kept = _highest_listed(scratch, size, best, kept, need, True, MANY)
+    return kept
 
 
 # Rows that do not fit a list.
@@ -237,7 +272,7 @@ def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_MA
     low = tl.full((), LEAST, tl.int32)
     high = argmax_order(largest)
     while low < high:
-        middle = _middle(low, high)
+        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
         if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS, BLOCK) >= need:
             low = middle
         else:
@@ -365,12 +400,6 @@ def _first_bound(reached, floor, largest, scale, top_k, need, min_p):
 
 
 @triton.jit
-def _listed_mass(scratch, size, best, MOST: tl.constexpr):
-    _, _, scaled = _load_candidates(scratch, size, MOST)
-    return tl.sum(tl.exp2((scaled - best) * LOG2_E))
-
-
-@triton.jit
 def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
@@ -392,7 +421,7 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
         elif top_k > 0:
             state = (size >= top_k).to(tl.int32)
         else:
-            found = _listed_mass(scratch, size, tl.div_rn(largest, temperature), MOST)
+            found = _weigh(scratch, size, LEAST, tl.div_rn(largest, temperature), True, MANY).to(tl.float32) / ONE
             state = (found >= wanted).to(tl.int32)
             need = need * tl.maximum(wanted / found, 1.02)
         if state == 0:
@@ -437,25 +466,47 @@ def probs_row(drafts, slot, offset):
 
 
 @triton.jit
-def _draw_from_list(scratch, size, row, largest, kept, removed, draft_row, vocab_size, uniform, MOST: tl.constexpr):
-    """The index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the target
-    if that is empty.
-
-    Takes `removed`: the index of a one-hot draft, or -1; `draft_row`: dense ones, slot, offset, whether there is a draft.
-    """
+def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole):
+    """[FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of one block."""
+    best, mass, kept = statistics
     drafts, slot, offset, has_draft = draft_row
-    indices, orders, scaled = _load_candidates(scratch, size, MOST)
+    indices, orders, scaled = _load_candidates(scratch, begin, size, FEW)
     is_kept = (orders >= kept) & (indices != NO_ID)
-    weights = tl.where(is_kept, weights_of(scaled, largest), 0)
+    weights = tl.where(is_kept, weights_of(scaled, best), 0)
     rest = tl.where(indices == removed, 0, weights)
     if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if has_draft:
             ids = tl.where(is_kept, ids_of(row, tl.where(is_kept, indices, 0), vocab_size), 0)
-            target = weights.to(tl.float64) / tl.maximum(tl.sum(weights), 1).to(tl.float64)
+            target = tl.exp2((scaled - best) * LOG2_E) / mass
             draft = tl.load(probs_row(drafts, slot, offset) + ids, mask=is_kept, other=0.0)
-            rest = (tl.maximum(target.to(tl.float32) - draft, 0.0) * ONE).to(tl.int64)
-    entry, _ = draw_index(tl.where(tl.sum(rest) > 0, rest, weights), uniform)
-    return tl.sum(tl.where(tl.arange(0, MOST) == entry, indices, 0))
+            rest = tl.where(is_kept, (tl.maximum(target - draft, 0.0) * ONE).to(tl.int64), 0)
+    return tl.where(is_whole, weights, rest), indices
+
+
+@triton.jit
+def _draw_from_list(scratch, size, row, statistics, removed, draft_row, vocab_size, uniform):
+    """The index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the target
+    if that is empty.
+
+    Takes `statistics`: largest scaled logit, mass, order of the least kept; `removed`: the index of a one-hot draft, or
+    -1; `draft_row`: dense ones, slot, offset, whether there is a draft."""
+    is_whole = tl.full((), 0, tl.int1)
+    total = tl.zeros((), tl.int64)
+    for begin in range(0, size, FEW):
+        rest, _ = _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole)
+        total += tl.sum(rest)
+    is_whole = total == 0
+    if is_whole:
+        total = _weigh(scratch, size, statistics[2], statistics[0], True, FEW)
+    threshold = cdf_thresholds(uniform, total)
+    drawn = tl.full((), -1, tl.int32)
+    for begin in range(0, size, FEW):
+        rest, indices = _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole)
+        ends = tl.cumsum(rest)
+        falls = (ends > threshold) & (threshold >= ends - rest)
+        drawn = tl.maximum(drawn, tl.max(tl.where(falls, indices, -1)))
+        threshold -= tl.sum(rest)
+    return drawn
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -545,9 +596,10 @@ def settle_kernel(
                     else:
                         seen = tl.where((top_k > 0) | is_all, -1.0, mass)
                         if size <= FEW:
-                            kept, mass = _thresholds(listed, size, best, floor, top_k, top_p, seen, FEW)
+                            kept = _thresholds_of_few(listed, size, best, floor, top_k, top_p, seen)
                         else:
-                            kept, mass = _thresholds(listed, size, best, floor, top_k, top_p, seen, MOST)
+                            kept = _thresholds_of_many(listed, size, best, floor, top_k, top_p, seen)
+                        mass = (_weigh(listed, size, kept, best, True, FEW).to(tl.float64) / ONE).to(tl.float32)
             # Accept or reject the draft token.
             seed = tl.load(seeds_ptr + slot)
             position = tl.load(positions_ptr + req_idx) + offset
@@ -566,11 +618,8 @@ def settle_kernel(
             drawn = tl.full((), -1, tl.int32)
             if is_valid & (size >= 0):
                 rest_of = (drafts, slot, offset, offset + 1 < count)
-                best = tl.div_rn(largest, temperature)
-                if size <= FEW:
-                    drawn = _draw_from_list(listed, size, row, best, kept, removed, rest_of, vocab_size, drawing, FEW)
-                else:
-                    drawn = _draw_from_list(listed, size, row, best, kept, removed, rest_of, vocab_size, drawing, MOST)
+                kept_of = (tl.div_rn(largest, temperature), mass, kept)
+                drawn = _draw_from_list(listed, size, row, kept_of, removed, rest_of, vocab_size, drawing)
             elif is_valid:
                 if (drafts[1] is not None) & (offset + 1 < count):
                     drawn = tl.full((), STREAMED, tl.int32)
