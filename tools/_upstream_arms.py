@@ -13,6 +13,7 @@ import importlib
 import subprocess
 import sys
 import types
+from collections.abc import Collection, Iterable, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
@@ -36,6 +37,10 @@ KEPT = {
 }
 
 
+Contents = Mapping[str, Mapping[str, Any]]  # Any: whatever a module holds
+"""Module to its names."""
+
+
 class _Stub(types.ModuleType):
     """A module that has whatever is asked of it; nothing of it is called in a measurement."""
 
@@ -48,15 +53,19 @@ class _Stub(types.ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the kept files below `folder` and stubs the rest of the package."""
+    """Finds the kept files below `folder` and stubs the rest of the package.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Args:
+        contents: What stubs hold, by module.
+    """
+
+    def __init__(self, folder: Path, kept: Collection[str] = KEPT, contents: Contents | None = None) -> None:
+        self.folder, self.kept, self.contents = folder, kept, contents or {}
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # Any: unused
         if fullname.split(".")[0] != "vllm":
             return None
-        if fullname in KEPT:
+        if fullname in self.kept:
             file = self.folder.joinpath(*fullname.split(".")).with_suffix(".py")
             return spec_from_file_location(fullname, file)
         return ModuleSpec(fullname, self, is_package=True)
@@ -70,6 +79,16 @@ class _Finder(MetaPathFinder, Loader):
             from triton.language.extra import libdevice
 
             vars(module).update(triton=triton, tl=tl, tldevice=libdevice, HAS_TRITON=True)
+        vars(module).update(self.contents.get(module.__name__, {}))
+
+
+def load_vllm_modules(
+    folder: Path, names: Iterable[str], kept: Collection[str], contents: Contents
+) -> dict[str, Any]:  # Any: foreign modules
+    """Several files that belong together. They stay loaded, since functions import others when they are called."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(folder, kept, contents))
+    return {name: importlib.import_module(name) for name in names}
 
 
 def load_vllm(folder: Path, name: str) -> tuple[Any, str]:  # Any: a foreign module

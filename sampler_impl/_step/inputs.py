@@ -31,7 +31,7 @@ INT32 = (torch.int32,)
 
 
 class Drafts(Enum):
-    """What a drafter hands over beside its tokens."""
+    """What a drafter gives beside its tokens."""
 
     NONE = 0  # no drafts: plain sampling
     ONE_HOT = 1  # tokens alone (n-gram, greedy drafters)
@@ -112,9 +112,9 @@ class BadWords:
     """By slot: sequences of tokens whose last token is excluded where the output ends in the others."""
 
     counts: Tensor  # [num_slots] int32
-    offsets: Tensor  # [num_slots, max_words + 1] int32: where each word begins in `token_ids`
-    token_ids: Tensor  # [num_slots, max_length] int32
-    text: Tensor  # [num_slots, max_text] int32: prompt and output of each slot; the first row sees `positions` of it
+    offsets: Tensor  # [num_slots, length] int32: where each word begins in `token_ids`
+    token_ids: Tensor  # [num_slots, length] int32
+    text: Tensor  # [num_slots, length] int32: prompt and output of each slot; the first row sees `positions` of it
     starts: Tensor  # [num_slots] int32: where the output begins in `text`; no word begins before, as in vLLM
 
 
@@ -123,12 +123,12 @@ class TokenEdits:
     """By slot: a few ids each. Any of the groups may be missing."""
 
     bias_counts: Tensor | None = None  # [num_slots] int32
-    bias_token_ids: Tensor | None = None  # [num_slots, max_bias] int32, distinct
-    bias_values: Tensor | None = None  # [num_slots, max_bias] float32
+    bias_token_ids: Tensor | None = None  # [num_slots, length] int32, distinct
+    bias_values: Tensor | None = None  # [num_slots, length] float32
     allowed_counts: Tensor | None = None  # [num_slots] int32; 0: all are
-    allowed_token_ids: Tensor | None = None  # [num_slots, max_allowed] int32
+    allowed_token_ids: Tensor | None = None  # [num_slots, length] int32
     stop_counts: Tensor | None = None  # [num_slots] int32
-    stop_token_ids: Tensor | None = None  # [num_slots, max_stop] int32: excluded at positions below `min_lengths`
+    stop_token_ids: Tensor | None = None  # [num_slots, length] int32: excluded at positions below `min_lengths`
     min_lengths: Tensor | None = None  # [num_slots] int32
     bad_words: BadWords | None = None
     forced_token_ids: Tensor | None = None  # [num_rows] int32: the only token that is left; -1: none
@@ -138,7 +138,7 @@ class TokenEdits:
 class StepInputs:
     """One step. Rows behind the last request are padding."""
 
-    logits: Tensor  # [num_rows, vocab_size] of the capacity's dtype; rows may be strided
+    logits: Tensor  # [num_rows, vocab_size] any; the capacity's dtype; rows may be strided
     parameters: Parameters
     seeds: Tensor  # [num_slots] int64
     positions: Tensor  # [batch_size] int64: of the token that each request's first row is about

@@ -25,7 +25,7 @@ from .pytorch_edits import edited_logits, moved_ids
 
 EXCLUDED = float("-inf")
 EMPTY = 2.0**-60
-"""A residual of less mass is empty, and the target itself is drawn from."""
+"""A residual of less weight is empty, and the target itself is drawn from."""
 ONE = 2.0**43
 """The integer weight of a row's best token: 2**19 of them add up in an int64."""
 
@@ -43,16 +43,18 @@ class PyTorchStep:
             return _nothing(layout, self.capacity.logprobs)
         edited = edited_logits(inputs, layout)
         weights = _weights(_filtered(inputs, layout, edited))
-        probs = weights / _shares(weights).sum(-1, keepdim=True).clamp(min=1) * ONE
+        totals = (weights * ONE).long().sum(-1) / ONE
         best = edited.argmax(-1)
         accept_uniforms, draw_uniforms = layout.uniforms()
-        is_accepted = _accepted(inputs, layout, probs, best, accept_uniforms)
+        is_accepted = _accepted(inputs, layout, weights, totals, best, accept_uniforms)
         num_accepted = (layout.on_grid(is_accepted) & layout.is_drafted).cumprod(-1).sum(-1)
-        last = _last_tokens(inputs, layout, probs, best, num_accepted, draw_uniforms)
+        last = _last_tokens(inputs, layout, weights, totals, best, num_accepted, draw_uniforms)
         cells = torch.arange(self.capacity.max_spec_len + 1, device=last.device)
         tokens = torch.where(cells < num_accepted[:, None], layout.on_grid(layout.drafts), last[:, None])
         is_token = cells <= num_accepted[:, None]
-        logprobs = _logprobs(layout, probs, tokens).masked_fill(~is_token, 0.0) if self.capacity.logprobs else None
+        logprobs = None
+        if self.capacity.logprobs:
+            logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), (num_accepted + 1).int(), logprobs)
 
     def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
@@ -92,8 +94,9 @@ class Layout:
 
     @cached_property
     def places(self) -> Tensor:  # [num_rows] int64
-        """0 for a request's first row."""
-        return torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
+        """0 for a request's first row, `max_spec_len` at most, whatever `cu_num_rows` says."""
+        places = torch.arange(self.inputs.num_rows, device=self.first_rows.device) - self.first_rows
+        return places.clamp(0, self.max_spec_len)
 
     @cached_property
     def positions(self) -> Tensor:  # [num_rows] int64
@@ -110,7 +113,7 @@ class Layout:
     def drafts_before(self) -> Tensor:  # [num_rows, max_spec_len] int64
         """The request's drafts that a row sees; -1 for those that it does not."""
         steps = torch.arange(self.max_spec_len, device=self.places.device)
-        rows = (self.first_rows[:, None] + steps).clamp(max=max(self.inputs.num_rows - 1, 0))
+        rows = (self.first_rows[:, None] + steps).clamp(0, max(self.inputs.num_rows - 1, 0))
         return self.drafts[rows].masked_fill(steps >= self.places[:, None], -1)
 
     @cached_property
@@ -141,7 +144,7 @@ class Layout:
     ) -> Tensor:  # [batch_size, max_spec_len + 1] any
         return per_row[self.rows]
 
-    def uniforms(self) -> tuple[Tensor, Tensor]:  # both [batch_size, max_spec_len + 1] float64
+    def uniforms(self) -> tuple[Tensor, Tensor]:  # [batch_size, max_spec_len + 1] float64, both
         """Those that accept, and those that draw."""
         seeds = self.inputs.seeds[self.slots_of_requests]
         steps = torch.arange(self.max_spec_len + 1, device=seeds.device)
@@ -163,37 +166,39 @@ def _filtered(
 ) -> Tensor:  # [num_rows, vocab_size] float32
     """`scaled`, -inf outside of the kept set. Filters leave greedy rows and rows without a distribution alone."""
     scaled = edited / layout.temperature.masked_fill(layout.is_greedy, 1.0).clamp(min=MIN_TEMPERATURE)[:, None]
+    parameters = inputs.parameters
+    if parameters.min_p is None and parameters.top_k is None and parameters.top_p is None:
+        return scaled
     largest = scaled.amax(-1, keepdim=True)
     least = torch.full_like(largest, EXCLUDED)
-    parameters = inputs.parameters
     if parameters.min_p is not None:
         least = largest + parameters.min_p[layout.slots].log()[:, None]
     if parameters.top_k is not None or parameters.top_p is not None:
-        least = _least_of_top(scaled, least, parameters, layout.slots)
+        least = _least_left(scaled, least, parameters, layout.slots)
     filters = largest.isfinite() & ~layout.is_greedy[:, None]
     return scaled.masked_fill(filters & (scaled < least), EXCLUDED)
 
 
-def _least_of_top(
+def _least_left(
     scaled: Tensor,  # [num_rows, vocab_size] float32
     least: Tensor,  # [num_rows, 1] float32
     parameters: Parameters,
-    slots: Tensor,  # [num_rows] int64
+    row_slots: Tensor,  # [num_rows] int64
 ) -> Tensor:  # [num_rows, 1] float32
     """The least scaled logit that top-k and top-p leave of those at or above `least`."""
     vocab_size = scaled.shape[1]
     descending = scaled.sort(-1, descending=True).values
     descending.masked_fill_(descending < least, EXCLUDED)
     if parameters.top_k is not None:
-        top_k = parameters.top_k[slots].long()[:, None]
+        top_k = parameters.top_k[row_slots].long()[:, None]
         top_k = torch.where((top_k <= 0) | (top_k > vocab_size), vocab_size, top_k)
         least = torch.maximum(least, descending.gather(-1, top_k - 1))
         descending.masked_fill_(descending < least, EXCLUDED)
     if parameters.top_p is not None:
-        top_p = parameters.top_p[slots][:, None]
-        mass = _weights(descending).cumsum(-1)
-        # The first whose mass, with all before it, reaches the share. Rounding may leave none: then it is the last.
-        reached = (mass < top_p * mass[:, -1:]).sum(-1, keepdim=True).clamp(max=vocab_size - 1)
+        top_p = parameters.top_p[row_slots][:, None]
+        sums = _weights(descending).cumsum(-1)
+        # The first that reaches the share, with all before it. Rounding may leave none: then it is the last.
+        reached = (sums < top_p * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=vocab_size - 1)
         least = torch.where(top_p < 1, torch.maximum(least, descending.gather(-1, reached)), least)
     return least
 
@@ -212,17 +217,18 @@ def _weights(
 def _accepted(
     inputs: StepInputs,
     layout: Layout,
-    probs: Tensor,  # [num_rows, vocab_size] float64
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    totals: Tensor,  # [num_rows] float64
     best: Tensor,  # [num_rows] int64
     uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
 ) -> Tensor:  # [num_rows] bool
     """Each draft token on its own: by a float32 quotient, or in a greedy row as the argmax."""
-    ids, vocab_size = layout.drafts, probs.shape[1]
-    target = probs.gather(-1, clamped_column(ids, vocab_size))[:, 0].float()
+    ids, vocab_size = layout.drafts, weights.shape[1]
+    target = (weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / totals).float()
     draft = torch.ones_like(target)
     if inputs.draft_probs is not None:
         draft = inputs.draft_probs[layout.slots, _draft_places(layout), ids.clamp(0, vocab_size - 1)]
-    is_lucky = target / draft >= uniforms[layout.requests, layout.places.clamp(max=layout.max_spec_len)]
+    is_lucky = target / draft >= uniforms[layout.requests, layout.places]
     is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
     return is_accepted & is_in_vocab(ids, vocab_size)
 
@@ -238,7 +244,8 @@ def _draft_places(layout: Layout) -> Tensor:  # [num_rows] int64
 def _last_tokens(
     inputs: StepInputs,
     layout: Layout,
-    probs: Tensor,  # [num_rows, vocab_size] float64
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    totals: Tensor,  # [num_rows] float64
     best: Tensor,  # [num_rows] int64
     num_accepted: Tensor,  # [batch_size] int64
     uniforms: Tensor,  # [batch_size, max_spec_len + 1] float64
@@ -247,10 +254,10 @@ def _last_tokens(
     cells = num_accepted[:, None]
     rows = layout.rows.gather(1, cells)[:, 0]
     is_rejected = layout.is_drafted.gather(1, cells)
-    targets = probs[rows]
+    targets = weights[rows] / totals[rows, None]
     if inputs.draft_token_ids is not None:
         targets = torch.where(is_rejected, _residual(inputs, layout, targets, rows), targets)
-    moved = moved_ids(inputs, layout, probs.shape[1])
+    moved = moved_ids(inputs, layout, weights.shape[1])
     drawn = _draw(targets, uniforms.gather(1, cells), None if moved is None else moved[rows])
     return torch.where(layout.is_greedy[rows], best[rows], drawn)
 
@@ -265,9 +272,9 @@ def _residual(
     if inputs.draft_probs is None:
         return remove_entries(targets, layout.drafts[rows])
     drafts = inputs.draft_probs[layout.slots[rows], _draft_places(layout)[rows]]
-    weights = targets.float() - drafts
-    weights = torch.where(weights > 0, weights, 0.0).double()
-    return torch.where(weights.sum(-1, keepdim=True) <= EMPTY, targets, weights)
+    excess = targets.float() - drafts
+    excess = torch.where(excess > 0, excess, 0.0).double()
+    return torch.where(excess.sum(-1, keepdim=True) <= EMPTY, targets, excess)
 
 
 def _shares(
@@ -280,14 +287,14 @@ def _shares(
 
 def _draw(
     weights: Tensor,  # [num_rows, vocab_size] float64
-    uniforms: Tensor,  # [num_rows, 1] float64
+    quantiles: Tensor,  # [num_rows, 1] float64
     moved: Tensor | None,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows] int64
-    """The first entry of each row whose cumulative share exceeds `uniform * total`; 0 if there is no weight."""
+    """The first entry of each row whose cumulative share exceeds `quantile * total`; 0 if there is no weight."""
     shares = _shares(weights)
     ends = (shares if moved is None else _with_moved(shares, moved)).cumsum(-1)
     totals = ends[:, -1:]
-    thresholds = torch.minimum((uniforms * totals).long(), totals - 1)
+    thresholds = torch.minimum((quantiles * totals).long(), totals - 1)
     drawn = torch.searchsorted(ends, thresholds, right=True)
     drawn = torch.where(totals > 0, drawn, 0)
     if moved is not None:
@@ -297,12 +304,12 @@ def _draw(
 
 
 def _with_moved(
-    shares: Tensor,  # [num_rows, vocab_size] int64
+    row_shares: Tensor,  # [num_rows, vocab_size] int64
     moved: Tensor,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows, length] int64
     """Shares of moved ids stand behind the vocabulary, each at its first mention."""
     mentions = torch.arange(moved.shape[1], device=moved.device).expand_as(moved)
-    with_unused = torch.nn.functional.pad(shares, (0, 1))
+    with_unused = torch.nn.functional.pad(row_shares, (0, 1))
     first = torch.full_like(with_unused, moved.shape[1]).scatter_reduce_(1, moved, mentions, "amin").gather(1, moved)
     behind = torch.where(first == mentions, with_unused.gather(1, moved), 0)
     return torch.cat([with_unused.scatter(1, moved, 0)[:, :-1], behind], 1)
@@ -310,10 +317,11 @@ def _with_moved(
 
 def _logprobs(
     layout: Layout,
-    probs: Tensor,  # [num_rows, vocab_size] float64
-    tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
+    weights: Tensor,  # [num_rows, vocab_size] float64
+    totals: Tensor,  # [num_rows] float64
+    cell_tokens: Tensor,  # [batch_size, max_spec_len + 1] int64
 ) -> Tensor:  # [batch_size, max_spec_len + 1] float32
     """Of the tokens of each cell, under the processed distribution of the cell's row; NaN where there is none."""
-    found = probs[layout.rows, tokens.clamp(0, probs.shape[1] - 1)].log().float()
-    found.masked_fill_(layout.on_grid(probs.amax(-1) == 0), torch.nan)
+    found = weights[layout.rows, cell_tokens.clamp(0, weights.shape[1] - 1)] / layout.on_grid(totals)
+    found = found.log().float()
     return found.masked_fill(layout.on_grid(layout.is_greedy), 0.0)

@@ -62,83 +62,83 @@ def _is_penalised(penalties: Penalties) -> Tensor:  # [num_slots] bool
 
 
 def _bits(
-    words: Tensor,  # [num_rows, num_words] int32
+    masks: Tensor,  # [num_rows, num_words] int32
     vocab_size: int,
 ) -> Tensor:  # [num_rows, vocab_size] bool
-    shifts = torch.arange(32, dtype=torch.int32, device=words.device)
-    return ((words[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size].bool()
+    shifts = torch.arange(32, dtype=torch.int32, device=masks.device)
+    return ((masks[:, :, None] >> shifts) & 1).flatten(1)[:, :vocab_size].bool()
 
 
 def _listed(
-    token_ids: Tensor,  # [num_rows, length] int32 | int64
+    listed_ids: Tensor,  # [num_rows, length] any
     is_listed: Tensor,  # [num_rows, length] bool
     vocab_size: int,
 ) -> Tensor:  # [num_rows, vocab_size] bool
     """Which tokens the lists have."""
-    found = token_ids.new_zeros((len(token_ids), vocab_size + 1), dtype=torch.bool)
-    return found.scatter_(1, _columns(token_ids, is_listed, vocab_size), True)[:, :vocab_size]
+    found = listed_ids.new_zeros((len(listed_ids), vocab_size + 1), dtype=torch.bool)
+    return found.scatter_(1, _columns(listed_ids, is_listed, vocab_size), True)[:, :vocab_size]
 
 
 def _columns(
-    token_ids: Tensor,  # [num_rows, length] int32 | int64
+    listed_ids: Tensor,  # [num_rows, length] any
     is_listed: Tensor,  # [num_rows, length] bool
     vocab_size: int,
 ) -> Tensor:  # [num_rows, length] int64
     """Where to write; one column behind the vocabulary takes what is not listed."""
-    return torch.where(is_listed & is_in_vocab(token_ids, vocab_size), token_ids.long(), vocab_size)
+    return torch.where(is_listed & is_in_vocab(listed_ids, vocab_size), listed_ids.long(), vocab_size)
 
 
 def _is_counted(
-    token_ids: Tensor,  # [num_rows, length] int32
-    counts: Tensor,  # [num_rows] int32
+    listed_ids: Tensor,  # [num_rows, length] any
+    num_listed: Tensor,  # [num_rows] int32
 ) -> Tensor:  # [num_rows, length] bool
-    """The first `counts` places of each list."""
-    return torch.arange(token_ids.shape[1], device=token_ids.device) < counts[:, None]
+    """The first `num_listed` places of each list."""
+    return torch.arange(listed_ids.shape[1], device=listed_ids.device) < num_listed[:, None]
 
 
 def _apply_lists(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
+    edited: Tensor,  # [num_rows, vocab_size] float32, written
     edits: TokenEdits,
     layout: Layout,
 ) -> None:
     """Allowed ids, logit bias, and stop tokens of outputs that are too short."""
-    slots, vocab_size = layout.slots, logits.shape[1]
+    slots, vocab_size = layout.slots, edited.shape[1]
     if edits.allowed_counts is not None and edits.allowed_token_ids is not None:
         ids, counts = edits.allowed_token_ids[slots], edits.allowed_counts[slots]
         allowed = _listed(ids, _is_counted(ids, counts), vocab_size)
-        logits.masked_fill_(~allowed & (counts > 0)[:, None], EXCLUDED)
+        edited.masked_fill_(~allowed & (counts > 0)[:, None], EXCLUDED)
     if edits.bias_counts is not None and edits.bias_token_ids is not None and edits.bias_values is not None:
         ids = edits.bias_token_ids[slots]
         columns = _columns(ids, _is_counted(ids, edits.bias_counts[slots]), vocab_size)
-        biases = logits.new_zeros((len(logits), vocab_size + 1)).scatter_add_(1, columns, edits.bias_values[slots])
-        logits += biases[:, :vocab_size]
+        biases = edited.new_zeros((len(edited), vocab_size + 1)).scatter_add_(1, columns, edits.bias_values[slots])
+        edited += biases[:, :vocab_size]
     if edits.stop_counts is not None and edits.stop_token_ids is not None and edits.min_lengths is not None:
         ids = edits.stop_token_ids[slots]
         is_short = layout.positions < edits.min_lengths[slots]
         stops = _is_counted(ids, edits.stop_counts[slots]) & is_short[:, None]
-        logits.masked_fill_(_listed(ids, stops, vocab_size), EXCLUDED)
+        edited.masked_fill_(_listed(ids, stops, vocab_size), EXCLUDED)
 
 
 def _penalise(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
+    edited: Tensor,  # [num_rows, vocab_size] float32, written
     penalties: Penalties,
     layout: Layout,
 ) -> None:
     """vLLM's operations in its order. A row also counts the drafts before it."""
-    slots, vocab_size = layout.slots, logits.shape[1]
+    slots, vocab_size = layout.slots, edited.shape[1]
     before = layout.drafts_before
-    counts = penalties.output_counts.new_zeros((len(logits), vocab_size + 1))
+    counts = penalties.output_counts.new_zeros((len(edited), vocab_size + 1))
     counts.scatter_add_(1, _columns(before, before >= 0, vocab_size), torch.ones_like(before, dtype=counts.dtype))
     counts = counts[:, :vocab_size] + penalties.output_counts[slots]
     is_repeated = _bits(penalties.prompt_mask[slots], vocab_size) | (counts > 0)
     scale = torch.where(is_repeated, penalties.repetition[slots][:, None], 1.0)
-    logits *= torch.where(logits > 0, 1 / scale, scale)
-    logits -= penalties.frequency[slots][:, None] * counts
-    logits -= torch.where(counts > 0, penalties.presence[slots][:, None], 0.0)
+    edited *= torch.where(edited > 0, 1 / scale, scale)
+    edited -= penalties.frequency[slots][:, None] * counts
+    edited -= torch.where(counts > 0, penalties.presence[slots][:, None], 0.0)
 
 
 def _exclude_bad_words(
-    logits: Tensor,  # [num_rows, vocab_size] float32, written
+    edited: Tensor,  # [num_rows, vocab_size] float32, written
     words: BadWords,
     inputs: StepInputs,
     layout: Layout,
@@ -154,21 +154,21 @@ def _exclude_bad_words(
         last_tokens.append(ids.gather(1, last[:, None])[:, 0])
         are_due.append(is_due)
     if last_tokens:
-        excluded = _listed(torch.stack(last_tokens, 1), torch.stack(are_due, 1), logits.shape[1])
-        logits.masked_fill_(excluded, EXCLUDED)
+        excluded = _listed(torch.stack(last_tokens, 1), torch.stack(are_due, 1), edited.shape[1])
+        edited.masked_fill_(excluded, EXCLUDED)
 
 
 def _ends_in(
     words: BadWords,
     begin: Tensor,  # [num_rows] int64
     length: Tensor,  # [num_rows] int64
-    ids: Tensor,  # [num_rows, length] int64
+    row_ids: Tensor,  # [num_rows, length] int64
     inputs: StepInputs,
     layout: Layout,
 ) -> Tensor:  # [num_rows] bool
-    """Whether the row's output ends in these ids. Drafts before the row belong to it, the prompt does not."""
-    steps = torch.arange(ids.shape[1], device=ids.device)
-    due = ids.gather(1, (begin[:, None] + steps).clamp(0, ids.shape[1] - 1))
+    """Whether the row's output ends in these row_ids. Drafts before the row belong to it, the prompt does not."""
+    steps = torch.arange(row_ids.shape[1], device=row_ids.device)
+    due = row_ids.gather(1, (begin[:, None] + steps).clamp(0, row_ids.shape[1] - 1))
     places = layout.positions[:, None] - length[:, None] + steps
     in_drafts = places - inputs.positions[layout.requests][:, None]
     text = words.text[layout.slots].long()

@@ -1,5 +1,7 @@
 """Every tensor parameter of `sampler_impl` carries `# [dims] dtype`, in the glossary's words, the same everywhere.
 
+The whole step is a family of its own: its parameters lie by slot.
+
 A Triton pointer cannot carry a tensor type, so the comment is the one form that stands in launcher and kernel alike.
 Comments drift; this lint reads them.
 """
@@ -103,10 +105,11 @@ def unknown_words(shape: Shape) -> Iterator[str]:
 
 
 def disagreements(shapes: list[Shape]) -> Iterator[str]:
-    """`foo` and `foo_ptr` are the same tensor wherever they occur."""
-    first: dict[str, Shape] = {}
+    """`foo` and `foo_ptr` are the same tensor wherever they occur in a family."""
+    first: dict[tuple[bool, str], Shape] = {}
     for shape in shapes:
-        known = first.setdefault(shape.name.removesuffix("_ptr"), shape)
+        of_step = shape.where.startswith(("_step/", "step.py"))
+        known = first.setdefault((of_step, shape.name.removesuffix("_ptr")), shape)
         if (known.dims, known.dtype) != (shape.dims, shape.dtype):
             yield (
                 f"{shape.where}: {shape.name} is [{shape.dims}] {shape.dtype}, "

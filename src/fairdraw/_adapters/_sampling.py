@@ -72,7 +72,7 @@ def counter(row: BuiltIn, device: str, *, backend: Literal["torch", "triton"] = 
 
 
 def counter_seeds(batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size] int64
-    """Each request's own seed, or one hashed from the call's."""
+    """Each request's seed, or one hashed from the call's."""
     import torch
 
     seeds = [noise.request_seeds.get(i, derive_seed("counter", noise.seed, i)) for i in range(batch.batch_size)]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._adapters._table import BuiltIn
-    from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.protocols import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
     from fairdraw.sampler_impl.step import Capacity, StepInputs, StepPlan
 
 Backend = Literal["torch", "triton"]
@@ -38,20 +38,22 @@ def sampling(row: BuiltIn, device: str, *, backend: Backend) -> FunctionTokenSam
         tokens = plan(inputs).token_ids[:, 0].long()
         return Drafted(tokens, _probs(plan.processed_logits(inputs), tokens, batch.is_greedy))
 
-    capabilities = row.capabilities(slow=is_slow(backend, device))
+    capabilities = capabilities_of(row, backend, device)
     return FunctionTokenSampler(row.name, sample, draft, device, capabilities, FilterPolicy(top_p_ties="all"))
 
 
 def rejection(row: BuiltIn, device: str, *, backend: Backend) -> FunctionSampler:
     """A plan without filters, since the contract's logits are processed; the step draws its own bonus tokens."""
     verify = functools.partial(_verify, backend)
-    capabilities = row.capabilities(slow=is_slow(backend, device))
+    capabilities = capabilities_of(row, backend, device)
     return FunctionSampler(row.name, verify, device, capabilities, propose=draft_by_counter)
 
 
-def is_slow(backend: Backend, device: str) -> bool:
-    """In Triton's interpreter a call takes milliseconds."""
-    return backend == "triton" and triton_is_interpreted(device)
+def capabilities_of(row: BuiltIn, backend: Backend, device: str) -> Capabilities:
+    """In Triton's interpreter a call takes milliseconds, and of large vocabularies minutes."""
+    if backend != "triton" or not triton_is_interpreted(device):
+        return row.capabilities()
+    return row.capabilities({"its filters take minutes there in Triton's interpreter": ["large-vocab"]}, slow=True)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fairdraw._adapters._step import Backend, by_row, is_slow, plan_for, rounded_up
+from fairdraw._adapters._step import Backend, by_row, capabilities_of, plan_for, rounded_up
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ GREEDY_BELOW = 1e-5
 
 
 def make(row: BuiltIn, device: str, *, backend: Backend) -> StepPlanner:
-    return StepPlanner(row.name, device, row.capabilities(slow=is_slow(backend, device)), backend)
+    return StepPlanner(row.name, device, capabilities_of(row, backend, device), backend)
 
 
 @dataclass(frozen=True)

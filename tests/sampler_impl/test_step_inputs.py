@@ -1,0 +1,142 @@
+"""The whole step refuses what it cannot do, in one sentence, on the host; values are looked at with `validate=True`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from step_cases import Case, make_case
+
+from fairdraw.sampler_impl.step import Capacity, Drafts, StepPlan
+
+GOOD = Capacity(4, 2, 40, torch.float32)
+CAPACITIES: dict[str, tuple[Capacity, str]] = {
+    "no request": (replace(GOOD, batch_size=0), "batch_size=0, but it must be an int in [1, 65535]. Correct it."),
+    "half a request": (replace(GOOD, batch_size=1.5), "batch_size=1.5, but it must be an int"),  # type: ignore[arg-type]
+    "too many drafts": (replace(GOOD, max_spec_len=129), "max_spec_len=129, but it must be an int in [0, 128]"),
+    "no vocabulary": (replace(GOOD, vocab_size=0), "vocab_size=0, but it must be"),
+    "large vocabulary": (replace(GOOD, vocab_size=2**20), "vocab_size=1048576, but it must be"),
+    "edits": (replace(GOOD, edits=-1), "edits=-1, but it must be"),
+    "drafts of no length": (replace(GOOD, max_spec_len=0), "drafts=ONE_HOT and max_spec_len=0, but there are drafts"),
+    "length without drafts": (replace(GOOD, drafts=Drafts.NONE), "drafts=NONE and max_spec_len=2, but there are"),
+    "double logits": (replace(GOOD, dtype=torch.float64), "dtype=torch.float64, but it must be torch.float32 or"),
+}
+
+
+@pytest.mark.parametrize("name", CAPACITIES)
+def test_capacity_that_contradicts_itself_is_refused(name: str) -> None:
+    capacity, message = CAPACITIES[name]
+    with pytest.raises(ValueError, match=f"^StepPlan: {re.escape(message)}"):
+        StepPlan(capacity, "cpu")
+
+
+def case_with(capacity: dict[str, Any] | None = None, **changes: Any) -> Case:  # Any: a field each
+    """A case with all groups, some fields replaced; `group__field` is a field of a group."""
+    case = make_case(0, [2, 0, 1], 40, edits=True)
+    inputs = case.inputs
+    for name, value in changes.items():
+        group, _, field = name.rpartition("__")
+        whole: Any = getattr(inputs, group) if group else inputs
+        changed = replace(whole, **{field: value(getattr(whole, field)) if callable(value) else value})
+        inputs = replace(inputs, **{group: changed}) if group else changed
+    return replace(case, capacity=replace(case.capacity, **(capacity or {})), inputs=inputs)
+
+
+def every_second(tensor: torch.Tensor) -> torch.Tensor:  # [..., length] any, both
+    """The same numbers with a stride of 2."""
+    return tensor.repeat_interleave(2, -1)[..., ::2]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no logits": ({"logits": None}, "logits=None, but it must be a tensor of 2 dimensions. Pass one."),
+    "flat logits": ({"logits": torch.zeros(40)}, "logits=[40], but it must be a tensor of 2 dimensions"),
+    "no rows": ({"cu_num_rows": [0, 1]}, "cu_num_rows=[0, 1], but it must be a tensor of 1 dimensions"),
+    "empty cumulative sum": ({"cu_num_rows": torch.zeros(0).int()}, "batch_size=-1, but the plan holds 5"),
+    "plan of fewer requests": ({"capacity": {"batch_size": 2}}, "batch_size=3, but the plan holds 2. Build one of"),
+    "plan of fewer rows": ({"logits": torch.zeros(99, 40)}, "num_rows=99, but the plan holds 15. Build one"),
+    "other vocabulary": ({"capacity": {"vocab_size": 41}}, "logits.shape=[8, 40], but it must be [8, 41]. Check it"),
+    "other type": ({"logits": torch.Tensor.bfloat16}, "logits.dtype=torch.bfloat16, but it must be torch.float32"),
+    "other device": ({"seeds": lambda s: s.to("meta")}, "seeds.device=meta, but it must be cpu, as of the other"),
+    "strided rows": ({"logits": every_second}, "logits.stride(-1)=2, but it must be 1. Use logits.contiguous()."),
+    "strided parameters": ({"parameters__top_p": every_second}, "top_p.stride(-1)=2, but it must be 1."),
+    "seeds of other slots": ({"seeds": torch.zeros(3).long()}, "temperature.shape=[6], but it must be [3]"),
+    "seeds are a list": ({"seeds": [1, 2]}, "seeds=[1, 2], but it must be a tensor of shape"),
+    "half a position": ({"positions": torch.zeros(3)}, "positions.dtype=torch.float32, but it must be torch.int64"),
+    "top-k of one request": ({"parameters__top_k": torch.ones(1).int()}, "top_k.shape=[1], but it must be [6]"),
+    "drafts without rows": ({"draft_token_ids": torch.zeros(3).int()}, "draft_token_ids.shape=[3], but it must be [8]"),
+    "narrow grammar": ({"grammar_mask": torch.zeros(8, 1).int()}, "grammar_mask.shape=[8, 1], but it must be [8, 2]"),
+    "flat list": ({"edits__bias_token_ids": torch.ones(6).int()}, "bias_token_ids.shape=[6], but it must be [6, 1]"),
+    "half an edit": (
+        {"edits__bias_values": None},
+        "bias_values=None, but bias_counts, bias_token_ids, bias_values",
+    ),
+    "short biases": (
+        {"edits__bias_values": torch.ones(6, 2)},
+        "bias_values.shape[1]=2, but bias_token_ids.shape[1]=6",
+    ),
+    "undeclared filters": ({"capacity": {"filters": False}}, "filters are given, but the plan was built without."),
+    "undeclared penalties": ({"capacity": {"penalties": False}}, "penalties are given, but the plan was built"),
+    "undeclared grammar": ({"capacity": {"grammar": False}}, "grammar are given, but the plan was built without"),
+    "undeclared edits": ({"capacity": {"edits": 0}}, "edits are given, but the plan was built without."),
+    "undeclared drafts": (
+        {"capacity": {"drafts": Drafts.NONE, "max_spec_len": 0, "batch_size": 9}},
+        "drafts are given, but the plan was built without.",
+    ),
+    "undeclared probabilities": ({"draft_probs": torch.zeros(6, 2, 40)}, "drafts are given, but the plan was built"),
+    "missing drafts": ({"draft_token_ids": None}, "draft_token_ids=None, but the plan has drafts. Use -1 where"),
+    "missing probabilities": (
+        {"capacity": {"drafts": Drafts.PROBS}},
+        "draft_probs=None, but the plan has Drafts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_inputs_that_do_not_fit_the_plan_are_refused(name: str) -> None:
+    changes, message = REFUSED[name]
+    case = case_with(**changes)
+    plan = StepPlan(case.capacity, "cpu")
+    for call in (plan, plan.processed_logits):
+        with pytest.raises((TypeError, ValueError), match=f"^StepPlan: {re.escape(message)}"):
+            call(case.inputs)
+
+
+BAD_VALUES: dict[str, tuple[str, object, str]] = {
+    "decreasing rows": ("cu_num_rows", [0, 3, 2, 6], "cu_num_rows[2]=2, but it must be of a cumulative sum from 0"),
+    "too many drafts": ("cu_num_rows", [0, 4, 5, 6], "cu_num_rows[1]=4, but it must be of a cumulative sum"),
+    "rows beyond": ("cu_num_rows", [0, 3, 6, 9], "cu_num_rows[3]=9, but it must be of a cumulative sum"),
+    "late begin": ("cu_num_rows", [1, 3, 4, 6], "cu_num_rows[0]=1, but it must be of a cumulative sum"),
+    "cold": ("parameters__temperature", -0.5, "temperature[0]=-0.5, but it must be at least 0. Use 0 for a greedy"),
+    "no mass": ("parameters__top_p", 0.0, "top_p[0]=0, but it must be in (0, 1]. Use 1 to keep all."),
+    "much mass": ("parameters__min_p", 1.5, "min_p[0]=1.5, but it must be in [0, 1]. Use 0 to keep all."),
+    "nothing repeats": ("penalties__repetition", 0.0, "repetition[0]=0, but it must be above 0. Use 1 for no penalty."),
+    "unknown draft": ("draft_token_ids", 40, "draft_token_ids[0]=40, but it must be in [0, 40), or -1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_values_are_named_if_they_are_asked_for(name: str) -> None:
+    field, number, message = BAD_VALUES[name]
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:  # [length] any, both
+        whole = isinstance(number, list)
+        return torch.tensor(number, dtype=tensor.dtype) if whole else torch.full_like(tensor, number)  # type: ignore[arg-type]
+
+    case = case_with(**{field: change})
+    with pytest.raises(ValueError, match=f"^StepPlan: {re.escape(message)}"):
+        StepPlan(case.capacity, "cpu")(case.inputs, validate=True)
+
+
+@pytest.mark.parametrize("sums", [[0, 3, 2, 6], [0, 9, 9, 9], [5, 5, 5, 5], [-3, 99, -1, 2]])
+def test_a_lying_cumulative_sum_gives_no_id_outside_the_vocabulary(sums: list[int]) -> None:
+    case = case_with(cu_num_rows=torch.tensor(sums).int())
+    tokens = StepPlan(case.capacity, "cpu")(case.inputs).token_ids
+    assert ((tokens >= -1) & (tokens < 40)).all()
+
+
+def test_there_is_no_other_backend() -> None:
+    with pytest.raises(ValueError, match=r"^StepPlan: backend='cuda', but it must be 'triton' or 'torch'"):
+        StepPlan(GOOD, "cpu", backend="cuda")  # type: ignore[arg-type]

@@ -1,0 +1,291 @@
+"""Time the whole sampling step beside vLLM 0.33.0's on this GPU, and keep the result as a JSON record.
+
+    python tools/_upstream_step.py .cache/vllm/0.33.0 .cache/vllm-step-0.33.0      # its files alone, to be carried
+    python tools/bench_step.py --vllm .cache/vllm-step-0.33.0 --out perf_regression/records/step_h200.json
+
+Both arms begin with the model's bfloat16 logits and end with tokens: K=3 one-hot drafts and a bonus row per request,
+over the parameter sets of `SETS`. Logits are Zipf-like, of peaked and flat rows; six of ten drafts are the row's best
+token. Every figure is the median over rounds in one process, in microseconds; in each round every arm runs once, in a
+new random order, each after 256 MiB were read to evict the L2 cache (`bench_rejection.Clock`). Modes:
+
+======== ==============================================================================================================
+graph    one CUDA graph replay between two events
+eager    an ordinary call on an idle GPU, from the call until its result is there
+host     the same until the call returns
+======== ==============================================================================================================
+
+Arms: `ours` (a `StepPlan` that has what the set needs), `vllm033` (`RejectionSampler._verify`: float32 copy, penalties,
+temperature, filters, rejection), `copy` (graph only: moves as many bytes as the logits have). The mean number of tokens
+per request stands beside the times: both arms draw from the same distributions. A cell that fails is a row with its
+error, and the record is written after every cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import bench_rejection as bench
+import torch
+import triton
+from _upstream_step import OFF, VERIFY, V2Step
+from provenance import commit, gpu
+from torch import Tensor
+
+from fairdraw.perf_regression._records import write_record
+from fairdraw.sampler_impl.step import Capacity, Parameters, Penalties, StepInputs, StepPlan
+
+Json = dict[str, Any]  # Any: JSON
+Arm = Callable[[], object]
+
+CARD = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+"""Of Qwen3's model card."""
+SETS: dict[str, list[Json]] = {
+    "none": [{}],
+    "T=0.6": [{"temperature": 0.6}],
+    "T=0.6 top-k 20 top-p 0.95": [CARD],
+    "T=0.6 top-k 20 top-p 0.95 presence 1.5": [{**CARD, "presence_penalty": 1.5}],
+    "T=0.7 top-p 0.9": [{"temperature": 0.7, "top_p": 0.9}],
+    "min-p 0.05": [{"min_p": 0.05}],
+    "mixed": [
+        {"temperature": 0.0},
+        {},
+        CARD,
+        {"temperature": 0.7, "top_p": 0.9},
+        {"min_p": 0.05},
+        {**CARD, "presence_penalty": 1.5},
+        {"temperature": 1.2, "top_k": 50, "repetition_penalty": 1.1},
+    ],
+}
+"""Requests of a batch have these parameters in turn."""
+NUM_DRAFTS = 3
+OUTPUT_LENGTH = 4000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    batch_sizes: tuple[int, ...] = (1, 16, 64, 256)
+    vocab_sizes: tuple[int, ...] = (128256, 151936)
+    output_length: int = OUTPUT_LENGTH
+
+
+class GpuClock(bench.Clock):
+    """Graph replays and eager calls; see the head of this module."""
+
+    def measure_host(self, arms: dict[str, Arm]) -> bench.Times:
+        return self._rounds(arms, self._until_it_returns)
+
+    def _until_it_returns(self, arm: Arm) -> Callable[[], float]:
+        self.flush.sum()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        arm()
+        microseconds = (time.perf_counter() - begin) * 1e6
+        torch.cuda.synchronize()
+        return lambda: microseconds
+
+    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
+        return {"graph": self.measure, "eager": self.measure_idle, "host": self.measure_host}
+
+
+class CpuClock:
+    """One call of each arm: shows that everything runs in Triton's interpreter, and says nothing about time."""
+
+    def measure(self, arms: dict[str, Arm]) -> bench.Times:
+        times: bench.Times = {}
+        for name, arm in arms.items():
+            begin = time.perf_counter()
+            arm()
+            times[name] = [(time.perf_counter() - begin) * 1e6]
+        return times
+
+    def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
+        return {"eager": self.measure}
+
+
+class Workload:
+    """Logits and drafts of the largest batch; smaller ones are its first requests."""
+
+    def __init__(self, most: int, vocab_size: int, output_length: int, device: str) -> None:
+        self.noise = torch.Generator(device).manual_seed(vocab_size)
+        num_rows = most * (NUM_DRAFTS + 1)
+        self.logits = torch.empty(num_rows, vocab_size, dtype=torch.bfloat16, device=device)
+        for rows in torch.arange(num_rows, device=device).split(64):  # ranks are int64
+            ranks = self._uniforms(len(rows), vocab_size).argsort(-1)
+            slope = 1 + 1.5 * self._uniforms(len(rows), 1)
+            self.logits[rows] = (-slope * (1 + ranks).log() + 0.3 * self._uniforms(len(rows), vocab_size)).bfloat16()
+        best = self.logits.argmax(-1)
+        others = torch.randint(vocab_size, (num_rows,), generator=self.noise, device=device)
+        self.draft_token_ids = torch.where(self._uniforms(num_rows) < 0.6, best, others).int()
+        text = torch.randint(vocab_size, (most, output_length), generator=self.noise, device=device)
+        # A text has frequent tokens: half of it are the best tokens of the request's rows.
+        text[:, ::2] = best.view(most, -1)[:, :1]
+        self.outputs = text
+        self.seeds = torch.randint(1 << 62, (most,), generator=self.noise, device=device)
+        self.positions = torch.full((most,), output_length, device=device)
+
+    def _uniforms(self, *shape: int) -> Tensor:  # [...] float32
+        return torch.rand(*shape, generator=self.noise, device=self.noise.device)
+
+    def ours(self, batch_size: int, parameters: list[Json], backend: str | None) -> Arm:
+        """A plan with what the set needs, and its inputs."""
+        device, vocab_size = self.logits.device, self.logits.shape[1]
+        filters = any({"top_k", "top_p", "min_p"} & one.keys() for one in parameters)
+        penalties = any(name.endswith("_penalty") for one in parameters for name in one)
+        capacity = Capacity(batch_size, NUM_DRAFTS, vocab_size, filters=filters, penalties=penalties)
+        plan = StepPlan(capacity, device, backend=backend)  # type: ignore[arg-type]  # a word of the options
+        rows = batch_size * (NUM_DRAFTS + 1)
+
+        def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
+            return torch.tensor([one.get(name, OFF[name]) for one in parameters], dtype=dtype, device=device)
+
+        counts = torch.zeros(batch_size, vocab_size, dtype=torch.int32, device=device) if penalties else None
+        if counts is not None:
+            text = self.outputs[:batch_size]
+            counts.scatter_add_(1, text, torch.ones_like(text, dtype=torch.int32))
+        factors = (column(f"{name}_penalty") for name in ("presence", "frequency", "repetition"))
+        prompt = torch.zeros(batch_size, -(-vocab_size // 32), dtype=torch.int32, device=device)
+        filtered = (column("top_k", torch.int32), column("top_p"), column("min_p")) if filters else (None, None, None)
+        inputs = StepInputs(
+            self.logits[:rows],
+            Parameters(column("temperature"), *filtered),
+            self.seeds[:batch_size],
+            self.positions[:batch_size],
+            torch.arange(0, rows + 1, NUM_DRAFTS + 1, dtype=torch.int32, device=device),
+            draft_token_ids=self.draft_token_ids[:rows],
+            penalties=None if counts is None else Penalties(*factors, counts, prompt),
+        )
+        return lambda: plan(inputs).num_tokens
+
+    def vllm(self, folder: Path, batch_size: int, parameters: list[Json]) -> Arm:
+        """Logits are its own copy: without work it may write into them."""
+        rows = batch_size * (NUM_DRAFTS + 1)
+        step = V2Step(
+            folder,
+            self.logits[:rows].clone(),
+            self.draft_token_ids[:rows],
+            parameters,
+            self.outputs[:batch_size],
+            self.seeds[:batch_size],
+            self.positions[:batch_size],
+        )
+        return lambda: step()[1]
+
+
+@dataclass
+class Run:
+    """Rows of a record, each printed and written at once."""
+
+    out: Path
+    record: Json
+
+    def add(self, **row: object) -> None:
+        self.record["rows"].append(row)
+        print(row, flush=True)
+        write_record(self.out, self.record)
+
+    @contextmanager
+    def errors_are_rows(self, **cell: object) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # whatever a kernel, a compiler or a foreign file raises
+            self.add(**cell, error=f"{type(error).__name__}: {str(error)[-300:]}")
+
+
+def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folder: Path | None, cell: Json) -> None:
+    """All modes of one batch size and parameter set."""
+    batch_size, own = cell["B"], SETS[cell["set"]]
+    parameters = [own[i % len(own)] for i in range(batch_size)]
+    on_gpu = isinstance(clock, GpuClock)
+    makers: dict[str, Callable[[], Arm]] = {
+        "ours": lambda: workload.ours(batch_size, parameters, None if on_gpu else "triton")
+    }
+    if folder is not None:
+        makers["vllm033"] = lambda: workload.vllm(folder, batch_size, parameters)
+    arms: dict[str, Arm] = {}
+    tokens: dict[str, float] = {}
+    for name, make in makers.items():
+        with run.errors_are_rows(**cell, arm=name):
+            arm = make()
+            arm()
+            tokens[name] = round(float(arm().float().mean()), 3)  # type: ignore[attr-defined]  # [batch_size] int32
+            arms[name] = arm
+    for mode, measure in clock.modes().items():
+        timed = dict(arms)
+        if mode == "graph":
+            timed = {
+                name: arm for name, arm in arms.items() if is_captured(run, arm, {**cell, "mode": mode, "arm": name})
+            }
+            timed["copy"] = bench.copy_arm(2 * batch_size * (NUM_DRAFTS + 1) * cell["V"])
+        with run.errors_are_rows(**cell, mode=mode):
+            times = {name: bench.summary(values) for name, values in measure(timed).items()}
+            medians = {name: time["median"] for name, time in times.items()}
+            ratio: Json = {}
+            if {"ours", "vllm033"} <= medians.keys():
+                ratio = {"ratio": round(medians["ours"] / medians["vllm033"], 3)}
+            run.add(**cell, mode=mode, us=times, tokens=tokens, **ratio)
+
+
+def is_captured(run: Run, function: Arm, **cell: object) -> bool:
+    """Whether the arm can be captured in a graph; a row says if not."""
+    with run.errors_are_rows(**cell):
+        bench.capture(function)
+        return True
+    return False
+
+
+def machine() -> Json:
+    """GPU, driver and versions; the clocks as they are now."""
+    if torch.cuda.is_available():
+        return bench.machine()
+    versions = {"torch": torch.__version__, "triton": triton.__version__, "python": platform.python_version()}
+    return {**gpu(), **versions, "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Time the whole sampling step and keep the record.")
+    parser.add_argument("--vllm", type=Path, help="folder that holds vllm/ of 0.33.0, or what _upstream_step.py packs")
+    parser.add_argument("--commit", default=None, help="of the tree that runs, where git cannot be run")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--quick", action="store_true", help="only B=16 and 256, V=151936, without none and min-p")
+    parser.add_argument("--sets", nargs="*", choices=SETS, help="only these parameter sets")
+    parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
+    options = parser.parse_args()
+    sizes, sets = Sizes(), options.sets or [*SETS]
+    if options.quick:
+        sizes = Sizes((16, 256), (151936,))
+        sets = options.sets or [name for name in SETS if name not in ("none", "min-p 0.05")]
+    if options.interpret:
+        sizes = Sizes((2,), (300,), 20)
+    clock = CpuClock() if options.interpret else GpuClock(options.rounds)
+    begin = time.monotonic()
+    known: Json = {
+        "commit": options.commit or commit(),
+        "before": machine(),
+        "rounds": options.rounds,
+        "upstream": VERIFY,
+    }
+    run = Run(options.out, {**known, "rows": []})
+    for vocab_size in sizes.vocab_sizes:
+        device = "cpu" if options.interpret else "cuda"
+        workload = Workload(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
+        for name in sets:
+            for batch_size in sizes.batch_sizes:
+                measure_cell(run, clock, workload, options.vllm, {"B": batch_size, "V": vocab_size, "set": name})
+    run.record |= {"after": machine(), "sources": bench.sources(), "seconds": round(time.monotonic() - begin)}
+    write_record(options.out, run.record)
+    print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
