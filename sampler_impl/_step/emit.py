@@ -109,7 +109,17 @@ def emit_kernel(
             if index < 0:  # the residual is empty
                 tl.debug_barrier()
                 index = _draw(
-                    shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, False, TILES
+                    shares_ptr,
+                    row,
+                    probs_ptr,
+                    statistics,
+                    kept,
+                    temperature,
+                    vocab_size,
+                    all_tiles,
+                    uniform,
+                    False,
+                    TILES,
                 )
             token = ids_of(row, tl.maximum(index, 0), vocab_size)
             if LOGPROBS:

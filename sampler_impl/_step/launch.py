@@ -85,7 +85,9 @@ class Launches:
 
     def _choose_kernels(self) -> None:
         capacity, four = self.capacity, {"num_warps": 4}
-        settle_options = four | ({"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {})
+        settle_options = four | (
+            {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
+        )
         self.edit_kernel = Compiled(edit_kernel, four, CAPACITY=self.edit_capacity)
         self.settle_kernel = Compiled(
             settle_kernel,
@@ -174,9 +176,7 @@ class Launches:
         )
         if emits:
             given = (rows, *requests, *noise, parameters.temperature, drafts)
-            self.emit_kernel.launch(
-                key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes
-            )
+            self.emit_kernel.launch(key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes)
         return rows, requests
 
 

@@ -251,7 +251,9 @@ def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, mass):
 
 
 @triton.jit
-def _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+def _measure(
+    row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
+):
     """Count or mass of everything at or above an order and the floor; reads the row."""
     total = tl.zeros((), tl.int64)
     for begin in range(0, all_tiles * RUNS, BLOCK):
@@ -624,7 +626,9 @@ def settle_kernel(
                 if (drafts[1] is not None) & (offset + 1 < count):
                     drawn = tl.full((), STREAMED, tl.int32)
                 else:
-                    drawn = _draw_from_tiles(row, words, removed, kept, largest, scale, temperature, vocab_size, drawing)
+                    drawn = _draw_from_tiles(
+                        row, words, removed, kept, largest, scale, temperature, vocab_size, drawing
+                    )
                     if drawn < 0:
                         drawn = _draw_from_tiles(row, words, -1, kept, largest, scale, temperature, vocab_size, drawing)
             token = tl.where(drawn == STREAMED, STREAMED, 0)
