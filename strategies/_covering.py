@@ -8,21 +8,23 @@ System: An Approach to Testing Based on Combinatorial Design", IEEE Transactions
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _CANDIDATES = 8
 """Rows that are tried for each row that is taken. More gives a few rows less, and costs time."""
 
 Combination = tuple[tuple[int, int], ...]  # (parameter, value) of each of `strength` parameters, by parameter
+Flags = dict[tuple[int, Combination], bytearray]
+"""A parameter and values of others, to a flag per value: 1 if it completes a missing combination."""
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)  # every sampler of a run is asked with the same seeds
 def covering_rows(num_values: tuple[int, ...], strength: int = 2, seed: int = 0) -> tuple[tuple[int, ...], ...]:
     """Rows of value numbers in which every combination of values of any `strength` parameters occurs.
 
@@ -50,13 +52,18 @@ def covering_rows(num_values: tuple[int, ...], strength: int = 2, seed: int = 0)
             "must be as many parameters as the strength. Give more."
         )
     rng = np.random.default_rng(seed)
-    missing = set(_combinations(num_values, strength))
+    ordered = sorted(_combinations(num_values, strength))
+    missing = set(ordered)
+    flags = _flags(num_values, missing)
     rows = []
     while missing:
-        ordered = sorted(missing)
-        candidates = [_candidate(num_values, strength, missing, ordered, rng) for _ in range(_CANDIDATES)]
+        candidates = [_candidate(num_values, strength, flags, ordered, rng) for _ in range(_CANDIDATES)]
         best = max(candidates, key=lambda row: len(missing & _within(row, strength)))
-        missing -= _within(best, strength)
+        completed = missing & _within(best, strength)
+        for key, number in chain.from_iterable(map(_completions, completed)):
+            flags[key][number] = 0
+        missing -= completed
+        ordered = [combination for combination in ordered if combination not in completed]
         rows.append(best)
     return tuple(rows)
 
@@ -90,24 +97,31 @@ def _within(row: tuple[int, ...], strength: int) -> set[Combination]:
     return set(combinations(enumerate(row), strength))
 
 
+def _completions(combination: Combination) -> Iterator[tuple[tuple[int, Combination], int]]:
+    """Each parameter with the others' values, and its own value."""
+    for i, (parameter, number) in enumerate(combination):
+        yield (parameter, combination[:i] + combination[i + 1 :]), number
+
+
+def _flags(num_values: tuple[int, ...], missing: set[Combination]) -> Flags:
+    """Of each parameter and values of others: which values of it complete a missing combination."""
+    found: Flags = {}
+    for combination in missing:
+        for key, number in _completions(combination):
+            found.setdefault(key, bytearray(num_values[key[0]]))[number] = 1
+    return found
+
+
 def _candidate(
-    num_values: tuple[int, ...],
-    strength: int,
-    missing: set[Combination],
-    ordered: list[Combination],
-    rng: np.random.Generator,
+    num_values: tuple[int, ...], strength: int, flags: Flags, ordered: list[Combination], rng: np.random.Generator
 ) -> tuple[int, ...]:
     """A row that begins with a missing combination; each further parameter, in random order, completes most others."""
     row = dict(ordered[rng.integers(len(ordered))])
     for parameter in rng.permutation(len(num_values)).tolist():
         if parameter not in row:
-            gains = [_gain(row, parameter, number, strength, missing) for number in range(num_values[parameter])]
-            best = [number for number, gain in enumerate(gains) if gain == max(gains)]
+            others = combinations(sorted(row.items()), strength - 1)
+            gains = list(map(sum, zip(*(flags[parameter, other] for other in others), strict=True)))
+            most = max(gains)
+            best = [number for number, gain in enumerate(gains) if gain == most]
             row[parameter] = best[rng.integers(len(best))]
     return tuple(row[parameter] for parameter in range(len(num_values)))
-
-
-def _gain(row: dict[int, int], parameter: int, number: int, strength: int, missing: set[Combination]) -> int:
-    """How many missing combinations the value completes."""
-    others = combinations(sorted(row.items()), strength - 1)
-    return sum(tuple(sorted((*other, (parameter, number)))) in missing for other in others)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fairdraw
+from fairdraw._core.interpreter import patch_language_once
 
 if shutil.which("nvidia-smi") is None:
     # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
@@ -118,7 +119,11 @@ def browser(tmp_path: Path) -> Browser:
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fairdraw check` starts no workers, each of which would import torch; tests/cli/test_endings.py is about them."""
+    """`fairdraw check` starts no workers, each of which would import torch; tests/cli/test_endings.py is about them.
+
+    Kernels that a test calls without an adapter are as fast in the interpreter as those that `load` made.
+    """
+    patch_language_once()
     monkeypatch.setenv("FAIRDRAW_WORKERS", "0")
 
 

@@ -97,10 +97,7 @@ def main() -> int:
             for seed in range(arguments.seed, arguments.seed + arguments.seeds):
                 row = asked(sampler, arguments.profile, seed)
                 found.append(row)
-                verdict = ", ".join(row["accused"]) or "green"
-                print(
-                    f"{row['cpu_seconds']:6.1f} s  {contract:9}  {sampler.name:40}  seed {seed}  {verdict}", flush=True
-                )
+                print(table_line(row), flush=True)
                 rows = [one for one in rows if key(one) != key(row)] + [row]
                 if arguments.out:
                     write(arguments.out, rows)

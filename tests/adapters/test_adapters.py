@@ -23,6 +23,7 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -216,6 +217,34 @@ def test_kernel_that_packs_rows_passes(code: str) -> None:
     check = next(check for check in all_checks(contract="sampling") if check.code == code)
     session = Session(profile=PROFILES["smoke"], crash_folder=None)
     assert run_check(check, load("examples.token_kernel:make"), session).status == "passed"
+
+
+@needs_no_gpu
+def test_interpreter_patches_the_language_once_per_launch_and_restores_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other call of a helper inside of the kernel finds it patched, and changes nothing."""
+    triton, pytorch = load("rejection/triton", "cpu"), load("rejection/torch", "cpu")
+    from triton.language import core
+    from triton.runtime import interpreter
+
+    changes = []
+
+    class Counting(interpreter._LangPatchScope):  # type: ignore[misc]  # Triton has no types
+        def __init__(self) -> None:
+            super().__init__()
+            changes.append(self._changes)
+
+        def restore(self) -> None:
+            assert len(self._changes) > 100
+            assert not core.is_builtin(core.tensor.__add__)
+            super().restore()
+            changes.append(None)
+
+    monkeypatch.setattr(interpreter, "_LangPatchScope", Counting)
+    case = RejectionCase(9, (RequestRecipe((DraftRecipe(), DraftRecipe())),))
+    tokens = [harness.emit(one, case.batch(), case.noise()).tokens for one in (triton, pytorch)]
+    assert (tokens[0] == tokens[1]).all()
+    assert changes.count(None) < len(changes) / 4, "its kernels have helpers"
+    assert core.is_builtin(core.tensor.__add__)
 
 
 def test_every_name_is_of_a_contract_and_every_alias_names_ours() -> None:

@@ -5,6 +5,7 @@ Screenshots of the site are left in .cache/screenshots; they need Debian's chrom
 
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import os
 import re
@@ -23,6 +24,7 @@ from mkdocs.config.defaults import MkDocsConfig
 
 from fairdraw import strategies
 from fairdraw._cli.main import main
+from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.failures import CheckFailure
 from fairdraw._report.explanation import explanation
@@ -53,6 +55,8 @@ def python_blocks(text: str) -> str:
 @pytest.mark.parametrize("page", [p for p in PAGES if python_blocks(p.read_text())], ids=lambda path: path.name)
 def test_python_of_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    # What a page shows does not depend on the number of cases; users have more.
+    monkeypatch.setitem(PROFILES, "smoke", dataclasses.replace(PROFILES["smoke"], examples=5, slow_examples=2))
     if ">>>" in python_blocks(page.read_text()):
         assert doctest.testfile(str(page), module_relative=False).failed == 0
         return

@@ -44,10 +44,10 @@ def test_right_pair_passes(kind: type[Pair]) -> None:
         assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
-@pytest.mark.parametrize("name", ["rejection/torch", "rejection/counter"])
-def test_our_own_drafter_and_verifier_pass(name: str) -> None:
+def test_our_own_drafter_and_verifier_pass() -> None:
+    """`make tests` runs all checks on `rejection/torch`."""
     for check in OWN.values():
-        assert check.run(adapters.load(name, "cpu"), profile=SMOKE, seed=DEFAULT_SEED) > 0
+        assert check.run(adapters.load("rejection/counter", "cpu"), profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
 def test_sampler_without_drafter_is_not_asked() -> None:

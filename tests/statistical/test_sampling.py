@@ -25,9 +25,9 @@ from fairdraw.statistical._sampling_workloads import KINDS, _pool, _small_tables
 from fairdraw.statistical.sampling import CHECKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from fairdraw.protocols import AnySampler, TokenSampler
+    from fairdraw.protocols import TokenSampler
     from fairdraw.statistical._distribution_check import DistributionCheck
     from fairdraw.statistical._workloads import WatchedTable
 
@@ -36,6 +36,10 @@ BY_CODE = {check.code: check for check in CHECKS}
 LARGE = ("DIST721", "DIST722")
 FILTERS = {"top_k": Capability.TOP_K, "top_p": Capability.TOP_P, "min_p": Capability.MIN_P}
 SUBSETS = [frozenset(part) for size in range(4) for part in itertools.combinations(FILTERS.values(), size)]
+
+
+def _worded(subset: frozenset[Capability]) -> str:
+    return ", ".join(sorted(subset)) or "no filter"
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +73,7 @@ def test_small_distributions_differ_from_each_other() -> None:
         assert all(np.abs(distribution - other).sum() > 0.05 for other in distributions[:i])
 
 
-@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+@pytest.mark.parametrize("supported", SUBSETS, ids=_worded)
 def test_small_distributions_are_settled_whatever_the_filter_policy(supported: frozenset[Capability]) -> None:
     orders = itertools.permutations(("min_p", "top_k", "top_p"))
     words: Any = itertools.product(orders, ("first", "last"), (False, True), ("all", "some"), ("all", "some"))
@@ -79,7 +83,7 @@ def test_small_distributions_are_settled_whatever_the_filter_policy(supported: f
         assert all(math.isclose(distributions[f"T1 {kind.name}"].probs.sum(), 1) for kind in cycle)
 
 
-@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+@pytest.mark.parametrize("supported", SUBSETS, ids=_worded)
 def test_batches_ask_for_supported_filters_only(supported: frozenset[Capability]) -> None:
     """Names differ, and stand for a table each; pairs of rows are of the same two kinds, whatever is supported."""
     cycle = supported_kinds(KINDS, supported)
@@ -91,7 +95,7 @@ def test_batches_ask_for_supported_filters_only(supported: frozenset[Capability]
     assert cycle == KINDS or len(supported) < len(FILTERS)
 
 
-@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+@pytest.mark.parametrize("supported", SUBSETS, ids=_worded)
 def test_every_table_of_small_distributions_is_judged_by_one_check_that_is_asked(
     supported: frozenset[Capability],
 ) -> None:
@@ -101,8 +105,9 @@ def test_every_table_of_small_distributions_is_judged_by_one_check_that_is_asked
         assert sum(name.startswith(check.tables) for check in asked) == 1, name
 
 
-@pytest.mark.parametrize("supported", SUBSETS, ids=lambda subset: ", ".join(sorted(subset)) or "no filter")
+@pytest.mark.parametrize("supported", [SUBSETS[0], SUBSETS[3], SUBSETS[4], SUBSETS[-1]], ids=_worded)
 def test_right_sampler_without_filters_passes_what_is_left(supported: frozenset[Capability]) -> None:
+    """Each filter is supported twice, and unsupported twice; the tables of every subset are compared above."""
     sampler = without(*(set(FILTERS.values()) - supported))
     passed = [check.code for check in CHECKS if check.code not in LARGE and check.why_not(sampler) is None]
     assert {"DIST701", "DIST702", "DIST707", "DIST711", "DIST712", "DIST713", "DIST731", "DIST732"} <= set(passed)
@@ -172,13 +177,9 @@ def test_filters_that_are_declared_and_not_used_are_caught(sampler: TokenSampler
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check.code not in LARGE], ids=str)
-@pytest.mark.parametrize(
-    "make",
-    [right_distribution, lambda: load("sampling/torch", "cpu"), lambda: load("sampling/counter", "cpu")],
-    ids=["distribution sampler", "race", "counter"],
-)
-def test_right_sampler_passes(check: DistributionCheck, make: Callable[[], AnySampler]) -> None:
-    assert check.run(make(), profile=SMOKE, seed=DEFAULT_SEED) > 0
+def test_counter_sampler_passes(check: DistributionCheck) -> None:
+    """`make check` runs the race; the distribution sampler passes with all filters above."""
+    assert check.run(load("sampling/counter", "cpu"), profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
 def test_unsupported_distribution_is_a_visible_skip() -> None:

@@ -38,15 +38,14 @@ TRACE = PenaltiesTrace(
     (Add((1,), presence=0.5), Add(held=True), Draft(((3, 4), ())), Decode((5, None), (1,), late=True), Repair()),
     vocab_size=9,
 )
-OURS = (load("penalties/torch", "cpu"), load("penalties/padded"), load("thinking_budget/torch"))
+PADDED = load("penalties/padded")
+"""`make check` runs our other scanners, beside those of vLLM."""
 
 
-@pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
-def test_our_scanner_passes_every_check(scanner: Any) -> None:
-    checks = [check for check in (*PENALTIES, *THINKING) if check.contract == scanner.contract]
-    for check in checks:
-        if check.why_not(scanner) is None:
-            assert check.run(scanner, profile=SMALL) > 100
+def test_padded_scanner_passes_every_check() -> None:
+    for check in PENALTIES:
+        if check.why_not(PADDED) is None:
+            assert check.run(PADDED, profile=SMALL) > 100
 
 
 def upstream(contract: str) -> Any:
@@ -55,10 +54,9 @@ def upstream(contract: str) -> Any:
     return load(f"{contract}/vllm", "cpu")
 
 
-@pytest.mark.parametrize("scanner", OURS, ids=[scanner.name for scanner in OURS])
-def test_our_scanner_equals_the_real_vllm(scanner: Any) -> None:
-    check = next(c for c in (*PENALTIES, *THINKING) if c.differential and c.contract == scanner.contract)
-    assert check.run(scanner, profile=SMALL, reference=upstream(scanner.contract)) > 100
+def test_padded_scanner_equals_the_real_vllm() -> None:
+    check = next(check for check in PENALTIES if check.differential)
+    assert check.run(PADDED, profile=SMALL, reference=upstream("penalties")) > 100
 
 
 def test_upstream_is_compared_where_it_forces() -> None:

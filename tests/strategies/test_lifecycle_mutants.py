@@ -44,4 +44,4 @@ def test_scanner_without_a_fault_stays_green(make: type[Scanner]) -> None:
     scanner = make()
     for check in CHECKS.values():
         if check.contract == scanner.contract and not check.differential:
-            assert check.run(scanner, profile=Profile("right", 40, 40)) > 100
+            assert check.run(scanner, profile=Profile("right", 20, 20)) > 100

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn, UnusableRelease
 from fairdraw._core.contracts import contract_of, missing_parts
+from fairdraw._core.interpreter import patch_language_once
 from fairdraw.protocols import AnySampler, Capabilities
 
 if TYPE_CHECKING:
@@ -84,10 +85,9 @@ def load(spec: str, device: str | None = None) -> AnySampler:
         fairdraw._adapters.SamplerNotFound: load: sampler='rejection/oracel', but it ... Did you mean rejection/oracle?
     """
     built_in = BUILT_IN.get(ALIASES.get(spec, spec))
-    if built_in is not None:
-        return _make_built_in(built_in, device)
-    sampler = _checked(spec, _made(spec, _found(spec)))
-    if device not in (None, sampler.device):
+    sampler = _checked(spec, _made(spec, _found(spec))) if built_in is None else _make_built_in(built_in, device)
+    patch_language_once()  # its kernels, if any, are imported now
+    if built_in is None and device not in (None, sampler.device):
         raise _refusal(
             spec,
             f"it runs on device={sampler.device!r} and not on {device!r}",

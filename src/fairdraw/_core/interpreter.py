@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import wraps
+from typing import Any
 
 
 def default_device() -> str:
@@ -30,3 +32,26 @@ def prepare_triton(device: str | None = None) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if (device or default_device()) == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def patch_language_once() -> None:
+    """Let Triton's interpreter patch `triton.language` once per launch, and not again in every device function.
+
+    Every call of a jitted helper inside of a kernel goes through all names of the language, and finds them patched by
+    the launch. That is a third of the time of a kernel with helpers. Nothing else changes. Without effect before triton
+    is imported, on compiled kernels, and on releases whose interpreter has no such scope.
+    """
+    interpreter: Any = sys.modules.get("triton.runtime.interpreter")  # Any: Triton has no types
+    patch = getattr(interpreter, "_patch_lang", None)
+    if patch is None or not hasattr(interpreter, "_LangPatchScope") or hasattr(patch, "__wrapped__"):
+        return
+    language = interpreter.tl
+
+    @wraps(patch)
+    def patched_once(function: Any) -> Any:  # Any: Triton's, as above
+        seen = [value for value in function.__globals__.values() if value is language or value is language.core]
+        if seen and not any(language.core.is_builtin(module.load) for module in seen):
+            return interpreter._LangPatchScope()  # nothing to restore: the launch does that
+        return patch(function)
+
+    interpreter._patch_lang = patched_once

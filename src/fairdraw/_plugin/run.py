@@ -155,8 +155,9 @@ class PytestRun:
         contract = first.contract
         sampler = self.sampler_or_fail(contract)
         checks = all_checks(contract=contract)
-        collected = _about_contract(item.session.items, contract) or [first]
-        session = self._sessions.get(contract) or self._open(collected)[0]
+        session = self._sessions.get(contract)
+        if session is None:
+            session, _ = self._open(_about_contract(item.session.items, contract) or [first])
         control = run_control(plan_control(mutant, checks, sampler, session), sampler, session)
         _keep(item, _CONTROL, dataclasses.asdict(control))
         if control.untried:

@@ -210,7 +210,6 @@ def sees(
     return False, None
 
 
-_NO_LIMIT = Capabilities()
 _RELEASE = Session()
 """The proven numbers: profile `ci`, the seed of the release."""
 

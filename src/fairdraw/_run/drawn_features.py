@@ -201,9 +201,6 @@ CATALOGUES = {
 }
 """Contract to its catalogue."""
 
-RANGES = (BATCH, DRAFTS, VOCABULARY, PROMPT, OUTPUT)
-"""Areas whose smallest and largest sizes are kept, too."""
-
 
 @dataclass
 class Look:
