@@ -15,6 +15,7 @@ import torch
 
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw.properties._rejection_asserts import is_improbable
 from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     RACE,
@@ -26,7 +27,7 @@ from fairdraw.properties._sampling_asserts import (
     same_tokens,
     supports_of,
 )
-from fairdraw.properties._sampling_noise import NOISE, is_improbable, noise_of, plain
+from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, TokenSampler, filter_policy
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
