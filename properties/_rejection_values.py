@@ -300,7 +300,7 @@ def improbable_drafts_are_accepted_as_often_as_probable_ones(sampler: RejectionS
     """
     count, rng = 44 if sampler.capabilities.slow else 700, bulk_rng("improbable", case.seed)
     rows, ids = np.arange(count), rng.integers(_FEW_TOKENS, size=count)
-    probs = np.exp(rng.uniform(*np.log(_RANGE), size=count))
+    probs = np.exp(rng.uniform(np.log(_RANGE[0]), np.log(_RANGE[1]), size=count))
 
     def row(mine: NDArray[np.float64], others: Iterable[int]) -> NDArray[np.float64]:
         found = np.tile(np.array([*others], np.float64), (count, 1))
