@@ -11,7 +11,7 @@
   are rounded to bfloat16, the others shrink.
 
 What is resolved, of numbers that are multiples of 2**-bits:
-    Inverse CDF: up to 16 bits at `smoke`, 19 at `ci` and `nightly` (12 for a slow sampler, less for a small
+    Inverse CDF: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
     vocabulary). Race: 17 bits at `ci`; finer ones decide otherwise in less than one of 2**17 draws, and pass.
     Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`; that end at some number: at 3 or below at `smoke`,
     at 4 or below at `ci` (at 5 they change no probability by more than 0.05 %). Rounded probabilities: 8 bits at `ci`.
