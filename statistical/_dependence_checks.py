@@ -39,6 +39,8 @@ def _check(
     title: str,
     tables: tuple[str, ...],
     meaning: str,
+    *,
+    fast_only: bool = False,
 ) -> ExplainedCheck:
     """A check of one workload; it means what it says only if the draws have their distribution."""
     return ExplainedCheck(
@@ -53,6 +55,7 @@ def _check(
         needs_one_of=_DRAFTS if contract == "rejection" else (),
         stage=Stage.INDEPENDENCE,
         depends_on=(depends_on,),
+        fast_only=fast_only,
     )
 
 
@@ -102,8 +105,8 @@ _REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, 
 _SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.45), (), "DIST701")
 _SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST707")
 
-_ODDS_SHARE, _SLOW_ODDS_SHARE = 26, 0.25
-"""A draw from nine tokens costs next to nothing, but for an interpreter."""
+_ODDS_SHARE = 26
+"""A draw from three or nine tokens costs next to nothing, but for an interpreter."""
 
 _RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
 
@@ -139,13 +142,14 @@ REJECTION_CHECKS = (
     ),
     _check(
         "rejection",
-        rejection_fine_odds(_ODDS_SHARE, _SLOW_ODDS_SHARE),
+        rejection_fine_odds(_ODDS_SHARE),
         (),
         "DIST102",
         "DIST343",
         "recovered tokens come as often as they should, to a thousandth",
         ("N3",),
         _FINE,
+        fast_only=True,
     ),
     _check(
         "rejection",
@@ -168,12 +172,13 @@ SAMPLING_CHECKS = (
     ),
     _check(
         "sampling",
-        sampling_fine_odds(_ODDS_SHARE, _SLOW_ODDS_SHARE),
+        sampling_fine_odds(_ODDS_SHARE),
         (),
         "DIST701",
         "DIST772",
         "tokens come as often as they should, to a thousandth",
         ("N3",),
         _FINE,
+        fast_only=True,
     ),
 )
