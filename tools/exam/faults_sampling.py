@@ -626,7 +626,7 @@ def sampling_floor_of_exponentials(rng: random.Random) -> Wrong:
     return f"exponentials are clamped from below at {least:g}", _own(spoil)
 
 
-@fault("noise quality", _COARSE)
+@fault("noise quality", _COARSE, resolution="no probability moves by more than 0.01 %")
 def sampling_hole_in_the_exponentials(rng: random.Random) -> Wrong:
     first, width = rng.choice([0.1, 0.5, 1.0]), rng.choice([0.01, 0.02, 0.05])
 
