@@ -24,7 +24,9 @@ from fairdraw.protocols import Capability
 from fairdraw.protocols._lifecycle import all_added
 from fairdraw.strategies._narrowing import INVALID_ROW_NEEDS
 from fairdraw.strategies.logits_plan import (
+    INSIDE_SIZES,
     PARAMETER_KINDS,
+    inside_cases,
     invalid_cases,
     large_cases,
     logits_cases,
@@ -127,6 +129,17 @@ def small_vocabularies_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase
     A dimension of 1 that is squeezed away or broadcast, a second-largest logit that does not exist.
     """
     _equal_to_the_oracle(planner, case)
+
+
+@check("PLAN118", inside_cases, weight=0.04, contract="logits_plan")
+def values_just_inside_their_range_equal_the_oracle(planner: LogitsPlanner, case: LogitsCase) -> None:
+    """Top-p 0.003 and 0.99995, min-p 0.00003 and 0.9995, top-k of all but two, penalties of 0.00002 and others.
+
+    Each acts alone, at vocabularies of 33 to 1031, in rows in which it matters. What float32 sums leave open is open:
+    top-p below 0.002 or above 0.99995. Suspect a value near its end that is taken for off or for greedy.
+    """
+    for size in INSIDE_SIZES:
+        _equal_to_the_oracle(planner, case.replace(vocab_size=size))
 
 
 def _drafted(can: Capabilities, kinds: tuple[str, ...] = _HISTORY) -> st.SearchStrategy[LogitsCase]:

@@ -52,6 +52,16 @@ def emit_case(
     return batch, noise, emit(sampler, batch, noise)
 
 
+def is_improbable(count: int, draws: int, prob: float) -> bool:
+    """Whether so many of independent draws, or as few, come less often than once in 3e10 times.
+
+    By Chernoff's bound: `exp(-draws * KL(count / draws, prob))` on each side.
+    """
+    seen = count / draws
+    parts = ((seen, prob), (1 - seen, 1 - prob))
+    return bool(draws * sum(p * np.log(p / q) for p, q in parts if p > 0) > 25)
+
+
 def works_or_refuses(sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise, argument: str) -> Emission | None:
     """The emission, or `None` if the call was refused with a message that names the argument."""
     try:

@@ -5,25 +5,46 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from fairdraw._core.checks import check
 from fairdraw._core.harness import Emission, emit
 from fairdraw._core.seeds import derive_seed
-from fairdraw.properties._rejection_asserts import broken, emit_case, equals_the_oracle, same_rows, sound
+from fairdraw.properties._rejection_asserts import (
+    broken,
+    emit_case,
+    equals_the_oracle,
+    equals_the_oracle_on,
+    is_improbable,
+    same_rows,
+    sound,
+)
 from fairdraw.properties._rejection_cases import identical_requests, lively, ordinary
-from fairdraw.protocols import Capabilities, Capability, RejectionSampler, SeededNoise
+from fairdraw.properties._rejection_near_ties import close_steps
+from fairdraw.protocols import (
+    Capabilities,
+    Capability,
+    ExplicitNoise,
+    RejectionSampler,
+    SeededNoise,
+    SpecDecodeBatch,
+)
 from fairdraw.strategies import DTYPES, RejectionCase
 from fairdraw.strategies.rows import bulk_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from fairdraw.properties._rejection_cases import Cases
 
 _SEEDED = (Capability.SEEDED_NOISE,)
 _OWN = (Capability.SEEDED_NOISE, Capability.REQUEST_SEEDS)
 _EXPLICIT = (Capability.EXPLICIT_NOISE,)
+_DENSE = (Capability.DENSE_DRAFTS, Capability.TOKEN_VERIFICATION)
+_ANY_NOISE = ((Capability.SEEDED_NOISE, Capability.EXPLICIT_NOISE),)
 
 
 # -- all pairs --------------------------------------------------------------------------------------------------------
@@ -221,3 +242,108 @@ def rows_without_any_token_do_not_disturb_other_requests(sampler: RejectionSampl
     Suspect what is computed over several rows; softmax makes NaN of such a row.
     """
     _beside_others(sampler, case, "empty")
+
+
+# -- small probabilities --------------------------------------------------------------------------------------------
+
+_RANGE, _GROUPS = (1e-30, 1e-2), 7
+_FEW_TOKENS, _MORE_TOKENS = 8, 16
+_LEAST_RESIDUAL = 1e-4
+
+
+def _one_draft(vocab_size: int) -> Callable[[Capabilities], Cases]:
+    return lambda can: identical_requests(can, vocab_size=vocab_size, num_drafts=1)
+
+
+def _given(
+    sampler: RejectionSampler,
+    case: RejectionCase,
+    target: NDArray[np.float64],  # [batch_size, vocab_size] float64
+    draft: NDArray[np.float64],  # [batch_size, vocab_size] float64
+    token_ids: NDArray[np.int64],  # [batch_size] int64
+) -> SpecDecodeBatch:
+    """One draft per request, with these distributions."""
+    with np.errstate(divide="ignore"):
+        logits = np.log(target).astype(np.float32)
+    return (
+        case.replace(dense=True)
+        .batch(sampler.device)
+        .select([0] * len(target))
+        .replace(
+            draft_token_ids=torch.tensor(token_ids, dtype=torch.int32, device=sampler.device),
+            target_logits=torch.from_numpy(logits).to(sampler.device),
+            draft_probs=torch.from_numpy(draft.astype(np.float32)).to(sampler.device),
+        )
+    )
+
+
+def _drawn(sampler: RejectionSampler, case: RejectionCase, batch: SpecDecodeBatch) -> NDArray[np.int32]:
+    """Tokens of several calls, [num_calls * batch_size, 2] int32; by explicit noise close decisions are compared."""
+    if Capability.EXPLICIT_NOISE in sampler.capabilities:
+        rng, size = bulk_rng("small", case.seed), (batch.batch_size, batch.vocab_size)
+        exponentials = np.maximum(rng.standard_exponential(size), 1e-30).astype(np.float32)
+        uniforms = torch.from_numpy(rng.random(size[0])).to(batch.device)
+        noise = ExplicitNoise(uniforms, torch.from_numpy(exponentials).to(batch.device))
+        if Capability.REFERENCE_RACE in sampler.capabilities:
+            equals_the_oracle_on(sampler, batch, close_steps(batch, noise, case.seed))
+        return emit(sampler, batch, noise).tokens
+    calls = (SeededNoise(derive_seed("small", case.seed, i)) for i in range(1 if sampler.capabilities.slow else 3))
+    return np.concatenate([emit(sampler, batch, noise).tokens for noise in calls])
+
+
+@check("REJ348", _one_draft(_FEW_TOKENS), needs=_DENSE, needs_one_of=_ANY_NOISE, weight=0.03)
+def improbable_drafts_are_accepted_as_often_as_probable_ones(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """A draft of probability 0.01 to 1e-30 that is half as probable under the target is accepted half of the time.
+
+    By explicit noise each decision is made at 0.1 % from the ratio; otherwise they are counted. False failures: below
+    1e-9. Suspect a probability that is clamped or has a constant added, against a division by 0, or half precision.
+    """
+    few = 16 if Capability.EXPLICIT_NOISE in sampler.capabilities else 44  # counting takes more than comparing
+    count, rng = few if sampler.capabilities.slow else 700, bulk_rng("improbable", case.seed)
+    rows, ids = np.arange(count), rng.integers(_FEW_TOKENS, size=count)
+    probs = np.exp(rng.uniform(np.log(_RANGE[0]), np.log(_RANGE[1]), size=count))
+
+    def row(mine: NDArray[np.float64], others: Iterable[int]) -> NDArray[np.float64]:
+        found = np.tile(np.array([*others], np.float64), (count, 1))
+        found[rows, ids] = 0
+        found *= ((1 - mine) / found.sum(axis=1))[:, None]
+        found[rows, ids] = mine
+        return found
+
+    ranks = range(1, _FEW_TOKENS + 1)  # in reverse order for the drafter: a rejection leaves much to recover
+    tokens = _drawn(sampler, case, _given(sampler, case, row(probs / 2, ranks), row(probs, reversed(ranks)), ids))
+    accepted, calls = (tokens[:, 1] >= 0).reshape(-1, count), len(tokens) // count
+    for most in np.geomspace(*_RANGE, _GROUPS + 1)[1:]:
+        mine = probs < most
+        seen, draws = int(accepted[:, mine].sum()), calls * int(mine.sum())
+        if draws and is_improbable(seen, draws, 0.5):
+            broken(f"of drafts of probability below {most:.0e}, twice the target's, {seen} of {draws} were accepted")
+
+
+@check("REJ349", _one_draft(_MORE_TOKENS), needs=_DENSE, needs_one_of=_ANY_NOISE, weight=0.03)
+def a_residual_of_little_mass_is_recovered_from(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """If target and draft differ by 0.5 to 0.0001 in all, recovered tokens are those that the draft has too little of.
+
+    The draft is impossible under the target, two tokens are missing from the drafter's distribution, all others have a
+    little too much there. The two are counted. False failures: below 1e-10. Suspect a residual that is clamped, or
+    replaced by the target, where it is small.
+    """
+    count, rng = 12 if sampler.capabilities.slow else 300, bulk_rng("residual", case.seed)
+    rows, mass = np.arange(count), np.exp(rng.uniform(np.log(_LEAST_RESIDUAL), np.log(0.5), size=count))
+    ids = rng.permuted(np.tile(np.arange(_MORE_TOKENS), (count, 1)), axis=1)
+    target = np.tile(((1 - mass) / (_MORE_TOKENS - 3))[:, None], (1, _MORE_TOKENS))
+    draft = target * (1 + mass / 2)[:, None]
+    for place, (wanted, given) in enumerate(((0 * mass, mass * (1 + mass) / 2), (mass / 3, 0), (mass * 2 / 3, 0))):
+        target[rows, ids[:, place]], draft[rows, ids[:, place]] = wanted, given
+    tokens = _drawn(sampler, case, _given(sampler, case, target, draft, ids[:, 0]))
+    first, again = tokens[:, 0].reshape(-1, count), np.tile(np.arange(count), len(tokens) // count)
+    wrong = np.flatnonzero(((first != ids[:, 1]) & (first != ids[:, 2])).ravel())
+    if wrong.size:
+        one = again[wrong[0]]
+        broken(
+            f"request {one} got token {first.ravel()[wrong[0]]}: its residual of {mass[one]:.2g} is on "
+            f"{ids[one, 1:3].tolist()} alone"
+        )
+    seen = int((first == ids[:, 2]).sum())
+    if is_improbable(seen, first.size, 2 / 3):
+        broken(f"{seen} of {first.size} recovered tokens are those with two thirds of a small residual")

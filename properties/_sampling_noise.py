@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
+from fairdraw.properties._rejection_asserts import is_improbable
 from fairdraw.properties._sampling_asserts import broken, check
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
@@ -42,16 +43,6 @@ def noise_of(sampler: TokenSampler, batch: SamplingBatch, *parts: object) -> Sam
         return SeededNoise(derive_seed("noise", *parts))
     drawn = bulk_rng("noise", *parts).standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
     return RaceNoise(torch.from_numpy(np.maximum(drawn, np.finfo(np.float32).tiny)).to(batch.device))
-
-
-def is_improbable(count: int, draws: int, prob: float) -> bool:
-    """Whether so many of independent draws, or as few, come less often than once in 3e10 times.
-
-    By Chernoff's bound: `exp(-draws * KL(count / draws, prob))` on each side.
-    """
-    seen = count / draws
-    parts = ((seen, prob), (1 - seen, 1 - prob))
-    return bool(draws * sum(p * np.log(p / q) for p, q in parts if p > 0) > 25)
 
 
 def _flat_batch(sampler: TokenSampler, size: int, rows: int) -> SamplingBatch:

@@ -15,6 +15,7 @@ import torch
 
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._oracles.sampling import SamplingOracle
+from fairdraw.properties._rejection_asserts import is_improbable
 from fairdraw.properties._rejection_near_ties import close_race
 from fairdraw.properties._sampling_asserts import (
     RACE,
@@ -26,7 +27,7 @@ from fairdraw.properties._sampling_asserts import (
     same_tokens,
     supports_of,
 )
-from fairdraw.properties._sampling_noise import NOISE, is_improbable, noise_of, plain
+from fairdraw.properties._sampling_noise import NOISE, noise_of, plain
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, TokenSampler, filter_policy
 from fairdraw.strategies.rows import bulk_rng
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
@@ -111,11 +112,24 @@ def filters_act_over_their_whole_range(sampler: TokenSampler, case: SamplingCase
     """
     half = ("bfloat16", "float16")[case.seed % 2] if Capability.HALF_LOGITS in sampler.capabilities else "float32"
     greedy = int(Capability.GREEDY in sampler.capabilities)
-    if sampler.capabilities.why_unsupported(RACE) is not None:
-        return _drawn_often(sampler, case, _swept(sampler, case, ("float32", half)[case.seed % 3 == 2], greedy))
-    for dtype, num_greedy in (("float32", 0), (half, greedy)):
-        _keeps_both_sides(sampler, _swept(sampler, case, dtype, num_greedy))
-    return None
+    is_aimed = sampler.capabilities.why_unsupported(RACE) is None
+    batches = _with_many_tokens(sampler, case)
+    if is_aimed:
+        batches += [_swept(sampler, case, *which) for which in (("float32", 0), (half, greedy))]
+    else:
+        batches.append(_swept(sampler, case, ("float32", half)[case.seed % 3 == 2], greedy))
+    for batch in batches:
+        _keeps_both_sides(sampler, batch) if is_aimed else _drawn_often(sampler, case, batch)
+
+
+_LEAST_TOP_PS, _MANY = (3e-4, 1e-3, 4e-3), 16_384
+
+
+def _with_many_tokens(sampler: TokenSampler, case: SamplingCase) -> list[SamplingBatch]:
+    """The least top-p keep more than one token in a large vocabulary alone; elsewhere they are as good as greedy."""
+    if sampler.capabilities.slow or sampler.capabilities.why_unsupported((Capability.TOP_P, Capability.LARGE_VOCAB)):
+        return []
+    return [_made(case.replace(vocab_size=_MANY), [("top_p", one) for one in _LEAST_TOP_PS], sampler.device)]
 
 
 def _keeps_both_sides(sampler: TokenSampler, batch: SamplingBatch) -> None:
@@ -142,7 +156,14 @@ def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: in
         if need in sampler.capabilities
         for value in _values(name, case.vocab_size, rng, count)
     ]
-    requests, rows = [], []
+    return _made(case, given, sampler.device, dtype, num_greedy)
+
+
+def _made(
+    case: SamplingCase, given: list[tuple[str, float]], device: str, dtype: str = "float32", num_greedy: int = 0
+) -> SamplingBatch:
+    """A row for each value."""
+    rng, requests, rows = bulk_rng("rows", case.seed), [], []
     for number, (name, value) in enumerate(given):
         temperature = (1.0, 0.6, 1.7)[number % 3]
         weights = _ROWS[name](value, case.vocab_size)
@@ -152,7 +173,7 @@ def _swept(sampler: TokenSampler, case: SamplingCase, dtype: str, num_greedy: in
         requests.append(dataclasses.replace(SampledRequest(temperature=temperature), **used))
     requests += [SampledRequest(temperature=0.0)] * num_greedy
     rows += [np.zeros(case.vocab_size)] * num_greedy
-    batch = case.replace(requests=tuple(requests)).batch(sampler.device)
+    batch = case.replace(requests=tuple(requests)).batch(device)
     logits = torch.tensor(np.stack(rows), dtype=getattr(torch, dtype), device=batch.device)
     return batch.replace(logits=logits)
 
@@ -178,8 +199,8 @@ def _drawn_often(sampler: TokenSampler, case: SamplingCase, batch: SamplingBatch
     """
     supports = supports_of(sampler, batch)
     outer = np.array([0.0 if s is None else float(s.probs[~s.allowed].sum()) for s in supports])
-    most = 2 if sampler.capabilities.slow else 2048
-    copies = np.clip(10 / np.maximum(outer, 1e-9), min(16, most), most).astype(int)
+    most, least = (2, 2) if sampler.capabilities.slow else (2048, 60)
+    copies = np.clip(10 / np.maximum(outer, 1e-9), least, most).astype(int)
     order = bulk_rng("copies", case.seed).permutation(np.repeat(np.arange(len(supports)), copies))
     parts = np.split(order, range(_MOST_ROWS, len(order), _MOST_ROWS))
     tokens = []
@@ -223,14 +244,19 @@ def temperatures_act_over_their_whole_range(sampler: TokenSampler, case: Samplin
     if sampler.capabilities.why_unsupported(RACE) is None:
         half = ("bfloat16", "float16")[case.seed % 2] if Capability.HALF_LOGITS in sampler.capabilities else "float32"
         for dtype in ("float32", half):
-            _wins_close_races(sampler, case, heat, dtype)
+            _wins_close_races(sampler, case, heat, dtype, 1.5)
+        _wins_close_races(sampler, case, np.array(_NEAR_ONE), "float32", 8.0)
         return
     _is_as_warm(sampler, case, heat)
 
 
-def _wins_close_races(sampler: TokenSampler, case: SamplingCase, heat: Floats, dtype: str) -> None:
+_NEAR_ONE = (0.9996, 1.0004, 0.9992, 1.0008)
+"""By logits that are far apart they show."""
+
+
+def _wins_close_races(sampler: TokenSampler, case: SamplingCase, heat: Floats, dtype: str, spread: float) -> None:
     rng, oracle = bulk_rng("logits", case.seed), SamplingOracle()
-    batch = _heated(sampler, case, heat, rng.normal(scale=1.5, size=(len(heat), 8)))
+    batch = _heated(sampler, case, heat, rng.normal(scale=spread, size=(len(heat), 8)))
     batch = batch.replace(logits=batch.logits.to(getattr(torch, dtype)))
     races = [close_race(oracle.distribution(request), rng) for request in requests_of(batch)]
     equals_the_oracle_on(sampler, batch, RaceNoise(torch.from_numpy(np.stack(races)).to(batch.device)))

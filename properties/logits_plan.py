@@ -31,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     equality.every_pair_of_values_equals_the_oracle,
     equality.large_vocabularies_equal_the_oracle,
     equality.small_vocabularies_equal_the_oracle,
+    equality.values_just_inside_their_range_equal_the_oracle,
     # 12x: drafts
     equality.draft_rows_see_the_output_and_the_drafts_before_them,
     equality.the_bonus_row_sees_all_drafts,

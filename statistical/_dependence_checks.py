@@ -10,7 +10,13 @@ from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
 from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
 from fairdraw.statistical._explained import ExplainedCheck
-from fairdraw.statistical._noise_quality import rejection_rare_tokens, sampling_rare_tokens, tiny_acceptance
+from fairdraw.statistical._noise_quality import (
+    rejection_fine_odds,
+    rejection_rare_tokens,
+    sampling_fine_odds,
+    sampling_rare_tokens,
+    tiny_acceptance,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +39,8 @@ def _check(
     title: str,
     tables: tuple[str, ...],
     meaning: str,
+    *,
+    fast_only: bool = False,
 ) -> ExplainedCheck:
     """A check of one workload; it means what it says only if the draws have their distribution."""
     return ExplainedCheck(
@@ -47,6 +55,7 @@ def _check(
         needs_one_of=_DRAFTS if contract == "rejection" else (),
         stage=Stage.INDEPENDENCE,
         depends_on=(depends_on,),
+        fast_only=fast_only,
     )
 
 
@@ -96,10 +105,18 @@ _REJECTION_SEEDS = partial(_check, "rejection", rejection_dependence(0.15, 0.2, 
 _SAMPLING = partial(_check, "sampling", sampling_dependence(0.5, 0.45), (), "DIST701")
 _SAMPLING_SEEDS = partial(_check, "sampling", sampling_dependence(0.15, 0.2, request_seeds=True), _OWN, "DIST707")
 
+_ODDS_SHARE = 26
+"""A draw from three or nine tokens costs next to nothing, but for an interpreter."""
+
 _RARE = """Thousands of tokens that share a small probability come as often as they should, wherever they are.
 
     Uniforms or exponentials of too few bits (16, 18; half precision), exponentials that are clamped or may be 0, ties
     that favour low ids. Numbers of 23 bits and more pass.
+    """
+
+_FINE = """Probabilities of 0.1 and 0.9, and others halfway between numbers of 8 bits, are met to a thousandth.
+
+    Exponentials that end at 4, or begin above 0.0005; probabilities that were rounded to bfloat16 before the race.
     """
 
 REJECTION_CHECKS = (
@@ -125,6 +142,17 @@ REJECTION_CHECKS = (
     ),
     _check(
         "rejection",
+        rejection_fine_odds(_ODDS_SHARE),
+        (),
+        "DIST102",
+        "DIST343",
+        "recovered tokens come as often as they should, to a thousandth",
+        ("N3",),
+        _FINE,
+        fast_only=True,
+    ),
+    _check(
+        "rejection",
         tiny_acceptance(0.8, 0.2),
         (_TOKEN,),
         "DIST104",
@@ -141,5 +169,16 @@ SAMPLING_CHECKS = (
     *_dependence(_SAMPLING, _SAMPLING_SEEDS, 760),
     _check(
         "sampling", sampling_rare_tokens(), (), "DIST701", "DIST771", "draws reach every rare token", ("N1",), _RARE
+    ),
+    _check(
+        "sampling",
+        sampling_fine_odds(_ODDS_SHARE),
+        (),
+        "DIST701",
+        "DIST772",
+        "tokens come as often as they should, to a thousandth",
+        ("N3",),
+        _FINE,
+        fast_only=True,
     ),
 )

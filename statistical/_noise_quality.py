@@ -6,12 +6,17 @@
   among ties. The other tokens have 2**-50 together: one of them wins if its exponential was 0, and never otherwise.
 * Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
   2**-11).
+* Fine odds (N3). Millions of draws from two short rows. In one, a token of 0.11 beside one of 0.89 wins less often if
+  exponentials end at 4. In the other, probabilities lie halfway between numbers of 8 bits: half of them grow if they
+  are rounded to bfloat16, the others shrink. Not for a slow sampler, whose few draws would show nothing.
 
 What is resolved, of numbers that are multiples of 2**-bits:
-    Inverse CDF and race: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
-    vocabulary). Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Acceptance: 8 bits at `smoke`, 11 at
-    `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for practical purposes and pass; the number
-    of rows is bounded so that they always do.
+    Inverse CDF: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
+    vocabulary). Race: 17 bits at `ci`; finer ones decide otherwise in less than one of 2**17 draws, and pass.
+    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`; that end at some number: at 3 or below at `smoke`,
+    at 4 or below at `ci` (at 5 they change no probability by more than 0.05 %). Rounded probabilities: 8 bits at `ci`.
+    Acceptance: 8 bits at `smoke`, 11 at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for
+    practical purposes and pass; the number of rows is bounded so that they always do.
 
 Null, exactly:
     Draws are independent, with cell probabilities from the stored logits in float64. A token of the 2**-50 is counted
@@ -50,12 +55,12 @@ _VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _SMALLEST_VOCAB_SIZE = 131072, 16384, 1024
 """For a slow sampler the smaller one, and the smallest for one that does not support large ones."""
 
 _ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
-_VANISHING, _NUM_PLACES = 2.0**-50, 8
+_VANISHING, _NUM_PLACES, _EVERY = 2.0**-50, 8, 2
 
 
 @dataclass(frozen=True, eq=False)
 class RareTokens:
-    """A row: every fourth token shares `1 / rarity`, one has the rest, and all others have next to nothing.
+    """A row: every second token shares `1 / rarity`, one has the rest, and all others have next to nothing.
 
     The first of those that share has half of a share, so that multiples of a power of two, which a grid consists of,
     fall into the middle of a share and not on its edge.
@@ -67,25 +72,25 @@ class RareTokens:
     @property
     def head(self) -> int:
         """The frequent token, in the middle of the vocabulary."""
-        return self.vocab_size // 2 + 2
+        return self.vocab_size // 2 + 1
 
     def logits(self) -> NDArray[np.float32]:  # [vocab_size] float32
         """Token 1 is impossible: a draft of it is always rejected."""
-        num_shares = self.vocab_size // 4
+        num_shares = self.vocab_size // _EVERY
         share = 1 / (self.rarity * num_shares)
         probs = np.full(self.vocab_size, _VANISHING / self.vocab_size)
-        probs[::4], probs[0], probs[1], probs[self.head] = share, share / 2, 0.0, 1 - (num_shares - 0.5) * share
+        probs[::_EVERY], probs[0], probs[1], probs[self.head] = share, share / 2, 0.0, 1 - (num_shares - 0.5) * share
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(probs), dtype=np.float32)
 
     def cells(self) -> dict[str, NDArray[np.int64]]:  # [vocab_size] int64
         """The cell of each token, by table: the head is the last, tokens that never come have none."""
-        ids, shares = np.arange(self.vocab_size), np.arange(self.vocab_size) // 4
+        ids, shares = np.arange(self.vocab_size), np.arange(self.vocab_size) // _EVERY
         named = {
             "N1 rare tokens by place": ids * _NUM_PLACES // self.vocab_size,
             "N1 rare tokens by residue": shares % _NUM_PLACES,
         }
-        found = {name: np.where(ids % 4 == 0, cell, NO_CELL) for name, cell in named.items()}
+        found = {name: np.where(ids % _EVERY == 0, cell, NO_CELL) for name, cell in named.items()}
         for cell in found.values():
             cell[self.head] = _NUM_PLACES
         return found
@@ -184,7 +189,7 @@ def rejection_rare_tokens() -> Workload:
 
         def call(rare: RareTokens, sampler: Any, seed: int) -> NDArray[np.integer]:
             dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
-            return draw_rows(sampler, _rejected_batch(rare, setting.device, dense=dense), seed)[:, 0]
+            return draw_rows(sampler, _rejected(_stored(rare), _ROWS_PER_CALL, setting.device, dense=dense), seed)[:, 0]
 
         return _plan(setting, call)
 
@@ -192,22 +197,21 @@ def rejection_rare_tokens() -> Workload:
     return Workload("rejection: rare tokens", "rare tokens", 1.0, 1.0, prepare, adapts_to)
 
 
-def _rejected_batch(rare: RareTokens, device: str, *, dense: bool) -> SpecDecodeBatch:
-    """One draft per request, the impossible token."""
+def _rejected(logits: NDArray[np.float32], size: int, device: str, *, dense: bool) -> SpecDecodeBatch:
+    """One draft per request, the impossible token 1; all have the same logits, [vocab_size] float32."""
     import torch
 
-    size, logits = _ROWS_PER_CALL, torch.from_numpy(np.tile(_stored(rare), (_ROWS_PER_CALL, 1)))
     drafts = torch.ones(size, dtype=torch.int32)
     return SpecDecodeBatch(
         draft_token_ids=drafts,
         num_draft_tokens=[1] * size,
         cu_num_draft_tokens=torch.arange(1, size + 1, dtype=torch.int32),
         max_spec_len=1,
-        draft_probs=torch.nn.functional.one_hot(drafts.long(), rare.vocab_size).float() if dense else None,
-        target_logits=logits,
+        draft_probs=torch.nn.functional.one_hot(drafts.long(), len(logits)).float() if dense else None,
+        target_logits=torch.from_numpy(np.tile(logits, (size, 1))),
         bonus_token_ids=torch.zeros((size, 1), dtype=torch.int32),
         temperature=torch.ones(size),
-        origin=f"<{size} rejected drafts, vocab_size={rare.vocab_size}>",
+        origin=f"<{size} rejected drafts, vocab_size={len(logits)}>",
     ).to(device)
 
 
@@ -297,3 +301,96 @@ def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
         "uniforms have too few bits or miss an end: against the odds, which are equal, "
         f"{total[0]} drafts were accepted and {total[1]} rejected"  # type: ignore[index]
     )
+
+
+# -- fine odds --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Odds:
+    """A short row, and the cell of each token; token 1 is impossible and has none."""
+
+    name: str
+    probs: tuple[float, ...]
+    cells: tuple[int, ...]
+
+    def logits(self) -> NDArray[np.float32]:  # [vocab_size] float32
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.probs), dtype=np.float32)
+
+    def table(self, num_draws: int) -> Table:
+        """Its null, from the stored logits."""
+        probs, cells = softmax_probs(self.logits()[None])[0], np.array(self.cells)
+        mass = np.bincount(cells[cells >= 0], weights=probs[cells >= 0])
+        return Table(mass / mass.sum(), label=("more", "less", "rest").__getitem__, num_draws=num_draws)
+
+    def count(self, tokens: NDArray[np.integer]) -> Counts:
+        known = np.where((tokens >= 0) & (tokens < len(self.probs)), tokens, 1)
+        return {self.name: count_codes(np.array(self.cells)[known], max(self.cells) + 1)}
+
+
+_HALFWAY, _BIT = 1 + 2.0**-8, 1e-4
+_UP, _DOWN = (_HALFWAY + _BIT) / 8, (_HALFWAY - _BIT) / 8
+_ODDS = (
+    _Odds("N3 a rare token beside a frequent one", (0.89, 0, 0.11), (0, NO_CELL, 1)),
+    _Odds(
+        "N3 tokens halfway between numbers of 8 bits",
+        (_UP, 0, _DOWN, _DOWN, _UP, 1 - 4 * _UP - 3 * _DOWN, _UP, _DOWN, _UP),
+        (0, NO_CELL, 1, 1, 0, 2, 0, 1, 0),
+    ),
+)
+_ROWS_OF_ODDS, _MOST_ODDS, _CHECKPOINTS_OF_ODDS = 16384, 1 << 24, 16
+
+
+def _plan_odds(setting: Setting, call: Callable[[_Odds, Any, int, int], NDArray[np.integer]]) -> SamplingPlan:
+    """Both rows in turn, in calls of as many rows as a cache holds."""
+    per_row = min(setting.num_draws, _MOST_ODDS) // (len(_ODDS) * _CHECKPOINTS_OF_ODDS)
+    size = min(_ROWS_OF_ODDS, per_row)
+    num_calls = per_row // size if size else 0
+
+    def count(sampler: Any, seed: int) -> Counts:  # Any: of either contract
+        calls = ((odds, derive_seed("odds", seed, odds.name, i)) for odds in _ODDS for i in range(num_calls))
+        return sum_counts(odds.count(call(odds, sampler, size, one)) for odds, one in calls)
+
+    num_draws = num_calls * size
+    tables = {odds.name: odds.table(num_draws) for odds in _ODDS}
+    return ExplainedPlan(tables, count, _CHECKPOINTS_OF_ODDS if size else 0, len(_ODDS) * num_draws, _explain_odds)
+
+
+def _explain_odds(counts: Sequence[Counts], name: str) -> str:
+    """Which row shows it."""
+    return (
+        "a rare token beside a frequent one comes at a wrong rate: exponentials that end too early, or begin too late"
+        if name == _ODDS[0].name
+        else "probabilities come as if they were rounded: bfloat16 on the way to the race"
+    )
+
+
+def sampling_fine_odds(share: float) -> Workload:
+    """N3 of the sampling contract."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        def call(odds: _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
+            batch = plain_batch(np.tile(odds.logits(), (size, 1)), seed % 1000, setting.device)
+            return sample_tokens(sampler, batch, plain_noise(sampler, batch, seed)).tokens
+
+        return _plan_odds(setting, call)
+
+    return Workload("sampling: fine odds", "fine odds", share, share, prepare)
+
+
+def rejection_fine_odds(share: float) -> Workload:
+    """N3 of the rejection contract, by recovered tokens."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        forms = [form for form in (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS) if form in setting.supported]
+
+        def call(odds: _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
+            dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
+            batch = _rejected(odds.logits(), size, setting.device, dense=dense)
+            return draw_rows(sampler, batch, seed)[:, 0]
+
+        return _plan_odds(setting, call)
+
+    adapts_to = frozenset({Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS})
+    return Workload("rejection: fine odds", "fine odds", share, share, prepare, adapts_to)

@@ -25,9 +25,9 @@ OUTPUTS = (126, 253, 254, 1021, 2046, 4094)
 LARGE_VOCABS = (151_936, 70_001, 262_144)
 
 FACTORS: dict[str, Sequence[float]] = {
-    "presence": (0.0, 0.4, 2.0, -2.0, 1.9999998807907104, -0.001),
-    "frequency": (0.0, 0.1, 2.0, -2.0, -1.9999998807907104, 0.003),
-    "repetition": (1.0, 1.3, 2.0, 0.01, 0.6, 1.001, 10.0),
+    "presence": (0.0, 0.4, 2.0, -2.0, 1.9999998807907104, -2e-5),
+    "frequency": (0.0, 0.1, 2.0, -2.0, -1.9999998807907104, 3e-5),
+    "repetition": (1.0, 1.3, 2.0, 0.01, 0.6, 1.00002, 10.0),
 }
 """Off, ordinary, at both edges of what vLLM takes, just inside, and small; few are exact in float32."""
 

@@ -14,6 +14,7 @@ from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.protocols._logits_plan import CustomLogitsProcessor, LogitsParams, LogitsRequest, RowOfRequest
 from fairdraw.strategies._arguments import one_of
 from fairdraw.strategies._logits_values import (
+    INSIDE,
     INVALID_ROW_KINDS,
     ROW_KINDS,
     TEXTS,
@@ -123,7 +124,15 @@ IDLE_KINDS = tuple(_IDLE)
 PARAMETER_VALUES = {kind: tuple(values) for kind, values in VALUES.items()}
 """Named values of each parameter kind."""
 
-_NAMED = {f"{kind}:{value}": maker for kind, values in VALUES.items() for value, maker in values.items()}
+INSIDE_VALUES = tuple(f"{kind}:{value}" for kind, values in INSIDE.items() for value in values)
+"""Parameters with values just inside their range; they are beside `PARAMETER_VALUES`."""
+
+_NAMED = {
+    f"{kind}:{value}": maker
+    for named in (VALUES, INSIDE)
+    for kind, values in named.items()
+    for value, maker in values.items()
+}
 _ALL_MAKERS: dict[str, Maker] = {**_MAKERS, **_IDLE, **_NAMED}
 
 

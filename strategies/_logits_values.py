@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
-from fairdraw.strategies.rows import TARGET_KINDS, target_row
+from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, target_row
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,8 +83,13 @@ def _nans(size: int, seed: int) -> NDArray[np.float32]:
     return logits
 
 
-_OWN_ROWS = {"ladder": _ladder, "zeros": _zeros, "nans": _nans}
-ROW_KINDS = (*TARGET_KINDS, "ladder", "zeros")
+def _gentle(size: int, seed: int) -> NDArray[np.float32]:
+    """Distinct logits that are nearly equal: the least top-p keeps several tokens of many."""
+    return np.asarray(bulk_rng("gentle", seed).permutation(np.linspace(0, 0.25, size)), dtype=np.float32)
+
+
+_OWN_ROWS = {"ladder": _ladder, "zeros": _zeros, "nans": _nans, "gentle": _gentle}
+ROW_KINDS = (*TARGET_KINDS, "ladder", "zeros", "gentle")
 """Kinds of rows that have a distribution."""
 INVALID_ROW_KINDS = ("empty", "nan", "nans")
 
@@ -309,3 +314,27 @@ VALUES: dict[str, dict[str, Maker]] = {
 }
 """Parameter kind to its named values. `order` is for rows `ladder`: there, processors in another order show; `same` is
 for requests that differ in their texts alone."""
+
+
+def _numbers(name: str, *values: float) -> dict[str, Maker]:
+    return {f"{value:g}": _just(name, value) for value in values}
+
+
+INSIDE: dict[str, dict[str, Maker]] = {
+    "bias": {"2e-05": _biased(2e-5, 3), "-2e-05": _biased(-2e-5, 3)},
+    "penalties": {
+        "presence-2e-05": _factors(2e-5, 0.0, 1.0),
+        "frequency-2e-05": _factors(0.0, -2e-5, 1.0),
+        "repetition-1.00002": _factors(0.0, 0.0, 1.00002),
+        "repetition-0.99998": _factors(0.0, 0.0, 0.99998),
+    },
+    "temperature": _numbers("temperature", 1.00002, 0.99998, 1.0005, 0.9995, 2e-5, 3e-4, 50.0),
+    "min-p": _numbers("min_p", 3e-5, 3e-4, 3e-3, 0.99, 0.9995),
+    "top-k": {
+        "32": _just("top_k", 32),
+        "half": _size("top_k", lambda text: text.vocab_size // 2),
+        "almost": _size("top_k", lambda text: text.vocab_size - 2),
+    },
+    "top-p": _numbers("top_p", 3e-3, 0.03, 0.9995, 0.9998, 0.99995),
+}
+"""Values near the end where they would be off or greedy, at several magnitudes, for rows in which that shows."""

@@ -17,6 +17,7 @@ from fairdraw.strategies._covering import covering_settings
 from fairdraw.strategies._logits_cases import EventRecipe, LogitsCase
 from fairdraw.strategies._logits_requests import (
     IDLE_KINDS,
+    INSIDE_VALUES,
     PARAMETER_KINDS,
     PARAMETER_VALUES,
     LogitsRequestRecipe,
@@ -124,6 +125,22 @@ def small_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCa
     requests = [LogitsRequestRecipe(chosen) for chosen in [*((kind,) for kind in kinds), *values]]
     vocab_size, seed = draw(st.sampled_from(SMALL)), draw(bulk_seeds())
     return LogitsCase(vocab_size, tuple(requests), seed=seed)
+
+
+INSIDE_SIZES = (1031, 257, 33)
+"""In a large vocabulary a small top-p keeps several tokens; in a small one sums are exact enough for 0.9999."""
+_INSIDE_ROWS = ("gentle", "normal", "ladder")
+
+
+@st.composite
+def inside_cases(draw: st.DrawFn, can: Capabilities = Capabilities()) -> LogitsCase:  # noqa: B008  frozen
+    """Every value just inside its range alone: in a row that is nearly flat, in one with a long tail, and in steps."""
+    requests = [
+        LogitsRequestRecipe((kind,), logits=row, num_output=9)
+        for kind in open_kinds(INSIDE_VALUES, can, has_drafts=False)
+        for row in _INSIDE_ROWS
+    ]
+    return LogitsCase(INSIDE_SIZES[0], tuple(requests), seed=draw(bulk_seeds()))
 
 
 _EVENTS = (

@@ -20,7 +20,9 @@ from fairdraw.strategies._logits_requests import (
 )
 from fairdraw.strategies._logits_values import INVALID_ROW_KINDS, MIN_VOCAB_SIZE, ROW_KINDS
 from fairdraw.strategies._logits_wide import (
+    INSIDE_SIZES,
     eventful_cases,
+    inside_cases,
     large_cases,
     long_cases,
     open_kinds,
@@ -38,6 +40,7 @@ __all__ = [
     "CUSTOM_PROCESSORS",
     "EVENT_KINDS",
     "IDLE_KINDS",
+    "INSIDE_SIZES",
     "MIN_VOCAB_SIZE",
     "PARAMETER_KINDS",
     "PARAMETER_VALUES",
@@ -46,6 +49,7 @@ __all__ = [
     "LogitsCase",
     "LogitsRequestRecipe",
     "eventful_cases",
+    "inside_cases",
     "invalid_cases",
     "large_cases",
     "logits_cases",

@@ -2,6 +2,7 @@
 
     python tools/measure_costs.py                                # writes src/fairdraw/_run/costs.json, in some minutes
     python tools/measure_costs.py --contract sampling            # these rows anew, the others as they are
+    python tools/measure_costs.py --part properties --match 'REJ34[89]|PLAN118'     # new checks alone
     python tools/measure_costs.py --part controls                # the mutation controls of every contract
     python tools/measure_costs.py --compare torch triton         # expected and real seconds of these samplers
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections import defaultdict
@@ -118,10 +120,10 @@ def control_rows(contract: str, checks: Sequence[AnyCheck], sampler: Any) -> Ite
         yield row(f"controls {contract}", draws, Cost(seconds=time.process_time() - started))
 
 
-def rows_of(contract: str, part: str) -> Iterator[Row]:
+def rows_of(contract: str, part: str, match: str) -> Iterator[Row]:
     """Every row of a contract's properties, of what it draws, or of its mutation controls."""
     sampler = load_sampler(CONTRACTS[contract].default)
-    checks = all_checks(contract=contract)
+    checks = [check for check in all_checks(contract=contract) if re.search(match, check.code)]
     if part == "controls":
         yield from control_rows(contract, checks, sampler)
         return
@@ -140,11 +142,11 @@ def rows_of(contract: str, part: str) -> Iterator[Row]:
             yield from stratified_rows(group[0], sampler)
 
 
-def write_table(contract: str, part: str) -> None:
+def write_table(contract: str, part: str, match: str) -> None:
     """Measure a part of a contract; all other rows stay, scaled to this machine's calibration."""
     calibration = calibrate(time.process_time)
     with one_torch_thread(), quiet_interpreter():
-        new = list(rows_of(contract, part))
+        new = list(rows_of(contract, part, match))
     old = Costs.from_json(TABLE.read_text(encoding="utf-8")) if TABLE.exists() else Costs(calibration)
     keys = {one[0] for one in new}
     kept = [
@@ -187,6 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contract", choices=list(CONTRACTS), action="append")
     parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--match", default="", help="only checks whose code has this; not for controls")
     parser.add_argument("--compare", nargs="+", metavar="SPEC")
     parser.add_argument("--profile", choices=list(PROFILES), default="smoke")
     options = parser.parse_args()
@@ -195,7 +198,7 @@ def main() -> None:
     else:
         for contract in options.contract or CONTRACTS:
             for part in options.part or PARTS:
-                write_table(contract, part)
+                write_table(contract, part, options.match)
 
 
 if __name__ == "__main__":

@@ -268,6 +268,31 @@ def rejection_bonus_zero(rng: random.Random) -> Wrong:
     return "a bonus token of id 0 is taken for missing: the last draft stands twice", Faulty
 
 
+@fault("values", RECOVERY | EXAMPLE | DISTRIBUTION)
+def rejection_small_residuals_are_none(rng: random.Random) -> Wrong:
+    least = rng.choice([3e-4, 1e-3, 1e-2])
+
+    class Faulty(Rejection):
+        def weights(self, call: Call, target: Tensor, rows: Tensor, requests: Tensor) -> Tensor:
+            found = super().weights(call, target, rows, requests)
+            return torch.where(found.sum(-1, keepdim=True) < least, target[rows], found)
+
+    return f"a residual of less than {least:g} is taken for rounding: the target is raced over", Faulty
+
+
+@fault("values", ACCEPTANCE | EXAMPLE)
+def rejection_ratio_with_a_constant(rng: random.Random) -> Wrong:
+    epsilon = 10.0 ** -rng.randint(6, 20)
+    base: type[Any] = rng.choice([Rejection, OwnRejection])
+
+    class Faulty(base):  # type: ignore[misc]
+        def pairs(self, call: Call, target: Tensor) -> tuple[Tensor, Tensor]:
+            p, q = super().pairs(call, target)
+            return p, q + epsilon
+
+    return f"{epsilon:g} is added to draft probabilities ({base.__name__})", Faulty
+
+
 # -- combinations ---------------------------------------------------------------------------------------------------
 
 

@@ -218,6 +218,40 @@ def sampling_positions_lose_bits(rng: random.Random) -> Wrong:
     return f"noise of a request repeats after {period} positions", Faulty
 
 
+@fault("values", FILTERS | EXAMPLE)
+def sampling_tiny_top_p_is_greedy(rng: random.Random) -> Wrong:
+    least = rng.choice([5e-4, 1e-3, 0.01])
+
+    class Faulty(Sampling):
+        def top_p(self, logits: Tensor, limits: Tensor) -> Tensor:
+            return super().top_p(logits, torch.where(limits < least, torch.full_like(limits, 1e-9), limits))
+
+    return f"top-p below {least:g} is taken for greedy", Faulty
+
+
+@fault("values", TEMPERATURE | EXAMPLE | DISTRIBUTION)
+def sampling_temperature_near_one(rng: random.Random) -> Wrong:
+    near = rng.choice([1e-3, 5e-3, 0.02])
+
+    class Faulty(Sampling):
+        def scaled(self, batch: SamplingBatch) -> Tensor:
+            heat = batch.temperature
+            return super().scaled(batch.replace(temperature=torch.where((heat - 1).abs() < near, 1.0, heat)))
+
+    return f"temperatures within {near:g} of 1 are taken for 1", Faulty
+
+
+@fault("values", FILTERS | EXAMPLE)
+def sampling_tiny_min_p(rng: random.Random) -> Wrong:
+    least = rng.choice([3e-5, 1e-4, 1e-3])
+
+    class Faulty(Sampling):
+        def min_p(self, logits: Tensor, limits: Tensor) -> Tensor:
+            return super().min_p(logits, torch.where(limits < least, torch.zeros_like(limits), limits))
+
+    return f"min-p below {least:g} is taken for off", Faulty
+
+
 # -- combinations ---------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +484,31 @@ def sampling_rows_share_races(rng: random.Random) -> Wrong:
 
 
 @fault("dependence", SHARED)
+def sampling_rows_race_backwards(rng: random.Random) -> Wrong:
+    distance = rng.choice([1, 2, 7, 20])
+
+    def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
+        rows = np.flatnonzero(np.arange(len(e)) // distance % 2 == 1)
+        e[rows] = e[rows - distance, ::-1]
+        return e
+
+    return f"rows at a distance of {distance} share their race, in reverse order", _own(spoil)
+
+
+@fault("dependence", SHARED)
+def sampling_halves_of_a_row_share(rng: random.Random) -> Wrong:
+    part = rng.choice([2, 3, 4])
+
+    def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
+        size = e.shape[1] // part
+        if size:
+            e[:, size : 2 * size] = e[:, :size]
+        return e
+
+    return f"the second of {part} parts of a row races with the numbers of the first", _own(spoil)
+
+
+@fault("dependence", SHARED)
 def sampling_antithetic_rows(rng: random.Random) -> Wrong:
     def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
         half = len(e) // 2
@@ -565,6 +624,36 @@ def sampling_floor_of_exponentials(rng: random.Random) -> Wrong:
         return np.maximum(e, np.float32(least))
 
     return f"exponentials are clamped from below at {least:g}", _own(spoil)
+
+
+@fault("noise quality", _COARSE, resolution="no probability moves by more than 0.01 %")
+def sampling_hole_in_the_exponentials(rng: random.Random) -> Wrong:
+    first, width = rng.choice([0.1, 0.5, 1.0]), rng.choice([0.01, 0.02, 0.05])
+
+    def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
+        return np.where((e > first) & (e < first + width), np.float32(first), e)
+
+    return f"exponentials from {first:g} to {first + width:g} are all {first:g}", _own(spoil)
+
+
+@fault("noise quality", _COARSE)
+def sampling_exponentials_of_zero(rng: random.Random) -> Wrong:
+    bits = rng.choice([14, 16, 18, 20])
+
+    def spoil(batch: SamplingBatch, seed: int, e: Any) -> Any:
+        return np.where(e < 2.0**-bits, np.float32(1e-37), e)
+
+    return f"exponentials below 2**-{bits} are as good as 0", _own(spoil)
+
+
+@fault("noise quality", _COARSE)
+def sampling_uniforms_kept_from_zero(rng: random.Random) -> Wrong:
+    least = rng.choice([1e-2, 3e-3, 1e-3])
+
+    def uniforms(seed: int, size: int) -> np.ndarray:
+        return least + (1 - least) * stream(seed).random(size)
+
+    return f"the cumulative sum is inverted at uniforms from {least:g} to 1", _inverted(uniforms)
 
 
 @fault("noise quality", _COARSE, copies=2)

@@ -207,3 +207,28 @@ def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecod
     if bool(batch.is_greedy.any()):
         batch = batch.replace(temperature=torch.full_like(batch.temperature, GREEDY_TEMPERATURE))
     return right.verify(batch, noise)
+
+
+@patched(RejectionOracle, "accepts", "REJ348")
+def floors_draft_probabilities(right: RejectionOracle, step: DraftStep) -> bool:
+    """`clamp(min=1e-7)` against a division by 0: of improbable drafts, too few are accepted."""
+    if step.draft_probs is None:
+        return right.accepts(step)
+    floored = np.where(step.draft_probs > 0, np.maximum(step.draft_probs, np.float32(1e-7)), step.draft_probs)
+    return right.accepts(dataclasses.replace(step, draft_probs=floored))
+
+
+@patched(RejectionOracle, "accepts", "REJ348")
+def adds_a_constant_to_draft_probabilities(right: RejectionOracle, step: DraftStep) -> bool:
+    """`draft + 1e-20`: nobody sees it, where drafts are as probable as usual."""
+    if step.draft_probs is None:
+        return right.accepts(step)
+    more = np.where(step.draft_probs > 0, step.draft_probs + np.float32(1e-20), step.draft_probs)
+    return right.accepts(dataclasses.replace(step, draft_probs=more))
+
+
+@patched(RejectionOracle, "accepts", "REJ348")
+def floors_target_probabilities(right: RejectionOracle, step: DraftStep) -> bool:
+    """The same against the logarithm of 0: improbable drafts are all accepted."""
+    floored = np.where(step.target_probs > 0, np.maximum(step.target_probs, np.float32(1e-10)), step.target_probs)
+    return right.accepts(dataclasses.replace(step, target_probs=floored))

@@ -401,6 +401,12 @@ def kept_from_the_ends(margin: float, _: Memory, seed: int, num_rows: int, width
     return np.clip(right_numbers(_, seed, num_rows, width), margin, 1 - margin)
 
 
+def ends_at(most: float, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Exponentials are clamped from above."""
+    return np.maximum(right_numbers(_, seed, num_rows, width), np.exp(-most))
+
+
+_ODDS = ("DIST343",), ("DIST772",)
 _RARE, _RARE_SAMPLED = (("DIST341",), ("DIST771",)), ((), ("DIST771",))
 _TINY_ACCEPTANCE = ("DIST342",), ()
 
@@ -411,9 +417,16 @@ def _members_of_quality() -> tuple[Member, ...]:
         for bits in (8, 12)
     ]
     found += [
-        Member("races with 16 bits", few_bits.__doc__ or "", partial(few_bits, 16), _RARE, min_draws=500_000),
+        Member(f"races with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _RARE, min_draws=500_000)
+        for bits in (16, 17)
+    ]
+    found += [
         Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
         Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
+    ]
+    found += [
+        Member(f"exponentials end at {most}", ends_at.__doc__ or "", partial(ends_at, most), _ODDS, min_draws=draws)
+        for most, draws in ((3, 50_000), (4, 500_000))
     ]
     found += [
         Member(
@@ -500,6 +513,7 @@ REJECTION_MUTANTS = tuple(
         "request seeds without their lowest bit",
         "acceptance and race share a number",
         "races with 12 bits",
+        "exponentials end at 3",
         "exponentials of 0 at 20 bits",
         "acceptance with 8 bits",
     }
@@ -517,6 +531,7 @@ SAMPLING_MUTANTS = tuple(
         "seed plus row",
         "request seeds of 20 bits",
         "races in half precision",
+        "exponentials end at 3",
         "exponentials of 0 at 20 bits",
         "inverse CDF with 11 bits",
         "inverse CDF with 18 bits",

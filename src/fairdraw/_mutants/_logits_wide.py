@@ -98,6 +98,23 @@ _VALUES: dict[str, Change] = {
         "temperature": max(round(p.temperature, 3), p.temperature * 1e-3)
     },
 }
+_INSIDE: dict[str, Change] = {
+    "top p above 0_999 is off": lambda p: {"top_p": 1.0 if p.top_p > 0.999 else p.top_p},
+    "top p above 0_9999 is off": lambda p: {"top_p": 1.0 if p.top_p > 0.9999 else p.top_p},
+    "top p below a hundredth is greedy": lambda p: {"top_k": 1 if p.top_p < 1e-2 else p.top_k},
+    "min p below a ten thousandth is off": lambda p: {"min_p": p.min_p if p.min_p > 1e-4 else 0.0},
+    "min p above 0_999 is one": lambda p: {"min_p": 1.0 if p.min_p > 0.999 else p.min_p},
+    "temperatures near one are one": lambda p: {"temperature": 1.0 if abs(p.temperature - 1) < 1e-3 else p.temperature},
+    "top k of all but two is off": lambda p: {"top_k": 0 if p.top_k >= 1029 else p.top_k},
+    "penalties below a thousandth are off": lambda p: {
+        name: value if abs(value - off) > 1e-3 else off
+        for name, off in (("presence_penalty", 0.0), ("frequency_penalty", 0.0), ("repetition_penalty", 1.0))
+        for value in (getattr(p, name),)
+    },
+    "biases below a thousandth are off": lambda p: {
+        "logit_bias": {i: b for i, b in (p.logit_bias or {}).items() if abs(b) > 1e-3}
+    },
+}
 _ID_FIELDS = ("logit_bias", "allowed_token_ids", "bad_words_token_ids", "all_stop_token_ids")
 
 
@@ -342,6 +359,10 @@ MUTANTS: tuple[Mutant, ...] = (
     *(
         _mutant(name, "A value at a edge is taken for another.", "PLAN115", lambda change=change: _Misread(change))  # type: ignore[misc]
         for name, change in _VALUES.items()
+    ),
+    *(
+        _mutant(name, "A value near its end is taken for off.", "PLAN118", lambda change=change: _Misread(change))  # type: ignore[misc]
+        for name, change in _INSIDE.items()
     ),
     *(
         _mutant(

@@ -192,3 +192,17 @@ def recovers_the_runner_up(right: RejectionOracle, weights: Row, exponentials: R
 def synthetic_rejection_skips_recovery(right: RejectionOracle, step: DraftStep) -> int:
     """A mode for benchmarks, where the text does not matter: until it is served."""
     return 0 if step.synthetic_rate is not None else right.recovered_token(step)
+
+
+@patched(RejectionOracle, "residual", "REJ349")
+def recovers_from_the_target_where_little_is_left(right: RejectionOracle, step: DraftStep) -> Row:
+    """A residual below a thousandth is taken for rounding."""
+    residual = right.residual(step)
+    return step.target_probs if residual.sum() < 1e-3 else residual
+
+
+@patched(RejectionOracle, "residual", "REJ349")
+def floors_the_residual(right: RejectionOracle, step: DraftStep) -> Row:
+    """`clamp(min=1e-5)` for `clamp(min=0)`: tokens that the draft has too much of are recovered."""
+    residual = right.residual(step)
+    return np.where(step.target_probs > 0, np.maximum(residual, np.float32(1e-5)), residual)

@@ -309,6 +309,19 @@ def takes_a_large_top_p_for_off(right: SamplingOracle, logits: Row, top_p: float
     return right.top_p_support(logits, top_p) if top_p < 0.995 else np.ones(logits.size, bool)
 
 
+@patched(SamplingOracle, "top_p_support", "SAM186")
+def takes_a_small_top_p_for_greedy(right: SamplingOracle, logits: Row, top_p: float) -> NDArray[np.bool_]:
+    """`if top_p < 0.002`: in a large vocabulary that keeps several tokens."""
+    return right.top_p_support(logits, 1e-9 if top_p < 2e-3 else top_p)
+
+
+@patched(SamplingOracle, "scaled", "SAM187")
+def takes_temperatures_near_one_for_one(right: SamplingOracle, request: Request) -> Row:
+    """`abs(temperature - 1) < 1e-3`: no division is needed, it seems."""
+    request.temperature = np.float32(1) if abs(request.temperature - 1) < 1e-3 else request.temperature
+    return right.scaled(request)
+
+
 @patched(SamplingOracle, "scaled", "SAM187")
 def clamps_temperatures_at_four(right: SamplingOracle, request: Request) -> Row:
     """A limit of the service in the sampler, and nobody reported it to the user."""
