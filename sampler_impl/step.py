@@ -62,6 +62,9 @@ from ._step.inputs import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from ._step.launch import Launches
+    from ._step.pytorch import PyTorchStep
+
 __all__ = [
     "BadWords",
     "Capacity",
@@ -97,6 +100,7 @@ class StepPlan:
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         check_capacity("StepPlan", capacity)
+        self._run: Launches | PyTorchStep
         if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
             from ._step.launch import Launches
 

@@ -150,6 +150,56 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
     return bias, counts
 
 
+@triton.jit
+def _list_groups(list_ptrs, groups, drafts_ptr, num_before, slot, position, CAPACITY: tl.constexpr):
+    """Mentions of allowed and biased ids, stop tokens, drafts before a row. Returns the size and how many are allowed.
+
+    Takes `groups`: as `edit_kernel`; `position`: of the row's token."""
+    allowed, biased, stop = groups
+    size = tl.zeros((), tl.int32)
+    num_allowed = _count(allowed[0], slot)
+    if allowed[0] is not None:
+        size = _append(list_ptrs, size, allowed[1] + slot * allowed[2], None, num_allowed, ALLOWED, CAPACITY)
+    if biased[0] is not None:
+        ids = biased[1] + slot * biased[3]
+        values = biased[2] + slot * biased[4]
+        size = _append(list_ptrs, size, ids, values, tl.load(biased[0] + slot), BIASED, CAPACITY)
+    if stop[0] is not None:
+        num_stop = tl.where(position < tl.load(stop[3] + slot), tl.load(stop[0] + slot), 0)
+        size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
+    if drafts_ptr is not None:
+        size = _append(list_ptrs, size, drafts_ptr, None, num_before, DRAFTED, CAPACITY)
+    return size, num_allowed
+
+
+@triton.jit
+def _append_forced(
+    list_ptrs,
+    size,
+    forced_ptr,  # [num_rows] int32, or None
+    row,
+    CAPACITY: tl.constexpr,
+):
+    """The row's forced token. Returns the new size, and the token, -1 if there is none."""
+    forced = tl.full((), -1, tl.int32)
+    if forced_ptr is not None:
+        forced = tl.load(forced_ptr + row)
+        if (forced >= 0) & (size < CAPACITY):
+            tl.store(list_ptrs[0] + size, forced)
+            tl.store(list_ptrs[1] + size, FORCED)
+            size += 1
+    return size, forced
+
+
+@triton.jit
+def _seen(penalties, slot, token_ids, drafted, known):
+    """[CAPACITY] int16, for `penalised`: the output's count and the drafts before the row, and the prompt."""
+    before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
+    word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
+    times = tl.minimum(before + drafted, MOST_SEEN)
+    return (times * 2 + ((word >> (token_ids % 32)) & 1)).to(tl.int16)
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def edit_kernel(
     edits,  # excluded [max_rows, num_words] int32, ids, logits, num_edits, capacity: see `rows.locate`
@@ -161,7 +211,7 @@ def edit_kernel(
     positions_ptr,  # [batch_size] int64
     draft_token_ids_ptr,  # [num_rows] int32, or None
     penalties,
-    groups,  # (counts, ids, stride) of allowed; (counts, ids, values, stride) of biased; (counts, ids, stride, lengths)
+    groups,  # allowed, biased, stop: counts, lists, strides, as `launch` makes them
     words,
     forced_ptr,  # [num_rows] int32, or None
     num_rows,
@@ -185,56 +235,33 @@ def edit_kernel(
         _clear_bits(excluded_ptr, ids_ptr, tl.load(num_edits_ptr + row), vocab_size, CAPACITY)
         tl.debug_barrier()
         # List all mentions.
-        size = tl.zeros((), tl.int32)
-        allowed, biased, stop = groups
-        num_allowed = _count(allowed[0], slot)
-        if allowed[0] is not None:
-            size = _append(list_ptrs, size, allowed[1] + slot * allowed[2], None, num_allowed, ALLOWED, CAPACITY)
-        if biased[0] is not None:
-            ids = biased[1] + slot * biased[3]
-            values = biased[2] + slot * biased[3]
-            size = _append(list_ptrs, size, ids, values, tl.load(biased[0] + slot), BIASED, CAPACITY)
         position = tl.load(positions_ptr + req_idx)
-        if stop[0] is not None:
-            is_early = position + offset < tl.load(stop[3] + slot)
-            num_stop = tl.where(is_early, tl.load(stop[0] + slot), 0)
-            size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
         factors = load_penalties(penalties, slot)
         drafts_ptr = draft_token_ids_ptr
         if draft_token_ids_ptr is not None:
             drafts_ptr += first
-            num_before = tl.where(factors[3], offset, 0)
-            size = _append(list_ptrs, size, drafts_ptr, None, num_before, DRAFTED, CAPACITY)
+        num_before = tl.where(factors[3], offset, 0)
+        size, num_allowed = _list_groups(list_ptrs, groups, drafts_ptr, num_before, slot, position + offset, CAPACITY)
         size = _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY)
-        forced = tl.full((), -1, tl.int32)
-        if forced_ptr is not None:
-            forced = tl.load(forced_ptr + row)
-            if (forced >= 0) & (size < CAPACITY):
-                tl.store(list_ptrs[0] + size, forced)
-                tl.store(list_ptrs[1] + size, FORCED)
-                size += 1
+        size, forced = _append_forced(list_ptrs, size, forced_ptr, row, CAPACITY)
         tl.debug_barrier()
         # Edit the logit of every id.
         entries = tl.arange(0, CAPACITY)
         token_ids = tl.load(ids_ptr + entries, mask=entries < size, other=-1)
         known = (token_ids >= 0) & (token_ids < vocab_size)
         bias, counts = _add_up(list_ptrs, size, token_ids, CAPACITY)
-        is_allowed = (num_allowed <= 0) | (_times(counts, ALLOWED) > 0)
         logits = tl.load(logits_ptr + row * logits_stride + token_ids, mask=known, other=float("-inf")).to(tl.float32)
+        logits += bias
+        if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+            if factors[3]:
+                seen = _seen(penalties, slot, token_ids, _times(counts, DRAFTED), known)
+                logits = penalised(logits, seen, factors)
+        is_allowed = (num_allowed <= 0) | (_times(counts, ALLOWED) > 0)
         if grammar_ptr is not None:
             word = tl.load(grammar_ptr + row * num_words + token_ids // 32, mask=known, other=0)
             is_allowed = is_allowed & (((word >> (token_ids % 32)) & 1) != 0)
-        logits = logits + bias
-        if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-            if factors[3]:
-                before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
-                word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
-                times = tl.minimum(before + _times(counts, DRAFTED), MOST_SEEN)
-                seen = (times * 2 + ((word >> (token_ids % 32)) & 1)).to(tl.int16)
-                logits = penalised(logits, seen, factors)
         logits = tl.where(is_allowed & (_times(counts, EXCLUDED) == 0), logits, float("-inf"))
-        if forced_ptr is not None:
-            logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))
+        logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))
         logits = tl.where(known & (_times(counts, 0) == 0), logits, float("-inf"))
         # Publish the list.
         tl.store(edit_logits_ptr + entries, logits, mask=entries < size)

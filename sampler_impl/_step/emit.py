@@ -22,10 +22,10 @@ from .settle import ONE, STREAMED, draw_index, probs_row
 @triton.jit
 def _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
     """[TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
-    largest, mass = statistics
+    largest, row_sum = statistics
     logits, indices = load_one_tile(row, tile, vocab_size)
     is_kept = scaled_order(logits, temperature) >= kept
-    target = tl.where(is_kept, tl.exp2((logits - largest) * exponent_scale(temperature)) / mass, 0.0)
+    target = tl.where(is_kept, tl.exp2((logits - largest) * exponent_scale(temperature)) / row_sum, 0.0)
     if HAS_DRAFT:
         ids = tl.where(is_kept, ids_of(row, indices, vocab_size), 0)
         target = tl.maximum(target - tl.load(probs_ptr + ids, mask=is_kept, other=0.0), 0.0)
@@ -59,6 +59,43 @@ def _draw(
     return tl.where(tile < 0, -1, tile * TILE + entry)
 
 
+@triton.jit
+def _draw_rejected(
+    results,
+    words_ptr,  # [max_rows, all_tiles] int64, overwritten
+    row,
+    row_idx,
+    probs_ptr,  # [vocab_size] float32
+    temperature,
+    uniform,
+    vocab_size,
+    all_tiles,
+    LOGPROBS: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """The token of a row of tiles with a dense draft, from the target if the residual is empty."""
+    _, _, kept_ptr, statistics_ptr, logprobs_ptr = results
+    shares_ptr = words_ptr + row_idx * all_tiles
+    statistics = (tl.load(statistics_ptr + 2 * row_idx), tl.load(statistics_ptr + 2 * row_idx + 1))
+    kept = tl.load(kept_ptr + row_idx)
+    index = _draw(
+        shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, True, TILES
+    )
+    if index < 0:
+        tl.debug_barrier()
+        index = _draw(
+            shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, False, TILES
+        )
+    index = tl.maximum(index, 0)
+    if LOGPROBS:
+        weights, indices = _residual_of_tile(
+            row, probs_ptr, index // TILE, statistics, kept, temperature, vocab_size, False
+        )
+        weight = tl.sum(tl.where(indices == index, weights, 0)).to(tl.float32) / ONE
+        tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(weight))
+    return ids_of(row, index, vocab_size)
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def emit_kernel(
     output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs or None
@@ -82,7 +119,7 @@ def emit_kernel(
     # Find the first rejected row.
     req_idx = tl.program_id(0)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
-    accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
+    accepted_ptr, tokens_ptr, _, _, logprobs_ptr = results
     token_ids_ptr, num_tokens_ptr, output_logprobs_ptr = output
     offsets = tl.arange(0, POSITIONS)
     is_draft = offsets + 1 < count
@@ -93,43 +130,15 @@ def emit_kernel(
     # Draw its token, if that was left.
     if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if token == STREAMED:
-            row = (inputs, locate(inputs, last, slot))
-            temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
-            largest = tl.load(statistics_ptr + 2 * last)
-            mass = tl.load(statistics_ptr + 2 * last + 1)
-            statistics = (largest, mass)
-            kept = tl.load(kept_ptr + last)
             position = tl.load(positions_ptr + req_idx) + num_accepted
             _, uniform = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
+            row = (inputs, locate(inputs, last, slot))
+            temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
             probs_ptr = probs_row(drafts, slot, num_accepted)
-            shares_ptr = words_ptr + last * all_tiles
-            index = _draw(
-                shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, True, TILES
+            token = _draw_rejected(
+                results, words_ptr, row, last, probs_ptr, temperature, uniform, vocab_size, all_tiles, LOGPROBS, TILES
             )
-            if index < 0:  # the residual is empty
-                tl.debug_barrier()
-                index = _draw(
-                    shares_ptr,
-                    row,
-                    probs_ptr,
-                    statistics,
-                    kept,
-                    temperature,
-                    vocab_size,
-                    all_tiles,
-                    uniform,
-                    False,
-                    TILES,
-                )
-            token = ids_of(row, tl.maximum(index, 0), vocab_size)
-            if LOGPROBS:
-                found = tl.maximum(index, 0)
-                weights, indices = _residual_of_tile(
-                    row, probs_ptr, found // TILE, statistics, kept, temperature, vocab_size, False
-                )
-                weight = tl.sum(tl.where(indices == found, weights, 0)).to(tl.float32) / ONE
-                tl.store(logprobs_ptr + 2 * last + 1, tl.log(weight))
-                tl.debug_barrier()
+            tl.debug_barrier()
     # Write the tokens.
     is_last = offsets == num_accepted
     drafted = tl.full((POSITIONS,), -1, tl.int32)

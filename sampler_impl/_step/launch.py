@@ -32,9 +32,9 @@ RUNS = TILE_SIZE // RUN_SIZE
 SCAN_BLOCK = 4
 """Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
 BLOCK = 8
-"""Runs that a program has in flight where it looks for candidates."""
+"""Runs that a program has in flight where it searches for candidates."""
 SETTLE_REGISTERS = 128
-"""With more than four programs per multiprocessor, 256 requests take 171 us instead of 220; 64 take 71 instead of 70."""
+"""With four programs per multiprocessor, 256 requests take 171 us instead of 220, and 64 take 71 instead of 70."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 STRIPS = (1, 2)
@@ -133,7 +133,7 @@ class Launches:
     def _launch(
         self, inputs: StepInputs, *, emits: bool
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:  # Any: arguments of kernels
-        """All kernels; without the last, rows are settled and nothing is emitted. Returns what two of them are given."""
+        """All kernels; without the last, rows are settled and nothing is emitted. Returns what others are given."""
         batch_size, parameters = inputs.batch_size, inputs.parameters
         penalties = _penalties(inputs)
         grammar = inputs.grammar_mask if self.capacity.grammar else None
@@ -202,7 +202,13 @@ def _edit_groups(edits: TokenEdits) -> tuple[tuple[Any, ...], tuple[Any, ...], T
 
     groups = (
         (edits.allowed_counts, edits.allowed_token_ids, stride(edits.allowed_token_ids)),
-        (edits.bias_counts, edits.bias_token_ids, edits.bias_values, stride(edits.bias_token_ids)),
+        (
+            edits.bias_counts,
+            edits.bias_token_ids,
+            edits.bias_values,
+            stride(edits.bias_token_ids),
+            stride(edits.bias_values),
+        ),
         (edits.stop_counts, edits.stop_token_ids, stride(edits.stop_token_ids), edits.min_lengths),
     )
     words = edits.bad_words

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import argmax_order
-from .rows import MIN_TEMPERATURE, NOTHING, find_request, ids_of, load_one_tile, locate, scaled_by
+from .rows import MIN_TEMPERATURE, find_request, ids_of, load_one_tile, locate, scaled_by
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])

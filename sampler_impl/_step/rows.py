@@ -4,8 +4,8 @@
     [ 0 | 1 | 2 | ... | num_tiles - 1 ]                  [ num_tiles | ... ]
       logit, penalised; excluded ids are -inf              (id, edited logit) of every excluded id
 
-An id that a bias, a ban or a draft concerns is *moved*: its bit is set in the row's excluded words, and it has an entry
-among the edits. So a row is read once, whatever is edited, and no sum has to be corrected: every kernel sees
+An id that a bias, a ban or a draft concerns is *moved*: its bit is set in the row's excluded words, and it has an
+entry among the edits. So a row is read once, whatever is edited, and no sum has to be corrected: every kernel sees
 `num_tiles + edit_tiles` tiles of which none is special. Penalties concern thousands of ids and are applied where the
 tile is read; a tile of counts is read once for all rows of a request, as one program does these.
 
@@ -29,8 +29,8 @@ TILE = tl.constexpr(TILE_SIZE)
 RUN = tl.constexpr(RUN_SIZE)
 RUNS = tl.constexpr(TILE_SIZE // RUN_SIZE)
 WORDS = tl.constexpr(RUN_SIZE // 32)
-"""A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that masks
-are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
+"""A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that
+masks are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
 MOST_SEEN = tl.constexpr(16383)
 """A token that occurs more often counts as often as this."""
 LEAST = tl.constexpr(-0x80000000)
@@ -75,9 +75,9 @@ def load_or(
 def load_penalties(penalties, slot):
     """Presence, frequency and repetition of a slot, and whether any is on.
 
-    Takes `penalties`: pointers to the three [num_slots] float32, to counts [num_slots, vocab_size] int32, to the prompt's
-    mask [num_slots, num_words] int32; the first is None if a plan has no penalties."""
-    presence_ptr, frequency_ptr, repetition_ptr, counts_ptr, prompt_ptr, counts_stride, prompt_stride = penalties
+    Takes `penalties`: pointers to the three [num_slots] float32, to counts and to the prompt's mask, and the strides of
+    the last two; pointers are None if a plan has no penalties."""
+    presence_ptr, frequency_ptr, repetition_ptr, _, _, _, _ = penalties
     off = tl.zeros((), tl.float32)
     presence = load_or(presence_ptr, slot, off)
     frequency = load_or(frequency_ptr, slot, off)

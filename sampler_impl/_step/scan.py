@@ -1,4 +1,4 @@
-"""The kernel that reads the logits, all of them once: the largest of each tile, and the sum of its exp2 terms over that.
+"""The kernel that reads the logits, all of them once: of each tile the largest, and the sum of exp2 terms over it.
 
     program (strip, request)    for each block of tiles of the strip
                                     for each row of the request      counts of penalties are in the cache by then
@@ -9,7 +9,7 @@ A tile's word is one int64:
     63                        32 31              0
     order of the largest logit     sum of 2**((logit - largest) * log2(e) / temperature), float32
 
-Filters also look at what each run of 256 reaches: the upper 16 bits of the order of
+Filters also need what each run of 256 reaches: the upper 16 bits of the order of
 its largest logit, four of them in a word. A tile with NaN has the order of NaN, and NaN as its sum.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators

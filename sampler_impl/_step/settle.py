@@ -1,16 +1,16 @@
 """The kernel that settles each row: what is kept, whether the draft token is accepted, and which token replaces it.
 
-One program per row. Filters look at a few tiles only: the k-th largest of the tiles' maxima is at most the k-th largest
-logit, so whatever top-k keeps lies in tiles whose maximum reaches it.
+One program per row. Filters read a few runs only: the k-th largest of the runs' largest is at most the k-th largest
+logit, so whatever top-k keeps lies in runs whose largest reaches it.
 
-    words of the tiles    [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
-    tiles to be read        x           x
-    candidates            entries at or above the bound, in the order of their indices:  a few dozens
-    kept                  by bisection on integers in the order of scaled logits: count for top-k, mass for top-p
+    largest of the runs   [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
+    runs to be read          x           x
+    candidates            entries that reach the bound, in the order of their indices: a few dozens
+    kept                  by bisection on integers in the order of scaled logits: by count for top-k, by sum for top-p
 
-For top-p without top-k the bound is where the tiles' largest alone have that mass; if they do not, it is lowered until
-the candidates do. A row whose candidates do not fit (flat rows)
-is bisected by reading it again and again: correct and slow. Then its words are made anew from what is kept.
+For top-p without top-k the bound is where the runs' largest alone have nearly that sum; it is lowered until the
+candidates have it. A row whose candidates do not fit (a flat one) is bisected by reading it again and again: correct
+and slow. Then its words are made anew from what is kept.
 
 So a row ends as a **list** of candidates, or as **tiles** with a threshold. Its token is drawn from either by the
 inverse CDF, over integers. Only a row of tiles with dense draft probabilities is left to `emit`, which reads it whole,
@@ -68,9 +68,9 @@ ENOUGH = tl.constexpr(1.00001)
 """Mass in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(8)
 STEP = tl.constexpr(0.7)
-"""By how much the bound is lowered where the runs' largest do not help: a factor of probability, as a power of 2."""
+"""By how much the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
 LIKELY = tl.constexpr(0.9)
-"""Of the mass that is needed, what the runs' largest have where the candidates, which are more, probably have it all."""
+"""Of the sum that is needed, what the runs' largest have where the candidates, which are more, may have all of it."""
 STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
 
@@ -174,7 +174,7 @@ def _load_candidates(scratch, begin, size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _mass_of_tiles(words, largest, scale):
+def _sum_of_words(words, largest, scale):
     """float32: the sum of all exp2 terms over the row's largest logit. Takes `words` [TILES] int64."""
     maxima, sums = _unpack(words)
     return tl.sum(tl.where(sums == 0, 0.0, sums * tl.exp2((maxima - largest) * scale)))
@@ -187,26 +187,26 @@ def _unpack(words):
 
 
 @triton.jit
-def _weigh(scratch, size, least, best, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
-    """Count or mass of the candidates at or above an order."""
+def _weigh(scratch, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """Count or sum of the candidates at or above an order."""
     total = tl.zeros((), tl.int64)
     for begin in range(0, size, BLOCK):
         _, orders, scaled = _load_candidates(scratch, begin, size, BLOCK)
         weights = tl.full((BLOCK,), 1, tl.int64)
-        if BY_MASS:
+        if BY_SUM:
             weights = weights_of(scaled, best)
         total += tl.sum(tl.where(orders >= least, weights, 0))
     return total
 
 
 @triton.jit
-def _highest_listed(scratch, size, best, floor, need, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+def _highest_listed(scratch, size, best, floor, need, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """As `highest_with`, of more candidates than a block has."""
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
         middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
-        if _weigh(scratch, size, middle, best, BY_MASS, BLOCK) >= need:
+        if _weigh(scratch, size, middle, best, BY_SUM, BLOCK) >= need:
             low = middle
         else:
             high = middle - 1
@@ -214,35 +214,35 @@ def _highest_listed(scratch, size, best, floor, need, BY_MASS: tl.constexpr, BLO
 
 
 @triton.jit
-def _need_of(total, mass, top_p):
-    """The integer mass that top-p keeps at least."""
-    total = tl.where(mass >= 0, mass.to(tl.float64) * ONE, total.to(tl.float64))
+def _need_of(total, row_sum, top_p):
+    """The integer sum that top-p keeps at least."""
+    total = tl.where(row_sum >= 0, row_sum.to(tl.float64) * ONE, total.to(tl.float64))
     return tl.maximum((total * top_p.to(tl.float64)).to(tl.int64), 1)
 
 
 @triton.jit
-def _thresholds_of_few(scratch, size, best, floor, top_k, top_p, mass):
+def _thresholds_of_few(scratch, size, best, floor, top_k, top_p, row_sum):
     """What is kept of at most FEW candidates: the order of the least one.
 
-    Takes `mass`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
+    Takes `row_sum`: float32, of everything that top-p sees, or a negative number: of what top-k left."""
     _, orders, scaled = _load_candidates(scratch, 0, size, FEW)
     kept = tl.maximum(floor, tl.min(tl.where(orders > LEAST, orders, NO_ID)))
     if top_k > 0:
         kept = highest_with(orders, (orders > LEAST).to(tl.int64), kept, top_k.to(tl.int64))
     if top_p < 1:
         seen = tl.where(orders >= kept, weights_of(scaled, best), 0)
-        kept = highest_with(orders, seen, kept, _need_of(tl.sum(seen), mass, top_p))
+        kept = highest_with(orders, seen, kept, _need_of(tl.sum(seen), row_sum, top_p))
     return kept
 
 
 @triton.jit
-def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, mass):
+def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, row_sum):
     """The same of more."""
     kept = floor
     if top_k > 0:
         kept = _highest_listed(scratch, size, best, kept, top_k.to(tl.int64), False, MANY)
     if top_p < 1:
-        need = _need_of(_weigh(scratch, size, kept, best, True, MANY), mass, top_p)
+        need = _need_of(_weigh(scratch, size, kept, best, True, MANY), row_sum, top_p)
         kept = _highest_listed(scratch, size, best, kept, need, True, MANY)
     return kept
 
@@ -252,16 +252,16 @@ def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, mass):
 
 @triton.jit
 def _measure(
-    row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr
+    row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Count or mass of everything at or above an order and the floor; reads the row."""
+    """Count or sum of everything at or above an order and the floor; reads the row."""
     total = tl.zeros((), tl.int64)
     for begin in range(0, all_tiles * RUNS, BLOCK):
         logits = load_logits(row, words_of_runs(begin + tl.arange(0, BLOCK)), vocab_size)
         scaled = scaled_by(logits, temperature)
         orders = argmax_order(scaled)
         is_kept = (orders >= middle) & (orders >= floor) & (logits > float("-inf"))
-        if BY_MASS:
+        if BY_SUM:
             total += tl.sum(tl.sum(tl.sum(tl.where(is_kept, weights_of(scaled, largest), 0), axis=2), axis=1))
         else:
             total += tl.sum(tl.sum(tl.sum(is_kept.to(tl.int32), axis=2), axis=1)).to(tl.int64)
@@ -269,13 +269,13 @@ def _measure(
 
 
 @triton.jit
-def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_MASS: tl.constexpr, BLOCK: tl.constexpr):
+def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """As `highest_with`, of a whole row."""
     low = tl.full((), LEAST, tl.int32)
     high = argmax_order(largest)
     while low < high:
         middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
-        if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_MASS, BLOCK) >= need:
+        if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK) >= need:
             low = middle
         else:
             high = middle - 1
@@ -363,7 +363,7 @@ def _draw_from_tiles(row, words, index, kept, largest, scale, temperature, vocab
 
 @triton.jit
 def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
-    """The token of a greedy row: of all that are as large as the largest, the lowest id. Takes `words` [TILES] int64."""
+    """The token of a greedy row: of all as large as the largest, the lowest id. Takes `words` [TILES] int64."""
     orders = (words >> 32).to(tl.int32)
     best = tl.max(orders)
     tile = tl.min(tl.where(orders == best, tl.arange(0, words.shape[0]), NO_ID))
@@ -381,8 +381,8 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _bound_of_mass(reached, largest, scale, need):
-    """The bound at which the runs' largest alone have some mass."""
+def _bound_of_sum(reached, largest, scale, need):
+    """The bound at which the runs' largest alone have some sum."""
     terms = tl.exp2((order_to_float(reached << 16) - largest) * scale)
     return reached_with(reached, tl.where(reached > NOTHING >> 16, terms, 0.0), need)
 
@@ -395,7 +395,7 @@ def _first_bound(reached, floor, largest, scale, top_k, need, min_p):
     if top_k > 0:
         bound = reached_with(reached, is_run.to(tl.float32), top_k.to(tl.float32))
     elif min_p <= 0:  # with min-p everything that reaches the floor is wanted
-        bound = _bound_of_mass(reached, largest, scale, need)
+        bound = _bound_of_sum(reached, largest, scale, need)
     if bound == NO_BOUND:  # the runs' largest are not enough
         bound = tl.min(tl.where(is_run, reached, NO_ID))
     return tl.maximum(bound, floor)
@@ -406,11 +406,11 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
 
-    Takes `floor`: the least bound; `statistics`: largest logit, mass, scale, temperature; `filters`: top_k, top_p, min_p.
-    """
-    largest, mass, scale, temperature = statistics
+    Takes `floor`: the least bound; `statistics`: largest logit, sum over it, scale, temperature; `filters`: top_k,
+    top_p, min_p."""
+    largest, row_sum, scale, temperature = statistics
     top_k, top_p, min_p = filters
-    wanted = top_p * mass * ENOUGH
+    wanted = top_p * row_sum * ENOUGH
     need = wanted * LIKELY
     bound = _first_bound(reached, floor, largest, scale, top_k, need, min_p)
     size = tl.zeros((), tl.int32)
@@ -429,7 +429,7 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
         if state == 0:
             lower = tl.full((), NO_BOUND, tl.int32)
             if top_k <= 0:
-                lower = _bound_of_mass(reached, largest, scale, need)
+                lower = _bound_of_sum(reached, largest, scale, need)
             below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
             bound = tl.maximum(tl.minimum(tl.where(lower == NO_BOUND, below, lower), bound - 1), floor)
         tries += 1
@@ -470,7 +470,7 @@ def probs_row(drafts, slot, offset):
 @triton.jit
 def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole):
     """[FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of one block."""
-    best, mass, kept = statistics
+    best, row_sum, kept = statistics
     drafts, slot, offset, has_draft = draft_row
     indices, orders, scaled = _load_candidates(scratch, begin, size, FEW)
     is_kept = (orders >= kept) & (indices != NO_ID)
@@ -479,7 +479,7 @@ def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vo
     if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if has_draft:
             ids = tl.where(is_kept, ids_of(row, tl.where(is_kept, indices, 0), vocab_size), 0)
-            target = tl.exp2((scaled - best) * LOG2_E) / mass
+            target = tl.exp2((scaled - best) * LOG2_E) / row_sum
             draft = tl.load(probs_row(drafts, slot, offset) + ids, mask=is_kept, other=0.0)
             rest = tl.where(is_kept, (tl.maximum(target - draft, 0.0) * ONE).to(tl.int64), 0)
     return tl.where(is_whole, weights, rest), indices
@@ -490,8 +490,8 @@ def _draw_from_list(scratch, size, row, statistics, removed, draft_row, vocab_si
     """The index that replaces a draft token, or follows: by the weights of `max(target - draft, 0)`, or of the target
     if that is empty.
 
-    Takes `statistics`: largest scaled logit, mass, order of the least kept; `removed`: the index of a one-hot draft, or
-    -1; `draft_row`: dense ones, slot, offset, whether there is a draft."""
+    Takes `statistics`: largest scaled logit, sum, order of the least kept; `removed`: the index of a one-hot draft,
+    or -1; `draft_row`: dense ones, slot, offset, whether there is a draft."""
     is_whole = tl.full((), 0, tl.int1)
     total = tl.zeros((), tl.int64)
     for begin in range(0, size, FEW):
@@ -509,6 +509,140 @@ def _draw_from_list(scratch, size, row, statistics, removed, draft_row, vocab_si
         drawn = tl.maximum(drawn, tl.max(tl.where(falls, indices, -1)))
         threshold -= tl.sum(rest)
     return drawn
+
+
+# The phases of the kernel.
+
+
+@triton.jit
+def _load_words(
+    words_ptr,  # [all_tiles] int64
+    all_tiles,
+    TILES: tl.constexpr,
+):
+    """[TILES] int64: words of the tiles; behind the last, of a tile in which there is nothing."""
+    tiles = tl.arange(0, TILES)
+    words = tl.load(words_ptr + tiles, mask=tiles < all_tiles, other=0)
+    return tl.where(tiles < all_tiles, words, tl.full((TILES,), NOTHING, tl.int64) << 32)
+
+
+@triton.jit
+def _load_reached(
+    reached_ptr,  # [all_tiles * RUNS] int16
+    all_tiles,
+    TILES: tl.constexpr,
+):
+    """[TILES * RUNS] int32: what the runs reach.
+
+    Not by `other`: of two masked int16 in one register Triton 3.6 gives the second one -1 for any negative number."""
+    runs = tl.arange(0, TILES * RUNS)
+    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
+    return tl.where(runs < all_tiles * RUNS, reached, NO_BOUND)
+
+
+@triton.jit
+def _load_filters(parameters, slot, vocab_size):
+    """top_k, 0 if it is off, top_p, min_p."""
+    top_k = load_or(parameters[1], slot, tl.zeros((), tl.int32))
+    top_p = load_or(parameters[2], slot, tl.full((), 1.0, tl.float32))
+    min_p = load_or(parameters[3], slot, tl.zeros((), tl.float32))
+    return tl.where(top_k >= vocab_size, 0, top_k), top_p, min_p
+
+
+@triton.jit
+def _filter(memory, row, statistics, filters, vocab_size, all_tiles, TILES: tl.constexpr, BLOCK, MOST: tl.constexpr):
+    """The order of the least that is kept, how many candidates are listed, -1 if words were made anew, and the sum.
+
+    Takes `memory`: of this row, the words, what runs reach, and the list; `statistics`: as `_list_candidates`."""
+    words_ptr, reached_ptr, listed = memory
+    largest, row_sum, scale, temperature = statistics
+    top_k, top_p, min_p = filters
+    best = tl.div_rn(largest, temperature)
+    floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
+    reached = _load_reached(reached_ptr, all_tiles, TILES)
+    # Rounded down, and once more for the rounding of quotients.
+    least = tl.maximum((argmax_order(order_to_float(floor) * temperature) >> 16) - 1, NOTHING >> 16)
+    size, is_all = _list_candidates(listed, row, reached, least, statistics, filters, vocab_size, BLOCK, MOST)
+    kept = floor
+    if (size < 0) | (size > MOST):
+        size = tl.full((), -1, tl.int32)
+        kept = _bisect_row(row, all_tiles, best, floor, top_k, top_p, temperature, vocab_size, BLOCK)
+        _filter_words(words_ptr, row, all_tiles, kept, scale, temperature, vocab_size, BLOCK)
+        tl.debug_barrier()
+        row_sum = _sum_of_words(_load_words(words_ptr, all_tiles, TILES), largest, scale)
+    else:
+        seen = tl.where((top_k > 0) | is_all, -1.0, row_sum)
+        if size <= FEW:
+            kept = _thresholds_of_few(listed, size, best, floor, top_k, top_p, seen)
+        else:
+            kept = _thresholds_of_many(listed, size, best, floor, top_k, top_p, seen)
+        row_sum = (_weigh(listed, size, kept, best, True, FEW).to(tl.float64) / ONE).to(tl.float32)
+    return kept, size, row_sum
+
+
+@triton.jit
+def _is_accepted(row, draft_row, token_id, index, kept, statistics, uniform, vocab_size):
+    """Whether the draft token is, and its probability. Takes `statistics`: as `_list_candidates`."""
+    largest, row_sum, scale, temperature = statistics
+    drafts, slot, offset, _ = draft_row
+    logit = _logit_at(row, index, vocab_size)
+    is_kept = (token_id >= 0) & (scaled_order(logit, temperature) >= kept)
+    target = tl.where(is_kept, tl.div_rn(tl.exp2((logit - largest) * scale), row_sum), 0.0)
+    draft = tl.full((), 1.0, tl.float32)
+    if drafts[1] is not None:
+        draft = tl.load(probs_row(drafts, slot, offset) + token_id, mask=token_id >= 0, other=0.0)
+    ratio = tl.div_rn(target, draft)
+    return (target > 0) & (draft > 0) & (ratio.to(tl.float64) >= uniform), target
+
+
+@triton.jit
+def _draw(memory, row, draft_row, index, kept, size, statistics, uniform, vocab_size, all_tiles, TILES: tl.constexpr):
+    """The index of the token that replaces the draft token, or follows; STREAMED if `emit` has to read the row."""
+    words_ptr, _, listed = memory
+    largest, row_sum, scale, temperature = statistics
+    drafts, _, _, has_draft = draft_row
+    removed = tl.where(drafts[1] is None, index, -1)
+    drawn = tl.full((), STREAMED, tl.int32)
+    if size >= 0:
+        kept_of = (tl.div_rn(largest, temperature), row_sum, kept)
+        drawn = _draw_from_list(listed, size, row, kept_of, removed, draft_row, vocab_size, uniform)
+    elif (drafts[1] is None) | (not has_draft):
+        words = _load_words(words_ptr, all_tiles, TILES)
+        drawn = _draw_from_tiles(row, words, removed, kept, largest, scale, temperature, vocab_size, uniform)
+        if drawn < 0:  # nothing else is kept
+            drawn = _draw_from_tiles(row, words, -1, kept, largest, scale, temperature, vocab_size, uniform)
+    return drawn
+
+
+@triton.jit
+def _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS: tl.constexpr, LOGPROBS: tl.constexpr):
+    """Accept the draft token if it is the argmax. Takes `words` [TILES] int64."""
+    accepted_ptr, tokens_ptr, _, _, logprobs_ptr = results
+    token = _argmax(row, words, vocab_size, EDITS)
+    tl.store(accepted_ptr + row_idx, (token == token_id).to(tl.int32))
+    tl.store(tokens_ptr + row_idx, token)
+    if LOGPROBS:
+        tl.store(logprobs_ptr + 2 * row_idx, 0.0)
+        tl.store(logprobs_ptr + 2 * row_idx + 1, 0.0)
+
+
+@triton.jit
+def _publish(results, row, row_idx, accepted, target, drawn, kept, statistics, vocab_size, LOGPROBS: tl.constexpr):
+    """What `emit` needs of a random row."""
+    accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
+    largest, row_sum, scale, _ = statistics
+    token = tl.where(drawn == STREAMED, STREAMED, 0)
+    if drawn >= 0:
+        token = ids_of(row, drawn, vocab_size)
+    tl.store(accepted_ptr + row_idx, accepted.to(tl.int32))
+    tl.store(tokens_ptr + row_idx, token)
+    tl.store(kept_ptr + row_idx, kept)
+    tl.store(statistics_ptr + 2 * row_idx, largest)
+    tl.store(statistics_ptr + 2 * row_idx + 1, row_sum)
+    if LOGPROBS:
+        own = _logit_at(row, tl.where(drawn >= 0, drawn, -1), vocab_size)
+        tl.store(logprobs_ptr + 2 * row_idx, tl.log(target))
+        tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(tl.exp2((own - largest) * scale) / row_sum))
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -541,104 +675,44 @@ def settle_kernel(
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     row_idx = (first + offset).to(tl.int64)
     if offset < count:
-        accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
         row = (inputs, locate(inputs, row_idx, slot))
-        tiles = tl.arange(0, TILES)
         words_ptr += row_idx * all_tiles
-        nothing = tl.full((TILES,), NOTHING, tl.int64) << 32
-        words = tl.load(words_ptr + tiles, mask=tiles < all_tiles, other=0)
-        words = tl.where(tiles < all_tiles, words, nothing)
+        words = _load_words(words_ptr, all_tiles, TILES)
         token_id, index = _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS)
         given = tl.load(parameters[0] + slot)
         if given == 0:
-            token = _argmax(row, words, vocab_size, EDITS)
-            tl.store(accepted_ptr + row_idx, (token == token_id).to(tl.int32))
-            tl.store(tokens_ptr + row_idx, token)
-            if LOGPROBS:
-                tl.store(logprobs_ptr + 2 * row_idx, 0.0)
-                tl.store(logprobs_ptr + 2 * row_idx + 1, 0.0)
+            _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS, LOGPROBS)
         else:
             # Softmax statistics of the whole row.
             temperature = tl.maximum(given, MIN_TEMPERATURE)
             scale = exponent_scale(temperature)
             largest = order_to_float(tl.max((words >> 32).to(tl.int32)))
-            mass = _mass_of_tiles(words, largest, scale)
-            is_valid = (mass > 0) & (mass < float("inf")) & (tl.abs(largest) < float("inf"))
+            row_sum = _sum_of_words(words, largest, scale)
+            is_valid = (row_sum > 0) & (row_sum < float("inf")) & (tl.abs(largest) < float("inf"))
+            # Filter.
+            listed = (scratch[0], scratch[1], scratch[2])
+            memory = (words_ptr, reached_ptr, listed)
             kept = tl.full((), NOTHING + 1, tl.int32)
             size = tl.full((), -1, tl.int32)
-            listed = (scratch[0] + row_idx * TILES * RUNS, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
-            # Filter.
             if FILTERS:
-                top_k = load_or(parameters[1], slot, tl.zeros((), tl.int32))
-                top_k = tl.where(top_k >= vocab_size, 0, top_k)
-                top_p = load_or(parameters[2], slot, tl.full((), 1.0, tl.float32))
-                min_p = load_or(parameters[3], slot, tl.zeros((), tl.float32))
-                if is_valid & ((top_k > 0) | (top_p < 1) | (min_p > 0)):
-                    best = tl.div_rn(largest, temperature)
-                    floor = tl.maximum(argmax_order(best + tl.log(min_p)), NOTHING + 1)
-                    runs = tl.arange(0, TILES * RUNS)
-                    reached_ptr += row_idx * all_tiles * RUNS
-                    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
-                    # Not by `other`: of two int16 in one register Triton 3.6 would give the second one -1.
-                    reached = tl.where(runs < all_tiles * RUNS, reached, NO_BOUND)
-                    # Rounded down, and once more for the rounding of quotients.
-                    least = tl.maximum((argmax_order(order_to_float(floor) * temperature) >> 16) - 1, NOTHING >> 16)
-                    statistics = (largest, mass, scale, temperature)
-                    size, is_all = _list_candidates(
-                        listed, row, reached, least, statistics, (top_k, top_p, min_p), vocab_size, BLOCK, MOST
+                listed = (scratch[0] + row_idx * TILES * RUNS, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
+                memory = (words_ptr, reached_ptr + row_idx * all_tiles * RUNS, listed)
+                filters = _load_filters(parameters, slot, vocab_size)
+                if is_valid & ((filters[0] > 0) | (filters[1] < 1) | (filters[2] > 0)):
+                    whole = (largest, row_sum, scale, temperature)
+                    kept, size, row_sum = _filter(
+                        memory, row, whole, filters, vocab_size, all_tiles, TILES, BLOCK, MOST
                     )
-                    if (size < 0) | (size > MOST):
-                        size = tl.full((), -1, tl.int32)
-                        kept = _bisect_row(row, all_tiles, best, floor, top_k, top_p, temperature, vocab_size, BLOCK)
-                        _filter_words(words_ptr, row, all_tiles, kept, scale, temperature, vocab_size, BLOCK)
-                        tl.debug_barrier()
-                        words = tl.load(words_ptr + tiles, mask=tiles < all_tiles, other=0)
-                        words = tl.where(tiles < all_tiles, words, nothing)
-                        mass = _mass_of_tiles(words, largest, scale)
-                    else:
-                        seen = tl.where((top_k > 0) | is_all, -1.0, mass)
-                        if size <= FEW:
-                            kept = _thresholds_of_few(listed, size, best, floor, top_k, top_p, seen)
-                        else:
-                            kept = _thresholds_of_many(listed, size, best, floor, top_k, top_p, seen)
-                        mass = (_weigh(listed, size, kept, best, True, FEW).to(tl.float64) / ONE).to(tl.float32)
-            # Accept or reject the draft token.
-            seed = tl.load(seeds_ptr + slot)
+            statistics = (largest, row_sum, scale, temperature)
+            # Accept or reject the draft token, and draw the one that replaces it, or follows.
             position = tl.load(positions_ptr + req_idx) + offset
-            accepting, drawing = philox_uniforms(seed, position, VERIFY_STREAM)
-            logit = _logit_at(row, index, vocab_size)
-            is_kept = (token_id >= 0) & (scaled_order(logit, temperature) >= kept)
-            target = tl.where(is_kept, tl.div_rn(tl.exp2((logit - largest) * scale), mass), 0.0)
-            draft = tl.full((), 1.0, tl.float32)
-            if drafts[1] is not None:
-                draft = tl.load(probs_row(drafts, slot, offset) + token_id, mask=token_id >= 0, other=0.0)
-            ratio = tl.div_rn(target, draft)
-            accepted = is_valid & (target > 0) & (draft > 0) & (ratio.to(tl.float64) >= accepting)
-            tl.store(accepted_ptr + row_idx, accepted.to(tl.int32))
-            # Draw the token that replaces it, or that follows.
-            removed = tl.where(drafts[1] is None, index, -1)
+            accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
+            draft_row = (drafts, slot, offset, offset + 1 < count)
+            accepted, target = _is_accepted(row, draft_row, token_id, index, kept, statistics, accepting, vocab_size)
             drawn = tl.full((), -1, tl.int32)
-            if is_valid & (size >= 0):
-                rest_of = (drafts, slot, offset, offset + 1 < count)
-                kept_of = (tl.div_rn(largest, temperature), mass, kept)
-                drawn = _draw_from_list(listed, size, row, kept_of, removed, rest_of, vocab_size, drawing)
-            elif is_valid:
-                if (drafts[1] is not None) & (offset + 1 < count):
-                    drawn = tl.full((), STREAMED, tl.int32)
-                else:
-                    drawn = _draw_from_tiles(
-                        row, words, removed, kept, largest, scale, temperature, vocab_size, drawing
-                    )
-                    if drawn < 0:
-                        drawn = _draw_from_tiles(row, words, -1, kept, largest, scale, temperature, vocab_size, drawing)
-            token = tl.where(drawn == STREAMED, STREAMED, 0)
-            if drawn >= 0:
-                token = ids_of(row, drawn, vocab_size)
-            tl.store(tokens_ptr + row_idx, token)
-            tl.store(kept_ptr + row_idx, kept)
-            tl.store(statistics_ptr + 2 * row_idx, largest)
-            tl.store(statistics_ptr + 2 * row_idx + 1, mass)
-            if LOGPROBS:
-                own = _logit_at(row, tl.where(drawn >= 0, drawn, -1), vocab_size)
-                tl.store(logprobs_ptr + 2 * row_idx, tl.log(target))
-                tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(tl.exp2((own - largest) * scale) / mass))
+            if is_valid:
+                drawn = _draw(
+                    memory, row, draft_row, index, kept, size, statistics, drawing, vocab_size, all_tiles, TILES
+                )
+            accepted = accepted & is_valid
+            _publish(results, row, row_idx, accepted, target, drawn, kept, statistics, vocab_size, LOGPROBS)
