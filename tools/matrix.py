@@ -316,7 +316,7 @@ Written by `make matrix` (`tools/matrix.py`): each cell is `fairdraw check NAME 
 own, with that release on PYTHONPATH and Triton interpreted on a CPU. V1 and V2 are vLLM's model runners. A release with
 V2 as its default still has V1's files.
 
-* *green*: so many checks passed.
+* *green*: so many checks passed. A cell was run with profile `ci` unless it names a smaller one.
 * **red**: the checks that fail; [below](#what-fails) is why. `!` marks a failure that nobody explained yet.
 * *not there*: the release has no such thing.
 * *?*: it could not be run; [the reasons](#not-runnable).
@@ -364,9 +364,9 @@ def _state(cell: Cell | None) -> str:
     if cell["state"] in (ABSENT, NOT_RUN):
         return {ABSENT: "not there", NOT_RUN: "?"}[cell["state"]]
     unknown = set(unknown_failures(cell))
-    codes = [row["code"] + "!" * (row["code"] in unknown) for row in cell["failures"]]
-    ran = len(cell["passed"]) + len(cell["unseen"])
-    return f"**{len(codes)} red** of {ran + len(codes)}" + " !" * bool(unknown) if codes else f"green {ran}"
+    num_red, num_ran = len(cell["failures"]), len(cell["passed"]) + len(cell["unseen"])
+    said = f"**{num_red} red** of {num_ran + num_red}" + " !" * bool(unknown) if num_red else f"green {num_ran}"
+    return said + f", {cell['profile']}" * (cell["profile"] != "ci")
 
 
 def _what_was_run(cells: Sequence[Cell], total: int) -> str:
