@@ -118,6 +118,15 @@ def test_release_without_a_module_is_said_in_one_sentence(monkeypatch: pytest.Mo
         load("penalties/vllm-v2", "cpu")
 
 
+def test_release_that_is_too_old_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.16.0 has these modules, with other signatures."""
+    upstream("penalties/vllm-v2")
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.16.0")
+
+    with pytest.raises(SamplerNotFound, match=r"vllm 0.16.0 has not got these classes .* from 0.22.0 to 0.33.0"):
+        load("penalties/vllm-v2", "cpu")
+
+
 def test_changed_signature_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="9.9.9+empty"))
 
