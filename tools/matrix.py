@@ -4,6 +4,7 @@
     python tools/matrix.py 0.22.0 0.33.0 --contract penalties    # these cells anew, the others as recorded
     python tools/matrix.py --missing                        # only cells that are not in the record
     python tools/matrix.py --page                           # the page alone, from the record
+    python tools/matrix.py --report run.json                # the cell of a run that `fairdraw check --json` wrote
 
 A cell is one sampler of one release. It is `fairdraw check NAME` in a process of its own, with a folder on PYTHONPATH
 that holds the release. The record is written after every cell, so that a run can be stopped and completed later. The
@@ -80,10 +81,14 @@ Key = tuple[str, str]
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     cells = read(options.record)
-    if not options.page:
+    if options.report:
+        key, cell = reported(options.report)
+        cells[key] = cell
+    elif not options.page:
         for key in _chosen(options, cells):
             folder = options.cache.resolve() / key[1]
-            cells[key] = run_cell(*key, folder, options.profile, options.only, options.tree.resolve())
+            cell = run_cell(*key, folder, options.profile, options.only, options.tree.resolve())
+            cells = read(options.record) | {key: cell}  # with those that another run has written meanwhile
             write(cells, options.table, options.record)  # a run that is stopped keeps its cells
     write(cells, options.table, options.record)
     loud = [line for cell in cells.values() for line in surprises(cell)]
@@ -98,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="only this one; repeatable")
     parser.add_argument("--missing", action="store_true", help="only cells that the record lacks")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page from the record")
+    parser.add_argument("--report", type=Path, help="run nothing, take the cell of this file of fairdraw check --json")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--only", default="properties", help="properties, statistical or both (default: properties)")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
@@ -149,6 +155,25 @@ def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str, 
     cell |= describe_cell(tree)
     print(f"    {cell['state']}: {problem or counted(cell)}, {cell['seconds']:.0f} s", flush=True)
     return cell
+
+
+def reported(report: Path) -> tuple[Key, Cell]:
+    """The cell of a whole run of one sampler, without a reference, that was made by hand.
+
+    Raises:
+        SystemExit: If it compared with a reference, or left out checks on request.
+    """
+    header, records = read_report(report)
+    sampler, _, described = header["sampler"].partition(" ")
+    release = next(word for word in described.strip("()").split() if word[0].isdigit())
+    whole = {check.code for check in all_checks(None, sampler.partition("/")[0]) if check.suite in header["checks"]}
+    if header["reference"] != "none, as asked" or whole - {record["code"] for record in records}:
+        raise SystemExit(f"reported: {report} is no whole run with --reference none. Run it without -k.")
+    cell = as_cell(sampler, release, "", records)
+    summary = json.loads(report.read_text().splitlines()[-1])
+    only = next(iter(header["checks"])) if len(header["checks"]) == 1 else "both"
+    cell |= {"profile": header["profile"], "only": only, "seconds": summary["seconds"], "versions": header["versions"]}
+    return (sampler, release), cell | describe_cell() | {"date": header["started"], "commit": header["commit"]}
 
 
 def as_cell(sampler: str, release: str, problem: str, records: Sequence[Record]) -> Cell:
@@ -211,11 +236,16 @@ def check(
         finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=environment)
         if finished.returncode not in (0, 1, 10, 11) or not report.exists():
             raise NoVerdictError(_last_line(finished))
-        lines = [json.loads(line) for line in report.read_text().splitlines()]
-    header = next(line for line in lines if line["kind"] == "header")
+        header, records = read_report(report)
     if release not in header["sampler"]:
         raise NoVerdictError(f"{header['sampler']} was tested, but {folder} must hold vLLM {release}. Remove it.")
-    return header, [line for line in lines if line["kind"] == "check"]
+    return header, records
+
+
+def read_report(report: Path) -> tuple[Record, list[Record]]:
+    """Header and records of checks in a file of `fairdraw check --json`."""
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    return next(one for one in lines if one["kind"] == "header"), [one for one in lines if one["kind"] == "check"]
 
 
 def _run(
@@ -316,7 +346,7 @@ Written by `make matrix` (`tools/matrix.py`): each cell is `fairdraw check NAME 
 own, with that release on PYTHONPATH and Triton interpreted on a CPU. V1 and V2 are vLLM's model runners. A release with
 V2 as its default still has V1's files.
 
-* *green*: so many checks passed.
+* *green*: so many checks passed. A cell was run with profile `ci` unless it names a smaller one.
 * **red**: the checks that fail; [below](#what-fails) is why. `!` marks a failure that nobody explained yet.
 * *not there*: the release has no such thing.
 * *?*: it could not be run; [the reasons](#not-runnable).
@@ -364,9 +394,9 @@ def _state(cell: Cell | None) -> str:
     if cell["state"] in (ABSENT, NOT_RUN):
         return {ABSENT: "not there", NOT_RUN: "?"}[cell["state"]]
     unknown = set(unknown_failures(cell))
-    codes = [row["code"] + "!" * (row["code"] in unknown) for row in cell["failures"]]
-    ran = len(cell["passed"]) + len(cell["unseen"])
-    return f"**{len(codes)} red** of {ran + len(codes)}" + " !" * bool(unknown) if codes else f"green {ran}"
+    num_red, num_ran = len(cell["failures"]), len(cell["passed"]) + len(cell["unseen"])
+    said = f"**{num_red} red** of {num_ran + num_red}" + " !" * bool(unknown) if num_red else f"green {num_ran}"
+    return said + f", {cell['profile']}" * (cell["profile"] != "ci")
 
 
 def _what_was_run(cells: Sequence[Cell], total: int) -> str:

@@ -5,8 +5,8 @@
 One row per mutant, profile and seed: whether its own check (the first that it names) fails it, and otherwise which
 other check does. The checks that a mutant names come first; all others of its contract are tried only if those miss.
 Numbers are those of a fast sampler that supports everything. Rows are written at once, to a file beside the record, so
-that `--resume` continues a run that was stopped; `--match TEXT` repeats the rows of some mutants and keeps the
-others.
+that `--resume` continues a run that was stopped; `--match TEXT` makes the rows of some mutants and keeps the others as
+they are, recorded or not. The page counts those that are not.
 
 Exits 1 if `ci` misses a mutant that its draws resolve.
 """
@@ -83,20 +83,27 @@ def key(row: Row) -> tuple[object, ...]:
     return row["contract"], row["mutant"], row["first"], row["profile"], row["seed"]
 
 
-def all_rows(kept: dict[tuple[object, ...], Row], part: Path) -> list[Row]:
-    """A row for everything; those that are not kept are made, and added to `part` at once."""
+def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str = "") -> list[Row]:
+    """The rows that are kept and those that match; the latter are made, and added to `part` at once."""
     rows = []
     with part.open("a", encoding="utf-8") as file:
         for contract, mutant in mutants():
             for profile in PROFILE_NAMES:
                 for seed in SEEDS:
                     asked = (contract, mutant.name, mutant.caught_by[0], profile, seed)
+                    if asked not in kept and match not in words(*asked[:3]):
+                        continue
                     row = kept.get(asked) or tried(contract, mutant, profile, seed)
                     if key(row) not in kept:
                         file.write(json.dumps(row) + "\n")
                         file.flush()
                     rows.append(row)
     return rows
+
+
+def words(contract: object, mutant: object, first: object) -> str:
+    """What `--match` looks at."""
+    return f"{contract} {first} {mutant}"
 
 
 def write_record(path: Path, rows: list[Row]) -> None:
@@ -132,6 +139,7 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         "",
         *_totals(groups, seeds),
         "",
+        *_unrecorded(groups),
         "## What `ci` misses",
         "",
         *_missing(groups, "ci", seeds),
@@ -175,6 +183,15 @@ def _totals(groups: dict[tuple[str, str, str], list[Row]], seeds: int) -> list[s
     return lines
 
 
+def _unrecorded(groups: dict[tuple[str, str, str], list[Row]]) -> list[str]:
+    """Mutants of today that nobody ran here, counted by contract."""
+    absent = [contract for contract, m in mutants() if (contract, m.name, m.caught_by[0]) not in groups]
+    if not absent:
+        return []
+    counted = ", ".join(f"{absent.count(name)} of {name}" for name in dict.fromkeys(absent))
+    return [f"{len(absent)} newer mutants are not in this record: {counted}. Every run tries them as controls.", ""]
+
+
 def _missing(groups: dict[tuple[str, str, str], list[Row]], profile: str, seeds: int) -> list[str]:
     """A line for each mutant that some seed misses; why, where the numbers say it."""
     lines = []
@@ -204,10 +221,10 @@ def main() -> int:
         kept = _read_part(part) if arguments.resume else {}
         if arguments.match:
             before = json.loads(arguments.out.read_text(encoding="utf-8"))["rows"]
-            kept |= {key(r): r for r in before if arguments.match not in f"{r['contract']} {r['first']} {r['mutant']}"}
+            kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
         if not arguments.resume:
             part.unlink(missing_ok=True)
-        write_record(arguments.out, all_rows(kept, part))
+        write_record(arguments.out, all_rows(kept, part, arguments.match or ""))
         part.unlink()
     record = json.loads(arguments.out.read_text(encoding="utf-8"))
     if arguments.docs:

@@ -1,7 +1,8 @@
 """Third-party samplers under the suite: which checks ran on each, and what came of them.
 
     python tools/samplers_table.py                       # all: docs/samplers.md and docs/records/samplers.json
-    python tools/samplers_table.py transformers mlx      # these rows anew, the others as recorded
+    python tools/samplers_table.py rejection/mlx         # this row anew, the others as recorded
+    python tools/samplers_table.py rejection/mlx --report run.json      # of a run that `fairdraw check --json` wrote
 
 Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
 process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
@@ -50,10 +51,14 @@ class Entry:
 
 
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
+_NEWEST = "python tools/install_vllm.py 0.33.0"
 
 SAMPLERS = {
     "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
     "rejection/vllm-v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
+    "rejection/vllm-v2-block": Entry(_NEWEST, _VLLM_PAGE, ("REJ",)),
+    "rejection/vllm-v2-step": Entry(_NEWEST, _VLLM_PAGE, ("REJ",)),
+    "rejection/vllm-v2-chunks": Entry(_NEWEST, _VLLM_PAGE, ("REJ",)),
     "rejection/transformers": Entry("pip install transformers", "https://github.com/huggingface/transformers"),
     "rejection/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm"),
     "rejection/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)),
@@ -61,6 +66,7 @@ SAMPLERS = {
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
+    "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
     "sampling/torch-exponential": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
     "sampling/transformers": Entry(
@@ -76,7 +82,9 @@ NOT_TESTED = """## Not in the table
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as
-  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`, the references of those contracts.
+  `penalties/vllm`, `thinking_budget/vllm` and `logits_plan/vllm`, the references of those contracts, and those of model
+  runner V2 as `penalties/vllm-v2`, `thinking_budget/vllm-v2` and `logits_plan/vllm-v2`.
+  [The matrix](matrix.md) has all of them, release by release.
 """
 
 Row = dict[str, Any]  # Any: JSON, as fairdraw check --json writes it
@@ -88,14 +96,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--table", type=Path, default=ROOT / "docs" / "samplers.md")
     parser.add_argument("--record", type=Path, default=ROOT / "docs" / "records" / "samplers.json")
+    parser.add_argument("--report", type=Path, help="run nothing, take this file of fairdraw check --json; one name")
     options = parser.parse_args(arguments)
+    if options.report and len(options.names) != 1:
+        parser.error("--report is of one sampler. Name it.")
     unknown = sorted(set(options.names) - set(SAMPLERS))
     if unknown:
         parser.error(f"no such sampler: {', '.join(unknown)}; known: {', '.join(SAMPLERS)}")
     rows = read(options.record)
     for number, name in enumerate(options.names, start=1):
         print(f"[{number}/{len(options.names)}] {name}", flush=True)
-        rows[name] = row_of(name, options.profile)
+        rows[name] = row_of(name, options.profile, options.report)
         print(f"    {rows[name]['problem'] or rows[name]['counts']}, {rows[name]['seconds']} s", flush=True)
         write(rows, options.table, options.record)
     return 0 if all(not rows[name]["problem"] for name in options.names) else 1
@@ -106,12 +117,12 @@ def read(record: Path) -> dict[str, Row]:
     return {str(row["name"]): row for row in json.loads(record.read_text())} if record.exists() else {}
 
 
-def row_of(name: str, profile: str) -> Row:
+def row_of(name: str, profile: str, made: Path | None = None) -> Row:
     """One row: how many checks passed, were skipped and so on, and every one that did not pass."""
     started = time.perf_counter()
     problem, report = "", {}
     try:
-        report = check(name, profile)
+        report = read_report(made) if made else check(name, profile)
     except (NoVerdictError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     records = report.get("records", [])
@@ -128,9 +139,13 @@ def row_of(name: str, profile: str) -> Row:
         "failures": [{key: r[key] for key in ("code", "title", "status", "reason")} | _effect(r) for r in failures],
         "unsupported": sorted({r["reason"] for r in records if r["status"] == "skipped"}),
         "problem": problem,
-        "seconds": round(time.perf_counter() - started),
-        "origin": matrix.describe_run(profile),  # the words of the table of vLLM releases
+        "seconds": round(report["summary"]["seconds"] if made else time.perf_counter() - started),
+        "origin": matrix.describe_run(profile) | (_origin(report["header"]) if made else {}),  # in the matrix's words
     }
+
+
+def _origin(header: Row) -> Row:
+    return {"date": header["started"], "commit": header["commit"], "profile": header["profile"], **header["versions"]}
 
 
 def _effect(record: Row) -> Row:
@@ -155,10 +170,13 @@ def check(name: str, profile: str) -> Row:
         if finished.returncode not in (0, 1) or not report.exists():
             lines = (finished.stderr.strip() or finished.stdout.strip() or "no output").splitlines()
             raise NoVerdictError(lines[-1].strip())
-        lines = [json.loads(line) for line in report.read_text().splitlines()]
-        kinds = [line.pop("kind") for line in lines]
-        checks = [line for kind, line in zip(kinds, lines, strict=True) if kind == "check"]
-        return {"header": lines[0], "records": checks, "summary": lines[-1]}
+        return read_report(report)
+
+
+def read_report(report: Path) -> Row:
+    """Header, records of checks, and summary."""
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    return {"header": lines[0], "records": [one for one in lines if one["kind"] == "check"], "summary": lines[-1]}
 
 
 def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
@@ -214,7 +232,7 @@ def _section(row: Row) -> list[str]:
     lines = [f"## `{row['name']}`", "", f"`{SAMPLERS[row['name']].install}`; {origin}; {row['seconds']} s."]
     if row["selected"][-1] != "DIST":
         few = [text for text in row["selected"] if text.startswith("DIST")]
-        lines[-1] += f" Of the distribution checks only {', '.join(few)} ran."
+        lines[-1] += f" Of the distribution checks {'only ' + ', '.join(few) if few else 'none'} ran."
     if row["problem"]:
         return [*lines, "", f"No result: {row['problem']}", ""]
     titles = matrix.titles_of(row["failures"])

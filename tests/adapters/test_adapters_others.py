@@ -113,7 +113,7 @@ def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_fiv
     answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
     here = {name for name, (package, _) in PACKAGES.items() if importlib.util.find_spec(package) is not None}
 
-    assert set(samplers_table.SAMPLERS) == set(PACKAGES)
+    assert set(PACKAGES) <= set(samplers_table.SAMPLERS)  # those of vLLM 0.33.0 are not here
     assert len(answered) >= 7
     assert len(here & answered) >= 5
 

@@ -49,7 +49,18 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, int]
     files = ["--table", str(tmp_path / "matrix.md"), "--record", str(tmp_path / "records" / "matrix.json")]
     matrix.main([*files, "--sampler", "rejection/vllm", "0.11.2"])  # one run completes the other
     return tmp_path, matrix.main(
-        [*files, "--sampler", "rejection/vllm", "--missing", "0.11.2", "0.22.0", "0.28.0", "0.33.0"]
+        [
+            *files,
+            "--sampler",
+            "rejection/vllm",
+            "--missing",
+            "0.11.2",
+            "0.22.0",
+            "0.28.0",
+            "0.33.0",
+            "--profile",
+            "smoke",
+        ]
     )
 
 
@@ -59,9 +70,9 @@ def test_matrix_shows_what_fails_where_and_why(written: tuple[Path, int]) -> Non
     at = next(line for line in lines if line.startswith("| `rejection/vllm` |"))
     assert [cell.strip() for cell in at.split("|") if "red" in cell or "not there" in cell] == [
         "**1 red** of 2",
-        "**2 red** of 3",
+        "**2 red** of 3, smoke",
         "not there",
-        "**1 red** of 2 !",
+        "**1 red** of 2 !, smoke",
     ]
     assert "| `sampling/vllm-v2` | - | - | - | - | - | - | - | - | - |" in lines
     title = "REJ111 drafts without target probability are rejected at uniform zero"

@@ -77,6 +77,8 @@ def try_once(release: str, interpreted: bool, call: Callable[[], Any]) -> None: 
         with quiet_floats():
             call()
     except Exception as error:
-        cause = " ".join(f"{type(error).__name__}: {error}".split())[:120]
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        if isinstance(error, TypeError):  # its signatures are others, on a GPU as well
+            raise UnusableRelease(f"vLLM {release} cannot be called as it is called here ({cause})", _TRIED) from error
         rule = f"vLLM {release} cannot be called in Triton's interpreter ({cause})"
         raise UnusableRelease(rule, f"Run on a GPU. {_TRIED}") from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fairdraw._adapters._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, release_number, unpin, vllm_module
 from fairdraw._adapters._table import UnusableRelease
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[s
         first: The first release that has all of them.
 
     Raises:
-        UnusableRelease: If this release lacks one of the modules.
+        UnusableRelease: If this release lacks one of the modules, or is older than `first`.
         ModuleNotFoundError: If vLLM, or a package that it imports, is missing.
     """
     release, interpreted = import_vllm(device)
@@ -43,6 +43,8 @@ def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[s
         if not (error.name or "").startswith("vllm."):
             raise
         raise _lacks(release, f"the module {error.name}", first) from None
+    if "dev" not in release and release_number(release) < release_number(first):
+        raise _lacks(release, "these classes as they are called here", first)
     if device == "cpu":
         unpin(device)
         _use_plain_buffers()
