@@ -20,7 +20,7 @@ float32:
 
 * min-p keeps what is at least `max(scaled) + log(min_p)`.
 * top-k keeps everything at least as large as the k-th: all of those tied with it.
-* top-p keeps the largest whose mass together reaches `top_p`, and everything tied with the last of them.
+* top-p keeps the largest that together have `top_p` of the probability, and everything tied with the last of them.
 
 The draw, by counters, is that of `rejection_counter`: position `n` of a request takes block `(n, "veri")` of Philox
 4x32-10 under the key `seed`; its first uniform decides about the draft token behind that position, its second draws. A

@@ -179,7 +179,7 @@ def _edits(rng: np.random.Generator, num_slots: int, num_rows: int, vocab_size: 
     words = BadWords(
         counts=some(4),
         offsets=torch.tensor([0, 1, 3, 6, 8]).int().expand(num_slots, -1).contiguous(),
-        token_ids=torch.tensor(rng.integers(0, 3, (num_slots, 8))).int(),
+        word_ids=torch.tensor(rng.integers(0, 3, (num_slots, 8))).int(),
         text=torch.tensor(few).int(),
         starts=torch.tensor(rng.integers(6, 8, num_slots)).int(),
     )
@@ -247,7 +247,7 @@ def _bad_ends(words: BadWords, slot: int, position: int, drafts: list[int]) -> l
     ends = []
     for k in range(int(words.counts[slot])):
         begin, end = words.offsets[slot, k : k + 2].tolist()
-        word = words.token_ids[slot, begin:end].tolist()
+        word = words.word_ids[slot, begin:end].tolist()
         if len(word) - 1 <= len(output) and output[len(output) - len(word) + 1 :] == word[:-1]:
             ends.append(word[-1])
     return ends

@@ -1,8 +1,8 @@
 """Launches without Triton's dispatch: a plan's kernels are compiled once per key and then launched as they are.
 
 Triton binds, inspects and hashes every argument of every launch. What can differ between two steps of one plan is
-little: which tensors are there, of which type, and which of them begin at a multiple of 16 bytes. That is the key. On an
-H200 the host time of a step falls from 138 to 79 us.
+little: which tensors are there, of which type, and which of them begin at a multiple of 16 bytes. That is the key. On
+an H200 the host time of a step falls from 138 to 79 us.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ COUNT_BITS = tl.constexpr(12)
 def _append(
     list_ptrs,
     size,
-    token_ids_ptr,  # [count] int32
-    values_ptr,  # [count] float32, or None
+    mentioned_ptr,  # [max_edits] int32
+    values_ptr,  # [max_edits] float32, or None
     count,
     KIND: tl.constexpr,
     CAPACITY: tl.constexpr,
@@ -49,7 +49,7 @@ def _append(
     entries = tl.arange(0, CAPACITY)
     count = tl.minimum(count, CAPACITY - size)
     mask = entries < count
-    tl.store(ids_ptr + size + entries, tl.load(token_ids_ptr + entries, mask=mask, other=0).to(tl.int32), mask=mask)
+    tl.store(ids_ptr + size + entries, tl.load(mentioned_ptr + entries, mask=mask, other=0).to(tl.int32), mask=mask)
     tl.store(kinds_ptr + size + entries, entries * 0 + KIND, mask=mask)
     if values_ptr is not None:
         values = tl.load(values_ptr + entries, mask=mask, other=0.0)
@@ -70,20 +70,29 @@ def _count(
 
 @triton.jit
 def _token_of_text(
-    text_ptr,  # [max_text] int32, of one slot
+    slot_text_ptr,  # [length] int32, of one slot
     drafts_ptr,  # [num_rows] int32, of one request, or None
     at,
     position,
 ):
     """The token at a place of a request's text: of its prompt and output up to `position`, then of its drafts."""
-    token = tl.load(text_ptr + at, mask=(at >= 0) & (at < position), other=-1)
+    token = tl.load(slot_text_ptr + at, mask=(at >= 0) & (at < position), other=-1)
     if drafts_ptr is not None:
         token = tl.where(at < position, token, tl.load(drafts_ptr + at - position, mask=at >= position, other=-1))
     return token
 
 
 @triton.jit
-def _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY: tl.constexpr):
+def _append_bad_words(
+    list_ptrs,
+    size,
+    words,
+    drafts_ptr,  # [num_rows] int32, of one request, or None
+    slot,
+    position,
+    offset,
+    CAPACITY: tl.constexpr,
+):
     """The last token of every bad word whose others end the text of this row."""
     counts_ptr, offsets_ptr, tokens_ptr, text_ptr, starts_ptr, offsets_stride, tokens_stride, text_stride = words
     ids_ptr, kinds_ptr, _ = list_ptrs
@@ -110,7 +119,7 @@ def _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset
 @triton.jit
 def _clear_bits(
     excluded_ptr,  # [num_words] int32
-    ids_ptr,  # [CAPACITY] int32
+    ids_ptr,  # [max_edits] int32
     count,
     vocab_size,
     CAPACITY: tl.constexpr,
@@ -151,7 +160,15 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
 
 
 @triton.jit
-def _list_groups(list_ptrs, groups, drafts_ptr, num_before, slot, position, CAPACITY: tl.constexpr):
+def _list_groups(
+    list_ptrs,
+    groups,
+    drafts_ptr,  # [num_rows] int32, of one request, or None
+    num_before,
+    slot,
+    position,
+    CAPACITY: tl.constexpr,
+):
     """Mentions of allowed and biased ids, stop tokens, drafts before a row. Returns the size and how many are allowed.
 
     Takes `groups`: as `edit_kernel`; `position`: of the row's token."""

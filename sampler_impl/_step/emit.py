@@ -20,7 +20,16 @@ from .settle import ONE, STREAMED, draw_index, probs_row
 
 
 @triton.jit
-def _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
+def _residual_of_tile(
+    row,
+    probs_ptr,  # [vocab_size] float32
+    tile,
+    statistics,
+    kept,
+    temperature,
+    vocab_size,
+    HAS_DRAFT: tl.constexpr,
+):
     """[TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
     largest, row_sum = statistics
     logits, indices = load_one_tile(row, tile, vocab_size)
@@ -36,7 +45,7 @@ def _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab
 def _draw(
     shares_ptr,  # [all_tiles] int64, written
     row,
-    probs_ptr,
+    probs_ptr,  # [vocab_size] float32
     statistics,
     kept,
     temperature,

@@ -112,8 +112,8 @@ class BadWords:
     """By slot: sequences of tokens whose last token is excluded where the output ends in the others."""
 
     counts: Tensor  # [num_slots] int32
-    offsets: Tensor  # [num_slots, length] int32: where each word begins in `token_ids`
-    token_ids: Tensor  # [num_slots, length] int32
+    offsets: Tensor  # [num_slots, length] int32: where each word begins in `word_ids`
+    word_ids: Tensor  # [num_slots, length] int32
     text: Tensor  # [num_slots, length] int32: prompt and output of each slot; the first row sees `positions` of it
     starts: Tensor  # [num_slots] int32: where the output begins in `text`; no word begins before, as in vLLM
 
@@ -342,3 +342,17 @@ def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:
         ids = inputs.draft_token_ids
         good = (ids >= -1) & (ids < capacity.vocab_size)
         check_all(function, "draft_token_ids", ids, good, f"in [0, {capacity.vocab_size}), or -1 for a placeholder.")
+    if inputs.edits is not None:
+        _check_number_of_edits(function, capacity, inputs.edits)
+
+
+def _check_number_of_edits(function: str, capacity: Capacity, edits: TokenEdits) -> None:
+    """More mentions than the plan holds would be dropped, the last ones first."""
+    words = None if edits.bad_words is None else edits.bad_words.counts
+    counts = [
+        count for count in (edits.bias_counts, edits.allowed_counts, edits.stop_counts, words) if count is not None
+    ]
+    if counts:
+        together = torch.stack(counts).sum(0) + (edits.forced_token_ids is not None)
+        rule = f"at most edits={capacity.edits} with those of the slot's other edits. Plan for more."
+        check_all(function, "edits", together, together <= capacity.edits, rule)

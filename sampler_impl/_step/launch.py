@@ -133,7 +133,7 @@ class Launches:
     def _launch(
         self, inputs: StepInputs, *, emits: bool
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:  # Any: arguments of kernels
-        """All kernels; without the last, rows are settled and nothing is emitted. Returns what others are given."""
+        """All kernels; without the last, nothing is emitted. Returns what others are given."""
         batch_size, parameters = inputs.batch_size, inputs.parameters
         penalties = _penalties(inputs)
         grammar = inputs.grammar_mask if self.capacity.grammar else None
@@ -196,24 +196,24 @@ def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
     return inputs.draft_token_ids, probs, probs.stride(0), probs.stride(1)
 
 
-def _edit_groups(edits: TokenEdits) -> tuple[tuple[Any, ...], tuple[Any, ...], Tensor | None]:  # Any: as above
-    def stride(ids: Tensor | None) -> int:
-        return 0 if ids is None else ids.stride(0)
+def _edit_groups(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
+    def stride(name: str) -> int:
+        return 0 if getattr(edits, name) is None else getattr(edits, name).stride(0)
 
     groups = (
-        (edits.allowed_counts, edits.allowed_token_ids, stride(edits.allowed_token_ids)),
+        (edits.allowed_counts, edits.allowed_token_ids, stride("allowed_token_ids")),
         (
             edits.bias_counts,
             edits.bias_token_ids,
             edits.bias_values,
-            stride(edits.bias_token_ids),
-            stride(edits.bias_values),
+            stride("bias_token_ids"),
+            stride("bias_values"),
         ),
-        (edits.stop_counts, edits.stop_token_ids, stride(edits.stop_token_ids), edits.min_lengths),
+        (edits.stop_counts, edits.stop_token_ids, stride("stop_token_ids"), edits.min_lengths),
     )
     words = edits.bad_words
     if words is None:
         return groups, (None, None, None, None, None, 0, 0, 0), edits.forced_token_ids
-    lists = words.offsets, words.token_ids, words.text
+    lists = words.offsets, words.word_ids, words.text
     strides = (tensor.stride(0) for tensor in lists)
     return groups, (words.counts, *lists, words.starts, *strides), edits.forced_token_ids

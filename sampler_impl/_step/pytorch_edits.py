@@ -145,7 +145,7 @@ def _exclude_bad_words(
 ) -> None:
     """The last token of each word whose other tokens end the row's text."""
     slots = layout.slots
-    ids, offsets = words.token_ids[slots].long(), words.offsets[slots].long()
+    ids, offsets = words.word_ids[slots].long(), words.offsets[slots].long()
     last_tokens, are_due = [], []
     for word in range(offsets.shape[1] - 1):
         begin, length = offsets[:, word], offsets[:, word + 1] - offsets[:, word]

@@ -136,12 +136,12 @@ def indices_of(words):
 
 @triton.jit
 def load_bits(
-    words_ptr,  # [num_words] int32
+    mask_ptr,  # [num_words] int32
     words,
     vocab_size,
 ):
     """[..., 32] int32, 0 or 1. Bits behind the vocabulary are 0. Takes `words` [...] int32."""
-    loaded = tl.load(words_ptr + words, mask=words * 32 < vocab_size, other=0)
+    loaded = tl.load(mask_ptr + words, mask=words * 32 < vocab_size, other=0)
     return (tl.expand_dims(loaded, -1) >> tl.arange(0, 32)) & 1
 
 

@@ -65,7 +65,7 @@ MANY = tl.constexpr(1024)
 NO_BOUND = tl.constexpr(-0x8000)
 """A **bound** is the upper 16 bits of an order: what is compared with the 16 bits that runs have."""
 ENOUGH = tl.constexpr(1.00001)
-"""Mass in float32 that is surely enough."""
+"""A factor of sums in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(8)
 STEP = tl.constexpr(0.7)
 """By how much the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
@@ -122,7 +122,7 @@ def weights_of(scaled, largest):
 
 @triton.jit
 def _list_runs(
-    runs_ptr,  # [TILES * RUNS] int32, written
+    runs_ptr,  # [num_runs] int32, written
     reached,
     bound,
 ):
@@ -299,7 +299,7 @@ def _bisect_row(row, all_tiles, largest, floor, top_k, top_p, temperature, vocab
 
 @triton.jit
 def _filter_words(
-    words_ptr,  # [all_tiles] int64, written
+    row_words_ptr,  # [all_tiles] int64, written
     row,
     all_tiles,
     kept,
@@ -314,7 +314,7 @@ def _filter_words(
         logits = load_logits(row, words_of_tiles(tiles), vocab_size)
         logits = tl.where(scaled_order(logits, temperature) >= kept, logits, float("-inf"))
         words, _ = sum_tiles(logits, scale)
-        tl.store(words_ptr + tiles, words, mask=tiles < all_tiles)
+        tl.store(row_words_ptr + tiles, words, mask=tiles < all_tiles)
 
 
 # Drawing.
@@ -516,19 +516,19 @@ def _draw_from_list(scratch, size, row, statistics, removed, draft_row, vocab_si
 
 @triton.jit
 def _load_words(
-    words_ptr,  # [all_tiles] int64
+    row_words_ptr,  # [all_tiles] int64
     all_tiles,
     TILES: tl.constexpr,
 ):
     """[TILES] int64: words of the tiles; behind the last, of a tile in which there is nothing."""
     tiles = tl.arange(0, TILES)
-    words = tl.load(words_ptr + tiles, mask=tiles < all_tiles, other=0)
+    words = tl.load(row_words_ptr + tiles, mask=tiles < all_tiles, other=0)
     return tl.where(tiles < all_tiles, words, tl.full((TILES,), NOTHING, tl.int64) << 32)
 
 
 @triton.jit
 def _load_reached(
-    reached_ptr,  # [all_tiles * RUNS] int16
+    row_reached_ptr,  # [num_runs] int16
     all_tiles,
     TILES: tl.constexpr,
 ):
@@ -536,7 +536,7 @@ def _load_reached(
 
     Not by `other`: of two masked int16 in one register Triton 3.6 gives the second one -1 for any negative number."""
     runs = tl.arange(0, TILES * RUNS)
-    reached = tl.load(reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
+    reached = tl.load(row_reached_ptr + runs, mask=runs < all_tiles * RUNS, other=0).to(tl.int32)
     return tl.where(runs < all_tiles * RUNS, reached, NO_BOUND)
 
 
@@ -649,7 +649,7 @@ def _publish(results, row, row_idx, accepted, target, drawn, kept, statistics, v
 def settle_kernel(
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
-    reached_ptr,  # [max_rows, all_tiles * RUNS] int16, or None
+    run_reached_ptr,  # [max_rows, num_runs] int16, or None
     scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
@@ -691,12 +691,12 @@ def settle_kernel(
             is_valid = (row_sum > 0) & (row_sum < float("inf")) & (tl.abs(largest) < float("inf"))
             # Filter.
             listed = (scratch[0], scratch[1], scratch[2])
-            memory = (words_ptr, reached_ptr, listed)
+            memory = (words_ptr, run_reached_ptr, listed)
             kept = tl.full((), NOTHING + 1, tl.int32)
             size = tl.full((), -1, tl.int32)
             if FILTERS:
                 listed = (scratch[0] + row_idx * TILES * RUNS, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
-                memory = (words_ptr, reached_ptr + row_idx * all_tiles * RUNS, listed)
+                memory = (words_ptr, run_reached_ptr + row_idx * all_tiles * RUNS, listed)
                 filters = _load_filters(parameters, slot, vocab_size)
                 if is_valid & ((filters[0] > 0) | (filters[1] < 1) | (filters[2] > 0)):
                     whole = (largest, row_sum, scale, temperature)

@@ -10,8 +10,9 @@ from house import test_lines as lines_of_tests
 
 # Issue 17 widened the suite: sizes, values, combinations and moments in every contract, each seen failing by a mutant.
 # Issue 18 brought model runner V2 under every contract, drafters, and a command that validates a user's own vLLM.
-MAX_LIBRARY_LINES = 38_500
-MAX_TEST_LINES = 15_000
+# Issue 19 brought the whole sampling step, in Triton and in PyTorch.
+MAX_LIBRARY_LINES = 41_200
+MAX_TEST_LINES = 15_400
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

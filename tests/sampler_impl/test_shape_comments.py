@@ -36,9 +36,14 @@ DIMENSIONS = {
     "num_tiles": "tiles of the vocabulary",
     "num_strips": "runs of tiles that one program measures; the last ones may be padding",
     "num_words": "slots through which kernels pass on what they found",
+    "max_rows": "rows of the largest batch of a plan",
+    "all_tiles": "tiles of the vocabulary and of edits",
+    "num_runs": "runs of all tiles",
+    "num_candidates": "most entries of a row that filters consider",
+    "max_edits": "most edited ids of a row",
     "...": "any shape",
 }
-DTYPES = {"int32", "int64", "float32", "float64", "bool", "any"}
+DTYPES = {"int16", "int32", "int64", "float32", "float64", "bool", "any"}
 
 SHAPE = re.compile(r"\[(?P<dims>[^\]]*)\](?: (?P<dtype>\w+))?")
 

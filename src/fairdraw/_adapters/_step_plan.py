@@ -178,7 +178,7 @@ def _bad_words(requests: Sequence[LogitsRequest], device: torch.device) -> BadWo
     return BadWords(
         counts=_ints([len(own) for own in words], device),
         offsets=_lists(ends, device)[1],
-        token_ids=_lists([[i for word in own for i in word] for own in words], device)[1],
+        word_ids=_lists([[i for word in own for i in word] for own in words], device)[1],
         text=_lists(texts, device)[1],
         starts=_ints([len(request.prompt_token_ids) for request in requests], device),
     )
