@@ -221,9 +221,7 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
     for mode, measure in clock.modes().items():
         timed = dict(arms)
         if mode == "graph":
-            timed = {
-                name: arm for name, arm in arms.items() if is_captured(run, arm, {**cell, "mode": mode, "arm": name})
-            }
+            timed = {name: arm for name, arm in arms.items() if is_captured(run, arm, **cell, mode=mode, arm=name)}
             timed["copy"] = bench.copy_arm(2 * batch_size * (NUM_DRAFTS + 1) * cell["V"])
         with run.errors_are_rows(**cell, mode=mode):
             times = {name: bench.summary(values) for name, values in measure(timed).items()}
