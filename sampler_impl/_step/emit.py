@@ -128,7 +128,7 @@ def emit_kernel(
     # Find the first rejected row.
     req_idx = tl.program_id(0)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
-    accepted_ptr, tokens_ptr, _, _, logprobs_ptr = results
+    accepted_ptr, tokens_ptr, logprobs_ptr = results[0], results[1], results[4]
     token_ids_ptr, num_tokens_ptr, output_logprobs_ptr = output
     offsets = tl.arange(0, POSITIONS)
     is_draft = offsets + 1 < count
@@ -140,12 +140,22 @@ def emit_kernel(
     if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if token == STREAMED:
             position = tl.load(positions_ptr + req_idx) + num_accepted
-            _, uniform = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
+            uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
             row = (inputs, locate(inputs, last, slot))
             temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
             probs_ptr = probs_row(drafts, slot, num_accepted)
             token = _draw_rejected(
-                results, words_ptr, row, last, probs_ptr, temperature, uniform, vocab_size, all_tiles, LOGPROBS, TILES
+                results,
+                words_ptr,
+                row,
+                last,
+                probs_ptr,
+                temperature,
+                uniforms[1],
+                vocab_size,
+                all_tiles,
+                LOGPROBS,
+                TILES,
             )
             tl.debug_barrier()
     # Write the tokens.
