@@ -1,0 +1,231 @@
+"""Ask the compiled step, on this GPU, for many rows and many draws, and keep what it answered as a JSON record.
+
+    python tools/step_record.py --out statistical/records/step_h200.json                  # 100,000 rows, 1e8 draws a set
+    python tools/step_record.py --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
+
+Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of their
+own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` is counted apart.
+
+Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
+less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution, one-hot
+or with its probabilities. What verification emits first must follow the target whatever the draft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from provenance import commit, gpu
+from scipy.stats import chi2
+from torch import Tensor
+
+from fairdraw.perf_regression._records import write_record
+from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepPlan
+
+Json = dict[str, Any]  # Any: JSON
+VOCAB_SIZE = 4096
+LEAST_EXPECTED = 20
+NEAR = 1e-6
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Parameters of one request; the defaults are off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+SETS = {
+    "none": Filters(),
+    "T=0.6": Filters(0.6),
+    "T=0.6 top-k 20 top-p 0.95": Filters(0.6, 20, 0.95),
+    "T=0.7 top-p 0.9": Filters(0.7, top_p=0.9),
+    "min-p 0.05": Filters(min_p=0.05),
+    "top-k 1000": Filters(top_k=1000),
+}
+
+
+def parameters_of(filters: list[Filters], device: str) -> Parameters:
+    """One slot each."""
+
+    def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [num_slots] any
+        return torch.tensor([getattr(one, name) for one in filters], dtype=dtype, device=device)
+
+    return Parameters(column("temperature"), column("top_k", torch.int32), column("top_p"), column("min_p"))
+
+
+def kept_reference(
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    parameters: Parameters,
+) -> tuple[Tensor, Tensor]:  # [num_rows, vocab_size] bool, [num_rows] bool
+    """What the documented filters keep, and whether rounding may decide otherwise."""
+    assert parameters.top_k is not None
+    assert parameters.top_p is not None
+    assert parameters.min_p is not None
+    vocab_size = logits.shape[1]
+    scaled = logits / parameters.temperature[:, None]
+    floor = scaled.amax(-1, keepdim=True) + parameters.min_p.log()[:, None]
+    scaled = scaled.masked_fill(scaled < floor, -torch.inf)
+    descending, ids = scaled.sort(-1, descending=True)
+    top_k = torch.where((parameters.top_k > 0) & (parameters.top_k < vocab_size), parameters.top_k, vocab_size)
+    descending = descending.masked_fill(descending < descending.gather(1, top_k[:, None].long() - 1), -torch.inf)
+    weights = (descending.double() - descending[:, :1].double()).exp()
+    ends = weights.cumsum(-1)
+    need = parameters.top_p[:, None].double() * ends[:, -1:]
+    num_kept = ((ends - weights) < need).sum(-1, keepdim=True)
+    num_kept = torch.where(parameters.top_p[:, None] < 1, num_kept, vocab_size)
+    is_near = ((ends / need - 1).abs() < NEAR).any(-1) & (parameters.top_p < 1)
+    kept = (descending >= descending.gather(1, num_kept - 1)) & (descending > -torch.inf)
+    return torch.zeros_like(kept).scatter_(1, ids, kept), is_near
+
+
+def adversarial_rows(
+    num_rows: int, vocab_size: int, noise: torch.Generator, device: str
+) -> Tensor:  # [num_rows, vocab_size] float32
+    """Kinds in turn: few levels, so ties; normal, flat, one token, far apart, denormal, mostly excluded, NaN."""
+    normal = torch.randn(num_rows, vocab_size, generator=noise, device=device)
+    kind = torch.arange(num_rows, device=device)[:, None] % 8
+    chance = torch.rand(num_rows, vocab_size, generator=noise, device=device)
+    first = torch.arange(vocab_size, device=device)[None, :] == 0
+    rows = torch.where(kind == 0, (normal * 2).round(), normal * 3)
+    rows = torch.where(kind == 2, torch.ones_like(normal), rows)
+    rows = torch.where(kind == 3, torch.where(first, 1.0, -torch.inf), rows)
+    rows = torch.where(kind == 4, normal * 40, rows)
+    rows = torch.where(kind == 5, normal * 1e-39, rows)
+    rows = torch.where((kind == 6) & (chance > 0.02) & ~first, -torch.inf, rows)
+    return torch.where((kind == 7) & (chance < 0.5 / vocab_size), torch.nan, rows)
+
+
+def kept_sets(num_rows: int, device: str) -> Json:
+    """How many rows agree, are near a threshold, or differ."""
+    noise = torch.Generator(device).manual_seed(19)
+    batch, counts = min(4096, num_rows), {"rows": 0, "equal": 0, "near a threshold": 0, "different": 0}
+    plan = StepPlan(Capacity(batch, 0, VOCAB_SIZE, torch.float32, Drafts.NONE), device, backend="triton")
+    every = torch.arange(batch + 1, dtype=torch.int32, device=device)
+    while counts["rows"] < num_rows:
+        logits = adversarial_rows(batch, VOCAB_SIZE, noise, device)
+
+        def one_of(*values: float, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
+            chosen = torch.randint(len(values), (batch,), generator=noise, device=device)
+            return torch.tensor(values, device=device, dtype=dtype)[chosen]
+
+        parameters = Parameters(
+            one_of(1.0, 0.6, 3.0, 0.05),
+            one_of(-1, 0, 1, 2, 20, 50, 1000, VOCAB_SIZE - 1, VOCAB_SIZE, dtype=torch.int32),
+            one_of(1.0, 0.95, 0.5, 0.999, 1e-6),
+            one_of(0.0, 0.0, 0.05, 0.5, 1.0),
+        )
+        inputs = StepInputs(logits, parameters, every[:-1].long(), every[:-1].long(), every)
+        found = plan.processed_logits(inputs) > -torch.inf
+        kept, is_near = kept_reference(logits, parameters)
+        is_row = ~logits.isnan().any(-1)  # a row with NaN keeps nothing in particular
+        equal = (found == kept).all(-1) | ~is_row
+        counts["rows"] += batch
+        counts["equal"] += int(equal.sum())
+        counts["near a threshold"] += int((~equal & is_near).sum())
+        counts["different"] += int((~equal & ~is_near).sum())
+    return counts
+
+
+def exact_distribution(logits: Tensor, filters: Filters, device: str) -> Tensor:  # [vocab_size] float64
+    kept, _ = kept_reference(logits[None].float(), parameters_of([filters], device))
+    scaled = (logits.float() / filters.temperature).double().masked_fill(~kept[0], -torch.inf)
+    return scaled.softmax(-1)
+
+
+def chi_square(counts: Tensor, probs: Tensor) -> tuple[float, int]:  # [vocab_size] int64, [vocab_size] float64
+    """p-value and number of cells. A token that cannot be drawn and was gives 0."""
+    if bool(((probs == 0) & (counts > 0)).any()):
+        return 0.0, 0
+    expected = probs * counts.sum()
+    large = expected >= LEAST_EXPECTED
+    seen = torch.cat([counts[large].double(), counts[~large].sum().double()[None]])
+    due = torch.cat([expected[large], expected[~large].sum()[None]])
+    seen, due = seen[due > 0], due[due > 0]
+    statistic = float(((seen - due) ** 2 / due).sum())
+    return float(chi2.sf(statistic, max(len(due) - 1, 1))), len(due)
+
+
+def draws(name: str, form: Drafts, num_draws: int, device: str) -> Json:
+    """The first tokens of many requests of one row of logits."""
+    noise = torch.Generator(device).manual_seed(190 + form.value)
+    filters, batch = SETS[name], min(32768 if form is not Drafts.PROBS else 8192, num_draws)
+    rows_each = 1 if form is Drafts.NONE else 2
+    ranks = torch.randperm(VOCAB_SIZE, generator=noise, device=device).float()
+    logits = (-1.3 * (1 + ranks).log() + 0.1 * ranks.cos()).bfloat16()
+    target = exact_distribution(logits, filters, device)
+    draft = (0.5 * target + 0.5 * (-(1 + ranks.roll(7)).log() * 1.1).double().softmax(-1)).float()
+    plan = StepPlan(
+        Capacity(
+            batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=filters != Filters(filters.temperature)
+        ),
+        device,
+        backend="triton",
+    )
+    parameters = parameters_of([filters], device)
+    if not plan.capacity.filters:
+        parameters = Parameters(parameters.temperature)
+    starts = torch.arange(batch + 1, dtype=torch.int32, device=device) * rows_each
+    counts, accepted, done = torch.zeros(VOCAB_SIZE, dtype=torch.int64, device=device), 0, 0
+    while done < num_draws:
+        drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
+        inputs = StepInputs(
+            logits.expand(batch * rows_each, -1),
+            parameters,
+            torch.tensor([190], device=device),
+            torch.arange(batch, device=device) * 2 + done * 2,
+            starts,
+            slots=torch.zeros(batch, dtype=torch.int32, device=device),
+            draft_token_ids=None if form is Drafts.NONE else drafted,
+            draft_probs=draft[None, None] if form is Drafts.PROBS else None,
+        )
+        output = plan(inputs)
+        counts += output.token_ids[:, 0].long().bincount(minlength=VOCAB_SIZE)
+        accepted += int((output.num_tokens > 1).sum())
+        done += batch
+    p_value, cells = chi_square(counts, target)
+    return {"set": name, "drafts": form.name, "draws": done, "cells": cells, "p": p_value, "accepted": accepted / done}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--draws", type=int, default=10**8)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no further set after so long")
+    options = parser.parse_args()
+    begin = time.monotonic()
+    record: Json = {
+        "commit": commit(),
+        "gpu": gpu() if options.device == "cuda" else "interpreted",
+        "kept": {},
+        "rows": [],
+    }
+    record["kept"] = kept_sets(options.rows, options.device)
+    print(record["kept"], flush=True)
+    for form in (Drafts.PROBS, Drafts.NONE, Drafts.ONE_HOT):
+        for name in SETS:
+            if time.monotonic() - begin > options.seconds:
+                continue
+            # A dense draft is read whole, and a thousand tokens are sorted out one by one.
+            share = 20 if name == "top-k 1000" else 10 if form is Drafts.PROBS else 1
+            row = draws(name, form, options.draws // share, options.device)
+            record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
+            print(record["rows"][-1], flush=True)
+            write_record(options.out, record)
+    write_record(options.out, record)
+    return int(record["kept"]["different"] > 0 or any(row["p"] < 1e-6 for row in record["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
