@@ -360,7 +360,7 @@ def _plan_odds(setting: Setting, call: Callable[[_Odds, Any, int, int], NDArray[
 def _explain_odds(counts: Sequence[Counts], name: str) -> str:
     """Which row shows it."""
     return (
-        "a rare token beside a frequent one comes at a wrong rate: exponentials that end too early, or begin too late"
+        "draws give a rare token beside a frequent one a wrong rate: exponentials that end too early, or begin too late"
         if name == _ODDS[0].name
         else "probabilities come as if they were rounded: bfloat16 on the way to the race"
     )

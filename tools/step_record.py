@@ -1,10 +1,10 @@
-"""Ask the compiled step, on this GPU, for many rows and many draws, and keep what it answered as a JSON record.
+"""Ask the compiled step, on this GPU, for many rows and many draws, and keep its answers as a JSON record.
 
-    python tools/step_record.py --out statistical/records/step_h200.json                  # 100,000 rows, 1e8 draws a set
+    python tools/step_record.py --out statistical/records/step_h200.json                  # 100,000 rows, 1e8 draws
     python tools/step_record.py --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
 
-Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of their
-own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` is counted apart.
+Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of
+their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` counts apart.
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
 less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution, one-hot
@@ -84,7 +84,7 @@ def kept_reference(
     num_kept = ((ends - weights) < need).sum(-1, keepdim=True)
     num_kept = torch.where(parameters.top_p[:, None] < 1, num_kept, vocab_size)
     is_near = ((ends / need - 1).abs() < NEAR).any(-1) & (parameters.top_p < 1)
-    kept = (descending >= descending.gather(1, num_kept - 1)) & (descending > -torch.inf)
+    kept = (descending >= descending.gather(1, (num_kept - 1).clamp(min=0))) & (descending > -torch.inf)
     return torch.zeros_like(kept).scatter_(1, ids, kept), is_near
 
 
