@@ -1,4 +1,4 @@
-"""Write the tables and pictures of docs/performance.md, gate.md and scanners.md; no figure is copied by hand.
+"""Write the tables and pictures of docs/performance.md, step.md and scanners.md; no figure is copied by hand.
 
     python tools/perf_table.py            rewrite pages and pictures from perf_regression/records
     python tools/perf_table.py --check    only say which pages are out of date
@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h200.json", "scanners_cpu.json"
+STEP = "step_h200.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
 KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
 MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
@@ -59,11 +60,18 @@ def digest(name: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every page that this program writes, or writes a part of, as it should be."""
-    performance, scanners = ROOT / "docs" / "performance.md", ROOT / "docs" / "scanners.md"
-    before, _, rest = performance.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
+    performance, step, scanners = (ROOT / "docs" / f"{name}.md" for name in ("performance", "step", "scanners"))
     tables = performance_tables(record(GRAPHS), record(EAGER))
-    return {performance: f"{before}{BEGIN}\n\n{tables}\n\n{END}{after}", scanners: scanners_page(record(SCANNERS))}
+    return {
+        performance: _with_tables(performance, tables),
+        step: _with_tables(step, step_tables(record(STEP))),
+        scanners: scanners_page(record(SCANNERS)),
+    }
+
+
+def _with_tables(page: Path, tables: str) -> str:
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> str:
@@ -145,6 +153,57 @@ def compatible(found: Json) -> str:
 def distributions(found: Json) -> str:
     rows = [[row["kind"], row["draws"], row["chi_square"], row["p"]] for row in found["distribution"]]
     return table("tokens drawn by the compiled kernels | number | chi-square, 11 degrees of freedom | p", rows)
+
+
+STEP_TARGETS = {
+    "T=0.6": (20, 32, 85),
+    "T=0.6 top-k 20 top-p 0.95": (35, 60, 150),
+    "T=0.6 top-k 20 top-p 0.95 presence 1.5": (40, 65, 170),
+    "T=0.7 top-p 0.9": (60, 90, 260),
+    "min-p 0.05": (30, 40, 110),
+}
+"""Microseconds of a graph replay at 16, 64 and 256 requests that we aim for."""
+
+
+def step_tables(found: Json) -> str:
+    """One table per vocabulary, and how far the aims are met."""
+    cells = {(row["V"], row["set"], row["B"], row["mode"]): row for row in found["rows"]}
+    parts = [origin(found)]
+    for vocab_size in sorted({row["V"] for row in found["rows"]}, reverse=True):
+        parts.append(f"### {vocab_size:,} tokens\n\n{_step_table(cells, vocab_size)}")
+    ratios = sorted(
+        (row["ratio"], f"{row['set']}, {row['B']} requests, {row['V']} tokens, {row['mode']}")
+        for row in found["rows"]
+        if row["mode"] != "host"
+    )
+    slower = [f"{ratio:.2f} ({where})" for ratio, where in ratios if ratio > 1]
+    spread = f"{ratios[0][0]:.2f} to {ratios[-1][0]:.2f}, median {ratios[len(ratios) // 2][0]:.2f}"
+    parts.append(
+        f"Our time as a part of vLLM's, over {len(ratios)} cells of graph replays and calls: {spread}. "
+        f"Slower than vLLM: {'; '.join(slower) or 'none'}."
+    )
+    return "\n\n".join([*parts, "### Aims\n\n" + _step_aims(cells)])
+
+
+def _step_table(cells: dict[tuple[int, str, int, str], Json], vocab_size: int) -> str:
+    rows = []
+    for at, name, batch_size, mode in cells:
+        if (at, mode) != (vocab_size, "graph"):
+            continue
+        graph, eager, host = (cells[at, name, batch_size, mode] for mode in ("graph", "eager", "host"))
+        pairs = [f"{one['us'][arm]['median']:.0f}" for one in (graph, eager, host) for arm in ("ours", "vllm033")]
+        rows.append([f"{name}, {batch_size}", *pairs, f"{graph['us']['copy']['median']:.0f}"])
+    head = " | ".join(f"{mode}, {arm}" for mode in ("graph", "call", "host") for arm in ("fairdraw", "vLLM"))
+    return table(f"parameters, requests | {head} | copy of the logits", rows)
+
+
+def _step_aims(cells: dict[tuple[int, str, int, str], Json]) -> str:
+    rows = []
+    for name, aims in STEP_TARGETS.items():
+        for batch_size, aim in zip((16, 64, 256), aims, strict=True):
+            us = cells[151936, name, batch_size, "graph"]["us"]["ours"]["median"]
+            rows.append([f"{name}, {batch_size}", aim, f"{us:.0f}", "met" if us <= aim else "missed"])
+    return table("graph replay, 151,936 tokens | aim, us | measured, us | ", rows)
 
 
 SCANNERS_HEAD = """# What a decode step costs on the host
@@ -231,18 +290,36 @@ def graph_chart(path: Path) -> Path:
     return save(figure, path, digest(GRAPHS))
 
 
-def _bars(axes: Any, groups: list[str], bars: dict[str, list[float]], title: str) -> None:  # Any: matplotlib's
+def _bars(
+    axes: Any,  # Any: matplotlib's
+    groups: list[str],
+    bars: dict[str, list[float]],
+    title: str,
+    unit: str = "microseconds per verification step",
+) -> None:
     """Groups of bars with their names and values. The first bar of a group is ours."""
     height = 0.8 / len(bars)
     for place, (label, values) in enumerate(bars.items()):
         rows = [group + height * place for group in range(len(groups))]
         drawn = axes.barh(rows, values, height=0.85 * height, color=THEIRS if place else OURS)
         axes.bar_label(drawn, [f"{label} {value:.0f} us" for value in values], padding=4, fontsize=9)
-    axes.set(xlim=(0, 1.28 * max(map(max, bars.values()))), xlabel="microseconds per verification step")
+    axes.set(xlim=(0, 1.28 * max(map(max, bars.values()))), xlabel=unit)
     axes.set_yticks([group + 0.4 - height / 2 for group in range(len(groups))], groups)
     axes.invert_yaxis()
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(title, fontsize=10)
+
+
+def step_chart(path: Path) -> Path:
+    """Ordinary calls of the whole step at 64 requests, as an engine makes them."""
+    found = record(STEP)
+    rows = [row for row in found["rows"] if (row["V"], row["B"], row["mode"]) == (151936, 64, "eager")]
+    bars = {ARMS[arm]: [row["us"][arm]["median"] for row in rows] for arm in ("ours", "vllm033")}
+    figure, (axes,) = figure_with_axes((7.2, 5.2), 1)
+    title = f"{found['before']['gpu']}, calls on an idle GPU; 64 requests, 3 drafts, 151,936 tokens"
+    names = [row["set"].replace(" top-k", "\ntop-k").replace(" presence", "\npresence") for row in rows]
+    _bars(axes, names, bars, title, "microseconds per sampling step")
+    return save(figure, path, digest(STEP))
 
 
 def latency_chart(path: Path) -> Path:
@@ -284,6 +361,7 @@ def length_chart(scanner: str) -> Callable[[Path], Path]:
 CHARTS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "verification.svg": (EAGER, eager_chart),
     "verification_graph.svg": (GRAPHS, graph_chart),
+    "step.svg": (STEP, step_chart),
     "latency.svg": (GRAPHS, latency_chart),
     "roofline.svg": (GRAPHS, roofline_chart),
     "length_penalties.svg": (SCANNERS, length_chart("penalties")),
