@@ -14,7 +14,7 @@ from torch import Tensor
 from .._shared.kernels import INTERPRETED
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable
 
 Key = tuple["Hashable", ...]
 
@@ -48,16 +48,19 @@ class Compiled:
 
 def key_of(*groups: object) -> Key:
     """What Triton compiles these arguments for: of a tensor its type and alignment, of a number its divisibility."""
-    return tuple(_facts(groups))
+    facts: list[Hashable] = []
+    _add_facts(facts, groups)
+    return tuple(facts)
 
 
-def _facts(values: tuple[Any, ...]) -> Iterator[Hashable]:  # Any: nested arguments
+def _add_facts(facts: list[Hashable], values: tuple[Any, ...]) -> None:  # Any: nested arguments
     for value in values:
-        if isinstance(value, Tensor):
-            yield value.dtype, value.data_ptr() % ALIGNMENT == 0
+        if value is None:
+            facts.append(None)
+        elif isinstance(value, Tensor):
+            facts.append(value.dtype)
+            facts.append(value.data_ptr() % ALIGNMENT == 0)
         elif isinstance(value, tuple):
-            yield from _facts(value)
-        elif isinstance(value, int):
-            yield value if value in (0, 1) else value % ALIGNMENT == 0
+            _add_facts(facts, value)
         else:
-            yield value
+            facts.append(value if value in (0, 1) else value % ALIGNMENT == 0)

@@ -82,6 +82,7 @@ class Launches:
         self.num_tokens = empty(capacity.batch_size)
         self.logprobs = empty(capacity.batch_size, self.width, dtype=torch.float32) if capacity.logprobs else None
         self.outputs = (self.token_ids, self.num_tokens, self.logprobs)
+        self.views: dict[int, StepOutput] = {}
 
     def _choose_kernels(self) -> None:
         capacity, four = self.capacity, {"num_warps": 4}
@@ -103,14 +104,21 @@ class Launches:
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions}
         self.emit_kernel = Compiled(emit_kernel, four, **constants)
         self.scan_kernels = {strip: Compiled(scan_kernel, four, STRIP=strip, BLOCK=SCAN_BLOCK) for strip in STRIPS}
+        self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
         batch_size = inputs.batch_size
         if batch_size > 0:
             with quiet_numpy():
                 self._launch(inputs, emits=True)
-        logprobs = None if self.logprobs is None else self.logprobs[:batch_size]
-        return StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
+        return self._views_of(batch_size)
+
+    def _views_of(self, batch_size: int) -> StepOutput:
+        """The output of so many requests; made once, as three views take microseconds."""
+        if batch_size not in self.views:
+            logprobs = None if self.logprobs is None else self.logprobs[:batch_size]
+            self.views[batch_size] = StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
+        return self.views[batch_size]
 
     def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
         shape = (inputs.num_rows, self.capacity.vocab_size)
@@ -146,9 +154,9 @@ class Launches:
         key = key_of(inputs.logits, inputs.logits.stride(0), grammar, penalties, requests, noise, filters, drafts)
         by_row = (batch_size, self.width, 1)
         if self.edit_capacity:
-            edits = _edit_groups(inputs.edits or TokenEdits())
+            edits = NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits)
             self.edit_kernel.launch(
-                (key, key_of(edits)),
+                key if inputs.edits is None else (key, key_of(edits)),
                 by_row,
                 self.edit_memory,
                 self.mentions,
@@ -166,7 +174,7 @@ class Launches:
                 self.num_words,
             )
         strip = STRIPS[-1] if self.num_blocks * batch_size >= LONG_STRIPS_FROM else STRIPS[0]
-        grid = (triton.cdiv(self.num_blocks, strip), batch_size, 1)
+        grid = (self.programs[strip], batch_size, 1)
         self.scan_kernels[strip].launch(
             key, grid, self.words, self.reached, rows, *requests, parameters.temperature, *sizes
         )
@@ -217,3 +225,6 @@ def _edit_groups(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
     lists = words.offsets, words.word_ids, words.text
     strides = (tensor.stride(0) for tensor in lists)
     return groups, (words.counts, *lists, words.starts, *strides), edits.forced_token_ids
+
+
+NO_EDITS = _edit_groups(TokenEdits())

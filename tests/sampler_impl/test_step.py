@@ -232,3 +232,46 @@ def test_both_backends_draw_the_same_tokens(vocab_size: int, edits: bool, drafts
 @pytest.mark.parametrize("edits", [False, True])
 def test_rows_of_the_kernels_equal_the_reference(edits: bool) -> None:
     assert_rows_equal(make_case(6, [1, 0, 0], 40, edits=edits), "triton")
+
+
+@pytest.mark.parametrize("most", [16, 8192])
+@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS])
+def test_rows_of_many_candidates_are_filtered_and_drawn_alike(
+    drafts: Drafts, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists of more than one block; and rows whose candidates do not fit a list, which are bisected where they lie."""
+    from fairdraw.sampler_impl._step import launch
+
+    monkeypatch.setattr(launch, "MOST", most)
+    case = make_case(7, [1, 1], 700, drafts=drafts, kinds=("normal",))
+    slots = case.inputs.seeds.shape[0]
+    wide = Parameters(
+        torch.full((slots,), 3.0),
+        torch.tensor([400, -1]).repeat(slots)[:slots].int(),
+        torch.tensor([0.9, 0.8]).repeat(slots)[:slots],
+        torch.zeros(slots),
+    )
+    case = replace(case, inputs=replace(case.inputs, parameters=wide))
+    assert_rows_equal(case, "triton")
+    ours, theirs = plan_of(case)(case.on(DEVICE)), plan_of(case, "triton")(case.on(DEVICE))
+    assert torch.equal(theirs.token_ids, ours.token_ids)
+
+
+def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first step no tensor is made, copied or read on the host: no operation of torch runs at all."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from fairdraw.sampler_impl._step.compiled import Compiled
+
+    class NoOperation(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's
+            raise AssertionError(f"a step ran {func}")
+
+    launched: list[str] = []
+    monkeypatch.setattr(Compiled, "launch", lambda self, *_: launched.append(self.kernel.fn.__name__))
+    case = make_case(8, COUNTS, 300, edits=True, drafts=Drafts.PROBS)
+    plan, inputs = plan_of(case, "triton"), case.on(DEVICE)
+    plan(inputs)
+    with NoOperation():
+        plan(inputs)
+    assert launched == ["edit_kernel", "scan_kernel", "settle_kernel", "emit_kernel"] * 2
