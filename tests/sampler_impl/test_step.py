@@ -275,3 +275,12 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
     with NoOperation():
         plan(inputs)
     assert launched == ["edit_kernel", "scan_kernel", "settle_kernel", "emit_kernel"] * 2
+
+
+def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
+    """A stride of 1 is a constant, one of 16 is a promise of alignment, one of 17 is neither; 2**31 is an int64."""
+    from fairdraw.sampler_impl._step.compiled import key_of
+
+    keys = [key_of(torch.zeros(4), number) for number in (1, 16, 17, 2**31, 2**31 + 1)]
+    assert len(set(keys)) == len(keys)
+    assert key_of(32, 17) == key_of(0, 33)
