@@ -284,3 +284,12 @@ def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
     keys = [key_of(torch.zeros(4), number) for number in (1, 16, 17, 2**31, 2**31 + 1)]
     assert len(set(keys)) == len(keys)
     assert key_of(32, 17) == key_of(0, 33)
+
+
+def test_no_kernel_fuses_products_into_sums() -> None:
+    """The interpreter rounds each operation; a compiled kernel does only if it is asked to."""
+    from fairdraw.sampler_impl._step.compiled import Compiled
+
+    launches = vars(plan_of(make_case(0, COUNTS, 40, edits=True), "triton")._run)
+    kernels = [*launches["scan_kernels"].values(), *(one for one in launches.values() if isinstance(one, Compiled))]
+    assert [kernel.options["enable_fp_fusion"] for kernel in kernels] == [False] * 5
