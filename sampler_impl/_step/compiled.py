@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Key = tuple["Hashable", ...]
 
+MAX_INT32 = (1 << 31) - 1
 ALIGNMENT = 16
 """Bytes and units that Triton compiles for."""
 
@@ -63,4 +64,9 @@ def _add_facts(facts: list[Hashable], values: tuple[Any, ...]) -> None:  # Any: 
         elif isinstance(value, tuple):
             _add_facts(facts, value)
         else:
-            facts.append(value if value in (0, 1) else value % ALIGNMENT == 0)
+            facts.append(_fact_of(value))
+
+
+def _fact_of(number: int) -> int:
+    """1 is a constant of a kernel. All facts are integers: as `True == 1`, a stride of 1 had the key of one of 16."""
+    return 1 if number == 1 else 2 + (number % ALIGNMENT == 0) + 2 * (number > MAX_INT32)

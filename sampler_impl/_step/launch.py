@@ -37,6 +37,8 @@ SETTLE_REGISTERS = 128
 """With four programs per multiprocessor, 256 requests take 171 us instead of 220, and 64 take 71 instead of 70."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
+EACH_ROUNDED = {"enable_fp_fusion": False}
+"""`logit - frequency * count` in two operations, as in vLLM and PyTorch: fused, it has another last bit."""
 STRIPS = (1, 2)
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
@@ -85,7 +87,7 @@ class Launches:
         self.views: dict[int, StepOutput] = {}
 
     def _choose_kernels(self) -> None:
-        capacity, four = self.capacity, {"num_warps": 4}
+        capacity, four = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
         settle_options = four | (
             {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
         )
@@ -135,6 +137,7 @@ class Launches:
                     inputs.num_rows,
                     self.capacity.max_spec_len,
                     *self.sizes,
+                    **EACH_ROUNDED,
                 )
         return processed
 

@@ -5,7 +5,7 @@ logit, so whatever top-k keeps lies in runs whose largest reaches it.
 
     largest of the runs   [ 7.1 | 3.0 | 9.2 | 5.5 | ... ]        top-k 2: the bound is 7.1
     runs to be read          x           x
-    candidates            entries that reach the bound, in the order of their indices: a few dozens
+    candidates            entries whose quotient is at least the bound's, in the order of their indices: a few dozens
     kept                  by bisection on integers in the order of scaled logits: by count for top-k, by sum for top-p
 
 For top-p without top-k the bound is where the runs' largest alone have nearly that sum; it is lowered until the
@@ -135,13 +135,14 @@ def _list_runs(
 
 @triton.jit
 def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write index and scaled logit of every entry that reaches the bound, in the order of indices. Returns how many,
-    of which at most MOST are written.
+    """Write index and scaled logit of every entry whose quotient is at least the bound's, in the order of indices.
+    Returns how many, of which at most MOST are written.
 
     Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `reached` of the runs."""
     runs_ptr, indices_ptr, scaled_ptr = scratch
+    least = scaled_order(order_to_float(tl.maximum(bound << 16, NOTHING + 1)), temperature)
     tl.debug_barrier()
-    num_listed = _list_runs(runs_ptr, reached, bound)
+    num_listed = _list_runs(runs_ptr, reached, bound - 1)  # the next lower logit may have the bound's quotient, too
     tl.debug_barrier()
     size = tl.zeros((), tl.int32)
     for begin in range(0, num_listed, BLOCK):
@@ -149,7 +150,8 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         # A run behind the row holds nothing.
         words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
-        is_candidate = ((argmax_order(logits) >> 16) >= bound) & (logits > float("-inf"))
+        scaled = scaled_by(logits, temperature)
+        is_candidate = (argmax_order(scaled) >= least) & (logits > float("-inf"))
         # Places are counted within words, which is cheap, and then over words, which are few.
         within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
         of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
@@ -157,7 +159,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(scaled_ptr + places, scaled_by(logits, temperature), mask=writes)
+        tl.store(scaled_ptr + places, scaled, mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
     return size

@@ -257,6 +257,21 @@ def test_rows_of_many_candidates_are_filtered_and_drawn_alike(
     assert torch.equal(theirs.token_ids, ours.token_ids)
 
 
+@pytest.mark.parametrize(("top_k", "top_p"), [(1, 1.0), (-1, 0.3)])
+def test_logits_of_one_quotient_are_candidates_together(top_k: int, top_p: float) -> None:
+    """2 and the float32 below it, over 0.556: a bound of 16 bits lies between them, and what is kept does not."""
+    two = torch.tensor(2.0)
+    logits = torch.tensor([[float(two), float(two.nextafter(torch.tensor(0.0))), 1.0, 0.0]]).repeat(12, 1)
+    inputs = _plain(logits, top_k, top_p)
+    inputs = replace(inputs, parameters=replace(inputs.parameters, temperature=torch.full((12,), 0.556028).to(DEVICE)))
+    ours, theirs = (
+        StepPlan(Capacity(12, 0, 4, torch.float32, Drafts.NONE), DEVICE, backend=backend)(inputs).token_ids
+        for backend in ("torch", "triton")
+    )
+    assert set(ours.flatten().tolist()) == {0, 1}
+    assert torch.equal(theirs, ours)
+
+
 def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first step no tensor is made, copied or read on the host: no operation of torch runs at all."""
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -275,3 +290,21 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
     with NoOperation():
         plan(inputs)
     assert launched == ["edit_kernel", "scan_kernel", "settle_kernel", "emit_kernel"] * 2
+
+
+def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
+    """A stride of 1 is a constant, one of 16 is a promise of alignment, one of 17 is neither; 2**31 is an int64."""
+    from fairdraw.sampler_impl._step.compiled import key_of
+
+    keys = [key_of(torch.zeros(4), number) for number in (1, 16, 17, 2**31, 2**31 + 1)]
+    assert len(set(keys)) == len(keys)
+    assert key_of(32, 17) == key_of(0, 33)
+
+
+def test_no_kernel_fuses_products_into_sums() -> None:
+    """The interpreter rounds each operation; a compiled kernel does only if it is asked to."""
+    from fairdraw.sampler_impl._step.compiled import Compiled
+
+    launches = vars(plan_of(make_case(0, COUNTS, 40, edits=True), "triton")._run)
+    kernels = [*launches["scan_kernels"].values(), *(one for one in launches.values() if isinstance(one, Compiled))]
+    assert [kernel.options["enable_fp_fusion"] for kernel in kernels] == [False] * 5
