@@ -293,7 +293,7 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
 
 
 def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
-    """A stride of 1 is a constant, one of 16 is a state of alignment, one of 17 is neither; 2**31 is an int64."""
+    """A stride of 1 is a constant, one of 16 keeps rows aligned, one of 17 is neither; 2**31 is an int64."""
     from fairdraw.sampler_impl._step.compiled import key_of
 
     keys = [key_of(torch.zeros(4), number) for number in (1, 16, 17, 2**31, 2**31 + 1)]
