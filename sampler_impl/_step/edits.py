@@ -47,7 +47,7 @@ def _append(
     Takes `list_ptrs`: ids [CAPACITY] int32, kinds [CAPACITY] int32, values [CAPACITY] float32."""
     ids_ptr, kinds_ptr, values_out_ptr = list_ptrs
     entries = tl.arange(0, CAPACITY)
-    count = tl.minimum(count, CAPACITY - size)
+    count = tl.maximum(tl.minimum(count, CAPACITY - size), 0)
     mask = entries < count
     tl.store(ids_ptr + size + entries, tl.load(mentioned_ptr + entries, mask=mask, other=0).to(tl.int32), mask=mask)
     tl.store(kinds_ptr + size + entries, entries * 0 + KIND, mask=mask)
@@ -61,10 +61,12 @@ def _append(
 def _count(
     counts_ptr,  # [num_slots] int32, or None
     slot,
+    length,
 ):
+    """Of a slot's list, which is no longer than its rows are apart."""
     count = tl.zeros((), tl.int32)
     if counts_ptr is not None:
-        count = tl.load(counts_ptr + slot)
+        count = tl.maximum(tl.minimum(tl.load(counts_ptr + slot), length), 0).to(tl.int32)
     return count
 
 
@@ -102,7 +104,7 @@ def _append_bad_words(
         text_ptr += slot * text_stride
         length = position + offset
         num_output = length - tl.load(starts_ptr + slot)
-        for word in range(0, tl.load(counts_ptr + slot)):
+        for word in range(0, _count(counts_ptr, slot, offsets_stride - 1)):
             begin = tl.load(offsets_ptr + word)
             last = tl.load(offsets_ptr + word + 1) - 1
             matches = (last >= begin) & (num_output >= last - begin)
@@ -174,15 +176,15 @@ def _list_groups(
     Takes `groups`: as `edit_kernel`; `position`: of the row's token."""
     allowed, biased, stop = groups
     size = tl.zeros((), tl.int32)
-    num_allowed = _count(allowed[0], slot)
+    num_allowed = _count(allowed[0], slot, allowed[2])
     if allowed[0] is not None:
         size = _append(list_ptrs, size, allowed[1] + slot * allowed[2], None, num_allowed, ALLOWED, CAPACITY)
     if biased[0] is not None:
         ids = biased[1] + slot * biased[3]
         values = biased[2] + slot * biased[4]
-        size = _append(list_ptrs, size, ids, values, tl.load(biased[0] + slot), BIASED, CAPACITY)
+        size = _append(list_ptrs, size, ids, values, _count(biased[0], slot, biased[3]), BIASED, CAPACITY)
     if stop[0] is not None:
-        num_stop = tl.where(position < tl.load(stop[3] + slot), tl.load(stop[0] + slot), 0)
+        num_stop = tl.where(position < tl.load(stop[3] + slot), _count(stop[0], slot, stop[2]), 0)
         size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
     if drafts_ptr is not None:
         size = _append(list_ptrs, size, drafts_ptr, None, num_before, DRAFTED, CAPACITY)
@@ -195,12 +197,14 @@ def _append_forced(
     size,
     forced_ptr,  # [num_rows] int32, or None
     row,
+    vocab_size,
     CAPACITY: tl.constexpr,
 ):
-    """The row's forced token. Returns the new size, and the token, -1 if there is none."""
+    """The row's forced token. Returns the new size, and the token, -1 if there is none in the vocabulary."""
     forced = tl.full((), -1, tl.int32)
     if forced_ptr is not None:
         forced = tl.load(forced_ptr + row)
+        forced = tl.where(forced < vocab_size, forced, -1)
         if (forced >= 0) & (size < CAPACITY):
             tl.store(list_ptrs[0] + size, forced)
             tl.store(list_ptrs[1] + size, FORCED)
@@ -260,7 +264,7 @@ def edit_kernel(
         num_before = tl.where(factors[3], offset, 0)
         size, num_allowed = _list_groups(list_ptrs, groups, drafts_ptr, num_before, slot, position + offset, CAPACITY)
         size = _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY)
-        size, forced = _append_forced(list_ptrs, size, forced_ptr, row, CAPACITY)
+        size, forced = _append_forced(list_ptrs, size, forced_ptr, row, vocab_size, CAPACITY)
         tl.debug_barrier()
         # Edit the logit of every id.
         entries = tl.arange(0, CAPACITY)

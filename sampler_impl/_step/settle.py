@@ -375,7 +375,8 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
         for first in range(tl.cdiv(vocab_size, TILE), tl.cdiv(vocab_size, TILE) + tl.cdiv(EDITS, TILE)):
             logits, indices = load_one_tile(row, first, vocab_size)
             ids = ids_of(row, indices, vocab_size)
-            token = tl.minimum(token, tl.min(tl.where(argmax_order(logits) == best, ids, NO_ID)))
+            known = (argmax_order(logits) == best) & (ids >= 0) & (ids < vocab_size)
+            token = tl.minimum(token, tl.min(tl.where(known, ids, NO_ID)))
     return tl.where(token == NO_ID, 0, token)
 
 
@@ -444,8 +445,8 @@ def _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_le
     draft_token_ids_ptr = drafts[0]
     token_id = tl.full((), -1, tl.int32)
     if draft_token_ids_ptr is not None:
-        token_id = tl.load(draft_token_ids_ptr + row_idx, mask=offset + 1 < count, other=-1).to(tl.int32)
-    token_id = tl.where((token_id >= 0) & (token_id < vocab_size), token_id, -1)
+        drafted = tl.load(draft_token_ids_ptr + row_idx, mask=offset + 1 < count, other=-1)
+        token_id = tl.where((drafted >= 0) & (drafted < vocab_size), drafted, -1).to(tl.int32)
     index = token_id
     if token_id >= 0:
         index = index_of(row, token_id, vocab_size, EDITS)

@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
 from step_cases import KINDS, TOP_K, Case, cumulative, make_case, processed_row
 
 from fairdraw.sampler_impl._shared.draws import VERIFY_STREAM, philox_uniforms
-from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepOutput, StepPlan
+from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs, StepOutput, StepPlan, TokenEdits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -255,6 +255,32 @@ def test_rows_of_many_candidates_are_filtered_and_drawn_alike(
     assert_rows_equal(case, "triton")
     ours, theirs = plan_of(case)(case.on(DEVICE)), plan_of(case, "triton")(case.on(DEVICE))
     assert torch.equal(theirs.token_ids, ours.token_ids)
+
+
+@pytest.mark.parametrize("count", [-3, 99])
+@pytest.mark.parametrize("unknown", [-5, 40])
+def test_kernels_ignore_counts_and_ids_that_do_not_exist(unknown: int, count: int) -> None:
+    """A negative count used to write before the row's list, and a large one to read the next slot's; a greedy row with
+    nothing but unknown ids gave the lowest of them; a draft of int64 was cut to 32 bits."""
+    case = make_case(9, [1, 0, 1], 40, edits=True)
+    assert case.inputs.edits is not None
+    assert case.inputs.draft_token_ids is not None
+    edits = dict(vars(case.inputs.edits))
+    for name in ("bias", "allowed", "stop"):
+        edits[f"{name}_counts"] = torch.full_like(edits[f"{name}_counts"], count)
+        edits[f"{name}_token_ids"] = edits[f"{name}_token_ids"].clone()
+        edits[f"{name}_token_ids"][:, ::2] = unknown
+    edits["allowed_token_ids"][0::2] = unknown
+    edits["forced_token_ids"] = torch.full_like(edits["forced_token_ids"], unknown)
+    edits["bad_words"] = replace(edits["bad_words"], counts=torch.full_like(edits["bad_words"].counts, count))
+    drafts = case.inputs.draft_token_ids.long() + 2**32
+    case = replace(case, inputs=replace(case.inputs, edits=TokenEdits(**edits), draft_token_ids=drafts))
+    for temperature in (0.0, 1.0):
+        parameters = Parameters(torch.full_like(case.inputs.parameters.temperature, temperature))
+        inputs = replace(case, inputs=replace(case.inputs, parameters=parameters)).on(DEVICE)
+        ours, theirs = plan_of(case)(inputs), plan_of(case, "triton")(inputs)
+        assert torch.equal(theirs.token_ids, ours.token_ids)
+        assert torch.equal(theirs.num_tokens, ours.num_tokens)
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(1, 1.0), (-1, 0.3)])
