@@ -19,6 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .._shared.kernels import NO_ID
 from .rows import MOST_SEEN, find_request, load_penalties, penalised
 
 ALLOWED = tl.constexpr(1)
@@ -42,14 +43,16 @@ def _append(
     KIND: tl.constexpr,
     CAPACITY: tl.constexpr,
 ):
-    """Write mentions of one kind behind those that are there. Returns the new size.
+    """Write mentions of one kind behind those that are there; ids beyond int32 become -1. Returns the new size.
 
     Takes `list_ptrs`: ids [CAPACITY] int32, kinds [CAPACITY] int32, values [CAPACITY] float32."""
     ids_ptr, kinds_ptr, values_out_ptr = list_ptrs
     entries = tl.arange(0, CAPACITY)
     count = tl.maximum(tl.minimum(count, CAPACITY - size), 0)
     mask = entries < count
-    tl.store(ids_ptr + size + entries, tl.load(mentioned_ptr + entries, mask=mask, other=0).to(tl.int32), mask=mask)
+    mentioned = tl.load(mentioned_ptr + entries, mask=mask, other=0)
+    mentioned = tl.where((mentioned >= 0) & (mentioned < NO_ID), mentioned, -1).to(tl.int32)
+    tl.store(ids_ptr + size + entries, mentioned, mask=mask)
     tl.store(kinds_ptr + size + entries, entries * 0 + KIND, mask=mask)
     if values_ptr is not None:
         values = tl.load(values_ptr + entries, mask=mask, other=0.0)
@@ -63,22 +66,23 @@ def _count(
     slot,
     length,
 ):
-    """Of a slot's list, which is no longer than its rows are apart."""
+    """How many entries of a slot's list count, whatever the count says."""
     count = tl.zeros((), tl.int32)
     if counts_ptr is not None:
-        count = tl.maximum(tl.minimum(tl.load(counts_ptr + slot), length), 0).to(tl.int32)
+        count = tl.minimum(tl.load(counts_ptr + slot), length)
     return count
 
 
 @triton.jit
 def _token_of_text(
     slot_text_ptr,  # [length] int32, of one slot
+    length,
     drafts_ptr,  # [num_rows] int32, of one request, or None
     at,
     position,
 ):
     """The token at a place of a request's text: of its prompt and output up to `position`, then of its drafts."""
-    token = tl.load(slot_text_ptr + at, mask=(at >= 0) & (at < position), other=-1)
+    token = tl.load(slot_text_ptr + at, mask=(at >= 0) & (at < tl.minimum(position, length)), other=-1)
     if drafts_ptr is not None:
         token = tl.where(at < position, token, tl.load(drafts_ptr + at - position, mask=at >= position, other=-1))
     return token
@@ -96,20 +100,20 @@ def _append_bad_words(
     CAPACITY: tl.constexpr,
 ):
     """The last token of every bad word whose others end the text of this row."""
-    counts_ptr, offsets_ptr, tokens_ptr, text_ptr, starts_ptr, offsets_stride, tokens_stride, text_stride = words
+    counts_ptr, offsets_ptr, tokens_ptr, text_ptr, starts_ptr, strides, lengths = words
     ids_ptr, kinds_ptr, _ = list_ptrs
     if counts_ptr is not None:
-        offsets_ptr += slot * offsets_stride
-        tokens_ptr += slot * tokens_stride
-        text_ptr += slot * text_stride
+        offsets_ptr += slot * strides[0]
+        tokens_ptr += slot * strides[1]
+        text_ptr += slot * strides[2]
         length = position + offset
         num_output = length - tl.load(starts_ptr + slot)
-        for word in range(0, _count(counts_ptr, slot, offsets_stride - 1)):
+        for word in range(0, _count(counts_ptr, slot, lengths[0] - 1)):
             begin = tl.load(offsets_ptr + word)
             last = tl.load(offsets_ptr + word + 1) - 1
-            matches = (last >= begin) & (num_output >= last - begin)
-            for j in range(begin, last):
-                seen = _token_of_text(text_ptr, drafts_ptr, length - (last - j), position)
+            matches = (begin >= 0) & (last >= begin) & (last < lengths[1]) & (num_output >= last - begin)
+            for j in range(begin, tl.where(matches, last, begin)):
+                seen = _token_of_text(text_ptr, lengths[2], drafts_ptr, length - (last - j), position)
                 matches = matches & (seen == tl.load(tokens_ptr + j))
             if matches & (size < CAPACITY):
                 tl.store(ids_ptr + size, tl.load(tokens_ptr + last))
@@ -176,15 +180,15 @@ def _list_groups(
     Takes `groups`: as `edit_kernel`; `position`: of the row's token."""
     allowed, biased, stop = groups
     size = tl.zeros((), tl.int32)
-    num_allowed = _count(allowed[0], slot, allowed[2])
+    num_allowed = _count(allowed[0], slot, allowed[3])
     if allowed[0] is not None:
         size = _append(list_ptrs, size, allowed[1] + slot * allowed[2], None, num_allowed, ALLOWED, CAPACITY)
     if biased[0] is not None:
-        ids = biased[1] + slot * biased[3]
-        values = biased[2] + slot * biased[4]
+        ids = biased[1] + slot * biased[2]
+        values = biased[4] + slot * biased[5]
         size = _append(list_ptrs, size, ids, values, _count(biased[0], slot, biased[3]), BIASED, CAPACITY)
     if stop[0] is not None:
-        num_stop = tl.where(position < tl.load(stop[3] + slot), _count(stop[0], slot, stop[2]), 0)
+        num_stop = tl.where(position < tl.load(stop[4] + slot), _count(stop[0], slot, stop[3]), 0)
         size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
     if drafts_ptr is not None:
         size = _append(list_ptrs, size, drafts_ptr, None, num_before, DRAFTED, CAPACITY)
@@ -200,7 +204,7 @@ def _append_forced(
     vocab_size,
     CAPACITY: tl.constexpr,
 ):
-    """The row's forced token. Returns the new size, and the token, -1 if there is none in the vocabulary."""
+    """The row's forced token. Returns the new size, and the token, -1 if there is none."""
     forced = tl.full((), -1, tl.int32)
     if forced_ptr is not None:
         forced = tl.load(forced_ptr + row)
@@ -232,8 +236,8 @@ def edit_kernel(
     positions_ptr,  # [batch_size] int64
     draft_token_ids_ptr,  # [num_rows] int32, or None
     penalties,
-    groups,  # allowed, biased, stop: counts, lists, strides, as `launch` makes them
-    words,
+    groups,  # allowed, biased, stop: counts, ids, their stride and length, and more, as `launch` makes them
+    words,  # bad words: counts, lists, starts, strides and lengths of the lists
     forced_ptr,  # [num_rows] int32, or None
     num_rows,
     max_spec_len,

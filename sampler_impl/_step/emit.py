@@ -65,7 +65,7 @@ def _draw(
     found = tl.maximum(tile, 0)
     weights, _ = _residual_of_tile(row, probs_ptr, found, statistics, kept, temperature, vocab_size, HAS_DRAFT)
     entry, _ = draw_index(weights, within)
-    return tl.where(tile < 0, -1, tile * TILE + entry)
+    return tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
 
 
 @triton.jit
@@ -143,7 +143,7 @@ def emit_kernel(
             uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
             row = (inputs, locate(inputs, last, slot))
             temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
-            probs_ptr = probs_row(drafts, slot, num_accepted)
+            probs_ptr = probs_row(drafts, slot, tl.minimum(num_accepted, max_spec_len - 1))
             token = _draw_rejected(
                 results,
                 words_ptr,
@@ -158,7 +158,8 @@ def emit_kernel(
                 TILES,
             )
             tl.debug_barrier()
-    # Write the tokens.
+    # Write the tokens. Where two requests lay claim to a row, only their ids are certain to be of the vocabulary.
+    token = tl.where((count <= 0) | ((token >= 0) & (token < vocab_size)), token, 0)
     is_last = offsets == num_accepted
     drafted = tl.full((POSITIONS,), -1, tl.int32)
     if drafts[0] is not None:

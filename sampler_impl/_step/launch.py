@@ -208,26 +208,23 @@ def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
 
 
 def _edit_groups(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above
-    def stride(name: str) -> int:
-        return 0 if getattr(edits, name) is None else getattr(edits, name).stride(0)
-
-    groups = (
-        (edits.allowed_counts, edits.allowed_token_ids, stride("allowed_token_ids")),
-        (
-            edits.bias_counts,
-            edits.bias_token_ids,
-            edits.bias_values,
-            stride("bias_token_ids"),
-            stride("bias_values"),
-        ),
-        (edits.stop_counts, edits.stop_token_ids, stride("stop_token_ids"), edits.min_lengths),
-    )
+    allowed = edits.allowed_counts, *_list_of(edits.allowed_token_ids)
+    biased = edits.bias_counts, *_list_of(edits.bias_token_ids), *_list_of(edits.bias_values)
+    stop = edits.stop_counts, *_list_of(edits.stop_token_ids), edits.min_lengths
+    groups = allowed, biased, stop
     words = edits.bad_words
     if words is None:
-        return groups, (None, None, None, None, None, 0, 0, 0), edits.forced_token_ids
+        return groups, (None, None, None, None, None, (0, 0, 0), (0, 0, 0)), edits.forced_token_ids
     lists = words.offsets, words.word_ids, words.text
-    strides = (tensor.stride(0) for tensor in lists)
-    return groups, (words.counts, *lists, words.starts, *strides), edits.forced_token_ids
+    strides, lengths = (tuple(_list_of(one)[place] for one in lists) for place in (1, 2))
+    return groups, (words.counts, *lists, words.starts, strides, lengths), edits.forced_token_ids
+
+
+def _list_of(
+    tensor: Tensor | None,  # [...] any
+) -> tuple[Any, ...]:  # Any: as above
+    """A list per slot, from one slot's to the next one's, and its length."""
+    return (None, 0, 0) if tensor is None else (tensor, tensor.stride(0), tensor.shape[1])
 
 
 NO_EDITS = _edit_groups(TokenEdits())

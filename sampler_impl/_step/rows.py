@@ -48,14 +48,15 @@ def find_request(
     num_rows,
     max_spec_len,
 ):
-    """First row, number of rows and slot of a request; whatever `cu_num_rows` says, rows exist."""
+    """First row, number of rows and slot of a request; whatever `cu_num_rows` says, rows exist. A request without rows
+    has those of another one, of which nothing is used: a batch may be filled up with slots that do not exist."""
     first = tl.minimum(tl.maximum(tl.load(cu_num_rows_ptr + req_idx), 0), num_rows)
     last = tl.minimum(tl.load(cu_num_rows_ptr + req_idx + 1), num_rows)
     count = tl.minimum(last - first, max_spec_len + 1)
     slot = req_idx.to(tl.int64)
     if slots_ptr is not None:
         slot = tl.load(slots_ptr + req_idx).to(tl.int64)
-    return first, count, slot
+    return tl.where(count > 0, first, 0), count, tl.where(count > 0, slot, 0)
 
 
 @triton.jit

@@ -375,8 +375,8 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
         for first in range(tl.cdiv(vocab_size, TILE), tl.cdiv(vocab_size, TILE) + tl.cdiv(EDITS, TILE)):
             logits, indices = load_one_tile(row, first, vocab_size)
             ids = ids_of(row, indices, vocab_size)
-            known = (argmax_order(logits) == best) & (ids >= 0) & (ids < vocab_size)
-            token = tl.minimum(token, tl.min(tl.where(known, ids, NO_ID)))
+            is_best = (argmax_order(logits) == best) & (ids >= 0)  # a mention of no token is -1
+            token = tl.minimum(token, tl.min(tl.where(is_best, ids, NO_ID)))
     return tl.where(token == NO_ID, 0, token)
 
 
@@ -584,13 +584,21 @@ def _filter(memory, row, statistics, filters, vocab_size, all_tiles, TILES: tl.c
 
 
 @triton.jit
-def _is_accepted(row, draft_row, token_id, index, kept, statistics, uniform, vocab_size):
-    """Whether the draft token is, and its probability. Takes `statistics`: as `_list_candidates`."""
+def _probability(logit, size, statistics):
+    """Of one kept logit. A list's sum is one of quotients, and these are rounded: so are they here, or probabilities
+    would not add up to 1. Takes `statistics`: as `_list_candidates`."""
     largest, row_sum, scale, temperature = statistics
+    of_quotients = (scaled_by(logit, temperature) - tl.div_rn(largest, temperature)) * LOG2_E
+    return tl.div_rn(tl.exp2(tl.where(size >= 0, of_quotients, (logit - largest) * scale)), row_sum)
+
+
+@triton.jit
+def _is_accepted(row, draft_row, token_id, index, kept, size, statistics, uniform, vocab_size):
+    """Whether the draft token is, and its probability. Takes `statistics`: as `_list_candidates`."""
     drafts, slot, offset, _ = draft_row
     logit = _logit_at(row, index, vocab_size)
-    is_kept = (token_id >= 0) & (scaled_order(logit, temperature) >= kept)
-    target = tl.where(is_kept, tl.div_rn(tl.exp2((logit - largest) * scale), row_sum), 0.0)
+    is_kept = (token_id >= 0) & (scaled_order(logit, statistics[3]) >= kept)
+    target = tl.where(is_kept, _probability(logit, size, statistics), 0.0)
     draft = tl.full((), 1.0, tl.float32)
     if drafts[1] is not None:
         draft = tl.load(probs_row(drafts, slot, offset) + token_id, mask=token_id >= 0, other=0.0)
@@ -630,22 +638,23 @@ def _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS: tl
 
 
 @triton.jit
-def _publish(results, row, row_idx, accepted, target, drawn, kept, statistics, vocab_size, LOGPROBS: tl.constexpr):
+def _publish(
+    results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS: tl.constexpr
+):
     """What `emit` needs of a random row."""
     accepted_ptr, tokens_ptr, kept_ptr, statistics_ptr, logprobs_ptr = results
-    largest, row_sum, scale, _ = statistics
     token = tl.where(drawn == STREAMED, STREAMED, 0)
     if drawn >= 0:
         token = ids_of(row, drawn, vocab_size)
     tl.store(accepted_ptr + row_idx, accepted.to(tl.int32))
     tl.store(tokens_ptr + row_idx, token)
     tl.store(kept_ptr + row_idx, kept)
-    tl.store(statistics_ptr + 2 * row_idx, largest)
-    tl.store(statistics_ptr + 2 * row_idx + 1, row_sum)
+    tl.store(statistics_ptr + 2 * row_idx, statistics[0])
+    tl.store(statistics_ptr + 2 * row_idx + 1, statistics[1])
     if LOGPROBS:
         own = _logit_at(row, tl.where(drawn >= 0, drawn, -1), vocab_size)
         tl.store(logprobs_ptr + 2 * row_idx, tl.log(target))
-        tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(tl.exp2((own - largest) * scale) / row_sum))
+        tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(_probability(own, size, statistics)))
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
@@ -691,7 +700,9 @@ def settle_kernel(
             scale = exponent_scale(temperature)
             largest = order_to_float(tl.max((words >> 32).to(tl.int32)))
             row_sum = _sum_of_words(words, largest, scale)
-            is_valid = (row_sum > 0) & (row_sum < float("inf")) & (tl.abs(largest) < float("inf"))
+            has_quotients = tl.abs(tl.div_rn(largest, temperature)) < float("inf")
+            row_sum = tl.where(has_quotients, row_sum, float("nan"))
+            is_valid = (row_sum > 0) & (row_sum < float("inf"))
             # Filter.
             listed = (scratch[0], scratch[1], scratch[2])
             memory = (words_ptr, run_reached_ptr, listed)
@@ -711,11 +722,13 @@ def settle_kernel(
             position = tl.load(positions_ptr + req_idx) + offset
             accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
             draft_row = (drafts, slot, offset, offset + 1 < count)
-            accepted, target = _is_accepted(row, draft_row, token_id, index, kept, statistics, accepting, vocab_size)
+            accepted, target = _is_accepted(
+                row, draft_row, token_id, index, kept, size, statistics, accepting, vocab_size
+            )
             drawn = tl.full((), -1, tl.int32)
             if is_valid:
                 drawn = _draw(
                     memory, row, draft_row, index, kept, size, statistics, drawing, vocab_size, all_tiles, TILES
                 )
             accepted = accepted & is_valid
-            _publish(results, row, row_idx, accepted, target, drawn, kept, statistics, vocab_size, LOGPROBS)
+            _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)

@@ -298,6 +298,41 @@ def test_logits_of_one_quotient_are_candidates_together(top_k: int, top_p: float
     assert torch.equal(theirs, ours)
 
 
+@pytest.mark.parametrize("top_k", [-1, 2])
+def test_a_row_whose_quotients_overflow_has_no_distribution(top_k: int) -> None:
+    inputs = _plain(torch.tensor([[1.0, 3e34, 2.0]]), top_k, 1.0)
+    inputs = replace(inputs, parameters=replace(inputs.parameters, temperature=torch.full((1,), 1e-5).to(DEVICE)))
+    for backend in ("torch", "triton"):
+        output = StepPlan(Capacity(1, 0, 3, torch.float32, Drafts.NONE, logprobs=True), DEVICE, backend=backend)(inputs)
+        assert output.token_ids.tolist() == [[0]]
+        assert output.logprobs is not None
+        assert output.logprobs.isnan().all()
+
+
+def test_probabilities_of_listed_tokens_are_those_of_rounded_quotients() -> None:
+    """Logits of neighbouring float32 over 1e-5: the quotients are rounded by an eighth, and are what is compared."""
+    logits = 20 + torch.tensor([[0.0, 2, 5]]).repeat(8, 1) * 2.0**-19
+    inputs = _plain(logits, 2, 1.0)
+    inputs = replace(inputs, parameters=replace(inputs.parameters, temperature=torch.full((8,), 1e-5).to(DEVICE)))
+    capacity = Capacity(8, 0, 3, torch.float32, Drafts.NONE, logprobs=True)
+    ours, theirs = (StepPlan(capacity, DEVICE, backend=backend)(inputs) for backend in ("torch", "triton"))
+    assert set(ours.token_ids.flatten().tolist()) == {1, 2}
+    assert torch.equal(theirs.token_ids, ours.token_ids)
+    torch.testing.assert_close(theirs.logprobs, ours.logprobs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("sums", [[0, 3, 2, 6], [0, 9, 9, 9], [5, 5, 5, 5], [-3, 99, -1, 2], [0, 3, 1, 4]])
+def test_kernels_survive_a_lying_cumulative_sum(sums: list[int]) -> None:
+    """Requests without rows are given slots that do not exist."""
+    case = make_case(10, [2, 0, 1], 40, drafts=Drafts.PROBS)
+    assert case.inputs.slots is not None
+    sums_of = torch.tensor(sums).int()
+    slots = torch.where(sums_of.clamp(0, 8).diff() > 0, case.inputs.slots, 10**9)
+    case = replace(case, inputs=replace(case.inputs, cu_num_rows=sums_of, slots=slots))
+    tokens = plan_of(case, "triton")(case.on(DEVICE)).token_ids
+    assert ((tokens >= -1) & (tokens < 40)).all()
+
+
 def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the first step no tensor is made, copied or read on the host: no operation of torch runs at all."""
     from torch.utils._python_dispatch import TorchDispatchMode
