@@ -6,6 +6,20 @@ Importing this package is free: torch is needed only once a batch exists.
 from __future__ import annotations
 
 from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability
+from fairdraw.protocols._grammar import (
+    BITS_PER_WORD,
+    BitmaskBatch,
+    FunctionGrammarMasker,
+    GrammarBatch,
+    GrammarMasker,
+    GrammarRequest,
+    TokenGrammar,
+    columns_beyond,
+    grammar_masker,
+    masks_drafts,
+    num_words,
+    words_of,
+)
 from fairdraw.protocols._lifecycle import (
     AddedRow,
     LiveBatch,
@@ -68,12 +82,14 @@ from fairdraw.protocols._sampling import (
 )
 
 __all__ = [
+    "BITS_PER_WORD",
     "GREEDY_BELOW",
     "GREEDY_TEMPERATURE",
     "MAX_SPEC_LEN",
     "PLACEHOLDER_TOKEN_ID",
     "AddedRow",
     "AnySampler",
+    "BitmaskBatch",
     "Capabilities",
     "Capability",
     "CustomLogitsProcessor",
@@ -82,9 +98,13 @@ __all__ = [
     "DraftingSampler",
     "ExplicitNoise",
     "FilterPolicy",
+    "FunctionGrammarMasker",
     "FunctionLogitsPlanner",
     "FunctionSampler",
     "FunctionTokenSampler",
+    "GrammarBatch",
+    "GrammarMasker",
+    "GrammarRequest",
     "LiveBatch",
     "LiveRequest",
     "LogitsBatch",
@@ -114,14 +134,20 @@ __all__ = [
     "ThinkingScanner",
     "ThinkingSession",
     "TokenDrafter",
+    "TokenGrammar",
     "TokenSampler",
     "TrimFunction",
     "VerifyFunction",
     "brings_drafter",
+    "columns_beyond",
     "filter_policy",
+    "grammar_masker",
     "logits_planner",
+    "masks_drafts",
+    "num_words",
     "rejection_sampler",
     "rounding_of",
     "token_sampler",
     "trims_drafts",
+    "words_of",
 ]
