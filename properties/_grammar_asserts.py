@@ -32,12 +32,28 @@ def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> NDArray[np.bool_]:  
     return np.asarray(allowed | ~named[:, None])
 
 
-def require_masked(masker: GrammarMasker, case: BitmaskCase) -> BitmaskBatch:
-    """Run the case once; every bit must be right. The batch, after the call."""
+def require_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Run the case once; every bit must be right, in the answer and around the logits."""
     batch = case.batch(masker.device)
-    before = batch.logits.cpu().clone(memory_format=torch.contiguous_format)
+    before, around = batch.logits.cpu().clone(memory_format=torch.contiguous_format), _around(batch)
     require_bits(mask_rows(masker, batch), before, allowed_in(case, masker))
-    return batch
+    written = np.flatnonzero(_around(batch) != around)
+    if written.size:
+        broken(f"{written.size} elements before, between or behind the rows of the logits were written")
+
+
+_LARGEST_STORE = 1 << 22
+
+
+def _around(batch: BitmaskBatch) -> NDArray[np.integer]:  # [num_elements] int32 | int16
+    """The bits of the memory in which the logits lie, without their own."""
+    base = batch.logits._base
+    if base is None or base.numel() > _LARGEST_STORE:
+        return np.empty(0, np.int32)
+    own = torch.zeros(base.untyped_storage().nbytes() // base.element_size(), dtype=torch.bool)
+    own.as_strided(batch.logits.shape, batch.logits.stride(), batch.logits.storage_offset()).fill_(True)
+    store = torch.empty(0, dtype=base.dtype, device=base.device).set_(base.untyped_storage())
+    return bits_of(store.cpu()[~own])
 
 
 def require_bits(

@@ -57,6 +57,12 @@ MASK_KINDS: dict[str, Callable[[NDArray[np.int64], int, np.random.Generator], ND
 }
 """Which tokens a row allows: from their ids and the number of the row."""
 
+TAIL_KINDS: tuple[str, ...] = ("ones", "zeros", "random")
+"""Bits beyond the vocabulary, which mean nothing."""
+
+_GUARD = 64
+"""Elements before and behind contiguous logits, to show what is written there, and to keep the process alive."""
+
 INDEX_KINDS: tuple[str, ...] = ("none", "all", "subset", "reversed", "one", "repeated", "empty")
 """Which rows are masked: all without indices, all named, some, all in reverse order, the last, some twice, no row."""
 
@@ -113,6 +119,7 @@ class BitmaskCase(GrammarCase):
     Args:
         vocab_size: Columns of the logits.
         extra_words: Words that the bitmask has beyond those of the vocabulary; fewer if negative.
+        tail: Bits beyond the vocabulary (`TAIL_KINDS`).
         indices: Which rows are masked (`INDEX_KINDS`).
         mask_layout: Strides of the bitmask (`MASK_LAYOUTS`).
         seed: For every bulk number.
@@ -129,6 +136,7 @@ class BitmaskCase(GrammarCase):
     vocab_size: int
     requests: tuple[MaskedRow, ...]
     extra_words: int = 0
+    tail: str = "ones"
     indices: str = "none"
     dtype: str = "float32"
     layout: str = "contiguous"
@@ -140,6 +148,7 @@ class BitmaskCase(GrammarCase):
         for name in ("vocab_size", "seed", "num_rows", "extra_words"):
             object.__setattr__(self, name, operator.index(getattr(self, name)))
         self._check("MaskedRow()")
+        one_of("BitmaskCase", "tail", self.tail, TAIL_KINDS)
         one_of("BitmaskCase", "indices", self.indices, INDEX_KINDS)
         one_of("BitmaskCase", "mask_layout", self.mask_layout, MASK_LAYOUTS)
         if self.width < 1:
@@ -178,21 +187,25 @@ class BitmaskCase(GrammarCase):
         return kinds.get(self.indices, every)
 
     def batch(self, device: str = "cpu") -> BitmaskBatch:
-        """Build new tensors. With indices, the bitmask has one row more than the logits."""
-        rows = [_logits(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.rows)]
+        """Build new tensors. With indices, the bitmask has one row more than the logits.
+
+        Logits lie inside larger memory, filled with 7, so that a write beyond them can be seen.
+        """
+        rows = [_logits_row(r.logits, self.vocab_size, derive_seed(self.seed, i)) for i, r in enumerate(self.rows)]
         logits = torch.from_numpy(np.stack(rows)).to(getattr(torch, self.dtype))
         words = torch.from_numpy(self._words())
         named = torch.tensor(self.named_rows(), dtype=torch.int64, device=device)
         return _DrawnBitmaskBatch(
-            logits=_laid_out(logits, self.layout).to(device),
+            logits=(_guarded(logits) if self.layout == "contiguous" else _laid_out(logits, self.layout)).to(device),
             bitmask=_mask_laid_out(words, self.mask_layout).to(device),
             indices=None if self.indices == "none" else named,
             origin=f"{self!r}.batch({_argument(device)})",
         )
 
     def _words(self) -> NDArray[np.int32]:  # [num_masks, num_words] int32
-        """Bits beyond the vocabulary are random: they mean nothing."""
-        bits = bulk_rng("beyond", self.seed).random((len(self.rows), self.width * BITS_PER_WORD)) < 0.5
+        shares = {"ones": 1.0, "zeros": 0.0, "random": 0.5}
+        shape = (len(self.rows), self.width * BITS_PER_WORD)
+        bits = bulk_rng("tail", self.seed).random(shape) < shares[self.tail]
         used = min(self.vocab_size, bits.shape[1])
         bits[:, :used] = self.allowed()[:, :used]
         words = np.packbits(bits, axis=1, bitorder="little").view("<i4").astype(np.int32)
@@ -203,10 +216,18 @@ class BitmaskCase(GrammarCase):
         self.batch()
 
 
-def _logits(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32
+def _logits_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32
     if kind == "special":
         return _special(vocab_size, bulk_rng("special", seed))
     return target_row(kind, vocab_size, seed)
+
+
+def _guarded(logits: torch.Tensor) -> torch.Tensor:  # [num_rows, vocab_size]
+    """The same values, contiguous, inside larger memory."""
+    store = logits.new_full((logits.numel() + 2 * _GUARD,), 7.0)
+    inner = store[_GUARD:-_GUARD].view(logits.shape)
+    inner.copy_(logits)
+    return inner
 
 
 def _mask_laid_out(

@@ -14,6 +14,7 @@ from fairdraw.strategies._grammar_cases import (
     LOGIT_KINDS,
     MASK_KINDS,
     MASK_LAYOUTS,
+    TAIL_KINDS,
     AutomatonCase,
     BitmaskCase,
     ForkedRequest,
@@ -35,6 +36,7 @@ __all__ = [
     "LOGIT_KINDS",
     "MASK_KINDS",
     "MASK_LAYOUTS",
+    "TAIL_KINDS",
     "AutomatonCase",
     "BitmaskCase",
     "ForkedRequest",
@@ -59,10 +61,12 @@ def bitmask_cases(
     min_vocab_size: int = 1,
     max_vocab_size: int = 1025,
     max_rows: int = 4,
+    sizes: Sequence[int] = (),
     num_rows: Sequence[int] = (0,),
     logits: Sequence[str] = tuple(TARGET_KINDS),
     masks: Sequence[str] | None = None,
     extra_words: Sequence[int] = (0,),
+    tails: Sequence[str] = ("ones",),
     indices: Sequence[str] = ("none",),
     dtypes: Sequence[str] = ("float32",),
     layouts: Sequence[str] = ("contiguous",),
@@ -74,11 +78,13 @@ def bitmask_cases(
     are the caller's, who names the capabilities that they need.
 
     Args:
+        sizes: Vocabularies to choose from, instead of any between the bounds.
         max_rows: Different rows.
         num_rows: Rows of the batch, in which they are taken in turn; 0 takes each once.
         logits: Kinds of rows (`LOGIT_KINDS`).
         masks: Which tokens are allowed (`MASK_KINDS`, all of them if `None`).
         extra_words: Words of the bitmask beyond those of the vocabulary; at least one word is left.
+        tails: Bits beyond the vocabulary (`TAIL_KINDS`).
         indices: Which rows are masked (`INDEX_KINDS`).
         dtypes, layouts: Of the logits.
         mask_layouts: Strides of the bitmask (`MASK_LAYOUTS`).
@@ -95,13 +101,15 @@ def bitmask_cases(
     name, open_to = "bitmask_cases", Narrowing("bitmask_cases", capabilities)
     kinds = check_kinds(name, "masks", masks, tuple(MASK_KINDS))
     kinds_of_logits = check_kinds(name, "logits", logits, tuple(LOGIT_KINDS))
-    vocab_size = draw(vocab_sizes(*open_to.vocab_sizes(min_vocab_size, max_vocab_size)))
+    low, high = open_to.vocab_sizes(min_vocab_size, max_vocab_size)
+    vocab_size = draw(st.sampled_from(sizes) if sizes else vocab_sizes(low, high))
     row = st.builds(MaskedRow, st.sampled_from(kinds_of_logits), st.sampled_from(kinds))
     known = [one for one in check_kinds(name, "indices", indices, INDEX_KINDS) if _is_open(one, capabilities)]
     return BitmaskCase(
         vocab_size=vocab_size,
         requests=tuple(draw(st.lists(row, min_size=1, max_size=max_rows))),
         extra_words=max(draw(st.sampled_from(extra_words)), 1 - num_words(vocab_size)),
+        tail=draw(st.sampled_from(check_kinds(name, "tails", tails, TAIL_KINDS))),
         indices=draw(st.sampled_from(known)),
         dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
         layout=draw(st.sampled_from(open_to.layouts(layouts))),
@@ -124,7 +132,8 @@ def bitmask_batches(
     Raises:
         TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
     """
-    return draw(bitmask_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, indices=INDEX_KINDS)).batch(device)
+    cases = bitmask_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, indices=INDEX_KINDS, tails=TAIL_KINDS)
+    return draw(cases).batch(device)
 
 
 @st.composite

@@ -226,6 +226,5 @@ def _masker(
     beyond: Beyond = "kept",
     slow: bool = False,
 ) -> KnownMasker:
-    more = {"in the interpreter a call with 151936 tokens takes seconds": ["large-vocab"]} if slow else {}
     known = known_defects(row.name)
-    return KnownMasker(name, apply, None, device, row.capabilities(more, slow=slow), beyond, known_defects=known)
+    return KnownMasker(name, apply, None, device, row.capabilities(slow=slow), beyond, known_defects=known)

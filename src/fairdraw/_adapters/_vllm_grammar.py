@@ -53,8 +53,7 @@ def v2(row: BuiltIn, device: str) -> KnownMasker:
     import_vllm(device, _MANAGER)
     release, interpreted = import_v2(device, "structured_outputs", first=_FIRST_V2)
     functions = _functions(_apply_v2, compact=False)
-    more = {"in the interpreter a call with 151936 tokens takes seconds": ["large-vocab"]} if interpreted else {}
-    capabilities = row.capabilities(more, slow=interpreted)
+    capabilities = row.capabilities(slow=interpreted)
     known = known_defects(row.name, release)
     return KnownMasker(f"vllm-v2 {release}", *functions, device, capabilities, known_defects=known)
 

@@ -63,7 +63,7 @@ def forbids_with_a_large_negative_number(right: GrammarOracle, logits: Tensor, r
     return logits
 
 
-@patched("write", "GRM104", "GRM161")
+@patched("write", "GRM104", "GRM131", "GRM161")
 def forbids_halves_with_their_least_number(
     right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor
 ) -> Tensor:
@@ -74,7 +74,7 @@ def forbids_halves_with_their_least_number(
     return logits
 
 
-@patched("apply_bitmask", "GRM104", "GRM131")
+@patched("apply_bitmask", "GRM104")
 def computes_in_float16(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     """bfloat16 logits pass through the other half precision, which has more digits and a smaller range."""
     if batch.logits.dtype != torch.bfloat16:
@@ -134,7 +134,7 @@ def knows_ids_of_16_bits(right: GrammarOracle, words: Tensor, vocab_size: int) -
     return right.bits(words, torch.arange(vocab_size, device=words.device) % 65536)
 
 
-@patched("allowed", "GRM115")
+@patched("allowed", "GRM117", "GRM115")
 def masks_one_block(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
     """The grid has one program per row, of 4096 tokens: nothing is forbidden behind them."""
     allowed = right.allowed(words, vocab_size)
@@ -177,13 +177,22 @@ def takes_columns_for_the_stride(right: GrammarOracle, batch: BitmaskBatch) -> T
     return right.apply_bitmask(batch.replace(logits=batch.logits.as_strided(shape, (shape[1], 1), offset)))
 
 
-@patched("apply_bitmask", "GRM107")
+@patched("apply_bitmask", "GRM107", "GRM116")
 def writes_beyond_the_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     """The last word is applied as a whole; behind a row there is the next, or somebody else's memory."""
-    base = batch.logits._base
-    if base is not None and base.shape[1] > batch.vocab_size + 1:
-        base[:, batch.vocab_size + 1] = -torch.inf
-    return right.apply_bitmask(batch)
+    masked, base = right.apply_bitmask(batch), batch.logits._base
+    if base is not None and batch.logits.numel():
+        base.view(-1)[-1] = -torch.inf
+    return masked
+
+
+@patched("write", "GRM116")
+def writes_the_next_zero(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+    """A search for the next 0 bit that is not bounded by the vocabulary: where all tokens are allowed, it goes on."""
+    masked = right.write(logits, rows, allowed)
+    full = rows[allowed.all(dim=1)]
+    masked[(full + 1)[full + 1 < len(masked)], 0] = -torch.inf
+    return masked
 
 
 @patched("words", "GRM108")
