@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fairdraw.strategies._grammar_cases import Text
     from fairdraw.strategies.grammar import AutomatonCase, BitmaskCase
 
+
 def allowed_in(case: BitmaskCase, masker: GrammarMasker) -> NDArray[np.bool_]:  # [num_rows, vocab_size] bool
     """What must stay: what is allowed, everything in rows that are not named, and columns beyond if they are kept."""
     allowed = case.allowed()

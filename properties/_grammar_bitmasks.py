@@ -16,11 +16,11 @@ from fairdraw.protocols import Capability
 from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, bitmask_cases
 
 if TYPE_CHECKING:
-    from fairdraw.protocols import BitmaskBatch, GrammarMasker
+    from fairdraw.protocols import GrammarMasker
     from fairdraw.strategies.grammar import BitmaskCase
 
 
-@check("GRM101", lambda can: bitmask_cases(can), contract="grammar")
+@check("GRM101", bitmask_cases, contract="grammar")
 def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: GrammarMasker, case: BitmaskCase) -> None:
     """Bit 0 makes a logit -inf, bit 1 leaves it as it is: float32, every row masked, any vocabulary.
 

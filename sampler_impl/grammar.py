@@ -9,7 +9,6 @@ words without a pass of its own (`step`: `grammar_mask`); this module is for eng
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -17,6 +16,8 @@ import torch
 from ._shared.checks import FLOATS_OF_MODELS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 __all__ = ["Matcher", "apply_bitmask", "fork_bitmasks"]

@@ -1,12 +1,12 @@
 """What the statistical checks of the grammar contract draw from: texts under a small automaton, step by step.
 
-The target gives forbidden tokens four tenths of its mass. Under the mask, text follows the target restricted to what the
-grammar allows, and renormalised, token by token: the chance of a text is a product, and exact.
+The target gives forbidden tokens four tenths of its mass. Under the mask, text follows the target, restricted to what
+the grammar allows and renormalised, token by token: the chance of a text is a product, and exact.
 
 * Rows: one token per request, by the bitmask alone.
 * Steps: up to two drafts per request, some of them forbidden, verified as one-hot drafts. What is emitted is filled up
-  with draws from the exact distribution, so that every text has three tokens; then texts have the target's distribution,
-  whatever the drafts were.
+  with draws from the exact distribution, so that every text has three tokens; then texts follow the target, whatever
+  the drafts were.
 
 A masker with `emit` draws its own tokens. For others the suite draws, by the softmax of the logits that they masked.
 """

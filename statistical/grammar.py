@@ -34,7 +34,7 @@ CHECKS = (
         "DIST972",
         "text with drafts follows the restricted target",
         inspect.cleandoc(
-            """With drafts, of which the grammar forbids some, emitted text follows the restricted target token by token.
+            """With drafts, some of them forbidden, emitted text follows the restricted target token by token.
 
             Beside rejections in forbidden places: a mask of another position, another request or the last step, a bonus
             token without its mask, a grammar that is not rolled back.

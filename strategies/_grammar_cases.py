@@ -1,4 +1,4 @@
-"""Recipes of the grammar contract: plain data that builds bitmasks and logits, or the steps of requests with grammars."""
+"""Recipes of the grammar contract: plain data that builds bitmasks and logits, or steps under grammars."""
 
 from __future__ import annotations
 
@@ -378,7 +378,8 @@ class Text:
         """Accept some of the drafts that are allowed, and one more token."""
         most = len(self.states(drafts)) - 1
         if most >= 0:
-            for token_id in drafts[: bulk_rng("accepted", self._case.seed, self._number, step).integers(most + 1)]:
+            accepted = int(bulk_rng("accepted", self._case.seed, self._number, step).integers(most + 1))
+            for token_id in drafts[:accepted]:
                 self._accept(token_id)
             self._accept(self._legal("emitted", step))
 

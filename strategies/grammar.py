@@ -1,4 +1,4 @@
-"""Strategies of the grammar contract: bitmasks over rows of logits, token automata, and steps of requests under them."""
+"""Strategies of the grammar contract: bitmasks over rows of logits, token automata, and steps under them."""
 
 from __future__ import annotations
 

@@ -1,15 +1,14 @@
 """Maskers: fairdraw's own, the specification, and the bitmask kernels of xgrammar, llguidance and SGLang.
 
-Tried: `xgrammar` 0.2.8, `llguidance` 1.9.1, `sglang` 0.5.23. Each is called by its own name with the batch's tensors, and
-writes in place. Kernels in Triton run interpreted without a GPU; xgrammar's asks CUDA for its number of processors,
-which a shim answers then.
+Tried: `xgrammar` 0.2.8, `llguidance` 1.9.1, `sglang` 0.5.23. Each is called with the batch's tensors and writes in
+place. Kernels in Triton run interpreted without a GPU; xgrammar's asks CUDA for its number of processors, which a shim
+answers then.
 """
 
 from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from types import SimpleNamespace
@@ -24,13 +23,15 @@ from fairdraw._adapters._sglang import load_file
 from fairdraw._adapters._step import Backend, capabilities_of, plan_for, rounded_up
 from fairdraw._oracles.grammar import GrammarOracle
 from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, num_words
-from fairdraw.protocols._grammar import Beyond
 from fairdraw.strategies.noise import hashed_seeds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
     from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols._grammar import Beyond
     from fairdraw.sampler_impl.step import StepInputs
 
 
@@ -83,9 +84,9 @@ class StepMasker(FunctionGrammarMasker):
         counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int32, device=batch.device)
         drafts = [token for one in batch.requests for token in (*one.draft_token_ids, 0)]
         inputs = _inputs(batch.logits, _forked(batch), noise, counts + 1, torch.tensor(drafts, dtype=torch.int32))
-        return _plan(batch.logits, batch.batch_size, batch.max_spec_len, self.backend)(inputs).token_ids[
-            :, : batch.max_spec_len + 1
-        ]
+        plan = _plan(batch.logits, batch.batch_size, batch.max_spec_len, self.backend)
+        tokens: Tensor = plan(inputs).token_ids
+        return tokens[:, : batch.max_spec_len + 1]
 
 
 def step(row: BuiltIn, device: str, *, backend: Backend) -> StepMasker:
@@ -112,7 +113,8 @@ def _processed(
 ) -> Tensor:  # [num_rows, vocab_size] as logits
     counts = torch.ones(len(logits), dtype=torch.int32, device=logits.device)
     inputs = _inputs(logits, words, hashed_seeds(0, ()), counts)
-    return _plan(logits, len(logits), 0, backend).processed_logits(inputs).to(logits.dtype)
+    processed: Tensor = _plan(logits, len(logits), 0, backend).processed_logits(inputs)
+    return processed.to(logits.dtype)
 
 
 def _plan(
@@ -126,9 +128,7 @@ def _plan(
     kind = Drafts.ONE_HOT if max_spec_len else Drafts.NONE
     width = rounded_up(max_spec_len) if max_spec_len else 0
     sizes = (rounded_up(batch_size), width, logits.shape[1])
-    return plan_for(
-        Capacity(*sizes, logits.dtype, kind, filters=False, grammar=True), logits.device, backend
-    )
+    return plan_for(Capacity(*sizes, logits.dtype, kind, filters=False, grammar=True), logits.device, backend)
 
 
 def _inputs(
@@ -179,7 +179,7 @@ def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
     properties = SimpleNamespace(multi_processor_count=2, gcnArchName="")
     if not is_needed:
         return mock.patch.dict({})
-    return mock.patch.object(torch.cuda, "get_device_properties", lambda *_: properties)
+    return mock.patch.object(torch.cuda, "get_device_properties", return_value=properties)
 
 
 def llguidance(row: BuiltIn, device: str, *, numpy: bool = False) -> KnownMasker:
@@ -193,7 +193,9 @@ def llguidance(row: BuiltIn, device: str, *, numpy: bool = False) -> KnownMasker
         if numpy:
             module.apply_token_bitmask_inplace(*(tensor.numpy() for tensor in given))
         else:
-            with torch.compiler.set_stance("force_eager"):  # its kernel is compiled by a decorator; the code is the same
+            with torch.compiler.set_stance(
+                "force_eager"
+            ):  # its kernel is compiled by a decorator; the code is the same
                 module.apply_token_bitmask_inplace(*given)
         return batch.logits
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from fairdraw._adapters._grammar import KnownMasker
-from fairdraw._adapters._others import Upstream, import_vllm, known_defects, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, known_defects, unpin, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._adapters._vllm_v2_runtime import import_v2
 from fairdraw.protocols import BitmaskBatch, GrammarBatch, GrammarRequest, TokenGrammar, num_words
@@ -44,6 +44,7 @@ _FIRST_V2 = "0.28.0"
 def v1(row: BuiltIn, device: str) -> KnownMasker:
     """The functions of V1, whose worker calls xgrammar's CPU kernel on a CPU."""
     release, _ = import_vllm(device, _MANAGER, _UTILS)
+    unpin(device)
     name, known = f"vllm {release}", known_defects(row.name, release)
     return KnownMasker(name, *_functions(_apply_v1, compact=True), device, row.capabilities(), known_defects=known)
 
@@ -158,7 +159,9 @@ def _manager(max_num_seqs: int, num_drafts: int, width: int) -> Upstream:
             scheduler_config=SimpleNamespace(max_num_seqs=max_num_seqs),
             model_config=SimpleNamespace(is_diffusion=False),
         ),
-        "backend": SimpleNamespace(allocate_token_bitmask=lambda rows: torch.full((rows, width), 0x2AAAAAAA, dtype=torch.int32)),
+        "backend": SimpleNamespace(
+            allocate_token_bitmask=lambda rows: torch.full((rows, width), 0x2AAAAAAA, dtype=torch.int32)
+        ),
         "reasoner_cls": None,
         "reasoner": None,
         "enable_in_reasoning": False,

@@ -91,6 +91,7 @@ def check_bitmask_batch(batch: BitmaskBatch) -> None:
 
 
 def bits_of(logits: torch.Tensor) -> NDArray[np.integer]:  # [num_rows, vocab_size] int32 | int16
-    """The bits of floats, so that NaN equals itself and -0.0 differs from 0.0."""
+    """The bits of floats, so that -0.0 differs from 0.0; NaN equals NaN, whatever its payload is."""
     as_integer = torch.int32 if logits.element_size() == torch.int32.itemsize else torch.int16
-    return np.asarray(logits.contiguous().view(as_integer).numpy())
+    bits = logits.contiguous().view(as_integer)
+    return np.asarray(bits.masked_fill(logits.isnan(), -1).numpy())

@@ -250,7 +250,7 @@ def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Ten
 
 @mutant("GRM113", "GRM127")
 class KeepsABuffer(GrammarOracle):
-    """Bitmasks are copied into a buffer, without the rows that allow everything: those keep the mask of a step before."""
+    """Bitmasks are copied into a buffer, but for rows that allow everything: those keep the mask of an earlier step."""
 
     def __init__(self) -> None:
         self.buffers: dict[torch.Size, Tensor] = {}
@@ -359,7 +359,7 @@ class RepeatsTheMasksOfTheLastStep(GrammarOracle):
 
 @patched("masks", "GRM128")
 def takes_the_end_for_a_rejection(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
-    """A draft after which the grammar is terminated counts as forbidden; the row that it is verified with is dropped."""
+    """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
     masks = right.masks(request, width)
     ends = bool((masks[-1] == ALL).all())
     if ends and request.draft_token_ids:

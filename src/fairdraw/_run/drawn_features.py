@@ -346,9 +346,7 @@ def _of_masking(batch: Any) -> Look:  # Any: BitmaskBatch or GrammarBatch
         for has_grammar in own:
             found.counts["requests", "grammar" if has_grammar else "no grammar"] += 1
         drafted = (count > 0 for count in batch.num_draft_tokens)
-        traits = (
-            ("no grammar",) * (not a) + (_WITH_DRAFTS,) * b for a, b in zip(own, drafted, strict=True)
-        )
+        traits = (("no grammar",) * (not a) + (_WITH_DRAFTS,) * b for a, b in zip(own, drafted, strict=True))
     else:
         extra = batch.bitmask.shape[1] - -(-batch.vocab_size // 32)
         inputs = ["row indices"] * (batch.indices is not None)

@@ -1,4 +1,4 @@
-"""The grammar contract: bitmasks of allowed tokens are applied to logits, alone and with a grammar forked over drafts."""
+"""The grammar contract: bitmasks of allowed tokens on logits, alone and with a grammar forked over drafts."""
 
 from __future__ import annotations
 
@@ -158,10 +158,10 @@ class GrammarMasker(Protocol):
     An attribute `columns_beyond` says what happens to columns for which the bitmask has no word: `kept` (they stay as
     they are, as xgrammar documents; the default) or `forbidden`.
 
-    A masker with a method `mask_drafts` masks whole steps, too, and forks the grammars over the drafts itself (capability
-    `grammar-drafts`); it leaves every grammar in the state in which it was. One with a method `emit` draws the tokens
-    of such a step, `[batch_size, max_spec_len + 1]` int32 or int64, -1 behind the last: its drafts are one-hot, and it
-    gets `SeededNoise`.
+    A masker with a method `mask_drafts` masks whole steps, too, and forks the grammars over the drafts itself
+    (capability `grammar-drafts`); it leaves every grammar in the state in which it was. One with a method `emit` draws
+    the tokens of such a step, `[batch_size, max_spec_len + 1]` int32 or int64, -1 behind the last: its drafts are
+    one-hot, and it gets `SeededNoise`.
     """
 
     @property
