@@ -92,7 +92,7 @@ def special_numbers_are_left_alone(masker: GrammarMasker, case: BitmaskCase) -> 
 
 @check(
     "GRM106",
-    lambda can: bitmask_cases(can, indices=INDEX_KINDS[1:], max_rows=8, max_vocab_size=129),
+    lambda can: bitmask_cases(can, indices=INDEX_KINDS[1:], min_rows=2, max_rows=8, max_vocab_size=129),
     needs=(Capability.ROW_INDICES,),
     contract="grammar",
 )
@@ -108,7 +108,7 @@ def indices_name_the_rows_that_are_masked(masker: GrammarMasker, case: BitmaskCa
 @check(
     "GRM107",
     lambda can: bitmask_cases(
-        can, layouts=("sliced", "transposed", "huge-stride"), indices=("none", "subset"), max_vocab_size=300
+        can, layouts=("transposed", "sliced", "huge-stride"), indices=("none", "subset"), min_rows=2, max_vocab_size=300
     ),
     needs=(Capability.STRIDED_INPUTS,),
     contract="grammar",
@@ -130,7 +130,7 @@ def strided_logits_are_masked_or_refused(masker: GrammarMasker, case: BitmaskCas
 
 @check(
     "GRM108",
-    lambda can: bitmask_cases(can, mask_layouts=MASK_LAYOUTS[1:], max_rows=8, max_vocab_size=300),
+    lambda can: bitmask_cases(can, mask_layouts=MASK_LAYOUTS[1:], min_rows=2, max_rows=8, max_vocab_size=300),
     needs=(Capability.STRIDED_BITMASK,),
     contract="grammar",
     weight=0.5,

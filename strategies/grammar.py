@@ -60,6 +60,7 @@ def bitmask_cases(
     *,
     min_vocab_size: int = 1,
     max_vocab_size: int = 1025,
+    min_rows: int = 1,
     max_rows: int = 4,
     sizes: Sequence[int] = (),
     num_rows: Sequence[int] = (0,),
@@ -79,7 +80,7 @@ def bitmask_cases(
 
     Args:
         sizes: Vocabularies to choose from, instead of any between the bounds.
-        max_rows: Different rows.
+        min_rows, max_rows: Different rows.
         num_rows: Rows of the batch, in which they are taken in turn; 0 takes each once.
         logits: Kinds of rows (`LOGIT_KINDS`).
         masks: Which tokens are allowed (`MASK_KINDS`, all of them if `None`).
@@ -99,6 +100,7 @@ def bitmask_cases(
         ...     batch = case.batch()
     """
     name, open_to = "bitmask_cases", Narrowing("bitmask_cases", capabilities)
+    check_interval(name, "min_rows", min_rows, "max_rows", max_rows, at_least=1)
     kinds = check_kinds(name, "masks", masks, tuple(MASK_KINDS))
     kinds_of_logits = check_kinds(name, "logits", logits, tuple(LOGIT_KINDS))
     low, high = open_to.vocab_sizes(min_vocab_size, max_vocab_size)
@@ -107,7 +109,7 @@ def bitmask_cases(
     known = [one for one in check_kinds(name, "indices", indices, INDEX_KINDS) if _is_open(one, capabilities)]
     return BitmaskCase(
         vocab_size=vocab_size,
-        requests=tuple(draw(st.lists(row, min_size=1, max_size=max_rows))),
+        requests=tuple(draw(st.lists(row, min_size=min_rows, max_size=max_rows))),
         extra_words=max(draw(st.sampled_from(extra_words)), 1 - num_words(vocab_size)),
         tail=draw(st.sampled_from(check_kinds(name, "tails", tails, TAIL_KINDS))),
         indices=draw(st.sampled_from(known)),

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import CheckRecord, check_sampler
     from fairdraw.protocols import (
         PLACEHOLDER_TOKEN_ID,
+        BitmaskBatch,
         Capabilities,
         Capability,
         Drafted,
         DraftStep,
         ExplicitNoise,
         FilterPolicy,
+        GrammarBatch,
+        GrammarMasker,
         LogitsPlanner,
         Noise,
         PenaltiesScanner,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
         SpecDecodeBatch,
         ThinkingScanner,
         TokenSampler,
+        grammar_masker,
         logits_planner,
         rejection_sampler,
         token_sampler,
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
+    "BitmaskBatch",
     "CannotStart",
     "Capabilities",
     "Capability",
@@ -47,6 +52,8 @@ __all__ = [
     "Drafted",
     "ExplicitNoise",
     "FilterPolicy",
+    "GrammarBatch",
+    "GrammarMasker",
     "LogitsPlanner",
     "Noise",
     "PenaltiesScanner",
@@ -63,6 +70,7 @@ __all__ = [
     "__version__",
     "all_checks",
     "check_sampler",
+    "grammar_masker",
     "logits_planner",
     "parametrize_with_checks",
     "rejection_sampler",

@@ -113,6 +113,7 @@ def ignorant(contract: str) -> AnySampler:
         "logits_plan": lambda: logits_planner(forgetful),
         "penalties": lambda: Scanner("forgetful", ForgetfulPenalties, "penalties"),
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
+        "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
     }
     return made[contract]()
 
