@@ -36,6 +36,7 @@ LOGIT_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]
     **INVALID_KINDS,
     "special": _special,
 }
+"""Logit rows: those of other contracts, and one of every special number."""
 
 
 def _in_word(*bits: int) -> Callable[[NDArray[np.int64], int, np.random.Generator], NDArray[np.bool_]]:

@@ -24,7 +24,15 @@ from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import one_torch_thread
-from fairdraw.protocols import Capabilities, Capability, RaceNoise, SeededNoise, rejection_sampler, token_sampler
+from fairdraw.protocols import (
+    Capabilities,
+    Capability,
+    RaceNoise,
+    SeededNoise,
+    grammar_masker,
+    rejection_sampler,
+    token_sampler,
+)
 from fairdraw.protocols._logits_plan import logits_planner
 
 if TYPE_CHECKING:
