@@ -145,7 +145,7 @@ def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
     ),
 )
 def every_token_that_can_be_emitted_is_legal(masker: Any, case: AutomatonCase) -> None:
-    """Draft by draft, as long as drafts can be accepted, whatever has a logit above -inf continues a text of the grammar.
+    """Draft by draft, as long as drafts can be accepted, what has a logit above -inf continues a text of the grammar.
 
     It fails if any row on the way has the mask of another place. The checks before it say which.
     """
@@ -164,7 +164,7 @@ def _require_legal(step: Step, request: int) -> None:
         illegal = sorted(set(possible) - set(text.automaton.allowed(state)))
         if illegal:
             broken(
-                f"step {step.number}: request {request} can emit token {illegal[0]} at place {place}, which is forbidden"
+                f"step {step.number}: request {request} can emit token {illegal[0]} at place {place}, a forbidden one"
             )
         after = text.automaton.step(state, drafts[place]) if place < len(drafts) else None
         if after is None or drafts[place] not in possible:
