@@ -34,9 +34,9 @@ class Compiled:
 
     def __init__(self, kernel: Any, options: dict[str, int], **constants: Any) -> None:  # Any: Triton's
         self.kernel, self.options, self.constants = kernel, options, constants
-        self.by_key: dict[Key, Any] = {}  # Any: as above
+        self.by_key: dict[Hashable, Any] = {}  # Any: as above
 
-    def launch(self, key: Key, grid: tuple[int, int, int], *arguments: Any) -> None:  # Any: as above
+    def launch(self, key: Hashable, grid: tuple[int, int, int], *arguments: Any) -> None:  # Any: as above
         """Launch with the arguments in the kernel's order, without its constants, which are its last parameters."""
         compiled = self.by_key.get(key)
         if compiled is not None:

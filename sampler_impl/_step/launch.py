@@ -2,8 +2,9 @@
 
     edits    (if there are any) a program per row: ids that are edited, and their logits
     scan     a program per request and strip: every logit once; 8 bytes per tile of 1024
-    settle   a program per row: what is kept, whether the draft token is accepted, the token instead
-    emit     a program per request: accepted tokens, and the token of the first rejected row
+    settle   a program per row: what is kept, whether the draft token is accepted, the token instead; the last program
+             of a request emits: accepted tokens, and the token of the first rejected row
+    emit     (with dense draft probabilities) a program per request: draws what is left, and emits
 
 `Launches` belongs to a plan: it owns the memory through which they pass on what they found, and what they return.
 """
@@ -19,8 +20,8 @@ import torch
 import triton
 from torch import Tensor
 
-from .._shared.kernels import quiet_numpy
-from .compiled import Compiled, key_of
+from .._shared.kernels import INTERPRETED, quiet_numpy
+from .compiled import Compiled, Key, key_of
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
@@ -44,6 +45,11 @@ LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
 
 
+def can_overlap(device: torch.device) -> bool:
+    """Whether a kernel may be started while the one before it runs: programmatic dependent launch, from Hopper on."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 class Launches:
     """The kernels of a plan and their memory."""
 
@@ -57,7 +63,7 @@ class Launches:
         self.sizes = (capacity.vocab_size, self.all_tiles)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self._allocate(device)
-        self._choose_kernels()
+        self._choose_kernels(device)
 
     def _allocate(self, device: torch.device) -> None:
         capacity, rows = self.capacity, self.capacity.max_rows
@@ -84,28 +90,36 @@ class Launches:
         self.num_tokens = empty(capacity.batch_size)
         self.logprobs = empty(capacity.batch_size, self.width, dtype=torch.float32) if capacity.logprobs else None
         self.outputs = (self.token_ids, self.num_tokens, self.logprobs)
+        self.arrivals = empty(capacity.batch_size)
         self.views: dict[int, StepOutput] = {}
+        self.keys: dict[Key, int] = {}
 
-    def _choose_kernels(self) -> None:
-        capacity, four = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
-        settle_options = four | (
-            {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
-        )
-        self.edit_kernel = Compiled(edit_kernel, four, CAPACITY=self.edit_capacity)
+    def _choose_kernels(self, device: torch.device) -> None:
+        capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
+        overlaps = not INTERPRETED and device.type == "cuda" and can_overlap(device)
+        follows = first | ({"launch_pdl": True} if overlaps else {})
+        limited = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
+        self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=overlaps)
+        positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
             settle_kernel,
-            settle_options,
+            follows | limited,
             FILTERS=capacity.filters,
             EDITS=self.edit_capacity,
             LOGPROBS=capacity.logprobs,
             TILES=self.tiles,
             BLOCK=BLOCK,
             MOST=MOST,
+            POSITIONS=positions,
+            OVERLAPS=overlaps,
         )
-        positions = triton.next_power_of_2(self.width)
-        constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions}
-        self.emit_kernel = Compiled(emit_kernel, four, **constants)
-        self.scan_kernels = {strip: Compiled(scan_kernel, four, STRIP=strip, BLOCK=SCAN_BLOCK) for strip in STRIPS}
+        constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
+        self.emit_kernel = Compiled(emit_kernel, follows, **constants)
+        waits = overlaps and self.edit_capacity > 0
+        scan_options, of_scan = follows if waits else first, {"WAITS": waits, "OVERLAPS": overlaps}
+        self.scan_kernels = {
+            strip: Compiled(scan_kernel, scan_options, STRIP=strip, BLOCK=SCAN_BLOCK, **of_scan) for strip in STRIPS
+        }
         self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
@@ -154,7 +168,8 @@ class Launches:
         filters = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
         drafts = _drafts(inputs)
         sizes = (inputs.num_rows, self.capacity.max_spec_len, *self.sizes)
-        key = key_of(inputs.logits, inputs.logits.stride(0), grammar, penalties, requests, noise, filters, drafts)
+        facts = key_of(inputs.logits, inputs.logits.stride(0), grammar, penalties, requests, noise, filters, drafts)
+        key = self.keys.setdefault(facts, len(self.keys))  # a number: long tuples are hashed once
         by_row = (batch_size, self.width, 1)
         if self.edit_capacity:
             edits = NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits)
@@ -182,10 +197,23 @@ class Launches:
             key, grid, self.words, self.reached, rows, *requests, parameters.temperature, *sizes
         )
         written = self.words, self.reached_by_runs
+        output = self.outputs if emits and drafts[1] is None else None
         self.settle_kernel.launch(
-            key, by_row, self.results, *written, self.scratch, rows, *requests, *noise, filters, drafts, *sizes
+            key if emits else -1 - key,
+            by_row,
+            output,
+            self.arrivals,
+            self.results,
+            *written,
+            self.scratch,
+            rows,
+            *requests,
+            *noise,
+            filters,
+            drafts,
+            *sizes,
         )
-        if emits:
+        if emits and output is None:
             given = (rows, *requests, *noise, parameters.temperature, drafts)
             self.emit_kernel.launch(key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes)
         return rows, requests

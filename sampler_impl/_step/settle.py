@@ -35,6 +35,7 @@ from .._shared.kernels import (
     philox_uniforms,
     unpack,
 )
+from .output import count_accepted, write_tokens
 from .rows import (
     LEAST,
     MIN_TEMPERATURE,
@@ -46,6 +47,7 @@ from .rows import (
     ids_of,
     index_of,
     indices_of,
+    let_next_kernel_start,
     load_logits,
     load_one_tile,
     load_or,
@@ -53,6 +55,7 @@ from .rows import (
     order_to_float,
     scaled_by,
     scaled_order,
+    wait_for_kernel_before,
     words_of_runs,
     words_of_tiles,
 )
@@ -657,8 +660,48 @@ def _publish(
         tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(_probability(own, size, statistics)))
 
 
+@triton.jit
+def _emit_as_last(
+    output,
+    results,
+    arrivals_ptr,  # [batch_size] int32, 0 before and after a step
+    drafts,
+    req_idx,
+    first,
+    count,
+    max_spec_len,
+    vocab_size,
+    LOGPROBS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+):
+    """The last of a request's programs emits its tokens: a kernel less to wait for."""
+    tl.debug_barrier()  # every thread has written what it found, before one of them says so
+    arrived = tl.atomic_add(arrivals_ptr + req_idx, 1)
+    if arrived + 1 == tl.maximum(count, 1):
+        tl.store(arrivals_ptr + req_idx, 0)
+        num_accepted = count_accepted(results[0], first, count, POSITIONS)
+        token_ptr = results[1] + (first + num_accepted).to(tl.int64)
+        token = tl.load(token_ptr, mask=count > 0, other=-1, cache_modifier=".cg")
+        write_tokens(
+            output,
+            results[4],
+            drafts[0],
+            req_idx,
+            first,
+            count,
+            num_accepted,
+            token,
+            max_spec_len,
+            vocab_size,
+            LOGPROBS,
+            POSITIONS,
+        )
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def settle_kernel(
+    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs; None: no tokens
+    arrivals_ptr,  # [batch_size] int32, 0 before and after a step
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
     run_reached_ptr,  # [max_rows, num_runs] int16, or None
@@ -680,7 +723,11 @@ def settle_kernel(
     TILES: tl.constexpr,
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(OVERLAPS)
+    let_next_kernel_start(OVERLAPS)
     # Find the row.
     req_idx = tl.program_id(0)
     offset = tl.program_id(1)
@@ -732,3 +779,19 @@ def settle_kernel(
                 )
             accepted = accepted & is_valid
             _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)
+    # Emit the tokens of the request.
+    if output is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if offset < tl.maximum(count, 1):
+            _emit_as_last(
+                output,
+                results,
+                arrivals_ptr,
+                drafts,
+                req_idx,
+                first,
+                count,
+                max_spec_len,
+                vocab_size,
+                LOGPROBS,
+                POSITIONS,
+            )
