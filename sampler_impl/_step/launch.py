@@ -197,11 +197,11 @@ class Launches:
             key, grid, self.words, self.reached, rows, *requests, parameters.temperature, *sizes
         )
         written = self.words, self.reached_by_runs
-        output = self.outputs if emits and drafts[1] is None else None
+        is_last = emits and drafts[1] is None
         self.settle_kernel.launch(
             key if emits else -1 - key,
             by_row,
-            output,
+            self.outputs if is_last else NO_OUTPUT,
             self.arrivals,
             self.results,
             *written,
@@ -213,7 +213,7 @@ class Launches:
             drafts,
             *sizes,
         )
-        if emits and output is None:
+        if emits and not is_last:
             given = (rows, *requests, *noise, parameters.temperature, drafts)
             self.emit_kernel.launch(key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes)
         return rows, requests
@@ -255,4 +255,5 @@ def _list_of(
     return (None, 0, 0) if tensor is None else (tensor, tensor.stride(0), tensor.shape[1])
 
 
+NO_OUTPUT = (None, None, None)
 NO_EDITS = _edit_groups(TokenEdits())

@@ -700,7 +700,7 @@ def _emit_as_last(
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def settle_kernel(
-    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs; None: no tokens
+    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs; or three None
     arrivals_ptr,  # [batch_size] int32, 0 before and after a step
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
@@ -780,7 +780,7 @@ def settle_kernel(
             accepted = accepted & is_valid
             _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)
     # Emit the tokens of the request.
-    if output is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if offset < tl.maximum(count, 1):
             _emit_as_last(
                 output,
