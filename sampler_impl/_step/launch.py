@@ -14,14 +14,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
 from .._shared.kernels import INTERPRETED, quiet_numpy
-from .compiled import Compiled, Key, key_of
+from .compiled import Compiled, Key, described
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
@@ -43,6 +44,20 @@ EACH_ROUNDED = {"enable_fp_fusion": False}
 STRIPS = (1, 2)
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
+
+
+class Memory(NamedTuple):
+    """What a plan owns. None is for what its steps do not need."""
+
+    words: Any  # [max_rows, all_tiles] int64
+    reached: Any  # [max_rows, all_tiles] int64
+    reached_by_runs: Any  # [max_rows, all_tiles * RUNS] int16: the same
+    results: tuple[Any, ...]
+    scratch: tuple[Any, ...]
+    edits: tuple[Any, ...]
+    mentions: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    arrivals: Any  # [batch_size] int32
 
 
 def can_overlap(device: torch.device) -> bool:
@@ -71,32 +86,40 @@ class Launches:
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:  # [...] int32
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.words = empty(rows, self.all_tiles, dtype=torch.int64)
-        self.reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
-        self.reached_by_runs = None if self.reached is None else self.reached.view(torch.int16)
+        reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
-        self.results = (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs)
         listed = rows if capacity.filters else 1
         candidates = empty(listed, MOST), empty(listed, MOST, dtype=torch.float32)
-        self.scratch = (empty(listed, self.tiles * RUNS), *candidates)
-        self.edit_memory: tuple[Any, ...] = (None, None, None, None, 0)  # Any: arguments of kernels
+        edits: tuple[Any, ...] = (None, None, None, None, 0)  # Any: arguments of kernels
+        mentions: tuple[Any, ...] = ()  # Any: as above
         if self.edit_capacity:
             lists = [empty(rows, self.edit_capacity) for _ in range(2)]
             values = [empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2)]
-            excluded = empty(rows, self.num_words)
-            self.edit_memory = (excluded, lists[0], values[0], empty(rows), self.edit_capacity)
-            self.mentions = lists[1], values[1]
+            edits = (empty(rows, self.num_words), lists[0], values[0], empty(rows), self.edit_capacity)
+            mentions = lists[1], values[1]
         self.token_ids = empty(capacity.batch_size, self.width)
         self.num_tokens = empty(capacity.batch_size)
         self.logprobs = empty(capacity.batch_size, self.width, dtype=torch.float32) if capacity.logprobs else None
-        self.outputs = (self.token_ids, self.num_tokens, self.logprobs)
-        self.arrivals = empty(capacity.batch_size)
+        self.memory = Memory(
+            empty(rows, self.all_tiles, dtype=torch.int64),
+            reached,
+            None if reached is None else reached.view(torch.int16),
+            (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs),
+            (empty(listed, self.tiles * RUNS), *candidates),
+            edits,
+            mentions,
+            (self.token_ids, self.num_tokens, self.logprobs),
+            empty(capacity.batch_size),
+        )
+        self.addresses = Memory(*described(tuple(self.memory))[1])
         self.views: dict[int, StepOutput] = {}
-        self.keys: dict[Key, int] = {}
+        self.known: dict[Key, int] = {}
+        self.numbers = count()
 
     def _choose_kernels(self, device: torch.device) -> None:
         capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
-        overlaps = not INTERPRETED and device.type == "cuda" and can_overlap(device)
+        # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
+        overlaps = not capacity.filters and not INTERPRETED and device.type == "cuda" and can_overlap(device)
         follows = first | ({"launch_pdl": True} if overlaps else {})
         limited = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=overlaps)
@@ -141,12 +164,13 @@ class Launches:
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
         if inputs.batch_size > 0:
             with quiet_numpy():
-                row_inputs, requests = self._launch(inputs, emits=False)
+                self._launch(inputs, emits=False)
                 processed_kernel[(self.all_tiles, inputs.batch_size, self.width)](
                     processed,
-                    self.results[2],
-                    row_inputs,
-                    *requests,
+                    self.memory.results[2],
+                    self._rows(self.memory, self._given(inputs)),
+                    inputs.cu_num_rows,
+                    inputs.slots,
                     inputs.parameters.temperature,
                     inputs.num_rows,
                     self.capacity.max_spec_len,
@@ -155,57 +179,86 @@ class Launches:
                 )
         return processed
 
-    def _launch(
-        self, inputs: StepInputs, *, emits: bool
-    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:  # Any: arguments of kernels
-        """All kernels; without the last, nothing is emitted. Returns what others are given."""
-        batch_size, parameters = inputs.batch_size, inputs.parameters
-        penalties = _penalties(inputs)
-        grammar = inputs.grammar_mask if self.capacity.grammar else None
-        rows = (inputs.logits, inputs.logits.stride(0), grammar, self.num_words, self.edit_memory, penalties)
-        requests = (inputs.cu_num_rows, inputs.slots)
-        noise = (inputs.seeds, inputs.positions)
-        filters = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
-        drafts = _drafts(inputs)
-        sizes = (inputs.num_rows, self.capacity.max_spec_len, *self.sizes)
-        facts = key_of(inputs.logits, inputs.logits.stride(0), grammar, penalties, requests, noise, filters, drafts)
-        key = self.keys.setdefault(facts, len(self.keys))  # a number: long tuples are hashed once
+    def _launch(self, inputs: StepInputs, *, emits: bool) -> None:
+        """All kernels; nothing is emitted if it is not asked for."""
+        given = self._given(inputs)
+        strip = STRIPS[-1] if self.num_blocks * inputs.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
+        facts, addresses = described(given)
+        key = (facts, strip, emits)
+        number = self.known.get(key)
+        if number is not None:
+            self._launch_kernels(number, inputs, self.addresses, addresses, strip, emits=emits)
+            return
+        number = next(self.numbers)  # a launch that fails leaves its number behind
+        self._launch_kernels(number, inputs, self.memory, given, strip, emits=emits)
+        if not INTERPRETED:
+            self.known[key] = number
+
+    def _given(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: arguments of kernels
+        """What a step is given, in the groups in which kernels take it."""
+        parameters = inputs.parameters
+        return (
+            (inputs.logits, inputs.logits.stride(0), inputs.grammar_mask if self.capacity.grammar else None),
+            _penalties(inputs),
+            (inputs.cu_num_rows, inputs.slots),
+            (inputs.seeds, inputs.positions),
+            (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p),
+            _drafts(inputs),
+            NO_EDITS if inputs.edits is None or not self.edit_capacity else _edit_groups(inputs.edits),
+        )
+
+    def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
+        """What kernels see rows by: `rows.locate`."""
+        logits, stride, grammar = given[0]
+        return logits, stride, grammar, self.num_words, memory.edits, given[1]
+
+    def _launch_kernels(
+        self,
+        number: int,
+        inputs: StepInputs,
+        memory: Memory,
+        given: tuple[Any, ...],  # Any: as above
+        strip: int,
+        *,
+        emits: bool,
+    ) -> None:
+        """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
+        (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
+        rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
+        batch_size, sizes = inputs.batch_size, (inputs.num_rows, max_spec_len, *self.sizes)
         by_row = (batch_size, self.width, 1)
         if self.edit_capacity:
-            edits = NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits)
             self.edit_kernel.launch(
-                key if inputs.edits is None else (key, key_of(edits)),
+                number,
                 by_row,
-                self.edit_memory,
-                self.mentions,
-                inputs.logits,
+                memory.edits,
+                memory.mentions,
+                logits,
                 grammar,
                 *requests,
-                inputs.positions,
-                inputs.draft_token_ids,
+                noise[1],
+                drafts[0],
                 penalties,
                 *edits,
                 inputs.num_rows,
-                self.capacity.max_spec_len,
+                max_spec_len,
                 self.capacity.vocab_size,
-                inputs.logits.stride(0),
+                stride,
                 self.num_words,
             )
-        strip = STRIPS[-1] if self.num_blocks * batch_size >= LONG_STRIPS_FROM else STRIPS[0]
         grid = (self.programs[strip], batch_size, 1)
-        self.scan_kernels[strip].launch(
-            key, grid, self.words, self.reached, rows, *requests, parameters.temperature, *sizes
-        )
-        written = self.words, self.reached_by_runs
+        written = memory.words, memory.reached
+        self.scan_kernels[strip].launch(number, grid, *written, rows, *requests, filters[0], *sizes)
         is_last = emits and drafts[1] is None
         self.settle_kernel.launch(
-            key if emits else -1 - key,
+            number,
             by_row,
-            self.outputs if is_last else NO_OUTPUT,
-            self.arrivals,
-            self.results,
-            *written,
-            self.scratch,
+            memory.outputs if is_last else NO_OUTPUT,
+            memory.arrivals,
+            memory.results,
+            memory.words,
+            memory.reached_by_runs,
+            memory.scratch,
             rows,
             *requests,
             *noise,
@@ -214,9 +267,10 @@ class Launches:
             *sizes,
         )
         if emits and not is_last:
-            given = (rows, *requests, *noise, parameters.temperature, drafts)
-            self.emit_kernel.launch(key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes)
-        return rows, requests
+            arguments = (rows, *requests, *noise, filters[0], drafts, *sizes)
+            self.emit_kernel.launch(
+                number, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
+            )
 
 
 def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above

@@ -67,6 +67,8 @@ MANY = tl.constexpr(1024)
 """Candidates in a block. Most rows have few: one block is bisected without being loaded again."""
 NO_BOUND = tl.constexpr(-0x8000)
 """A **bound** is the upper 16 bits of an order: what is compared with the 16 bits that runs have."""
+NEIGHBOURS = tl.constexpr(32)
+"""Logits below a bound among which its quotient ends."""
 ENOUGH = tl.constexpr(1.00001)
 """A factor of sums in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(8)
@@ -137,15 +139,26 @@ def _list_runs(
 
 
 @triton.jit
+def _least_with_quotient_of(bound, temperature):
+    """The order of the least logit whose quotient is not below the bound's. Rounded, some neighbours have the same."""
+    order = tl.maximum(bound << 16, NOTHING + 1)
+    below = tl.maximum(order - tl.arange(0, NEIGHBOURS), NOTHING + 1)
+    is_equal = scaled_order(order_to_float(below), temperature) >= scaled_order(order_to_float(order), temperature)
+    least = tl.min(tl.where(is_equal, below, order))
+    # More of them: the logits are denormal. The next bound is below every one of a moderate temperature.
+    return tl.where(tl.min(is_equal.to(tl.int32)) == 0, least, tl.maximum((bound - 1) << 16, NOTHING + 1))
+
+
+@triton.jit
 def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
     """Write index and scaled logit of every entry whose quotient is at least the bound's, in the order of indices.
     Returns how many, of which at most MOST are written.
 
     Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `reached` of the runs."""
     runs_ptr, indices_ptr, scaled_ptr = scratch
-    least = scaled_order(order_to_float(tl.maximum(bound << 16, NOTHING + 1)), temperature)
+    least = _least_with_quotient_of(bound, temperature)
     tl.debug_barrier()
-    num_listed = _list_runs(runs_ptr, reached, bound - 1)  # the next lower logit may have the bound's quotient, too
+    num_listed = _list_runs(runs_ptr, reached, least >> 16)
     tl.debug_barrier()
     size = tl.zeros((), tl.int32)
     for begin in range(0, num_listed, BLOCK):
@@ -153,8 +166,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         # A run behind the row holds nothing.
         words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
-        scaled = scaled_by(logits, temperature)
-        is_candidate = (argmax_order(scaled) >= least) & (logits > float("-inf"))
+        is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
         # Places are counted within words, which is cheap, and then over words, which are few.
         within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
         of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
@@ -162,7 +174,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(scaled_ptr + places, scaled, mask=writes)
+        tl.store(scaled_ptr + places, scaled_by(logits, temperature), mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
     return size
