@@ -9,7 +9,7 @@ their own each, beside a float64 reference in PyTorch. A row whose reference is 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
 less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution, one-hot
 or with its probabilities. What verification emits first must follow the target whatever the draft. Every set of
-parameters alone, and all of them as neighbours in one batch.
+parameters alone, and all of them as neighbours in one batch, which share its draws.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
     slots = torch.arange(batch, dtype=torch.int32, device=device) % len(names)
     counts = torch.zeros(len(names), VOCAB_SIZE, dtype=torch.int64, device=device)
     accepted, done = torch.zeros(len(names), dtype=torch.int64, device=device), 0
-    while done < num_draws * len(names):
+    while done < num_draws:
         drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
         inputs = StepInputs(
             logits.expand(batch * rows_each, -1),
