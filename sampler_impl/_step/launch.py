@@ -180,7 +180,7 @@ class Launches:
         return processed
 
     def _launch(self, inputs: StepInputs, *, emits: bool) -> None:
-        """All kernels; nothing is emitted if it is not asked for."""
+        """All kernels; without `emits` all but the tokens."""
         given = self._given(inputs)
         strip = STRIPS[-1] if self.num_blocks * inputs.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
         facts, addresses = described(given)
