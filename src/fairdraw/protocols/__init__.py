@@ -32,6 +32,19 @@ from fairdraw.protocols._logits_plan import (
     RowOfRequest,
     logits_planner,
 )
+from fairdraw.protocols._logprobs import (
+    ALL_LOGPROBS,
+    NOT_EMITTED,
+    STAGES,
+    DrawingLogprobsSampler,
+    FunctionLogprobsSampler,
+    LogprobsBatch,
+    LogprobsResult,
+    LogprobsSampler,
+    RankTies,
+    logprobs_sampler,
+    rank_ties_of,
+)
 from fairdraw.protocols._rejection import (
     GREEDY_TEMPERATURE,
     MAX_SPEC_LEN,
@@ -124,4 +137,15 @@ __all__ = [
     "rounding_of",
     "token_sampler",
     "trims_drafts",
+    "ALL_LOGPROBS",
+    "NOT_EMITTED",
+    "STAGES",
+    "DrawingLogprobsSampler",
+    "FunctionLogprobsSampler",
+    "LogprobsBatch",
+    "LogprobsResult",
+    "LogprobsSampler",
+    "RankTies",
+    "logprobs_sampler",
+    "rank_ties_of",
 ]
