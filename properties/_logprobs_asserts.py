@@ -84,7 +84,16 @@ def rows_of(batch: LogprobsBatch, seen: Returned) -> Iterator[Row]:
         rank = 0 if seen.ranks is None else int(seen.ranks[i])
         upto = 1 + number
         yield Row(
-            i, tokens[i], number, batch.wants_logits, logits[i], int(ids[0]), values[0], ids[1:upto], values[1:upto], rank
+            i,
+            tokens[i],
+            number,
+            batch.wants_logits,
+            logits[i],
+            int(ids[0]),
+            values[0],
+            ids[1:upto],
+            values[1:upto],
+            rank,
         )
 
 
@@ -111,7 +120,7 @@ def is_far(row: Row) -> NDArray[np.bool_]:  # [1 + number] bool
 def require_values(rows: Iterator[Row]) -> None:
     """Every value of rows with a distribution is the exact one, within the contract's tolerance."""
     for row in rows:
-        far = np.flatnonzero(is_far(row)) if row.has_distribution else []
+        far = np.flatnonzero(is_far(row) & row.has_distribution)
         if len(far):
             token = int(np.append(row.token, row.ids)[far[0]])
             value, exact = float(np.append(row.emitted_value, row.values)[far[0]]), row.scores[token]

@@ -78,7 +78,9 @@ def lists_are_sorted(sampler: LogprobsSampler, case: LogprobsCase) -> None:
         rising = row.values[1:] > row.values[:-1]
         if row.has_distribution and rising.any():
             place = int(np.flatnonzero(rising)[0])
-            broken(f"row {row.row}: place {place + 2} has {row.values[place + 1]}, place {place + 1} {row.values[place]}")
+            broken(
+                f"row {row.row}: place {place + 2} has {row.values[place + 1]}, place {place + 1} {row.values[place]}"
+            )
 
 
 @check("LPR105", lambda can: cases(can, num_logprobs=SOME), needs=TOP)
@@ -172,10 +174,10 @@ def rows_with_nan_do_not_disturb_others(sampler: LogprobsSampler, case: Logprobs
     healthy, poisoned = (
         case.replace(requests=(first.replace(logits=kind), *case.requests)) for kind in ("normal", "nan")
     )
-    others = [
+    before, after = (
         [row for row in rows_of(*call(sampler, one)) if row.row >= first.num_rows] for one in (healthy, poisoned)
-    ]
-    same_rows(sampler, *others, "beside a request with NaN")
+    )
+    same_rows(sampler, before, after, "beside a request with NaN")
 
 
 @check("LPR113", lambda can: cases(can, max_requests=2), needs=(Capability.NO_ROWS,))
@@ -196,7 +198,9 @@ def requests_without_rows_do_not_disturb_others(sampler: LogprobsSampler, case: 
     """
     none = LogprobsRequest(num_rows=0)
     padded = case.replace(requests=(*case.requests, none))
-    same_rows(sampler, list(seen_rows(sampler, case)), list(seen_rows(sampler, padded)), "beside a request without rows")
+    same_rows(
+        sampler, list(seen_rows(sampler, case)), list(seen_rows(sampler, padded)), "beside a request without rows"
+    )
 
 
 # -- a function that draws --------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ _MIDDLE = 40_000
 
 
 @check("LPR121", lambda can: cases(can, stages=LOGPROBS[:1], logits=_ORDINARY, dtypes=("float32",)))
-def raw_logprobs_are_the_log_softmax_of_the_model_s_logits(sampler: LogprobsSampler, case: LogprobsCase) -> None:
+def raw_logprobs_are_the_log_softmax_of_raw_logits(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """Values of stage `raw_logprobs` are those of the logits that the model gave.
 
     Logits that a penalty, a mask or the temperature has changed, base 2 instead of e, or a sum over padded columns.
@@ -48,9 +48,7 @@ def raw_logprobs_are_the_log_softmax_of_the_model_s_logits(sampler: LogprobsSamp
 
 
 @check("LPR122", lambda can: cases(can, stages=LOGPROBS[1:], logits=_ORDINARY, dtypes=("float32",)))
-def processed_logprobs_are_the_log_softmax_of_the_processed_logits(
-    sampler: LogprobsSampler, case: LogprobsCase
-) -> None:
+def processed_logprobs_are_the_log_softmax_of_processed_logits(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """Values of stage `processed_logprobs` are those of the logits that the token was drawn from.
 
     Training on raw values of tokens that were drawn at another temperature is off-policy without anyone noticing.
@@ -174,9 +172,7 @@ def ranks_count_the_better_tokens(sampler: LogprobsSampler, case: LogprobsCase) 
         _require_rank(sampler, row)
 
 
-@check(
-    "LPR132", lambda can: cases(can, logits=("flat", "tied", "twins", "half", "one-hot", "denormal")), needs=RANKS
-)
+@check("LPR132", lambda can: cases(can, logits=("flat", "tied", "twins", "half", "one-hot", "denormal")), needs=RANKS)
 def ranks_of_equal_tokens_are_as_declared(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """A token that ties with others has the last of their ranks, as vLLM counts, or the first, as the sampler declares.
 
@@ -188,7 +184,9 @@ def ranks_of_equal_tokens_are_as_declared(sampler: LogprobsSampler, case: Logpro
 
 def _middle(can: Capabilities) -> st.SearchStrategy[LogprobsCase]:
     narrow = {"min_vocab_size": _MIDDLE, "max_vocab_size": _MIDDLE, "max_requests": 1, "max_rows": 2}
-    return cases(can, **narrow, logits=("flat", "zipf", "normal", "tied"), num_logprobs=(0,), tokens=("unlikely", "last"))
+    return cases(
+        can, **narrow, logits=("flat", "zipf", "normal", "tied"), num_logprobs=(0,), tokens=("unlikely", "last")
+    )
 
 
 @check("LPR133", _middle, needs=(*RANKS, Capability.LARGE_VOCAB), weight=0.2)
@@ -201,9 +199,7 @@ def ranks_of_improbable_tokens_are_exact(sampler: LogprobsSampler, case: Logprob
         _require_rank(sampler, row)
 
 
-@check(
-    "LPR134", lambda can: cases(can, logits=("near-ties",), stages=LOGPROBS), needs=(*RANKS, Capability.EXACT_RANKS)
-)
+@check("LPR134", lambda can: cases(can, logits=("near-ties",), stages=LOGPROBS), needs=(*RANKS, Capability.EXACT_RANKS))
 def ranks_tell_apart_logits_with_equal_logprobs(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """The token with the largest logit has rank 1, even if the log-probability of others is the same float32.
 
@@ -225,6 +221,8 @@ def rank_and_place_agree(sampler: LogprobsSampler, case: LogprobsCase) -> None:
         if not row.has_distribution or num_equal > 1:
             continue
         if row.rank <= row.number and places.tolist() != [row.rank]:
-            broken(f"row {row.row}: token {row.token} has rank {row.rank} and stands at {places.tolist() or 'no place'}")
+            broken(
+                f"row {row.row}: token {row.token} has rank {row.rank} and stands at {places.tolist() or 'no place'}"
+            )
         if row.rank > row.number and len(places):
             broken(f"row {row.row}: token {row.token} has rank {row.rank} and stands at place {places[0]}")

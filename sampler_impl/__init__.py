@@ -12,6 +12,6 @@ Each contract has one public module:
     logprobs            log-probabilities, ranks and lists of the most probable tokens
     vllm_plugin         installs the samplers above into a running vLLM
 
-Everything else is private: `_rejection/`, `_counter/`, `_step/`, `_sampling/` and `_logprobs/` hold the parts of one contract,
-`_shared/` what several of them use.
+Everything else is private: `_rejection/`, `_counter/`, `_step/`, `_sampling/` and `_logprobs/` hold the parts of one
+contract, `_shared/` what several of them use.
 """

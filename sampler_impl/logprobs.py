@@ -111,7 +111,9 @@ def _check(
         raise TypeError(f"{function}: logits={logits!r}, but it must be a tensor of shape [num_rows, vocab_size].")
     if logits.ndim != 2 or logits.shape[1] < 1:
         shape = list(logits.shape)
-        raise ValueError(f"{function}: logits.shape={shape}, but it must be [num_rows, vocab_size]. Give a row per token.")
+        raise ValueError(
+            f"{function}: logits.shape={shape}, but it must be [num_rows, vocab_size]. Give a row per token."
+        )
     check_tensor(function, "logits", logits, logits.shape, FLOATS_OF_MODELS, device)
     check_tensor(function, "token_ids", token_ids, logits.shape[:1], IDS, device)
     if not -1 <= num_logprobs <= logits.shape[1]:

@@ -44,7 +44,7 @@ def _by_id(seen: Returned) -> NDArray[np.float64]:  # [batch_size, vocab_size] f
     """The distributions that were returned, whose sums float32 leaves a little beside 1."""
     probs = np.empty((len(seen.logprobs), _VOCAB_SIZE))
     np.put_along_axis(probs, seen.token_ids[:, 1:], np.exp(seen.logprobs[:, 1:].astype(np.float64)), axis=1)
-    return probs / probs.sum(axis=1, keepdims=True)
+    return np.asarray(probs / probs.sum(axis=1, keepdims=True))
 
 
 def drawn_tokens(share: float, slow_share: float) -> Workload:
@@ -80,7 +80,16 @@ _DRAWN = drawn_tokens(0.15, 0.5)
 def _check(code: str, title: str, table: str, meaning: str) -> DistributionCheck:
     needs, text = (Capability.DRAWN_TOKENS,), inspect.cleandoc(meaning)
     return DistributionCheck(
-        code, title, text, "logprobs", "statistical", needs, _DRAWN, (table,), stage=Stage.TOKENS, depends_on=("LPR161",)
+        code,
+        title,
+        text,
+        "logprobs",
+        "statistical",
+        needs,
+        _DRAWN,
+        (table,),
+        stage=Stage.TOKENS,
+        depends_on=("LPR161",),
     )
 
 

@@ -161,7 +161,9 @@ class LogprobsCase(BatchRecipe):
         one_of("LogprobsCase", "stage", self.stage, STAGES)
         one_of("LogprobsCase", "ids", self.ids, ("int64", "int32"))
         if all(request.num_logprobs is None for request in self.requests):
-            raise ValueError("LogprobsCase: num_logprobs=None of all requests, but one must ask. Use 0 for one of them.")
+            raise ValueError(
+                "LogprobsCase: num_logprobs=None of all requests, but one must ask. Use 0 for one of them."
+            )
 
     def batch(self, device: str = "cpu") -> LogprobsBatch:
         """Build new tensors."""
@@ -267,17 +269,23 @@ def logprobs_cases(
     dtypes: Sequence[str] | None = None,
     layouts: Sequence[str] = ("contiguous",),
     ids: Sequence[str] = ("int64",),
-    **of_requests: Any,  # Any: arguments of `logprobs_requests`
+    logits: Sequence[str] | None = None,
+    num_logprobs: Sequence[int | None] = NUM_LOGPROBS,
+    processing: Sequence[str] | None = None,
+    tokens: Sequence[str] | None = None,
+    max_rows: int = 4,
+    all_emitted: bool = False,
 ) -> LogprobsCase:
     """Whole batches, as recipes: requests that ask for different numbers, with drafts and without.
 
-    Draws only what `capabilities` support. One request at least asks. Other arguments go to `logprobs_requests`.
+    Draws only what `capabilities` support. One request at least asks.
 
     Args:
         stages: What is returned (`STAGES`).
         dtypes: Of the model's logits (`DTYPES`).
         layouts: Strides of both logits (`LAYOUTS`).
         ids: Types of the token ids.
+        logits, num_logprobs, processing, tokens, max_rows, all_emitted: As for `logprobs_requests`.
 
     Raises:
         TypeError, ValueError: If a bound or kind is invalid, or a requirement is unsupported; when the first case is
@@ -294,9 +302,16 @@ def logprobs_cases(
     known = check_kinds(name, "stages", stages, STAGES)
     if Capability.LOGIT_SCORES not in capabilities:
         known = tuple(stage for stage in known if stage.endswith("logprobs")) or known
-    requests = draw(
-        st.lists(logprobs_requests(capabilities, **of_requests), min_size=min_requests, max_size=max_requests)
+    request = logprobs_requests(
+        capabilities,
+        logits=logits,
+        num_logprobs=num_logprobs,
+        processing=processing,
+        tokens=tokens,
+        max_rows=max_rows,
+        all_emitted=all_emitted,
     )
+    requests = draw(st.lists(request, min_size=min_requests, max_size=max_requests))
     if all(request.num_logprobs is None for request in requests):
         requests[0] = requests[0].replace(num_logprobs=0)
     return LogprobsCase(

@@ -116,8 +116,7 @@ def _token_logits(
     vocab_size,
     row_stride,
 ):
-    """Token and logit of each row; id 0 for a row that emitted nothing. Takes `rows` [...] int64; `is_row` [...] bool.
-    """
+    """Token and logit of each row; id 0 if it emitted nothing. Takes `rows` [...] int64; `is_row` [...] bool."""
     tokens = tl.load(token_ids_ptr + rows, mask=is_row, other=0).to(tl.int64)
     tokens = tl.where((tokens >= 0) & (tokens < vocab_size), tokens, 0)
     return tokens, tl.load(logits_ptr + rows * row_stride + tokens, mask=is_row, other=0.0).to(tl.float32)
@@ -247,4 +246,6 @@ def _merge_kernel(
             token_ids = argmax_token(word)
             logits = tl.load(logits_ptr + rows * row_stride + token_ids, mask=is_row, other=0.0).to(tl.float32)
             tl.store(found_ids_ptr + columns + 1 + place, token_ids, mask=is_row)
-            tl.store(values_ptr + columns + 1 + place, (logits - row_max) - log_sum if NORMALISE else logits, mask=is_row)
+            tl.store(
+                values_ptr + columns + 1 + place, (logits - row_max) - log_sum if NORMALISE else logits, mask=is_row
+            )

@@ -83,7 +83,7 @@ def _mutant(*caught_by: str) -> Callable[[type[Any]], Mutant]:
 
         def make() -> FunctionLogprobsSampler:
             made = faulty()
-            return as_sampler(*((LogprobsOracle(), made) if draws else (made, Drawing())), name)
+            return as_sampler(LogprobsOracle(), made, name) if draws else as_sampler(made, Drawing(), name)
 
         return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, make)
 
@@ -133,7 +133,7 @@ class TakesTheEmittedTokenOut(LogprobsOracle):
 
     def ids(self, logits: Any, token: int, number: int) -> Any:
         others = [one for one in self.best(logits, number + 1) if one != token]
-        return np.concatenate([[token], (others + [token])[:number]]).astype(np.int64)
+        return np.concatenate([[token], [*others, token][:number]]).astype(np.int64)
 
 
 @_mutant("LPR106")
@@ -201,8 +201,8 @@ class MakesARowOfNone(LogprobsOracle):
         found = super().logprobs(batch)
         if len(found.token_ids):
             return found
-        zeros = (torch.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in (found.token_ids, found.logprobs))
-        return LogprobsResult(*zeros, torch.zeros(1, dtype=torch.int64))
+        ids, values = (torch.zeros((1, *one.shape[1:]), dtype=one.dtype) for one in (found.token_ids, found.logprobs))
+        return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
 @_mutant("LPR114")
