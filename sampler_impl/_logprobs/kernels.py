@@ -45,14 +45,14 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 def top_logprobs(
-    logits: Tensor,  # [num_rows, vocab_size] any
-    token_ids: Tensor,  # [num_rows] any
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    emitted_token_ids: Tensor,  # [num_rows] int64
     number: int,
     *,
     normalise: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Ids [num_rows, 1 + num_logprobs] int64, values float32, ranks [num_rows] int64, and statistics [num_rows, 2]
-    float32: the maximum and the logarithm of the sum.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # [num_rows, 1 + num_logprobs] int64, as below
+    """Ids, values as float32, ranks [num_rows] int64, and statistics [num_rows, 2] float32: the maximum and the
+    logarithm of the sum.
 
     Args:
         number: At most `MOST_LISTED`.
@@ -80,9 +80,9 @@ def top_logprobs(
     shared = {
         "words_ptr": words,
         "sums_ptr": sums,
-        "counts_ptr": counts,
+        "strip_counts_ptr": counts,
         "logits_ptr": logits,
-        "token_ids_ptr": token_ids.contiguous(),
+        "emitted_token_ids_ptr": emitted_token_ids.contiguous(),
         "num_rows": num_rows,
         "vocab_size": vocab_size,
         "row_stride": logits.stride(0),
@@ -96,7 +96,7 @@ def top_logprobs(
         _merge_kernel[(blocks,)](
             **shared,
             found_ids_ptr=found_ids,
-            values_ptr=values,
+            logprobs_ptr=values,
             ranks_ptr=ranks,
             statistics_ptr=statistics,
             num_strips=num_strips,
@@ -109,15 +109,15 @@ def top_logprobs(
 
 @triton.jit
 def _token_logits(
-    logits_ptr,  # [num_rows, vocab_size] any
-    token_ids_ptr,  # [num_rows] any
+    logits_ptr,  # [num_rows, vocab_size] float32
+    emitted_token_ids_ptr,  # [num_rows] int64
     rows,
     is_row,
     vocab_size,
     row_stride,
 ):
     """Token and logit of each row; id 0 if it emitted nothing. Takes `rows` [...] int64; `is_row` [...] bool."""
-    tokens = tl.load(token_ids_ptr + rows, mask=is_row, other=0).to(tl.int64)
+    tokens = tl.load(emitted_token_ids_ptr + rows, mask=is_row, other=0).to(tl.int64)
     tokens = tl.where((tokens >= 0) & (tokens < vocab_size), tokens, 0)
     return tokens, tl.load(logits_ptr + rows * row_stride + tokens, mask=is_row, other=0.0).to(tl.float32)
 
@@ -132,9 +132,9 @@ def _reference(maxima):
 def _scan_kernel(
     words_ptr,  # [num_rows, num_strips, num_candidates] int64, written
     sums_ptr,  # [num_rows, num_strips, 2] float32, written
-    counts_ptr,  # [num_rows, num_strips] int32, written
-    logits_ptr,  # [num_rows, vocab_size] any
-    token_ids_ptr,  # [num_rows] any
+    strip_counts_ptr,  # [num_rows, num_strips] int32, written
+    logits_ptr,  # [num_rows, vocab_size] float32
+    emitted_token_ids_ptr,  # [num_rows] int64
     num_rows,
     vocab_size,
     row_stride,
@@ -147,7 +147,7 @@ def _scan_kernel(
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     strip, num_strips = tl.program_id(1), tl.num_programs(1)
     is_row = rows < num_rows
-    _tokens, own = _token_logits(logits_ptr, token_ids_ptr, rows, is_row, vocab_size, row_stride)
+    _tokens, own = _token_logits(logits_ptr, emitted_token_ids_ptr, rows, is_row, vocab_size, row_stride)
 
     maxima = tl.full([ROWS], float("-inf"), tl.float32)
     sums = tl.full([ROWS], 0.0, tl.float32)
@@ -186,7 +186,7 @@ def _scan_kernel(
     place = rows * num_strips + strip
     tl.store(sums_ptr + place * 2, maxima, mask=is_row)
     tl.store(sums_ptr + place * 2 + 1, sums, mask=is_row)
-    tl.store(counts_ptr + place, counts, mask=is_row)
+    tl.store(strip_counts_ptr + place, counts, mask=is_row)
     if NUMBER > 0:
         tl.store(words_ptr + place[:, None] * SLOTS + slots, best, mask=is_row[:, None] & (slots < NUMBER))
 
@@ -195,11 +195,11 @@ def _scan_kernel(
 def _merge_kernel(
     words_ptr,  # [num_rows, num_strips, num_candidates] int64
     sums_ptr,  # [num_rows, num_strips, 2] float32
-    counts_ptr,  # [num_rows, num_strips] int32
-    logits_ptr,  # [num_rows, vocab_size] any
-    token_ids_ptr,  # [num_rows] any
+    strip_counts_ptr,  # [num_rows, num_strips] int32
+    logits_ptr,  # [num_rows, vocab_size] float32
+    emitted_token_ids_ptr,  # [num_rows] int64
     found_ids_ptr,  # [num_rows, 1 + num_logprobs] int64, written
-    values_ptr,  # [num_rows, 1 + num_logprobs] float32, written
+    logprobs_ptr,  # [num_rows, 1 + num_logprobs] float32, written
     ranks_ptr,  # [num_rows] int64, written
     statistics_ptr,  # [num_rows, 2] float32, written
     num_rows,
@@ -228,12 +228,12 @@ def _merge_kernel(
     tl.store(statistics_ptr + rows * 2 + 1, log_sum, mask=is_row)
 
     # The row's own token.
-    counts = tl.load(counts_ptr + places, mask=is_strip, other=0)
+    counts = tl.load(strip_counts_ptr + places, mask=is_strip, other=0)
     tl.store(ranks_ptr + rows, tl.sum(counts.to(tl.int64), 1), mask=is_row)
-    tokens, own = _token_logits(logits_ptr, token_ids_ptr, rows, is_row, vocab_size, row_stride)
+    tokens, own = _token_logits(logits_ptr, emitted_token_ids_ptr, rows, is_row, vocab_size, row_stride)
     columns = rows * (1 + NUMBER)
     tl.store(found_ids_ptr + columns, tokens, mask=is_row)
-    tl.store(values_ptr + columns, (own - row_max) - log_sum if NORMALISE else own, mask=is_row)
+    tl.store(logprobs_ptr + columns, (own - row_max) - log_sum if NORMALISE else own, mask=is_row)
 
     # The list, best first.
     if NUMBER > 0:
@@ -247,5 +247,5 @@ def _merge_kernel(
             logits = tl.load(logits_ptr + rows * row_stride + token_ids, mask=is_row, other=0.0).to(tl.float32)
             tl.store(found_ids_ptr + columns + 1 + place, token_ids, mask=is_row)
             tl.store(
-                values_ptr + columns + 1 + place, (logits - row_max) - log_sum if NORMALISE else logits, mask=is_row
+                logprobs_ptr + columns + 1 + place, (logits - row_max) - log_sum if NORMALISE else logits, mask=is_row
             )

@@ -29,12 +29,12 @@ def ours(row: BuiltIn, device: str, *, backend: Literal["torch", "triton"] = "to
     def logprobs(batch: LogprobsBatch) -> LogprobsResult:
         logits, normalise = batch.stage_logits, not batch.wants_logits
         found = top_logprobs(logits, batch.token_ids, batch.most_logprobs, normalise=normalise, backend=backend)
-        return LogprobsResult(found.token_ids, found.logprobs, found.ranks)
+        return LogprobsResult(found.logprob_token_ids, found.logprobs, found.ranks)
 
     def draw(batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
         drawn = drafter.draft(batch, noise)
         assert drawn.draft_probs is not None
         found = top_logprobs(drawn.draft_probs.log(), drawn.token_ids, -1, backend=backend)
-        return LogprobsResult(found.token_ids, found.logprobs)
+        return LogprobsResult(found.logprob_token_ids, found.logprobs)
 
     return FunctionLogprobsSampler(row.name, logprobs, draw, device, row.capabilities(slow=slow))
