@@ -152,8 +152,13 @@ def the_other_stage_has_no_influence(sampler: LogprobsSampler, case: LogprobsCas
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def _require_rank(sampler: LogprobsSampler, row: Row) -> None:
-    if not row.has_distribution or Capability.TOKEN_RANKS not in sampler.capabilities:
+def _require_rank(sampler: LogprobsSampler, row: Row, *, masked: bool = False) -> None:
+    """The rank of a token that is possible, or of one that is not."""
+    if (
+        (row.logits[row.token] == -np.inf) != masked
+        or not row.has_distribution
+        or Capability.TOKEN_RANKS not in sampler.capabilities
+    ):
         return
     exact = Capability.EXACT_RANKS in sampler.capabilities
     low, high = rank_bounds(row, rank_ties_of(sampler), exact=exact)
@@ -176,7 +181,7 @@ def ranks_count_the_better_tokens(sampler: LogprobsSampler, case: LogprobsCase) 
 def ranks_of_equal_tokens_are_as_declared(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """A token that ties with others has the last of their ranks, as vLLM counts, or the first, as the sampler declares.
 
-    Also a token whose logit is -inf, as one of a prompt may be: padded columns, which are -inf, too, must not count.
+    `>` where `>=` was meant, or the reverse.
     """
     for row in seen_rows(sampler, case):
         _require_rank(sampler, row)
@@ -209,6 +214,16 @@ def ranks_tell_apart_logits_with_equal_logprobs(sampler: LogprobsSampler, case: 
         _require_rank(sampler, row)
 
 
+@check("LPR136", lambda can: cases(can, logits=("half", "one-hot", "last-only"), tokens=("unlikely",)), needs=RANKS)
+def ranks_of_impossible_tokens_lie_in_the_vocabulary(sampler: LogprobsSampler, case: LogprobsCase) -> None:
+    """A token whose logit is -inf, as one of a prompt may be, ties with all others that are impossible, and no more.
+
+    Padded lanes of the last tile, which are -inf, too, and count: the rank is beyond the vocabulary.
+    """
+    for row in seen_rows(sampler, case):
+        _require_rank(sampler, row, masked=True)
+
+
 @check("LPR135", lambda can: cases(can, num_logprobs=SOME), needs=(*RANKS, *TOP, Capability.EXACT_RANKS))
 def rank_and_place_agree(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """A token whose rank, ties counted, is within the list is listed; without ties its place is its rank.
@@ -218,7 +233,7 @@ def rank_and_place_agree(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     for row in seen_rows(sampler, case):
         places = np.flatnonzero(row.ids == row.token) + 1
         num_equal = int((row.logits == row.logits[row.token]).sum())
-        if not row.has_distribution or num_equal > 1:
+        if not row.has_distribution or num_equal > 1 or row.logits[row.token] == -np.inf:
             continue
         if row.rank <= row.number and places.tolist() != [row.rank]:
             broken(

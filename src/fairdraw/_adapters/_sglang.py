@@ -58,7 +58,7 @@ def load_file(name: str) -> Any:  # Any: a module of theirs
     except metadata.PackageNotFoundError as error:
         raise ModuleNotFoundError("No module named 'sglang'", name="sglang") from error
     path = next((file.locate() for file in files if file.as_posix() == name), None)
-    spec = None if path is None else util.spec_from_file_location(f"sglang_{path.stem}", str(path))
+    spec = None if path is None else util.spec_from_file_location(f"sglang_{name.rpartition('/')[2][:-3]}", str(path))
     if spec is None or spec.loader is None:
         raise ModuleNotFoundError(f"sglang {metadata.version('sglang')} has no {name}", name="sglang")
     module = util.module_from_spec(spec)

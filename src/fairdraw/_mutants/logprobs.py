@@ -367,7 +367,7 @@ class RanksTiesFirst(LogprobsOracle):
         return 1 + int((logits > logits[token]).sum())
 
 
-@_mutant("LPR132")
+@_mutant("LPR136")
 class CountsPaddedColumns(LogprobsOracle):
     """Lanes behind the end of the vocabulary are loaded as -inf, and count if the token has -inf, too."""
 
