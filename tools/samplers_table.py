@@ -53,6 +53,9 @@ class Entry:
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
 _NEWEST = "python tools/install_vllm.py 0.33.0"
 
+_XGRAMMAR = Entry("pip install --no-deps xgrammar", "https://github.com/mlc-ai/xgrammar", ("GRM", "DIST"))
+_LLGUIDANCE = Entry("pip install llguidance", "https://github.com/guidance-ai/llguidance", ("GRM", "DIST"))
+
 SAMPLERS = {
     "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
     "rejection/vllm-v2": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
@@ -73,6 +76,14 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
+    "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
+    "grammar/xgrammar": _XGRAMMAR,
+    "grammar/xgrammar-torch": _XGRAMMAR,
+    "grammar/xgrammar-triton": _XGRAMMAR,
+    "grammar/llguidance": _LLGUIDANCE,
+    "grammar/llguidance-numpy": _LLGUIDANCE,
+    "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
 }
 
 NOT_TESTED = """## Not in the table

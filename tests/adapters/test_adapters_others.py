@@ -51,6 +51,14 @@ PACKAGES = {
     "sampling/mlx": ("mlx_lm", _OTHERS),
     "sampling/torch-multinomial": ("torch", "pip install torch"),
     "sampling/torch-exponential": ("torch", "pip install torch"),
+    "grammar/vllm": ("vllm", _VLLM),
+    "grammar/vllm-v2": ("vllm", _VLLM),
+    "grammar/sglang": ("sglang", _OTHERS),
+    "grammar/llguidance": ("llguidance", "pip install llguidance"),
+    "grammar/llguidance-numpy": ("llguidance", "pip install llguidance"),
+    "grammar/xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
+    "grammar/xgrammar-torch": ("xgrammar", "pip install --no-deps xgrammar"),
+    "grammar/xgrammar-triton": ("xgrammar", "pip install --no-deps xgrammar"),
 }
 """Adapter to the package that it wraps, and how to get it."""
 
@@ -185,9 +193,15 @@ def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
 # Findings
 
 
+def package_of(page: Path) -> tuple[str, str]:
+    """The package that a page is about, and how to get it."""
+    project = page.stem.partition("-")[0]
+    return PACKAGES.get(f"rejection/{project}") or PACKAGES[f"grammar/{project}"]
+
+
 def too_new(page: Path) -> str:
     """The first release that its program needs, if a later one than the installed; else empty."""
-    package, _ = PACKAGES[f"rejection/{page.stem.partition('-')[0]}"]
+    package, _ = package_of(page)
     first = re.search(r"^first: (\S+)$", page.read_text(), re.MULTILINE)
     older = first and release_number(importlib.metadata.version(package)) < release_number(first[1])
     return first[1] if first and older else ""
@@ -212,7 +226,7 @@ def what_programs_print(project: str) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
     project = page.stem.partition("-")[0]
-    require(*PACKAGES[f"rejection/{project}"])
+    require(*package_of(page))
     if too_new(page):
         pytest.skip(f"the program needs {project} {too_new(page)} or later")
 

@@ -109,6 +109,17 @@ CONTRACTS = {
             raised="LPR100",
             has_distributions=True,
         ),
+        Contract(
+            name="grammar",
+            method="apply_bitmask",
+            case="fairdraw.strategies.grammar:GrammarCase",
+            mutants=("fairdraw._mutants.grammar:MUTANTS",),
+            right="fairdraw._mutants.grammar:right",
+            default="grammar",
+            reference="grammar/xgrammar",
+            raised="GRM100",
+            has_distributions=True,
+        ),
     )
 }
 """Every contract that has checks."""

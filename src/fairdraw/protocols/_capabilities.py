@@ -104,8 +104,9 @@ class Capability(StrEnum):
     """Applies logit bias, min-p and custom processors to steps with drafts, too. Declare it unsupported if steps
     with drafts skip them."""
     UNREACHED_ROWS = "unreached-rows"
-    """Rows after a draft that a thinking budget forbids are processed as if there were no budget. Declare it
-    unsupported if you force tokens in them, too: nobody reads them, since that draft is rejected."""
+    """Rows after a draft that a thinking budget or a grammar forbids are processed as if there were no budget and no
+    grammar. Declare it unsupported if you force or forbid tokens in them, too: nobody reads them, since that draft is
+    rejected."""
     NEW_TOKENS_ONLY = "new-tokens-only"
     """A step reads the tokens that are new, however long the outputs are. Declare it unsupported if you read the
     outputs anew at each step."""
@@ -134,6 +135,20 @@ class Capability(StrEnum):
     DRAWN_TOKENS = "drawn-tokens"
     """Has `draw`, which returns tokens and the log-probabilities that they were drawn with. Declare it unsupported if
     you are given the tokens (`logprobs_sampler` without `drawing` does it for you)."""
+    ROW_INDICES = "row-indices"
+    """Masks the rows that are named, and no others. Declare it unsupported if you always mask every row."""
+    REPEATED_INDICES = "repeated-indices"
+    """A row may be named twice. Declare it unsupported if you document that rows are unique."""
+    WIDE_BITMASK = "wide-bitmask"
+    """Takes a bitmask with more words than the logits have columns for. Declare it unsupported if you refuse it."""
+    NARROW_BITMASK = "narrow-bitmask"
+    """Takes logits with more columns than the bitmask has bits, and does with the others what it says. Declare it
+    unsupported if you refuse them or document nothing about them."""
+    STRIDED_BITMASK = "strided-bitmask"
+    """Takes a bitmask that is a part of a wider one. Declare it unsupported if bitmasks are always contiguous."""
+    GRAMMAR_DRAFTS = "grammar-drafts"
+    """Has `mask_drafts`, which forks each request's grammar over its drafts. Declare it unsupported if you are given
+    bitmasks (`grammar_masker` without `drafts` does it for you)."""
 
 
 @dataclass(frozen=True)
