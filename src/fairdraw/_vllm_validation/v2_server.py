@@ -61,6 +61,8 @@ class Request:
     params: Any  # Any: vLLM's SamplingParams
     prefilled: int
     """Tokens that the model has seen, in a prompt that comes in parts."""
+    prefill_len: int
+    """Tokens with which it entered: its prompt, and the output of one that was preempted."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,16 @@ class Part:
         return len(self.drafts) + 1
 
     @property
+    def valid(self) -> tuple[int, ...]:
+        """Drafts up to the first invalid one. A request's first step has placeholders, whatever was drafted."""
+        if len(self.request.tokens) <= self.request.prefill_len:
+            return ()
+        return self.drafts[: self.invalid.index(True)] if True in self.invalid else self.drafts
+
+    @property
     def num_read(self) -> int:
         """Rows that decide about anything: those behind an invalid draft do not."""
-        return 0 if self.is_chunk else (self.invalid.index(True) + 1 if True in self.invalid else self.num_rows)
+        return 0 if self.is_chunk else len(self.valid) + 1
 
 
 @dataclass
@@ -126,10 +135,11 @@ class Server:
             if len(request.tokens) + MOST_DRAFTS + 2 > LONGEST or rng.random() < 0.06:
                 self.active.remove(request)
                 self.states.remove_request(request.name)
-        while not self.active or (len(self.active) < NUM_SLOTS and rng.random() < 0.5):
+        while len(self.active) < 3 or (len(self.active) < NUM_SLOTS and rng.random() < 0.5):
             self._add()
         self.states.apply_staged_writes()
         self.sampler.apply_staged_writes()
+        self._draw_first_tokens()
         chosen = rng.permutation(len(self.active))[: rng.integers(1, len(self.active) + 1)]
         drafting = self.trace.speculative and rng.random() < 0.8
         return [self._part(self.active[i], drafting) for i in chosen]
@@ -141,10 +151,9 @@ class Server:
         prompt_len = int(rng.integers(1, 9))
         resumed = int(rng.integers(1, 9)) if rng.random() < 0.3 else 0
         tokens = rng.integers(0, VOCAB_SIZE, prompt_len + resumed).tolist()
-        params = some_params(rng)
+        params = some_params(rng, tokens)
         prefilled = len(tokens) - 1 if len(tokens) > 1 and rng.random() < 0.3 else len(tokens)
-        request = Request(f"r{self.num_named}", prompt_len, tokens, params, prefilled)
-        self.enter(request)
+        self.enter(Request(f"r{self.num_named}", prompt_len, tokens, params, prefilled, len(tokens)))
 
     def enter(self, request: Request) -> None:
         """As the runner's `add_requests`."""
@@ -152,6 +161,16 @@ class Server:
         call(self.states.add_request, req_id=request.name, all_token_ids=request.tokens, **sizes)
         self.sampler.add_request(self.slot(request), request.params)
         self.active.append(request)
+
+    def _draw_first_tokens(self) -> None:
+        """Of most requests that have none: drafts come after them."""
+        ready = [one for one in self.active if one.prefilled == len(one.tokens) == one.prefill_len]
+        chosen = [one for one in ready if self.rng.random() < 0.7]
+        if chosen:
+            drawn = torch.from_numpy(self.rng.integers(0, VOCAB_SIZE, (len(chosen), 1)))
+            ones = torch.ones(len(chosen), dtype=torch.int32)
+            parts = [Part(one, (), drawn, ()) for one in chosen]
+            self.commit(parts, SimpleNamespace(sampled_token_ids=drawn, num_sampled=ones, num_rejected=ones * 0))
 
     def slot(self, request: Request) -> int:
         index: int = self.states.req_id_to_index[request.name]
@@ -167,10 +186,10 @@ class Server:
         likely = request.tokens[-3:] if rng.random() < 0.5 else []
         logits[:, likely] += 2.0
         drafts = [int(row.argmax() if rng.random() < 0.7 else rng.integers(VOCAB_SIZE)) for row in logits[:-1]]
-        grammar = rng.random() < 0.1
+        grammar = rng.random() < 0.2
         if grammar:  # what vLLM's bitmask leaves in the model's logits
             logits[rng.random(logits.shape) < 0.3] = -np.inf
-        invalid = tuple(bool(grammar and rng.random() < 0.3) for _ in drafts)
+        invalid = tuple(bool(grammar and rng.random() < 0.5) for _ in drafts)
         rows = torch.from_numpy(logits).to(getattr(torch, self.trace.dtype))
         return Part(request, tuple(drafts), rows, invalid)
 
@@ -178,12 +197,12 @@ class Server:
 
     def step(self, parts: Sequence[Part]) -> Upstream:
         """vLLM's `SamplerOutput`, by whatever code is in place."""
-        logits = torch.cat([part.logits for part in parts])
+        self.logits = torch.cat([part.logits for part in parts])
         batch = self.input_batch(parts)
         if batch.num_draft_tokens == 0:
-            return self.sampler(logits, batch)
+            return self.sampler(self.logits, batch)
         invalid = torch.tensor([flag for part in parts for flag in (False, *part.invalid)])
-        return self.verifier(logits, batch, None, invalid if invalid.any() else None)
+        return self.verifier(self.logits, batch, None, invalid if invalid.any() else None)
 
     def input_batch(self, parts: Sequence[Part]) -> Upstream:
         """vLLM's own `InputBatch`; what a sampler does not read is `None`."""
@@ -241,8 +260,8 @@ def tokens_of(output: Upstream) -> list[list[int]]:
     return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
 
-def some_params(rng: np.random.Generator) -> Any:  # Any: vLLM's SamplingParams
-    """Each parameter is on in some of the requests, whatever the others are."""
+def some_params(rng: np.random.Generator, tokens: list[int]) -> Any:  # Any: vLLM's SamplingParams
+    """Each parameter is on in some of the requests, whatever the others are. Bad words are made of their own text."""
 
     def on(share: float = 0.3) -> bool:
         return bool(rng.random() < share)
@@ -267,7 +286,8 @@ def some_params(rng: np.random.Generator) -> Any:  # Any: vLLM's SamplingParams
         logprobs=2 if on(0.1) else None,
         thinking_token_budget=3 if on(0.02) else None,
     )
-    if on(0.25):
-        words = [rng.integers(0, VOCAB_SIZE, rng.integers(1, 4)).tolist() for _ in range(4)]
-        params._bad_words_token_ids = [*words, *([i] for i in ids(3))]
+    if on():
+        ends = [[*tokens[-length:], i] for length in (1, 2) for i in ids(2)]
+        words = [*ends, *(rng.choice(tokens[-3:], 2).tolist() for _ in range(2)), ids(1)]
+        params._bad_words_token_ids = words
     return params

@@ -194,10 +194,9 @@ class Comparison:
                 return
 
     def _step(self, server: Server, parts: list[Part], number: int, before: list[Any]) -> Iterator[str]:
-        raw = [part.logits.clone() for part in parts]
         theirs, ours = run_upstream(server, parts), run_ours(server, parts)
         self.counts["steps"] += 1
-        if any(not torch.equal(part.logits, row) for part, row in zip(parts, raw, strict=True)):
+        if not torch.equal(server.logits, torch.cat([part.logits for part in parts])):
             yield "the model's logits were changed"
         yield from _differences_of_structure(parts, theirs.output, ours.output)
         yield from overwritten(before)
@@ -301,7 +300,15 @@ def _differences_of_structure(parts: Sequence[Part], theirs: Upstream, ours: Ups
             yield f"request {i} has {len(tokens)} tokens and {rejected} rejected of {len(part.drafts)} drafts"
         elif tuple(tokens[:-1]) != part.drafts[: len(tokens) - 1]:
             yield f"request {i}: tokens {tokens}, but its drafts are {part.drafts}"
+        elif tokens and _ends_in_its_draft(part, tokens):
+            yield f"request {i}: tokens {tokens} end in an accepted draft, and nothing follows it"
     yield from _differences_of_logprobs(parts, theirs.logprobs_tensors, ours.logprobs_tensors, ours)
+
+
+def _ends_in_its_draft(part: Part, tokens: Sequence[int]) -> bool:
+    """A token that replaces a draft is another one: what is drawn from excludes the draft."""
+    place = len(tokens) - 1
+    return place < len(part.valid) and tokens[-1] == part.valid[place]
 
 
 def _differences_of_logprobs(parts: Sequence[Part], theirs: Upstream, ours: Upstream, output: Upstream) -> Iterator[str]:
