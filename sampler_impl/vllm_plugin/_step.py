@@ -55,7 +55,9 @@ def verify(
     expanded_local_pos: Tensor,  # [num_rows] int32
     seq_lens_upper_bound_np: np.ndarray[Any, Any],
     verify_draft_sampled: Tensor,  # [num_rows] int32
-) -> tuple[Tensor, Tensor, Tensor]:  # [num_rows, vocab_size] any, [batch_size, max_spec_len + 1] int64, [batch_size] int32
+) -> tuple[
+    Tensor, Tensor, Tensor
+]:  # [num_rows, vocab_size] any, [batch_size, max_spec_len + 1] int64, [batch_size] int32
     """Tokens and how many count; instead of processed rows, which are not made, the raw ones.
 
     vLLM gives two lists of drafts: in `verify_draft_sampled` those that a grammar forbids are -1. The first of them

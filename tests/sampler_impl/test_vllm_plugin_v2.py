@@ -1,4 +1,4 @@
-"""The plugin's piece for model runner V2, in a vLLM that has it: steps on against off, mutants of the wiring, fallbacks.
+"""The plugin's piece for model runner V2, in a vLLM that has it: on against off, mutants of the wiring, fallbacks.
 
 A process has one vLLM: `test_vllm_plugin_alone.py` starts this file with the newest release that is installed.
 """
@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairdraw._adapters._others import release_number
-
-INSTALLED = next((found.version for found in metadata.distributions(name="vllm")), "0")
-if release_number(INSTALLED.partition("+")[0]) < (0, 33):
-    pytest.skip("this vLLM has no RejectionSampler._verify: see test_vllm_plugin_alone.py", allow_module_level=True)
-
-from fairdraw._vllm_validation import v2_server, v2_steps
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl._step import pytorch
 from fairdraw.sampler_impl.vllm_plugin import _plugin, _step, _step_states, _validated
 from fairdraw.sampler_impl.vllm_plugin._log import logger
+
+INSTALLED = next((found.version for found in metadata.distributions(name="vllm")), "0")
+if release_number(INSTALLED.partition("+")[0]) < (0, 33):
+    pytest.skip("this vLLM has no RejectionSampler._verify: see test_vllm_plugin_alone.py", allow_module_level=True)
+else:
+    from fairdraw._vllm_validation import v2_server, v2_steps
+
 
 torch = v2_steps.torch
 
@@ -86,8 +87,6 @@ def test_interpreted_kernels_agree() -> None:
 
 
 # Mutants of the wiring.
-
-Change = "Callable[[StepInputs], StepInputs]"
 
 
 def changed_inputs(patch: pytest.MonkeyPatch, change: Any) -> None:  # Any: from inputs to inputs
@@ -233,7 +232,7 @@ def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_draws_that_are_skewed_are_caught_by_their_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows agree, and the order of the batch does not matter: nothing else sees it. vLLM's draws are not needed here."""
+    """Rows agree, and the order of the batch does not matter: nothing else sees it. vLLM's draws are not needed."""
     fair = pytorch.philox_uniforms
 
     def skewed(*arguments: Any) -> Any:  # Any: tensors

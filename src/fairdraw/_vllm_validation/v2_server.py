@@ -211,7 +211,9 @@ class Server:
         lengths = [part.request.prefilled for part in parts]
         ends = torch.tensor([length + len(part.drafts) for length, part in zip(lengths, parts, strict=True)])
         locals_ = [place for part in parts for place in range(part.num_rows)]
-        inputs = [i for length, p in zip(lengths, parts, strict=True) for i in (p.request.tokens[length - 1], *p.drafts)]
+        inputs = [
+            i for length, p in zip(lengths, parts, strict=True) for i in (p.request.tokens[length - 1], *p.drafts)
+        ]
         starts = np.concatenate([[0], counts.cumsum()]).astype(np.int32)
         known = {
             "req_ids": [part.request.name for part in parts],

@@ -30,7 +30,6 @@ os.environ.setdefault("VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "32")
 import numpy as np
 import torch
 
-from fairdraw._adapters._others import Upstream, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._core.seeds import derive_seed
 from fairdraw._vllm_validation.v2_server import RELEASE, Server, Trace, tokens_of
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw._adapters._others import Upstream
     from fairdraw._vllm_validation.v2_server import Part
     from fairdraw.statistical._decision import Decision
 
@@ -185,7 +185,8 @@ class Comparison:
 
     def play(self, trace: Trace) -> None:
         """All steps of a trace; the states follow the tokens of ours."""
-        server, before = Server(trace), []
+        server = Server(trace)
+        before: list[Any] = []  # Any: vLLM's SamplerOutput with copies of its tensors
         for number in range(trace.num_steps):
             parts = server.schedule()
             found = list(self._step(server, parts, number, before))
@@ -311,7 +312,9 @@ def _ends_in_its_draft(part: Part, tokens: Sequence[int]) -> bool:
     return place < len(part.valid) and tokens[-1] == part.valid[place]
 
 
-def _differences_of_logprobs(parts: Sequence[Part], theirs: Upstream, ours: Upstream, output: Upstream) -> Iterator[str]:
+def _differences_of_logprobs(
+    parts: Sequence[Part], theirs: Upstream, ours: Upstream, output: Upstream
+) -> Iterator[str]:
     """Of raw rows: those of the most likely tokens are equal, and the drawn ones stand before them."""
     if (theirs is None) != (ours is None):
         yield "log-probabilities are missing on one side"
