@@ -44,7 +44,7 @@ _starts = memory()
 def verify(
     upstream: Any,  # Any: vLLM's method, which returns what ours returns
     verifier: Verifier,
-    logits: Tensor,  # [num_rows, vocab_size] as the model's
+    logits: Tensor,  # [num_rows, vocab_size] any
     draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
     draft_sampled: Tensor,  # [num_rows] int32
     pos: Tensor,  # [num_rows] int64
@@ -103,7 +103,7 @@ def verify(
 def sample(
     upstream: Any,  # Any: vLLM's method, which returns what ours returns
     sampler: Sampler,
-    logits: Tensor,  # [num_rows, vocab_size] as the model's
+    logits: Tensor,  # [num_rows, vocab_size] any
     expanded_idx_mapping: Tensor,  # [num_rows] int32
     idx_mapping: Tensor,  # [batch_size] int32
     idx_mapping_np: np.ndarray[Any, Any],
@@ -114,7 +114,7 @@ def sample(
     return_logprobs: bool = False,
 ) -> tuple[Tensor, Tensor]:  # [num_rows] int64, [num_rows, vocab_size] any
     """A token per request; instead of processed rows, which are not made, the raw ones."""
-    found: list[Tensor] = []  # [num_rows] int64
+    drawn: list[Tensor] = []  # [num_rows] int64
 
     def serve() -> None:
         if logits.shape[0] != len(idx_mapping_np):
@@ -129,10 +129,10 @@ def sample(
             positions=pos + 1,
             draft_token_ids=None,
         )
-        found.append(_plan(sampler, logits, 0, use)(inputs).token_ids[:, 0].long())
+        drawn.append(_plan(sampler, logits, 0, use)(inputs).token_ids[:, 0].long())
 
     if _is_served(serve):
-        return found[0], logits
+        return drawn[0], logits
     return upstream(  # type: ignore[no-any-return]
         sampler,
         logits,
