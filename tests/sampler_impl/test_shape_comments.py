@@ -41,6 +41,7 @@ DIMENSIONS = {
     "num_runs": "runs of all tiles",
     "num_candidates": "most entries of a row that filters consider",
     "max_edits": "most edited ids of a row",
+    "num_logprobs": "most log-probabilities that a request of the batch asks for",
     "...": "any shape",
 }
 DTYPES = {"int16", "int32", "int64", "float32", "float64", "bool", "any"}

@@ -108,7 +108,12 @@ class Around(Protocol):
 
 
 _OPENING = frozenset(contract.method for contract in CONTRACTS.values() if contract.method.startswith("open_"))
-_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | {"draft", "propose", "trim"}
+_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | {
+    "draft",
+    "draw",
+    "propose",
+    "trim",
+}
 
 
 class Wrapped:

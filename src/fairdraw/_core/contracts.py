@@ -98,6 +98,17 @@ CONTRACTS = {
             reference="thinking_budget/vllm",
             raised="THK100",
         ),
+        Contract(
+            name="logprobs",
+            method="logprobs",
+            case="fairdraw.strategies.logprobs:LogprobsCase",
+            mutants=("fairdraw._mutants.logprobs:MUTANTS",),
+            right="fairdraw._mutants.logprobs:right",
+            default="logprobs",
+            reference="logprobs/vllm",
+            raised="LPR100",
+            has_distributions=True,
+        ),
     )
 }
 """Every contract that has checks."""

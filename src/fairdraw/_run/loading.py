@@ -24,8 +24,13 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.logits_plan",
         "fairdraw.properties.penalties",
         "fairdraw.properties.thinking_budget",
+        "fairdraw.properties.logprobs",
     ),
-    "statistical": ("fairdraw.statistical.rejection", "fairdraw.statistical.sampling"),
+    "statistical": (
+        "fairdraw.statistical.rejection",
+        "fairdraw.statistical.sampling",
+        "fairdraw.statistical.logprobs",
+    ),
 }
 """Suite to the modules whose `CHECKS` it is made of."""
 
