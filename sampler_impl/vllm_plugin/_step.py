@@ -196,12 +196,12 @@ def _use(
 def _rows_of_one(
     sampler: Sampler,
     logits: Tensor,  # [num_rows, vocab_size] any
-) -> Tensor:  # [num_rows + 1] int32
+) -> Tensor:  # [batch_size + 1] int32
     if sampler not in _starts:
         most = sampler.sampling_states.max_num_reqs + 1
         _starts[sampler] = torch.arange(most, dtype=torch.int32, device=logits.device)
-    starts: Tensor = _starts[sampler][: logits.shape[0] + 1]  # [num_rows + 1] int32
-    return starts
+    cu_num_rows: Tensor = _starts[sampler][: logits.shape[0] + 1]  # [batch_size + 1] int32
+    return cu_num_rows
 
 
 def _plan(
