@@ -108,7 +108,7 @@ class Around(Protocol):
 
 
 _OPENING = frozenset(contract.method for contract in CONTRACTS.values() if contract.method.startswith("open_"))
-_BESIDE = frozenset({"draft", "propose", "trim", "mask_drafts", "emit"})
+_BESIDE = frozenset({"draft", "draw", "propose", "trim", "mask_drafts", "emit"})
 _ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | _BESIDE
 
 

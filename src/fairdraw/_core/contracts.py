@@ -99,6 +99,17 @@ CONTRACTS = {
             raised="THK100",
         ),
         Contract(
+            name="logprobs",
+            method="logprobs",
+            case="fairdraw.strategies.logprobs:LogprobsCase",
+            mutants=("fairdraw._mutants.logprobs:MUTANTS",),
+            right="fairdraw._mutants.logprobs:right",
+            default="logprobs",
+            reference="logprobs/vllm",
+            raised="LPR100",
+            has_distributions=True,
+        ),
+        Contract(
             name="grammar",
             method="apply_bitmask",
             case="fairdraw.strategies.grammar:GrammarCase",

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.protocols import RowChanges, SeededNoise
+from fairdraw.protocols import STAGES, RowChanges, SeededNoise
 from fairdraw.protocols._lifecycle import Move
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ _PROCESSORS = (
     *_FILTERS,
 )
 
+_ROWS = ("0", "1", "2-5", "over 5")
+_NUMBERS = ("none", "0", "1-5", "6-20", "over 20", "all")
+
 CATALOGUES = {
     "rejection": Catalogue(
         {
@@ -197,6 +200,18 @@ CATALOGUES = {
         },
         (*_PROCESSORS, _GREEDY, _WITH_DRAFTS, _HALF),
         ((_GREEDY, "temperature"),),
+    ),
+    "logprobs": Catalogue(
+        {
+            **_areas(BATCH, VOCABULARY),
+            "rows per request": _ROWS,
+            "stage": STAGES,
+            "log-probabilities": _NUMBERS,
+            INPUTS: ("strided", "ids of 32 bits", "rows that emitted nothing"),
+            CALLS: _SIZES[CALLS],
+        },
+        (*_NUMBERS, "several rows", _HALF, _STRIDED, _WIDE[1]),
+        tuple(combinations(_NUMBERS, 2)),
     ),
     "grammar": Catalogue(
         {
@@ -285,6 +300,8 @@ def sizes_of(arguments: tuple[Any, ...]) -> tuple[int, int, int]:  # Any: those 
 
 def look(contract: str, arguments: tuple[Any, ...]) -> Look:  # Any: those of either contract
     """What a call of a sampler without sessions held."""
+    if contract == "logprobs":
+        return _of_logprobs(arguments[0])
     if contract == "grammar":
         return _of_masking(arguments[0])
     return (_of_verification if contract == "rejection" else _of_sampling)(*arguments[:2])
@@ -334,6 +351,28 @@ def _of_sampling(batch: Any, noise: Any) -> Look:  # Any: SamplingBatch, Samplin
     own = zip(_own_traits(found, batch, noise, 1e-5), filters, strict=True)
     found.traits("sampling", whole, Counter((*traits, *names) for traits, names in own))
     return found
+
+
+def _of_logprobs(batch: Any) -> Look:  # Any: LogprobsBatch, or the SamplingBatch of `draw`
+    found = Look(batch.batch_size)
+    found.size(BATCH, batch.batch_size)
+    whole = _of_layout(found, batch.logits, batch.vocab_size)
+    if not hasattr(batch, "num_logprobs"):
+        return found
+    found.all_have(("stage", batch.stage), *[(INPUTS, "ids of 32 bits")] * (batch.token_ids.element_size() == 4))
+    found.all_have(*[(INPUTS, "rows that emitted nothing")] * bool((batch.token_ids < 0).any()))
+    numbers = [_number_class(number) for number in batch.num_logprobs]
+    for number, rows in zip(numbers, batch.num_rows, strict=True):
+        found.counts["log-probabilities", number] += 1
+        found.counts["rows per request", _ROWS[bisect_left((0, 1, 5), rows)]] += 1
+    own = zip(numbers, batch.num_rows, strict=True)
+    found.traits("logprobs", whole, Counter((n, *["several rows"] * (rows > 1)) for n, rows in own))
+    return found
+
+
+def _number_class(number: int | None) -> str:
+    """Of what a request asks for."""
+    return "none" if number is None else "all" if number < 0 else _NUMBERS[1 + bisect_left((0, 5, 20), number)]
 
 
 def _of_masking(batch: Any) -> Look:  # Any: BitmaskBatch or GrammarBatch

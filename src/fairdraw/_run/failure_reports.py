@@ -60,6 +60,7 @@ _OUTPUTS = {
     "logits_plan": "An output is a tensor of logits with the shape of those given.",
     "penalties": "An output is a float32 tensor with the shape of the logits given.",
     "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
+    "logprobs": "An output is a LogprobsResult: ids and float32 values [num_rows, 1 + N], ranks [num_rows].",
     "grammar": "An output is a tensor of logits with the shape and dtype of those given.",
 }
 

@@ -24,11 +24,13 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.logits_plan",
         "fairdraw.properties.penalties",
         "fairdraw.properties.thinking_budget",
+        "fairdraw.properties.logprobs",
         "fairdraw.properties.grammar",
     ),
     "statistical": (
         "fairdraw.statistical.rejection",
         "fairdraw.statistical.sampling",
+        "fairdraw.statistical.logprobs",
         "fairdraw.statistical.grammar",
     ),
 }

@@ -29,8 +29,8 @@ class Capability(StrEnum):
     it unsupported if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max, or
     times the reciprocal of the temperature."""
     LOWEST_ID_TIES = "lowest-id-ties"
-    """Among equal largest logits, and among equal scores of a race, takes the lowest id. Declare it unsupported if
-    another of the equal ones may come."""
+    """Among equal largest logits, equal scores of a race, and equal log-probabilities of a list, takes the lowest id.
+    Declare it unsupported if another of the equal ones may come."""
     SEEDED_NOISE = "seeded-noise"
     """Takes `SeededNoise`: the same seed gives the same tokens. Declare it unsupported if your function draws
     nothing and is always handed its numbers."""
@@ -116,6 +116,25 @@ class Capability(StrEnum):
     NOTICES_REWRITES = "notices-rewrites"
     """A row whose list was replaced without a word, or was cut and grown again between two steps, is refused or
     recounted. Declare it unsupported if your engine never does that."""
+    TOP_LOGPROBS = "top-logprobs"
+    """Returns the most probable tokens beside the emitted one. Declare it unsupported if you return log-probabilities
+    of the emitted tokens alone."""
+    TOKEN_RANKS = "token-ranks"
+    """Returns the rank of the emitted token. Declare it unsupported if you return none."""
+    EXACT_RANKS = "exact-ranks"
+    """Orders and ranks tokens by their logits. Declare it unsupported if you compare log-probabilities, which may be
+    equal in float32 where logits are not."""
+    LOGIT_SCORES = "logit-scores"
+    """Returns logits instead of log-probabilities if the stage says so. Declare it unsupported if you have no such
+    mode."""
+    BATCH_INVARIANT = "batch-invariant"
+    """A row has the same bits alone and beside any others. Declare it unsupported if sums are added in another order
+    when the batch is another."""
+    NO_ROWS = "no-rows"
+    """Takes a batch in which no request has a row. Declare it unsupported if you are not called then."""
+    DRAWN_TOKENS = "drawn-tokens"
+    """Has `draw`, which returns tokens and the log-probabilities that they were drawn with. Declare it unsupported if
+    you are given the tokens (`logprobs_sampler` without `drawing` does it for you)."""
     ROW_INDICES = "row-indices"
     """Masks the rows that are named, and no others. Declare it unsupported if you always mask every row."""
     REPEATED_INDICES = "repeated-indices"
