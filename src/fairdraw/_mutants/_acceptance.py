@@ -209,6 +209,17 @@ def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecod
     return right.verify(batch, noise)
 
 
+@patched(RejectionOracle, "verify", "REJ211", "REJ207", "REJ108")
+def divides_by_the_mark_of_greedy_requests(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """The mark is -1, and a mixed batch takes it for a temperature: the worst token is the most probable."""
+    if bool(batch.is_greedy.any()) and not bool(batch.is_greedy.all()):
+        counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+        signs = torch.where(batch.is_greedy, -1, 1).repeat_interleave(counts)
+        logits = batch.target_logits * signs[:, None]
+        batch = batch.replace(target_logits=logits, temperature=torch.ones_like(batch.temperature))
+    return right.verify(batch, noise)
+
+
 @patched(RejectionOracle, "accepts", "REJ348")
 def floors_draft_probabilities(right: RejectionOracle, step: DraftStep) -> bool:
     """`clamp(min=1e-7)` against a division by 0: of improbable drafts, too few are accepted."""
