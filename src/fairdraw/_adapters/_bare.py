@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._adapters._runtime import quiet_imports
+from fairdraw._adapters._table import UnusableRelease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +39,8 @@ def import_bare(*modules: str, stubs: Stubs | None = None) -> list[Any]:  # Any:
     """Import `modules`, all of one package. Nothing of the package, and no stub, stays importable afterwards.
 
     Raises:
-        ModuleNotFoundError: If the package or one of the modules is missing.
+        ModuleNotFoundError: If the package, or another that the modules import, is missing.
+        UnusableRelease: If the package has no such module, or a module of it has no such name.
     """
     package = modules[0].partition(".")[0]
     spec = util.find_spec(package)
@@ -52,7 +54,13 @@ def import_bare(*modules: str, stubs: Stubs | None = None) -> list[Any]:  # Any:
         attributes[name] = attributes.get(name, {}) | names
     with _restored(own), quiet_imports():
         sys.modules.update({name: _module(name, names) for name, names in attributes.items()})
-        return [importlib.import_module(name) for name in modules]
+        try:
+            return [importlib.import_module(name) for name in modules]
+        except ImportError as error:
+            if str(error.name).partition(".")[0] not in own:
+                raise
+            rule = f"of {package} its files {', '.join(modules)} are called, and they do not import: {error}"
+            raise UnusableRelease(rule, "Install the release of constraints.txt") from error
 
 
 def _above(module: str) -> list[str]:

@@ -1,10 +1,11 @@
 """The samplers of llama.cpp (PyPI `xllamacpp`, tried: 2026.10.11549), through their C interface.
 
 The package is an extension module that exports llama.cpp's C functions, so ctypes calls them and no model is loaded.
-A request gets the samplers of `common_sampler_init`, in its order: top-k, top-p, min-p, temperature, `dist`; temperature
-0 leaves the largest logit. They keep their random numbers in `dist`, which is kept from step to step.
+A request gets the samplers of `common_sampler_init`, in its order: top-k, top-p, min-p, temperature, `dist`; at
+temperature 0 the largest logit alone is left. `dist` has the random numbers, and is kept from step to step.
 
-llama.cpp's seeds have 32 bits, and the largest stands for a random one; a request's seed is hashed to one of the others.
+llama.cpp's seeds have 32 bits, and the largest stands for a random one; a request's seed is hashed to one of the
+others.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from __future__ import annotations
 import ctypes
 from ctypes import POINTER, Structure, byref, c_bool, c_float, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from functools import cache, partial
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
+from fairdraw._adapters._bare import release_of
 from fairdraw._adapters._others import KnownTokenSampler, known_defects
+from fairdraw._adapters._table import UnusableRelease
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import FilterPolicy, RaceNoise
 
@@ -64,19 +67,13 @@ def make(row: BuiltIn, device: str) -> KnownTokenSampler:
     """The samplers of the installed xllamacpp; the name carries its release. They run on the CPU.
 
     Raises:
-        ModuleNotFoundError: If xllamacpp is missing, or has no such functions.
+        ModuleNotFoundError: If xllamacpp is missing.
+        UnusableRelease: If it has no such functions.
     """
-    name, defects = f"llama.cpp (xllamacpp {_release()})", known_defects(row.name)
+    name, defects = f"llama.cpp (xllamacpp {release_of('xllamacpp')})", known_defects(row.name)
     policy = FilterPolicy(("top_k", "top_p", "min_p"), temperature="last", top_k_ties="some")
     sample = partial(_sample, load_library())
     return KnownTokenSampler(name, sample, None, "cpu", row.capabilities(), policy, known_defects=defects)
-
-
-def _release() -> str:
-    try:
-        return metadata.version("xllamacpp")
-    except metadata.PackageNotFoundError as error:
-        raise ModuleNotFoundError("No module named 'xllamacpp'", name="xllamacpp") from error
 
 
 @cache
@@ -85,16 +82,15 @@ def load_library() -> ctypes.CDLL:
     spec = util.find_spec("xllamacpp")
     folders = (spec and spec.submodule_search_locations) or ()
     path = next((path for folder in folders for path in Path(folder).glob("xllamacpp*.so")), None)
-    if path is None:
-        raise ModuleNotFoundError(f"xllamacpp {_release()} has no shared library", name="xllamacpp")
-    library = ctypes.CDLL(str(path))
     try:
+        library = ctypes.CDLL(str(path))
         for name, types in _ARGUMENTS.items():
             _declare(getattr(library, f"llama_sampler_init_{name}"), *types, result=c_void_p)
         _declare(library.llama_sampler_apply, c_void_p, POINTER(_Tokens))
         _declare(library.llama_sampler_free, c_void_p)
-    except AttributeError as error:
-        raise ModuleNotFoundError(f"xllamacpp {_release()}: {error}", name="xllamacpp") from error
+    except (OSError, AttributeError) as error:
+        rule = f"xllamacpp {release_of('xllamacpp')} has no such library: {error}"
+        raise UnusableRelease(rule, "Install the release of constraints.txt") from error
     return library
 
 

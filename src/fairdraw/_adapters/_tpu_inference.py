@@ -1,9 +1,9 @@
 """Samplers of tpu-inference, vLLM's backend for TPUs (PyPI `tpu-inference`, tried: 0.32.0), on JAX's CPU backend.
 
 `RejectionSampler` and `sample` are called as `tpu_runner.py` calls them: greedy requests have temperature -1, a batch
-that is all greedy takes another path, drafts are one-hot, and requests and drafts are padded to fixed sizes. Its sizes are
-powers of two; here only every third, because each is compiled for seconds. A draft of padding reads the first row of
-logits, and requests of padding have no drafts.
+that is all greedy takes another path, drafts are one-hot, and requests and drafts are padded to fixed sizes. Its sizes
+are powers of two; here only every third, because each is compiled for seconds. A draft of padding reads the first row
+of logits, and requests of padding have no drafts.
 
 The package imports flax, torchax and a vLLM for TPUs. The files of its samplers need JAX alone, and are imported by
 themselves, without the options of its TPU compiler. The mesh has one device.
@@ -93,7 +93,9 @@ def _load() -> _Released:
     return _Released(metadata.TPUSupportedSamplingMetadata, sampling.sample, sampler, mesh)
 
 
-def _verify(released: _Released, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(
+    released: _Released, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     assert not isinstance(noise, ExplicitNoise)  # unsupported
     assert batch.draft_probs is None  # unsupported
     temperatures = torch.where(batch.is_greedy, _GREEDY, 1.0)  # others are applied already
