@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Asked:
+class Trial:
     """A server under a check: its answers, and how to fail with the request that shows it.
 
     Args:
@@ -72,7 +72,7 @@ def failure(answer: Answer, effect: str, evidence: str = "") -> CheckFailure:
     return error
 
 
-Body = Callable[[Asked], None]
+Body = Callable[[Trial], None]
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ class ServerCheck(AnyCheck):
         """
         self.begin(sampler, reference, out_of_time)
         chosen, server = profile or PROFILES["ci"], guarded(sampler, out_of_time)
-        asked = Asked(server, guarded(reference, out_of_time), pool_of(server, seed), chosen, ALPHA)
+        trial = Trial(server, guarded(reference, out_of_time), pool_of(server, seed), chosen, ALPHA)
         try:
-            self.body(asked)
+            self.body(trial)
         except BudgetEnded:
-            raise cut_short(f"{asked.num_judged} answers judged", asked.num_judged) from None
+            raise cut_short(f"{trial.num_judged} answers judged", trial.num_judged) from None
         except CheckFailure as error:
             error.case = DistributionCase(chosen.name, num_tokens(server, chosen), chosen.scale)
-            error.tried = asked.num_judged
+            error.tried = trial.num_judged
             raise
-        return asked.num_judged
+        return trial.num_judged
 
     def __call__(self, sampler: Server) -> None:
         """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
@@ -125,7 +125,7 @@ ALPHA = 1e-9
 def server_check(
     code: str, needs: tuple[Capability, ...] = (), *, stage: Stage = Stage.PROPERTY, **fields: Any
 ) -> Callable[[Body], ServerCheck]:  # Any: other fields of a check
-    """Make a check of a function of `Asked`; name and docstring become title and meaning."""
+    """Make a check of a function of `Trial`; name and docstring become title and meaning."""
 
     def make(body: Body) -> ServerCheck:
         title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")

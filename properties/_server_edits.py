@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
-from fairdraw.properties._server_check import Asked, require, server_check
+from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
 from fairdraw.strategies._server_requests import PENALISED, PLAIN, kind
@@ -33,50 +33,50 @@ def _listed_tokens(answer: Answer) -> list[Token]:
 
 
 @server_check("SRV151", _BIASED, num_requests=_NUM)
-def a_bias_of_100_forces_its_token(asked: Asked) -> None:
+def a_bias_of_100_forces_its_token(trial: Trial) -> None:
     """With a bias of +100 on one token, every token is that one.
 
     A bias that is applied at the first position only, to the draft model only, or to another row of the batch; in a
     speculative step, to no row but the first.
     """
-    plain, requests = asked.take(AT_ONE, _NUM // 2), []
+    plain, requests = trial.take(AT_ONE, _NUM // 2), []
     for answer in plain:
         forced = _listed_tokens(answer)[2:3]
         base = answer.request.replace(max_tokens=6, logit_bias=tuple((token, 100.0) for token in forced))
         requests += [base, base.replace(temperature=0.0)] if forced else []
-    for answer in asked.ask("bias +100", requests):
+    for answer in trial.ask("bias +100", requests):
         (wanted, _), *_ = answer.request.logit_bias
         others = [token for token in _tokens_of(answer) if token != wanted]
         require(not others, answer, f"token {wanted!r} has a bias of +100, but {others[:3]!r} came")
 
 
 @server_check("SRV152", _BIASED, num_requests=_NUM)
-def a_bias_of_minus_100_forbids_its_tokens(asked: Asked) -> None:
+def a_bias_of_minus_100_forbids_its_tokens(trial: Trial) -> None:
     """Tokens with a bias of -100 do not come: those that a greedy request without the bias has emitted.
 
     A bias that is applied at the first position only, or lost for tokens that were drafted.
     """
-    plain = asked.take(_GREEDY, _NUM)
+    plain = trial.take(_GREEDY, _NUM)
     banned = [tuple((token, -100.0) for token in sorted(set(_tokens_of(answer)), key=str)) for answer in plain]
     requests = [answer.request.replace(logit_bias=bias) for answer, bias in zip(plain, banned, strict=True)]
-    for answer in asked.ask("bias -100", requests):
+    for answer in trial.ask("bias -100", requests):
         forbidden = {token for token, _ in answer.request.logit_bias}
         came = [token for token in _tokens_of(answer) if token in forbidden]
         require(not came, answer, f"tokens {came[:3]!r} have a bias of -100 and came")
 
 
 @server_check("SRV153", _BIASED, num_requests=_NUM // 2)
-def a_bias_moves_the_log_odds_by_as_much(asked: Asked) -> None:
+def a_bias_moves_the_log_odds_by_as_much(trial: Trial) -> None:
     """A bias of 2 moves the log-odds between its token and others by 2; log-probabilities that are raw do not move.
 
     A bias that is applied twice, after the temperature, or to the probabilities.
     """
-    plain, requests = asked.take(AT_ONE, _NUM // 2), []
+    plain, requests = trial.take(AT_ONE, _NUM // 2), []
     for answer in plain:
         chosen = _listed_tokens(answer)[1:2]
         requests += [answer.request.replace(logit_bias=tuple((token, 2.0) for token in chosen))]
-    shift = 2.0 if asked.claims.after_edits else 0.0
-    for before, after in zip(plain, asked.ask("bias +2", requests), strict=True):
+    shift = 2.0 if trial.claims.after_edits else 0.0
+    for before, after in zip(plain, trial.ask("bias +2", requests), strict=True):
         if not (after.request.logit_bias and before.choices[0].positions and after.choices[0].positions):
             continue
         (token, _), *_ = after.request.logit_bias
@@ -101,40 +101,40 @@ _LEAST = -20.0
 
 
 @server_check("SRV154", (*_BIASED, Capability.PENALTIES), num_requests=8 * _NUM)
-def penalties_move_the_log_odds_by_what_was_emitted(asked: Asked) -> None:
+def penalties_move_the_log_odds_by_what_was_emitted(trial: Trial) -> None:
     """Frequency and presence penalties lower a token by its count and by its presence in the output, and no other.
 
     The same tokens are sent again as a prompt, which is not penalised. A count that is too high or too low by one,
     tokens of the prompt counted as output, or a row of another request. Log-probabilities that are raw do not move.
     """
-    ids = _ids_prompt(asked)
-    answers = asked.ask("penalties", [one.replace(prompt=ids) for one in _penalised(asked)])
+    ids = _ids_prompt(trial)
+    answers = trial.ask("penalties", [one.replace(prompt=ids) for one in _penalised(trial)])
     for number, answer in enumerate(answers):
         tokens = _tokens_of(answer)
         places = range(0, min(len(tokens), len(answer.choices[0].positions)), 2)
-        plain = PLAIN.request(0, asked.server, 0).replace(max_tokens=1)
+        plain = PLAIN.request(0, trial.server, 0).replace(max_tokens=1)
         prefixes = [plain.replace(prompt=(*ids, *(int(token) for token in tokens[:at]))) for at in places]
-        replayed = asked.ask(f"without penalties, {number}", prefixes)
+        replayed = trial.ask(f"without penalties, {number}", prefixes)
         for at, other in zip(places, replayed, strict=True):
             if other.choices and other.choices[0].positions:
-                _require_shift(other.choices[0].positions[0], answer, at, _shifts(asked, answer, tokens[:at]))
+                _require_shift(other.choices[0].positions[0], answer, at, _shifts(trial, answer, tokens[:at]))
 
 
-def _penalised(asked: Asked) -> list[GenerationRequest]:
-    return [PENALISED.request(number, asked.server, asked.pool.seed) for number in range(_NUM)]
+def _penalised(trial: Trial) -> list[GenerationRequest]:
+    return [PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
 
 
-def _shifts(asked: Asked, answer: Answer, before: tuple[Token, ...]) -> dict[Token, float]:
+def _shifts(trial: Trial, answer: Answer, before: tuple[Token, ...]) -> dict[Token, float]:
     """What the request's penalties take from each token."""
-    if not asked.claims.after_edits:
+    if not trial.claims.after_edits:
         return {}
     one = answer.request
     return {token: -one.frequency_penalty * count - one.presence_penalty for token, count in Counter(before).items()}
 
 
-def _ids_prompt(asked: Asked) -> tuple[int, ...]:
+def _ids_prompt(trial: Trial) -> tuple[int, ...]:
     """Token ids that the server itself emitted, as a prompt."""
-    tokens = [token for answer in asked.pool.take(asked.server, PLAIN, 2) for token in _tokens_of(answer)[:4]]
+    tokens = [token for answer in trial.pool.take(trial.server, PLAIN, 2) for token in _tokens_of(answer)[:4]]
     if not tokens or not all(isinstance(token, int) for token in tokens):
         raise CapabilityUnsupported("token-ids is unsupported: no prompt of token ids can be made")
     return tuple(int(token) for token in tokens)
@@ -144,12 +144,12 @@ def _ids_prompt(asked: Asked) -> tuple[int, ...]:
 
 
 @server_check("SRV161", (Capability.STOP_STRINGS, Capability.GREEDY), stage=Stage.SHAPE, num_requests=_NUM)
-def a_stop_string_ends_the_text_before_it(asked: Asked) -> None:
+def a_stop_string_ends_the_text_before_it(trial: Trial) -> None:
     """With a stop string that a greedy answer holds, the same request gives the text before it, and says `stop`.
 
     A stop string that is found too late because it spans tokens, sent before it is recognised, or left in the text.
     """
-    plain, wanted, requests = asked.take(_GREEDY, _NUM), [], []
+    plain, wanted, requests = trial.take(_GREEDY, _NUM), [], []
     for answer in plain:
         text = answer.choices[0].text if answer.choices else ""
         stop = text[len(text) // 2 : len(text) // 2 + 2]
@@ -158,23 +158,23 @@ def a_stop_string_ends_the_text_before_it(asked: Asked) -> None:
             wanted.append(text[: text.index(stop)])
     if not requests:
         raise CapabilityUnsupported("stop-strings is unsupported: greedy answers hold too little text to stop in")
-    for answer, text in zip(asked.ask("stop", requests), wanted, strict=True):
+    for answer, text in zip(trial.ask("stop", requests), wanted, strict=True):
         (choice,), (stop,) = answer.choices, answer.request.stop
         require(choice.text == text, answer, f"with stop={stop!r} the text is {choice.text!r}, not {text!r}")
         require(choice.finish_reason != "length", answer, f"the finish reason of stop={stop!r} is length")
 
 
 @server_check("SRV162", (Capability.MIN_TOKENS,), stage=Stage.SHAPE, num_requests=16)
-def a_text_does_not_end_before_min_tokens(asked: Asked) -> None:
+def a_text_does_not_end_before_min_tokens(trial: Trial) -> None:
     """With `min_tokens` equal to `max_tokens`, no choice ends by itself.
 
     The end token has no probability until then. A count that is off by one, or a mask that drafts do not see.
     """
-    num_ended = sum(answer.choices[0].finish_reason == "stop" for answer in asked.take(PLAIN, 48))
+    num_ended = sum(answer.choices[0].finish_reason == "stop" for answer in trial.take(PLAIN, 48))
     if num_ended < _LEAST_ENDS:
         raise CapabilityUnsupported(f"{num_ended} of 48 texts end by themselves, so min_tokens would change nothing")
-    requests = [PLAIN.request(number, asked.server, 0).replace(max_tokens=32, min_tokens=32) for number in range(16)]
-    for answer in asked.ask("min tokens", requests):
+    requests = [PLAIN.request(number, trial.server, 0).replace(max_tokens=32, min_tokens=32) for number in range(16)]
+    for answer in trial.ask("min tokens", requests):
         choice = answer.choices[0]
         count = len(choice.positions) or choice.num_tokens
         require(count is None or count >= 32, answer, f"the text ended after {count} tokens, but min_tokens is 32")
@@ -184,17 +184,17 @@ _LEAST_ENDS = 4
 
 
 @server_check("SRV163", (*_LISTS, Capability.BAD_WORDS, Capability.GREEDY), num_requests=_NUM)
-def bad_words_do_not_come(asked: Asked) -> None:
+def bad_words_do_not_come(trial: Trial) -> None:
     """A word that a greedy answer holds does not come if it is a bad word.
 
     Only the first token of a word is looked at, or only rows without drafts are.
     """
-    plain = asked.take(_GREEDY, _NUM)
+    plain = trial.take(_GREEDY, _NUM)
     words = [[position.text for position in answer.choices[0].positions if position.text.strip()] for answer in plain]
     words = [own or answer.choices[0].text.split()[:1] for own, answer in zip(words, plain, strict=True)]
     requests = [answer.request.replace(bad_words=(own[0],)) for answer, own in zip(plain, words, strict=True) if own]
     if not requests:
         raise CapabilityUnsupported("bad-words is unsupported: greedy answers hold no word")
-    for answer in asked.ask("bad words", requests):
+    for answer in trial.ask("bad words", requests):
         (word,) = answer.request.bad_words
         require(word not in answer.choices[0].text, answer, f"the bad word {word!r} came: {answer.choices[0].text!r}")

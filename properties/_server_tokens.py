@@ -12,7 +12,7 @@ from scipy.stats import poisson
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
-from fairdraw.properties._server_check import ALPHA, Asked, failure, require, server_check
+from fairdraw.properties._server_check import ALPHA, Trial, failure, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import MIN_P, PLAIN, PROMPTS, TOP_K, TOP_P, Kind, kind
@@ -33,12 +33,12 @@ _NUM_DRAWN = 40
 
 
 @server_check("SRV121", (*_LISTS, Capability.GREEDY), num_requests=_NUM)
-def greedy_takes_the_most_probable_token(asked: Asked) -> None:
+def greedy_takes_the_most_probable_token(trial: Trial) -> None:
     """At temperature 0 each token is the most probable one of its list; any of equal ones will do.
 
     A temperature that is clamped to something small, or the argmax of other logits (drafts, raw ones under a bias).
     """
-    for answer in asked.take(_GREEDY, _NUM):
+    for answer in trial.take(_GREEDY, _NUM):
         for choice in answer.choices:
             for number, position in enumerate(choice.positions):
                 found = listed(position, answer.request.logprobs or 0)
@@ -50,14 +50,14 @@ def greedy_takes_the_most_probable_token(asked: Asked) -> None:
 
 
 @server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=_NUM)
-def greedy_answers_are_repeated(asked: Asked) -> None:
+def greedy_answers_are_repeated(trial: Trial) -> None:
     """The same greedy request gives the same tokens again, unless two tokens were almost equally probable.
 
     Randomness that reaches greedy requests, or state of an earlier request.
     """
-    first, again = asked.take(_GREEDY, _NUM), asked.take(kind("greedy again", temperature=0.0), _NUM)
+    first, again = trial.take(_GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
     for one, two in zip(first, again, strict=True):
-        require_same_greedy(one, two, "asked again")
+        require_same_greedy(one, two, "requested again")
 
 
 def require_same_greedy(one: Answer, two: Answer, how: str) -> None:
@@ -141,13 +141,13 @@ def _apart(one: Choice, two: Choice, at: int | None) -> float:
 
 
 @server_check("SRV123", _LISTS, stage=Stage.TOKENS)
-def tokens_at_temperature_1_are_drawn(asked: Asked) -> None:
+def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
     """At temperature 1, not every token is the most probable one.
 
     The most common defect of servers: temperature ignored on some path, so that all requests are greedy. SGLang on ROCm
     ran every speculative step so (SGLang #39253).
     """
-    answers = asked.take(PLAIN, _NUM_DRAWN)
+    answers = trial.take(PLAIN, _NUM_DRAWN)
     log_chance = 0.0
     for answer in answers:
         for choice in answer.choices:
@@ -166,12 +166,12 @@ def tokens_at_temperature_1_are_drawn(asked: Asked) -> None:
 # -- filters ----------------------------------------------------------------------------------------------------------
 
 
-def _require_support(asked: Asked, one: Kind, what: str) -> None:
-    """No token outside of what the filter leaves; where filtered tokens have no log-probability, only few are listed."""
+def _require_support(trial: Trial, one: Kind, what: str) -> None:
+    """No token lies outside of what the filter leaves."""
     judged = 0
-    for answer in asked.take(one, _NUM_DRAWN):
+    for answer in trial.take(one, _NUM_DRAWN):
         for choice in answer.choices:
-            for number, found in enumerate(choice_cells(choice, answer.request, asked.claims)):
+            for number, found in enumerate(choice_cells(choice, answer.request, trial.claims)):
                 judged += found is not None
                 token = choice.positions[number].token
                 outside = found is not None and found.drawn == IMPOSSIBLE
@@ -181,14 +181,14 @@ def _require_support(asked: Asked, one: Kind, what: str) -> None:
 
 
 @server_check("SRV131", (*_LISTS, Capability.TOP_K), stage=Stage.TOKENS)
-def tokens_lie_within_top_k(asked: Asked) -> None:
+def tokens_lie_within_top_k(trial: Trial) -> None:
     """With `top_k`, only the so many most probable tokens are emitted, and no more than those are listed.
 
     One token too many at the edge, a filter that is skipped on some path, or one of another request.
     """
-    _require_support(asked, TOP_K, "top-k")
-    if asked.claims.after_filters:
-        for answer in asked.take(TOP_K, _NUM_DRAWN):
+    _require_support(trial, TOP_K, "top-k")
+    if trial.claims.after_filters:
+        for answer in trial.take(TOP_K, _NUM_DRAWN):
             for choice in answer.choices:
                 for number, position in enumerate(choice.positions):
                     count = len([value for _, value in position.top if value > _REMOVED])
@@ -201,40 +201,40 @@ _REMOVED = -1e3
 
 
 @server_check("SRV132", (*_LISTS, Capability.TOP_P), stage=Stage.TOKENS)
-def tokens_lie_within_top_p(asked: Asked) -> None:
+def tokens_lie_within_top_p(trial: Trial) -> None:
     """With `top_p`, only the tokens that first reach it are emitted.
 
     A filter that is skipped on some path, one of another request, or one that sees other probabilities.
     """
-    _require_support(asked, TOP_P, "top-p")
+    _require_support(trial, TOP_P, "top-p")
 
 
 @server_check("SRV133", (*_LISTS, Capability.MIN_P), stage=Stage.TOKENS)
-def tokens_lie_within_min_p(asked: Asked) -> None:
+def tokens_lie_within_min_p(trial: Trial) -> None:
     """With `min_p`, only tokens of at least so many times the largest probability are emitted.
 
     A threshold that is absolute, or a filter that is skipped on some path.
     """
-    _require_support(asked, MIN_P, "min-p")
+    _require_support(trial, MIN_P, "min-p")
 
 
 # -- seeds ------------------------------------------------------------------------------------------------------------
 
 
-def _seeded(asked: Asked, count: int, **fields: object) -> list[GenerationRequest]:
+def _seeded(trial: Trial, count: int, **fields: object) -> list[GenerationRequest]:
     """Requests with seeds, each with another prompt."""
     one = Kind("seeds", tuple(fields.items()), seeded=True)
-    return [one.request(number, asked.server, asked.pool.seed) for number in range(count)]
+    return [one.request(number, trial.server, trial.pool.seed) for number in range(count)]
 
 
 @server_check("SRV141", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
-def equal_seeds_give_equal_tokens(asked: Asked) -> None:
+def equal_seeds_give_equal_tokens(trial: Trial) -> None:
     """The same request with the same seed, alone both times, gives the same tokens.
 
     A seed that is ignored, or a generator that goes on from request to request.
     """
-    requests = _seeded(asked, _NUM)
-    first, again = (asked.ask(name, requests, alone=True) for name in ("seeds", "seeds again"))
+    requests = _seeded(trial, _NUM)
+    first, again = (trial.ask(name, requests, alone=True) for name in ("seeds", "seeds again"))
     require_same_drawn(first, again, "with the same seeds")
 
 
@@ -258,13 +258,13 @@ def _log_chance(choice: Choice) -> float | None:
 
 
 @server_check("SRV142", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
-def different_seeds_give_different_tokens(asked: Asked) -> None:
+def different_seeds_give_different_tokens(trial: Trial) -> None:
     """The same request with other seeds gives other tokens, as seldom equal as its own probabilities say.
 
     A seed that is cut to few bits or ignored in favour of a fixed one, or greedy decoding.
     """
-    base = PLAIN.request(0, asked.server, 0)
-    answers = asked.ask("other seeds", [base.replace(seed=seed) for seed in _SEEDS])
+    base = PLAIN.request(0, trial.server, 0)
+    answers = trial.ask("other seeds", [base.replace(seed=seed) for seed in _SEEDS])
     _require_different(answers, [answer.choices[0] for answer in answers], "with different seeds")
 
 
@@ -273,74 +273,74 @@ _SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
 
 
 @server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
-def requests_without_a_seed_give_different_tokens(asked: Asked) -> None:
+def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     """The same request without a seed gives other tokens each time, one after the other and side by side.
 
     A generator with a fixed seed for every request that brings none, as mlx-vlm had it (#1818), or one answer for
     requests that look alike.
     """
-    base = PLAIN.request(0, asked.server, 0)
-    alone = asked.ask("alike, alone", [base] * _NUM, alone=True)
-    beside = asked.ask("alike, side by side", [base] * _NUM)
+    base = PLAIN.request(0, trial.server, 0)
+    alone = trial.ask("alike, alone", [base] * _NUM, alone=True)
+    beside = trial.ask("alike, side by side", [base] * _NUM)
     answers = [*alone, *beside]
     _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
 
 
 @server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=4)
-def choices_of_a_request_differ(asked: Asked) -> None:
+def choices_of_a_request_differ(trial: Trial) -> None:
     """The `n` choices of a request are other tokens, with a seed and without.
 
     One generator state that is copied for every choice, or the request's seed taken for each of them.
     """
-    base = PLAIN.request(0, asked.server, 0).replace(n=4)
-    has_seeds = Capability.REQUEST_SEEDS in asked.server.capabilities
-    requests = [base, base.replace(prompt=_prompts(asked)[1])]
+    base = PLAIN.request(0, trial.server, 0).replace(n=4)
+    has_seeds = Capability.REQUEST_SEEDS in trial.server.capabilities
+    requests = [base, base.replace(prompt=_prompts(trial)[1])]
     requests += [base.replace(seed=11), base.replace(seed=12)] * has_seeds
-    for answer in asked.ask("four choices", requests):
+    for answer in trial.ask("four choices", requests):
         require(len(answer.choices) == 4, answer, f"{len(answer.choices)} choices, not 4")
         _require_different([answer], answer.choices, "choices of one request")
 
 
-def _prompts(asked: Asked) -> Sequence[str]:
-    own = asked.server.settings.prompts
+def _prompts(trial: Trial) -> Sequence[str]:
+    own = trial.server.settings.prompts
     return own if len(own) > 1 else PROMPTS
 
 
 @server_check("SRV145", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=4 * _NUM)
-def neighbours_do_not_change_a_seeded_answer(asked: Asked) -> None:
+def neighbours_do_not_change_a_seeded_answer(trial: Trial) -> None:
     """A request with a seed gives the tokens that it gave alone, beside requests with seeds, without, and greedy ones.
 
     A generator for the whole batch, a seed that is ignored as soon as a request without one is there, or a row of
     parameters that belongs to a neighbour. Where the log-probabilities themselves move, it is the model that depends
     on its batch; such a difference is not counted.
     """
-    requests = _seeded(asked, _NUM)
-    alone = asked.ask("seeds", requests, alone=True)
-    for name, others in _neighbours(asked).items():
+    requests = _seeded(trial, _NUM)
+    alone = trial.ask("seeds", requests, alone=True)
+    for name, others in _neighbours(trial).items():
         mixed = [request for pair in zip(requests, others, strict=True) for request in pair]
-        beside = asked.ask(f"seeds beside {name}", mixed)[0::2]
+        beside = trial.ask(f"seeds beside {name}", mixed)[0::2]
         require_same_drawn(alone, beside, f"beside {name}")
 
 
-def _neighbours(asked: Asked) -> dict[str, list[GenerationRequest]]:
+def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
     """What stands beside the requests with seeds."""
-    plain = [PLAIN.request(number, asked.server, 0) for number in range(_NUM)]
+    plain = [PLAIN.request(number, trial.server, 0) for number in range(_NUM)]
     seeded = [one.replace(seed=900 + number, temperature=1.5) for number, one in enumerate(plain)]
     mixed = [one.replace(temperature=0.0) if number % 2 else one for number, one in enumerate(plain)]
-    if Capability.GREEDY not in asked.server.capabilities:
+    if Capability.GREEDY not in trial.server.capabilities:
         mixed = plain
     return {"requests without a seed": mixed, "requests with other seeds": seeded}
 
 
 @server_check("SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
-def asking_for_log_probabilities_does_not_change_tokens(asked: Asked) -> None:
+def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
     """A seeded request gives the same tokens whether it asks for log-probabilities or not.
 
     Another path for requests with log-probabilities, with another generator or another order of filters.
     """
-    requests = _seeded(asked, _NUM)
-    with_lists = asked.ask("seeds", requests, alone=True)
-    without = asked.ask("seeds, no lists", [one.replace(logprobs=None) for one in requests], alone=True)
+    requests = _seeded(trial, _NUM)
+    with_lists = trial.ask("seeds", requests, alone=True)
+    without = trial.ask("seeds, no lists", [one.replace(logprobs=None) for one in requests], alone=True)
     for one, two in zip(with_lists, without, strict=True):
         for mine, theirs in zip(one.choices, two.choices, strict=True):
             effect = f"with log-probabilities the text is {_brief(mine.text)}, without {_brief(theirs.text)}"

@@ -55,7 +55,7 @@ def _check(
 
 _LISTED = (
     _check(
-        "DIST901",
+        "DIST911",
         "tokens follow the distribution that is returned with them",
         (PLAIN,),
         0.4,
@@ -67,7 +67,7 @@ _LISTED = (
         """,
     ),
     _check(
-        "DIST902",
+        "DIST912",
         "tokens follow the returned distribution at their temperature",
         (COLD, WARM),
         0.25,
@@ -75,12 +75,12 @@ _LISTED = (
         """At temperatures 0.6 and 1.5, tokens follow the returned distribution; if it is raw, its power 1 / T.
 
         A temperature that is ignored, doubled, applied after the draw, or that of another request. It means this only
-        if DIST901 passes.
+        if DIST911 passes.
         """,
-        depends_on=("DIST901",),
+        depends_on=("DIST911",),
     ),
     _check(
-        "DIST903",
+        "DIST913",
         "tokens follow what top-k leaves of the returned distribution",
         (TOP_K,),
         0.1,
@@ -91,7 +91,7 @@ _LISTED = (
         """,
     ),
     _check(
-        "DIST904",
+        "DIST914",
         "tokens follow what top-p leaves of the returned distribution",
         (TOP_P,),
         0.1,
@@ -103,7 +103,7 @@ _LISTED = (
         """,
     ),
     _check(
-        "DIST905",
+        "DIST915",
         "tokens follow what min-p leaves of the returned distribution",
         (MIN_P,),
         0.1,
@@ -114,20 +114,20 @@ _LISTED = (
         """,
     ),
     _check(
-        "DIST906",
+        "DIST916",
         "tokens follow what top-k leaves at another temperature",
         (HOT_TOP_K,),
         0.1,
         (Capability.TOP_K,),
         """At temperature 2 with `top_k` of 8, tokens are the eight most probable ones, in proportion to their powers.
 
-        A temperature that is lost where a filter is set, or the other way round. It means this only if DIST902 and
-        DIST903 pass.
+        A temperature that is lost where a filter is set, or the other way round. It means this only if DIST912 and
+        DIST913 pass.
         """,
-        depends_on=("DIST902", "DIST903"),
+        depends_on=("DIST912", "DIST913"),
     ),
     _check(
-        "DIST909",
+        "DIST917",
         "tokens follow what top-p leaves at another temperature",
         (HOT_TOP_P,),
         0.1,
@@ -136,12 +136,12 @@ _LISTED = (
 
         Whether `top_p` sees the distribution before or after the temperature is the server's own: its dialect says so,
         or the check is skipped. A server that documents one order and does the other fails here. It means this only if
-        DIST902 and DIST904 pass.
+        DIST912 and DIST914 pass.
         """,
-        depends_on=("DIST902", "DIST904"),
+        depends_on=("DIST912", "DIST914"),
     ),
     _check(
-        "DIST907",
+        "DIST918",
         "requests with seeds follow the returned distribution",
         (SEEDED,),
         0.15,
@@ -153,19 +153,19 @@ _LISTED = (
         stage=Stage.INDEPENDENCE,
     ),
     _check(
-        "DIST908",
+        "DIST919",
         "penalised tokens follow the returned distribution",
         (PENALISED,),
         0.1,
         (Capability.PENALTIES,),
         """With frequency and presence penalties, tokens follow the returned distribution; if raw, after the penalties.
 
-        Penalties that are ignored, or that count tokens wrongly. It means this only if DIST901 passes.
+        Penalties that are ignored, or that count tokens wrongly. It means this only if DIST911 passes.
         """,
-        depends_on=("DIST901",),
+        depends_on=("DIST911",),
     ),
     _check(
-        "DIST911",
+        "DIST921",
         "neighbouring tokens of a text are independent",
         (PLAIN,),
         0.18,
@@ -173,58 +173,58 @@ _LISTED = (
         """Given their distributions, a token and the next were drawn with independent numbers.
 
         A generator that does not advance, or noise that several tokens of a speculative step share. It means this only
-        if DIST901 passes.
+        if DIST911 passes.
         """,
         numbers=neighbouring_positions,
         tokens_each=TOKENS_EACH // 2,
         stage=Stage.INDEPENDENCE,
-        depends_on=("DIST901",),
+        depends_on=("DIST911",),
     ),
     _check(
-        "DIST912",
+        "DIST922",
         "tokens of neighbouring requests are independent",
         (PLAIN,),
         0.18,
         (),
         """Given their distributions, tokens of two requests sent side by side were drawn with independent numbers.
 
-        One seed for all requests that bring none, or noise that rows of a batch share. It means this only if DIST901
+        One seed for all requests that bring none, or noise that rows of a batch share. It means this only if DIST911
         passes.
         """,
         numbers=neighbouring_requests,
         tokens_each=TOKENS_EACH // 2,
         stage=Stage.INDEPENDENCE,
-        depends_on=("DIST901",),
+        depends_on=("DIST911",),
     ),
     _check(
-        "DIST913",
+        "DIST923",
         "tokens of the choices of a request are independent",
         (FOUR_CHOICES,),
         0.12,
         (Capability.N_CHOICES,),
         """Given their distributions, tokens of two choices of a request were drawn with independent numbers.
 
-        One generator state that is copied for every choice. It means this only if DIST901 passes.
+        One generator state that is copied for every choice. It means this only if DIST911 passes.
         """,
         numbers=choices,
         tokens_each=2 * TOKENS_EACH,
         stage=Stage.INDEPENDENCE,
-        depends_on=("DIST901",),
+        depends_on=("DIST911",),
     ),
     _check(
-        "DIST914",
+        "DIST924",
         "tokens of requests with neighbouring seeds are independent",
         (CONSECUTIVE_SEEDS,),
         0.12,
         (Capability.REQUEST_SEEDS,),
         """Given their distributions, tokens of requests with seeds 2s and 2s + 1 were drawn with independent numbers.
 
-        A seed that loses its lowest bit, or is added to the position. It means this only if DIST907 passes.
+        A seed that loses its lowest bit, or is added to the position. It means this only if DIST918 passes.
         """,
         numbers=neighbouring_requests,
         tokens_each=TOKENS_EACH // 2,
         stage=Stage.INDEPENDENCE,
-        depends_on=("DIST907",),
+        depends_on=("DIST918",),
     ),
 )
 

@@ -153,7 +153,7 @@ class LogitsOfAnEarlierRequest(ToyServer):
         return np.roll(row, 1) if self.is_stale and len(output) == 2 else row
 
 
-@wrong("SRV123", "DIST901")
+@wrong("SRV123", "DIST911")
 class SilentGreedy(ToyServer):
     """Every request is greedy."""
 
@@ -161,7 +161,7 @@ class SilentGreedy(ToyServer):
         return int(logits.argmax())
 
 
-@wrong("SRV131", "DIST903")
+@wrong("SRV131", "DIST913")
 class TopKPlusOne(ToyServer):
     """`top_k` leaves one token too many."""
 
@@ -178,7 +178,7 @@ class TopKIgnoredInSteps(ProcessedServer):
         return super().step(request.replace(top_k=None) if is_drafted else request, stream)
 
 
-@wrong("SRV132", "DIST904")
+@wrong("SRV132", "DIST914")
 class TopPIgnored(ToyServer):
     """`top_p` is not applied."""
 
@@ -186,7 +186,7 @@ class TopPIgnored(ToyServer):
         return row
 
 
-@wrong("DIST904")
+@wrong("DIST914")
 class TopPWithoutItsEdge(ToyServer):
     """The token that reaches `top_p` is dropped."""
 
@@ -196,7 +196,7 @@ class TopPWithoutItsEdge(ToyServer):
         return kept if np.isfinite(kept).any() else row
 
 
-@wrong("SRV133", "DIST905")
+@wrong("SRV133", "DIST915")
 class MinPIsAbsolute(ToyServer):
     """`min_p` is compared with the probabilities themselves."""
 
@@ -223,7 +223,7 @@ class SeedOfEightBits(ToyServer):
         return super().seed_of(request, beside) % 256
 
 
-@wrong("SRV143", "DIST912")
+@wrong("SRV143", "DIST922")
 class SeedZeroForAll(ToyServer):
     """A request without a seed has seed 0."""
 
@@ -240,7 +240,7 @@ class EqualRequestsShareAnAnswer(ToyServer):
         return [known.setdefault(one, self.answer(one, requests)) for one in requests]
 
 
-@wrong("SRV144", "DIST913")
+@wrong("SRV144", "DIST923")
 class EqualChoices(ToyServer):
     """The state of the generator is copied for every choice."""
 
@@ -392,7 +392,7 @@ class ListsOfTheDrafter(ToyServer):
 # -- distributions ----------------------------------------------------------------------------------------------------
 
 
-@wrong("DIST901")
+@wrong("DIST911")
 class ListsOfThePositionBefore(ToyServer):
     """Log-probabilities lag behind their tokens by one position."""
 
@@ -405,7 +405,7 @@ class ListsOfThePositionBefore(ToyServer):
         return replace(one, top=two.top, logprob=dict(two.top).get(one.token))
 
 
-@wrong("DIST901")
+@wrong("DIST911")
 class ColdAtTemperatureOne(ToyServer):
     """Tokens are drawn at 0.8 times the temperature."""
 
@@ -413,7 +413,7 @@ class ColdAtTemperatureOne(ToyServer):
         return 0.8 * request.temperature
 
 
-@wrong("DIST901")
+@wrong("DIST911")
 class TailIsLost(ToyServer):
     """Tokens of less than 2 % are never drawn: a race in half precision."""
 
@@ -422,7 +422,7 @@ class TailIsLost(ToyServer):
         return super().drawn(np.where(rare, -np.inf, logits), request, stream)
 
 
-@wrong("DIST902")
+@wrong("DIST912")
 class TemperatureIgnored(ToyServer):
     """Every request that is not greedy has temperature 1."""
 
@@ -430,7 +430,7 @@ class TemperatureIgnored(ToyServer):
         return 1.0
 
 
-@wrong("DIST902")
+@wrong("DIST912")
 class TemperatureTwiceInTokens(ToyServer):
     """Logits are divided by the temperature twice; log-probabilities are raw."""
 
@@ -438,7 +438,7 @@ class TemperatureTwiceInTokens(ToyServer):
         return request.temperature**2
 
 
-@wrong("DIST903")
+@wrong("DIST913")
 class RemovedTokensBecomeTheBest(ToyServer):
     """A token that top-k removed is replaced by the most probable one, without normalising again."""
 
@@ -449,7 +449,7 @@ class RemovedTokensBecomeTheBest(ToyServer):
         return token if np.isfinite(logits[token]) else int(logits.argmax())
 
 
-@wrong("DIST905")
+@wrong("DIST915")
 class MinPDrawsEvenly(ToyServer):
     """With `min_p`, what is left is drawn evenly."""
 
@@ -458,7 +458,7 @@ class MinPDrawsEvenly(ToyServer):
         return super().drawn(even if request.min_p else logits, request, stream)
 
 
-@wrong("DIST906")
+@wrong("DIST916")
 class TemperatureLostWithFilters(ToyServer):
     """A request with a filter has temperature 1."""
 
@@ -466,7 +466,7 @@ class TemperatureLostWithFilters(ToyServer):
         return 1.0 if request.top_k or request.top_p else request.temperature
 
 
-@wrong("DIST909")
+@wrong("DIST917")
 class TopPBeforeTemperature(ToyServer):
     """`top_p` sees the distribution before the temperature, against what is documented."""
 
@@ -477,7 +477,7 @@ class TopPBeforeTemperature(ToyServer):
         return np.where(np.isfinite(kept), logits, -np.inf)
 
 
-@wrong("DIST907")
+@wrong("DIST918")
 class PoorFirstNumbers(ToyServer):
     """The numbers of a request with a seed never reach 0.8."""
 
@@ -497,7 +497,7 @@ class _Halved:
         return 0.8 * self._inner.random()
 
 
-@wrong("DIST908")
+@wrong("DIST919")
 class PenaltiesIgnored(ToyServer):
     """Penalties are not applied."""
 
@@ -505,7 +505,7 @@ class PenaltiesIgnored(ToyServer):
         return row
 
 
-@wrong("DIST911")
+@wrong("DIST921")
 class GeneratorAdvancesEverySecondToken(ToyServer):
     """Two tokens of a speculative step are drawn with one number."""
 
@@ -517,7 +517,7 @@ class GeneratorAdvancesEverySecondToken(ToyServer):
         return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
 
 
-@wrong("DIST912")
+@wrong("DIST922")
 class NeighboursShareNoise(ToyServer):
     """Two requests without seeds that follow each other have the same noise."""
 
@@ -537,7 +537,7 @@ def _by_rank(logits: Floats, request: GenerationRequest, stream: Stream) -> int:
     return int(logits.argmax() if request.is_greedy else order[rank])
 
 
-@wrong("DIST913")
+@wrong("DIST923")
 class ChoicesShareNoiseInPairs(ToyServer):
     """The second of two choices mirrors the noise of the first, so that no two are equal."""
 
@@ -561,7 +561,7 @@ class _Mirrored:
         return 1.0 - self._inner.random()
 
 
-@wrong("DIST914")
+@wrong("DIST924")
 class SeedWithoutItsLowestBit(ToyServer):
     """Seeds 2s and 2s + 1 are the same."""
 

@@ -75,7 +75,7 @@ class HttpServer:
         ]
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
-        """As `Server.generate`. Answers that the journal holds are not asked for again."""
+        """As `Server.generate`. What the journal holds is not requested again."""
         with ThreadPoolExecutor(max(1, min(len(requests), self.settings.concurrency))) as threads:
             waiting = [threads.submit(self._answer, request) for request in requests]
             try:
