@@ -7,7 +7,6 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fairdraw._mutants._mutant import name_of
 from fairdraw._mutants._server.dialects import Settings
 from fairdraw._mutants._server.engine import Choice, Engine, Request
 
@@ -71,7 +70,7 @@ def fault(
 
         faulty: Any = type(body.__name__, (Engine,), {step: replaced})  # Any: a subclass of `Engine`
         about = inspect.cleandoc(body.__doc__ or "")
-        return Fault(name_of(body), about, caught_by, faulty, settings, drafts)
+        return Fault(body.__name__.replace("_", " "), about, caught_by, faulty, settings, drafts)
 
     return make
 
