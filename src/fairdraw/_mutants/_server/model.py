@@ -71,7 +71,7 @@ def _tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     pair = 2.0 * rng.standard_normal((VOCAB_SIZE, VOCAB_SIZE, VOCAB_SIZE))
     third = rng.standard_normal((VOCAB_SIZE, VOCAB_SIZE))
     pair[..., [BOS, SPECIAL.index(b"<unk>")]] -= 12.0  # never seen in practice, and not impossible
-    pair[..., EOS] -= 1.0
+    pair[..., EOS] += 0.4
     return pair, third
 
 

@@ -156,7 +156,8 @@ def sends_half_an_answer(number: int, scope: Scope) -> Response | None:
 @trouble()
 def sends_another_shape(number: int, scope: Scope) -> Response | None:
     """JSON, and not an answer."""
-    return JSONResponse({"choices": [{"index": 0, "logprobs": {"tokens": ["a"], "token_logprobs": []}}]})
+    shape = {"choices": [{"index": 0, "logprobs": {"tokens": ["a"], "token_logprobs": []}}]}
+    return JSONResponse(shape) if number > GOOD else None
 
 
 @trouble()
