@@ -15,6 +15,8 @@ from fairdraw.protocols import Answer, Capabilities, Capability, Claims, Generat
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import httpx2
+
     from fairdraw._server._dialects import Dialect
     from fairdraw.protocols import ServerSettings
 
@@ -52,14 +54,14 @@ class HttpServer:
     contract: str = field(default="server")
 
     @classmethod
-    def found(cls, spec: str, settings: ServerSettings) -> HttpServer:
-        """Ask the server what it is.
+    def found(cls, spec: str, settings: ServerSettings, through: httpx2.BaseTransport | None = None) -> HttpServer:
+        """Ask the server what it is; `through` as in `Transport`.
 
         Raises:
             NoAnswer: If it does not answer, or has no such model.
         """
         base, _, model = spec.partition("#")
-        transport = Transport(base.rstrip("/"), settings)
+        transport = Transport(base.rstrip("/"), settings, through=through)
         model, vendor = _model_and_vendor(transport, settings.model or model)
         return _first_that_answers(transport, model, vendor)
 

@@ -48,19 +48,27 @@ class Transport:
     Args:
         base: The address as the user gave it, without a slash at its end.
         sleep, clock: Replaced by tests.
+        through: What carries requests: the network, unless an application in this process is given.
     """
 
     base: str
     settings: ServerSettings
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    through: httpx2.BaseTransport | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _next: float = 0.0
 
     def __post_init__(self) -> None:
         most = httpx2.Limits(max_connections=self.settings.concurrency, max_keepalive_connections=None)
         # The environment's proxies and netrc are not used: what is judged is the server at this address.
-        self._client = httpx2.Client(timeout=self.settings.timeout, limits=most, headers=self._key(), trust_env=False)
+        self._client = httpx2.Client(
+            timeout=self.settings.timeout,
+            limits=most,
+            headers=self._key(),
+            trust_env=False,
+            transport=self.through,
+        )
 
     def _key(self) -> dict[str, str]:
         key = os.environ.get(self.settings.key_variable, "")
