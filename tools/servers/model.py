@@ -7,24 +7,26 @@ alone. Both files hold the same weights: the servers claim the same distribution
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from engine.inside import HEAD_SIZE, HEADS, HIDDEN, LAYERS, weights, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEF"
-VOCAB = ("<s>", "</s>", *LETTERS)
+CHARACTERS = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
+"""All of ASCII that is printed."""
+
+VOCAB = ("<s>", "</s>", *CHARACTERS)
 BOS, EOS = 0, 1
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 CONTEXT = 2048
 
 
 def tiny_weights(vocab_size: int = len(VOCAB), layers: int = LAYERS) -> dict[str, np.ndarray]:
-    """The engine's, with special tokens that are rare: their logit is 0, those of letters have a spread of 2.
+    """The engine's, with special tokens that are rare: their logit is 0, those of characters have a spread of 2.
 
     Args:
         layers: 1 for a drafter: the same model without its last layer, which agrees with it often, not always.
@@ -56,12 +58,13 @@ def write_folder(folder: Path, layers: int = LAYERS, *, sampling: bool = False, 
     tokenizer = {
         "version": "1.0",
         "added_tokens": special,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": False},
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[\\s\\S]"}, "behavior": "Isolated", "invert": False},
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(VOCAB)}, "unk_token": VOCAB[BOS]},
     }
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    about = {"bos_token": VOCAB[BOS], "eos_token": VOCAB[EOS], "chat_template": CHAT_TEMPLATE}
+    about: dict[str, Any] = {"bos_token": VOCAB[BOS], "eos_token": VOCAB[EOS], "chat_template": CHAT_TEMPLATE}
+    about["clean_up_tokenization_spaces"] = False
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **about}))
     if sampling:
         generation = {"do_sample": True, "top_k": 0, "bos_token_id": BOS, "eos_token_id": EOS, "pad_token_id": EOS}
@@ -94,8 +97,8 @@ def write_gguf(path: Path, layers: int = LAYERS) -> None:
     writer.add_vocab_size(len(VOCAB))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list(list(VOCAB))
-    writer.add_token_types([TokenType.CONTROL, TokenType.CONTROL, *[TokenType.NORMAL] * len(LETTERS)])
+    writer.add_token_list([{"\n": "Ċ", " ": "Ġ"}.get(word, word) for word in VOCAB])  # as GPT-2 writes these bytes
+    writer.add_token_types([TokenType.CONTROL, TokenType.CONTROL, *[TokenType.NORMAL] * len(CHARACTERS)])
     writer.add_token_merges(["a a"])  # there must be one, and this one makes no token
     writer.add_bos_token_id(BOS)
     writer.add_eos_token_id(EOS)
