@@ -115,6 +115,25 @@ class Capability(StrEnum):
     NOTICES_REWRITES = "notices-rewrites"
     """A row whose list was replaced without a word, or was cut and grown again between two steps, is refused or
     recounted. Declare it unsupported if your engine never does that."""
+    TOP_LOGPROBS = "top-logprobs"
+    """A server: returns the log-probability of each token that it emits, and a list of the most probable ones. Declare
+    it unsupported if it returns none."""
+    TOKEN_IDS = "token-ids"
+    """A server: returns the id of each token, and lists ids. Declare it unsupported if it returns texts alone."""
+    N_CHOICES = "n-choices"
+    """A server: returns several choices of one request. Declare it unsupported if it refuses `n` above 1."""
+    STREAMING = "streaming"
+    """A server: answers in parts. Declare it unsupported if it answers as a whole only."""
+    LOGIT_BIAS = "logit-bias"
+    """A server: takes `logit_bias`. Declare it unsupported if it ignores or refuses it."""
+    STOP_STRINGS = "stop-strings"
+    """A server: takes `stop`. Declare it unsupported if it ignores or refuses it."""
+    MIN_TOKENS = "min-tokens"
+    """A server: takes `min_tokens`. Declare it unsupported if it ignores or refuses it."""
+    BAD_WORDS = "bad-words"
+    """A server: takes `bad_words`. Declare it unsupported if it ignores or refuses it."""
+    PENALTIES = "penalties"
+    """A server: takes presence and frequency penalties. Declare it unsupported if it ignores or refuses them."""
 
 
 @dataclass(frozen=True)
