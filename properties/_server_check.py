@@ -17,6 +17,7 @@ from fairdraw.strategies._server_requests import num_tokens, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
 
     from fairdraw.protocols import Answer, Capability, Claims, GenerationRequest, Server
     from fairdraw.strategies._server_requests import Kind, Pool
@@ -76,9 +77,14 @@ Body = Callable[[Asked], None]
 
 @dataclass(frozen=True)
 class ServerCheck(AnyCheck):
-    """A property of a server."""
+    """A property of a server.
+
+    Args:
+        num_requests: That it makes, beside those that other checks make, too.
+    """
 
     body: Body
+    num_requests: int = 0
 
     def run(
         self,
@@ -126,3 +132,9 @@ def server_check(
         return ServerCheck(code, title, meaning, "server", "properties", needs, body, stage=stage, **fields)
 
     return make
+
+
+def server_checks_in(*modules: ModuleType) -> tuple[ServerCheck, ...]:
+    """The checks that are defined in `modules`, in the order of their codes."""
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, ServerCheck)]
+    return tuple(sorted(found, key=lambda one: one.code))

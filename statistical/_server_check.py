@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
-from fairdraw._core.failures import Inconclusive
+from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw._oracles.server import choice_cells, rank_pit
 from fairdraw.protocols import NoAnswer
@@ -45,6 +44,9 @@ _FIRST = 48
 _MOST_CHECKPOINTS = 16
 _MOST_REQUESTS = 3
 """Times as many requests as planned, at most, before a check gives up."""
+
+_LEAST_JUDGED = 0.4
+"""Share of the positions about which lists must say something."""
 
 _PIT = PitCells(16, 6)
 _SIDE = 4
@@ -112,7 +114,8 @@ def _complete(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:  # [
 
 def _pair_label(cell: int) -> str:
     first, second = divmod(cell, _SIDE)
-    return f"first in mass {first / _SIDE:g} to {(first + 1) / _SIDE:g}, second {second / _SIDE:g} to {(second + 1) / _SIDE:g}"
+    named = (("first", first), ("second", second))
+    return ", ".join(f"{word} in mass {part / _SIDE:g} to {(part + 1) / _SIDE:g}" for word, part in named)
 
 
 @dataclass(frozen=True)
@@ -179,9 +182,24 @@ class ServerDistributionCheck(DrawnQuestion):
         try:
             claims = claims_of(server, pool)
             for first in range(0, _MOST_REQUESTS * planned, step):
-                yield {one.name: self._of(server, pool, one, first, step, claims) for one in self.kinds}
+                counts = {one.name: self._of(server, pool, one, first, step, claims) for one in self.kinds}
+                if first == 0 and self._is_single:
+                    self._require_judged(server, pool, counts, step)
+                yield counts
         except (BudgetEnded, NoAnswer, Inconclusive) as error:
             ended.append(error)
+
+    def _require_judged(self, server: Server, pool: Pool, counts: Counts, num_requests: int) -> None:
+        """Give up early if lists say too little, which more requests would not change."""
+        for one in self.kinds:
+            answers = pool.take(server, one, num_requests)
+            total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
+            judged = int(counts[one.name].sum())
+            if judged < _LEAST_JUDGED * total:
+                raise CapabilityUnsupported(
+                    f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
+                    f"{judged} of {total} positions of {one.name!r}"
+                )
 
     def _of(
         self, server: Server, pool: Pool, one: Kind, first: int, step: int, claims: Claims
@@ -213,7 +231,7 @@ class ServerDistributionCheck(DrawnQuestion):
         if decision.verdict is Verdict.PASS:
             return seen
         error = self._ended(decision, ended, seen)
-        if isinstance(error, NoAnswer):
+        if not isinstance(error, Ended):
             raise error
         error.case, error.tried = self.case(server, chosen), seen
         raise error
@@ -241,6 +259,3 @@ def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile
     between = f"{min(seen):.2g} to {max(seen):.2g}" if seen else "nothing"
     words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {between}"
     return f"{words} with power {1 - FALSE_PASS_RATE:g}" + (f"; {powerless} tables have no power" if powerless else "")
-
-
-positions = partial(ServerDistributionCheck, numbers=neighbouring_positions, tokens_each=TOKENS_EACH // 2)

@@ -8,8 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
-from fairdraw.statistical._server_check import ServerDistributionCheck
-from fairdraw.strategies._server_requests import PLAIN
+from fairdraw.statistical._server_check import (
+    ServerDistributionCheck,
+    choices,
+    neighbouring_positions,
+    neighbouring_requests,
+)
+from fairdraw.strategies._server_requests import (
+    COLD,
+    CONSECUTIVE_SEEDS,
+    FOUR_CHOICES,
+    HOT_TOP_K,
+    HOT_TOP_P,
+    MIN_P,
+    PENALISED,
+    PLAIN,
+    SEEDED,
+    TOKENS_EACH,
+    TOP_K,
+    TOP_P,
+    WARM,
+)
 
 if TYPE_CHECKING:
     from fairdraw.strategies._server_requests import Kind
@@ -43,9 +62,169 @@ _LISTED = (
         (),
         """At temperature 1 without filters, each token is drawn from the distribution that the server returns for it.
 
-        Two tokens of three too probable: the server is greedy, or its temperature is not what was requested. Too even:
-        it returns the log-probabilities of another position, of another request, or of another stage.
+        If probable tokens come too often, the server is greedy on some path, or its temperature is another. If they
+        come too seldom, the log-probabilities are those of another position, request or stage.
         """,
+    ),
+    _check(
+        "DIST902",
+        "tokens follow the returned distribution at their temperature",
+        (COLD, WARM),
+        0.25,
+        (),
+        """At temperatures 0.6 and 1.5, tokens follow the returned distribution; if it is raw, its power 1 / T.
+
+        A temperature that is ignored, doubled, applied after the draw, or that of another request. It means this only
+        if DIST901 passes.
+        """,
+        depends_on=("DIST901",),
+    ),
+    _check(
+        "DIST903",
+        "tokens follow what top-k leaves of the returned distribution",
+        (TOP_K,),
+        0.1,
+        (Capability.TOP_K,),
+        """With `top_k` of 4, tokens are the four most probable ones, in their proportions.
+
+        A token behind the edge decides by itself; otherwise probabilities were not normalised again.
+        """,
+    ),
+    _check(
+        "DIST904",
+        "tokens follow what top-p leaves of the returned distribution",
+        (TOP_P,),
+        0.1,
+        (Capability.TOP_P,),
+        """With `top_p` of 0.7, tokens are those that first reach it, in their proportions.
+
+        The token that reaches `top_p` belongs to them; the next does not. Positions whose edge lies within rounding
+        are left out.
+        """,
+    ),
+    _check(
+        "DIST905",
+        "tokens follow what min-p leaves of the returned distribution",
+        (MIN_P,),
+        0.1,
+        (Capability.MIN_P,),
+        """With `min_p` of 0.2, tokens are those of at least a fifth of the largest probability, in their proportions.
+
+        A threshold that is absolute, or that sees another distribution.
+        """,
+    ),
+    _check(
+        "DIST906",
+        "tokens follow what top-k leaves at another temperature",
+        (HOT_TOP_K,),
+        0.1,
+        (Capability.TOP_K,),
+        """At temperature 2 with `top_k` of 4, tokens are the four most probable ones, in proportion to their powers.
+
+        A temperature that is lost where a filter is set, or the other way round. It means this only if DIST902 and
+        DIST903 pass.
+        """,
+        depends_on=("DIST902", "DIST903"),
+    ),
+    _check(
+        "DIST909",
+        "tokens follow what top-p leaves at another temperature",
+        (HOT_TOP_P,),
+        0.1,
+        (Capability.TOP_P,),
+        """At temperature 2 with `top_p` of 0.7, tokens are those that are left, in proportion.
+
+        Whether `top_p` sees the distribution before or after the temperature is the server's own: its dialect says so,
+        or the check is skipped. A server that documents one order and does the other fails here. It means this only if
+        DIST902 and DIST904 pass.
+        """,
+        depends_on=("DIST902", "DIST904"),
+    ),
+    _check(
+        "DIST907",
+        "requests with seeds follow the returned distribution",
+        (SEEDED,),
+        0.15,
+        (Capability.REQUEST_SEEDS,),
+        """Requests with seeds of their own emit tokens as their distributions say, over many seeds.
+
+        Seeds that are folded into few bits, or the first numbers of a generator that are poor.
+        """,
+        stage=Stage.INDEPENDENCE,
+    ),
+    _check(
+        "DIST908",
+        "penalised tokens follow the returned distribution",
+        (PENALISED,),
+        0.1,
+        (Capability.PENALTIES,),
+        """With frequency and presence penalties, tokens follow the returned distribution; if raw, after the penalties.
+
+        Penalties that are ignored, or that count tokens wrongly. It means this only if DIST901 passes.
+        """,
+        depends_on=("DIST901",),
+    ),
+    _check(
+        "DIST911",
+        "neighbouring tokens of a text are independent",
+        (PLAIN,),
+        0.18,
+        (),
+        """Given their distributions, a token and the next were drawn with independent numbers.
+
+        A generator that does not advance, or noise that several tokens of a speculative step share. It means this only
+        if DIST901 passes.
+        """,
+        numbers=neighbouring_positions,
+        tokens_each=TOKENS_EACH // 2,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST901",),
+    ),
+    _check(
+        "DIST912",
+        "tokens of neighbouring requests are independent",
+        (PLAIN,),
+        0.18,
+        (),
+        """Given their distributions, tokens of two requests sent side by side were drawn with independent numbers.
+
+        One seed for all requests that bring none, or noise that rows of a batch share. It means this only if DIST901
+        passes.
+        """,
+        numbers=neighbouring_requests,
+        tokens_each=TOKENS_EACH // 2,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST901",),
+    ),
+    _check(
+        "DIST913",
+        "tokens of the choices of a request are independent",
+        (FOUR_CHOICES,),
+        0.12,
+        (Capability.N_CHOICES,),
+        """Given their distributions, tokens of two choices of a request were drawn with independent numbers.
+
+        One generator state that is copied for every choice. It means this only if DIST901 passes.
+        """,
+        numbers=choices,
+        tokens_each=2 * TOKENS_EACH,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST901",),
+    ),
+    _check(
+        "DIST914",
+        "tokens of requests with neighbouring seeds are independent",
+        (CONSECUTIVE_SEEDS,),
+        0.12,
+        (Capability.REQUEST_SEEDS,),
+        """Given their distributions, tokens of requests with seeds 2s and 2s + 1 were drawn with independent numbers.
+
+        A seed that loses its lowest bit, or is added to the position. It means this only if DIST907 passes.
+        """,
+        numbers=neighbouring_requests,
+        tokens_each=TOKENS_EACH // 2,
+        stage=Stage.INDEPENDENCE,
+        depends_on=("DIST907",),
     ),
 )
 

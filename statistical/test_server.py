@@ -1,4 +1,4 @@
-"""The statistical checks of the server contract on the server that `--sampler` names, and all mutants of the contract."""
+"""The statistical checks of the server contract on the server that `--sampler` names, and its mutants."""
 
 from __future__ import annotations
 

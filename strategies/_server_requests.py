@@ -50,29 +50,43 @@ class Kind:
     Args:
         settings: Fields of all of them.
         seeded: Each has a seed of its own.
-        same_prompt: All have the first prompt.
+        in_pairs: Two neighbours have the same prompt, and seeds that follow each other.
     """
 
     name: str
     settings: tuple[tuple[str, object], ...] = ()
     seeded: bool = False
-    same_prompt: bool = False
+    in_pairs: bool = False
 
     def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
         """The request of that number."""
         prompts = server.settings.prompts or PROMPTS
-        prompt = prompts[0 if self.same_prompt else number % len(prompts)]
-        own = derive_seed("request", seed, self.name, number) % 2**31 if self.seeded else None
+        prompt = prompts[(number // 2 if self.in_pairs else number) % len(prompts)]
+        own = self._seed(number, seed) if self.seeded else None
         base = GenerationRequest(prompt, max_tokens=TOKENS_EACH, logprobs=server.settings.logprobs or None, seed=own)
         return base.replace(**dict(self.settings))
 
+    def _seed(self, number: int, seed: int) -> int:
+        """Of the request of that number; servers take 31 bits."""
+        if self.in_pairs:
+            return derive_seed("pair", seed, self.name, number // 2) % 2**30 * 2 + number % 2
+        return derive_seed("request", seed, self.name, number) % 2**31
 
-def kind(name: str, *, seeded: bool = False, same_prompt: bool = False, **settings: object) -> Kind:
+
+def kind(name: str, *, seeded: bool = False, in_pairs: bool = False, **settings: object) -> Kind:
     """A kind, by its fields."""
-    return Kind(name, tuple(settings.items()), seeded, same_prompt)
+    return Kind(name, tuple(settings.items()), seeded, in_pairs)
 
 
 PLAIN = kind("temperature 1")
+COLD, WARM = kind("temperature 0.6", temperature=0.6), kind("temperature 1.5", temperature=1.5)
+TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), kind("min-p 0.2", min_p=0.2)
+HOT_TOP_K = kind("top-k 4 at temperature 2", top_k=4, temperature=2.0)
+HOT_TOP_P = kind("top-p 0.7 at temperature 2", top_p=0.7, temperature=2.0)
+SEEDED = kind("seeds", seeded=True)
+CONSECUTIVE_SEEDS = kind("consecutive seeds", seeded=True, in_pairs=True)
+FOUR_CHOICES = kind("four choices", n=4)
+PENALISED = kind("frequency penalty 1 and presence penalty 0.5", frequency_penalty=1.0, presence_penalty=0.5)
 
 _TOKENS = {"smoke": 4_000, "ci": 20_000, "nightly": 400_000}
 """Of a profile; a server's own settings replace them."""
@@ -148,7 +162,6 @@ def pool_of(server: Server, seed: int) -> Pool:
     """The pool of a server: of the same object, in whatever wrapper."""
     inner: Any = unwrapped(server)  # Any: the object itself, which need not be hashable
     known, pools = _pools.get(id(inner), (None, {}))
-    if known is None or known() is not inner:
-        pools = {}
-        _pools[id(inner)] = weakref.ref(inner, lambda _, key=id(inner): _pools.pop(key, None)), pools
+    if known is None or known() is not inner:  # an id is used again once its object is gone
+        _pools[id(inner)] = weakref.ref(inner), (pools := {})
     return pools.setdefault(seed, Pool(seed))

@@ -189,9 +189,9 @@ def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click
     """Run the checks of its contract on each sampler SPEC.
 
     SPEC is a built-in name (rejection/triton, penalties ...), a registered one, pkg.module:factory, or the address of
-    a server (http://127.0.0.1:8000/v1). The method of the sampler says which contract it has. Cases that fail are shrunk and stored under .fairdraw/crashes. The same run
-    tries mutants (known wrong samplers) and says how many of them the checks catch; a check that misses its mutant
-    makes the run red.
+    a server (http://127.0.0.1:8000/v1). The method of the sampler says which contract it has. Cases that fail are
+    shrunk and stored under .fairdraw/crashes. The same run tries mutants (known wrong samplers) and says how many of
+    them the checks catch; a check that misses its mutant makes the run red.
 
     Several samplers share the workers. Each has its own verdict, and the worst one decides the exit code. Names of
     files then contain {sampler}, for example --html 'run-{sampler}.html'.

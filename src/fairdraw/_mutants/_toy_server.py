@@ -7,7 +7,7 @@ has 24 tokens and looks at the last one, so that lists are made once.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def logits_after(last: int) -> Floats:  # [VOCAB] float64
     """The model. No two logits of a row are near each other; the end is improbable, and no token is certain."""
     rng = np.random.default_rng(derive_seed("toy", last))
     row = 0.15 * rng.permutation(VOCAB) + 0.02 * rng.random(VOCAB)
-    row[END] = row.max() - 3.5
+    row[END] = row.max() - 2.2
     return np.asarray(row)
 
 
@@ -158,8 +158,9 @@ class ToyServer:
         return token, self.position(token, log_softmax(stages[self.stage]), request)
 
     def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:  # [VOCAB] float64
-        last = output[-1] if output else 100 + sum(map(ord, str(request.prompt))) % 7
-        return logits_after(int(last))
+        if output or not isinstance(request.prompt, str):
+            return logits_after(int([*request.prompt, *output][-1]))
+        return logits_after(100 + sum(map(ord, request.prompt)) % 7)
 
     def edited(self, logits: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
         """Logit bias, penalties, min tokens and bad words."""
@@ -234,8 +235,6 @@ class ProcessedServer(ToyServer):
     stage = "processed"
 
 
-class ShortLists(ToyServer):
+def with_short_lists() -> ToyServer:
     """It lists five tokens, and the sampled one."""
-
-    def __post_init__(self) -> None:
-        self.settings = replace(self.settings, logprobs=5)
+    return ToyServer(settings=ServerSettings(logprobs=5))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from fairdraw._mutants._mutant import Mutant
+from typing import TYPE_CHECKING
+
 from fairdraw._mutants._toy_server import ToyServer
+
+if TYPE_CHECKING:
+    from fairdraw._mutants._mutant import Mutant
 
 
 def right() -> ToyServer:

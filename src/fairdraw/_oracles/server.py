@@ -96,7 +96,8 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
         weights = np.exp((logprobs - logprobs.max()) / temperature)
         probs = np.append(weights / weights.sum(), 0.0)
     if not claims.after_filters and has_filters(request):
-        kept = _kept(probs, request, is_full=rest < FULL, is_changed=is_changed)
+        seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
+        kept = None if seen is None else _kept(seen, request, is_full=rest < FULL, is_changed=is_changed)
         if kept is None:
             return None
         probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
@@ -106,6 +107,23 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     if is_changed and place == len(found.tokens):
         return None
     return _ordered(probs / probs.sum(), place, rest_is_possible=not is_changed)
+
+
+def _seen_by_filters(
+    probs: NDArray[np.float64],  # [num_listed + 1] float64
+    found: Listed,
+    request: GenerationRequest,
+    claims: Claims,
+    *,
+    is_edited: bool,
+) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
+    """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
+    commute = request.top_p is None and request.min_p is None
+    if commute or request.temperature == 1.0 or claims.filters_after_temperature:
+        return probs
+    if claims.filters_after_temperature is None or claims.after_temperature or is_edited:
+        return None
+    return np.append(np.exp(found.logprobs), found.rest)
 
 
 def has_filters(request: GenerationRequest) -> bool:

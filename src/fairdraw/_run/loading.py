@@ -100,7 +100,7 @@ def _connected(spec: str, settings: ServerSettings) -> AnySampler:
         found: AnySampler = importlib.import_module("fairdraw._server").connect(spec, settings)
     except ImportError as error:
         raise CannotStart(
-            f"{spec}: {error.name} cannot be imported, but it is needed for servers. Use pip install 'fairdraw[server]'."
+            f"{spec}: {error.name} cannot be imported, but servers need it. Use pip install 'fairdraw[server]'."
         ) from None
     except NoAnswer as error:
         return SilentServer(spec, str(error), settings)

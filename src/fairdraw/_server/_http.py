@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +13,8 @@ from fairdraw._server._transport import Transport
 from fairdraw.protocols import Answer, Capabilities, Capability, Claims, GenerationRequest, NoAnswer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairdraw._server._dialects import Dialect
     from fairdraw.protocols import ServerSettings
 

@@ -12,7 +12,6 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ import httpx2
 from fairdraw.protocols import NoAnswer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
     from fairdraw.protocols import ServerSettings
 
 JSON = dict[str, Any]  # Any: JSON
