@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,8 @@ from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROM
 from fairdraw.strategies._server_requests import PLAIN, kind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fairdraw.protocols import Answer, Choice, Position
 
 _LISTS = (Capability.TOP_LOGPROBS,)
@@ -125,7 +127,7 @@ def a_list_is_sorted_and_names_no_token_twice(asked: Asked) -> None:
             require(len(set(tokens)) == len(tokens), answer, f"position {number}: a token is listed twice")
             lengths.add(len([token for token in tokens if token != position.token]))
         others = [value for token, value in position.top if token != position.token]
-        falls = all(one >= two - TIE for one, two in zip(others, others[1:], strict=False))
+        falls = all(one >= two - TIE for one, two in itertools.pairwise(others))
         require(falls, answer, f"position {number}: the list is not sorted: {[round(v, 4) for v in others[:8]]}")
     if lengths and max(lengths) - min(lengths) > 1:
         answers = asked.take(PLAIN, NUM_PLAIN)

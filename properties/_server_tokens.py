@@ -14,6 +14,7 @@ from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
 from fairdraw.properties._server_check import ALPHA, Asked, failure, require, server_check
 from fairdraw.protocols import Capability
+from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import MIN_P, PLAIN, PROMPTS, TOP_K, TOP_P, Kind, kind
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _is_near_tie(one: Choice, two: Choice, at: int) -> bool:
     if mine.logprob is None or theirs.logprob is None or not mine.top:
         return False
     other = dict(mine.top).get(theirs.token)
-    return other is not None and abs(mine.logprob - other) <= _moved(one, two, at)
+    return other is not None and abs(mine.logprob - other) <= min(_moved(one, two, at), 2 * TOLERANCE)
 
 
 def _moved(one: Choice, two: Choice, at: int) -> float:

@@ -19,7 +19,7 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw._oracles.server import choice_cells, rank_pit
+from fairdraw._oracles.server import choice_cells, pit
 from fairdraw.protocols import NoAnswer
 from fairdraw.statistical._count_tables import Table, count_codes
 from fairdraw.statistical._decision import Decision, Verdict, decide
@@ -49,15 +49,18 @@ _LEAST_JUDGED = 0.4
 """Share of the positions about which lists must say something."""
 
 _PIT = PitCells(16, 6)
+_ORDERS = (", by rank", ", by token")
 _SIDE = 4
 """Parts of each number of a pair."""
 
 Numbers = Callable[["Sequence[Answer]", "Claims", int], "NDArray[np.float64]"]
-"""From answers, claims and a seed to numbers: `[num_samples]`, or `[num_samples, 2]` for pairs. -1 is impossible."""
+"""From answers, claims and a seed to numbers, `[num_samples, 2]`. -1 is impossible.
+
+Of single tokens they are the transforms by rank and by token, of pairs the transforms by rank of both."""
 
 
-def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:
-    """The number of each position of each choice; NaN where the list says nothing.
+def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, 2] float64
+    """The numbers of each position of each choice, by rank and by token; NaN where the list says nothing.
 
     Randomness:
         Shares of cells follow from `seed`, which is independent of the server.
@@ -66,37 +69,46 @@ def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.flo
     found = []
     for choice in answer.choices:
         shares = rng.random(max(1, len(choice.positions)))
-        own = zip(choice_cells(choice, answer.request, claims), shares, strict=False)
-        found.append(np.array([np.nan if one is None else rank_pit(one, float(share)) for one, share in own]))
+        own = zip(choice_cells(choice, answer.request, claims), shares.tolist(), strict=False)
+        rows = [_UNKNOWN if one is None else (pit(one, share), pit(one, share, by_token=True)) for one, share in own]
+        found.append(np.array(rows, dtype=np.float64).reshape(-1, 2))
     return found
+
+
+_UNKNOWN = (np.nan, np.nan)
 
 
 def _all_transforms(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:
     return [transforms(one, claims, derive_seed("share", seed, number)) for number, one in enumerate(answers)]
 
 
-def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples] float64
-    """The number of every token."""
+def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples, 2] float64
+    """Every token."""
     flat = [one for rows in _all_transforms(answers, claims, seed) for one in rows]
-    numbers = np.concatenate([*flat, np.zeros(0)])
-    return np.asarray(numbers[~np.isnan(numbers)])
+    numbers = np.concatenate([*flat, np.zeros((0, 2))])
+    return np.asarray(numbers[~np.isnan(numbers[:, 0])])
+
+
+def _by_rank(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:
+    """Of each choice of each answer, the numbers by rank."""
+    return [[one[:, 0] for one in rows] for rows in _all_transforms(answers, claims, seed)]
 
 
 def neighbouring_positions(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """A token and the next of its choice, in pairs that do not overlap."""
-    rows = [one for own in _all_transforms(answers, claims, seed) for one in own]
+    rows = [one for own in _by_rank(answers, claims, seed) for one in own]
     return _complete([np.stack([row[0:-1:2], row[1::2]], axis=1) for row in rows if row.size > 1])
 
 
 def neighbouring_requests(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """Tokens of two requests that were sent one after the other, at the same position."""
-    rows = [own[0] for own in _all_transforms(answers, claims, seed) if own]
+    rows = [own[0] for own in _by_rank(answers, claims, seed) if own]
     return _beside(zip(rows[0::2], rows[1::2], strict=False))
 
 
 def choices(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """Tokens of two choices of one request, at the same position."""
-    rows = _all_transforms(answers, claims, seed)
+    rows = _by_rank(answers, claims, seed)
     return _beside((own[at], own[at + 1]) for own in rows for at in range(0, len(own) - 1, 2))
 
 
@@ -152,10 +164,10 @@ class ServerDistributionCheck(DrawnQuestion):
         return -(-self.num_samples(server, profile) // self.tokens_each)
 
     def tables(self, server: Server, profile: Profile) -> dict[str, Table]:
-        """One per kind."""
+        """Two per kind, by rank and by token; one of pairs."""
         number = self.num_samples(server, profile)
         if self._is_single:
-            return {one.name: _PIT.table(number) for one in self.kinds}
+            return {one.name + order: _PIT.table(number) for one in self.kinds for order in _ORDERS}
         even = np.full(_SIDE**2, 1 / _SIDE**2)
         return {one.name: Table(even, label=_pair_label, num_draws=number) for one in self.kinds}
 
@@ -163,13 +175,13 @@ class ServerDistributionCheck(DrawnQuestion):
         """The plan of each table."""
         return plan_tables(self.tables(server, profile), 1, self.share * false_fail_rate(seed))
 
-    def count(self, answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.int64]:  # [num_cells + 1] int64
-        """The counts of some answers."""
+    def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
         numbers = self.numbers(answers, claims, seed)
         if self._is_single:
-            return _PIT.count(numbers)
+            return {one.name + order: _PIT.count(numbers[:, column]) for column, order in enumerate(_ORDERS)}
         cells = np.minimum((numbers * _SIDE).astype(np.int64), _SIDE - 1)
-        return count_codes(cells[:, 0] * _SIDE + cells[:, 1], _SIDE**2)
+        return {one.name: count_codes(cells[:, 0] * _SIDE + cells[:, 1], _SIDE**2)}
 
     def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
         """Counts of fresh answers, until there are three times as many requests as planned.
@@ -182,7 +194,8 @@ class ServerDistributionCheck(DrawnQuestion):
         try:
             claims = claims_of(server, pool)
             for first in range(0, _MOST_REQUESTS * planned, step):
-                counts = {one.name: self._of(server, pool, one, first, step, claims) for one in self.kinds}
+                parts = [self._of(server, pool, one, first, step, claims) for one in self.kinds]
+                counts = {name: found for part in parts for name, found in part.items()}
                 if first == 0 and self._is_single:
                     self._require_judged(server, pool, counts, step)
                 yield counts
@@ -194,7 +207,7 @@ class ServerDistributionCheck(DrawnQuestion):
         for one in self.kinds:
             answers = pool.take(server, one, num_requests)
             total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
-            judged = int(counts[one.name].sum())
+            judged = int(counts[one.name + _ORDERS[0]].sum())
             if judged < _LEAST_JUDGED * total:
                 raise CapabilityUnsupported(
                     f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
@@ -203,9 +216,9 @@ class ServerDistributionCheck(DrawnQuestion):
 
     def _of(
         self, server: Server, pool: Pool, one: Kind, first: int, step: int, claims: Claims
-    ) -> NDArray[np.int64]:  # [num_cells + 1] int64
+    ) -> dict[str, NDArray[np.int64]]:  # each [num_cells + 1] int64
         answers = pool.take(server, one, first + step)[first:]
-        return self.count(answers, claims, derive_seed("numbers", pool.seed, one.name, first))
+        return self.count(one, answers, claims, derive_seed("numbers", pool.seed, one.name, first))
 
     def run(
         self,
@@ -227,7 +240,7 @@ class ServerDistributionCheck(DrawnQuestion):
         drawn = self.checkpoints(server, chosen, seed, ended)
         rate = self.share * false_fail_rate(seed)
         decision = decide(self.tables(server, chosen), self.planned(server, chosen, seed), drawn, rate)
-        seen = int(sum(int(counts.sum()) for counts in decision.counts.values()))
+        seen = sum(int(counts.sum()) for name, counts in decision.counts.items() if not name.endswith(_ORDERS[1]))
         if decision.verdict is Verdict.PASS:
             return seen
         error = self._ended(decision, ended, seen)

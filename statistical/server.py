@@ -119,7 +119,7 @@ _LISTED = (
         (HOT_TOP_K,),
         0.1,
         (Capability.TOP_K,),
-        """At temperature 2 with `top_k` of 4, tokens are the four most probable ones, in proportion to their powers.
+        """At temperature 2 with `top_k` of 8, tokens are the eight most probable ones, in proportion to their powers.
 
         A temperature that is lost where a filter is set, or the other way round. It means this only if DIST902 and
         DIST903 pass.

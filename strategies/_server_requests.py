@@ -81,7 +81,7 @@ def kind(name: str, *, seeded: bool = False, in_pairs: bool = False, **settings:
 PLAIN = kind("temperature 1")
 COLD, WARM = kind("temperature 0.6", temperature=0.6), kind("temperature 1.5", temperature=1.5)
 TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), kind("min-p 0.2", min_p=0.2)
-HOT_TOP_K = kind("top-k 4 at temperature 2", top_k=4, temperature=2.0)
+HOT_TOP_K = kind("top-k 8 at temperature 2", top_k=8, temperature=2.0)
 HOT_TOP_P = kind("top-p 0.7 at temperature 2", top_p=0.7, temperature=2.0)
 SEEDED = kind("seeds", seeded=True)
 CONSECUTIVE_SEEDS = kind("consecutive seeds", seeded=True, in_pairs=True)

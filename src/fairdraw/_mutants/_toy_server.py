@@ -35,8 +35,8 @@ WORDS = ("", *" abcdefghijklmnopqrstuvwxyz"[: VOCAB - 1])
 def logits_after(last: int) -> Floats:  # [VOCAB] float64
     """The model. No two logits of a row are near each other; the end is improbable, and no token is certain."""
     rng = np.random.default_rng(derive_seed("toy", last))
-    row = 0.15 * rng.permutation(VOCAB) + 0.02 * rng.random(VOCAB)
-    row[END] = row.max() - 2.2
+    row = 0.25 * rng.permutation(VOCAB) + 0.02 * rng.random(VOCAB)
+    row[END] = row.max() - 2.4
     return np.asarray(row)
 
 
@@ -61,10 +61,10 @@ class ToyServer:
     """The right server.
 
     Args:
-        claims: Of its log-probabilities; raw unless they are given.
+        claims: Its documentation: filters come after the temperature; the rest is found in its answers.
     """
 
-    claims: Claims | None = None
+    claims: Claims | None = Claims(filters_after_temperature=True, by="")  # noqa: RUF009  # it is frozen
     settings: ServerSettings = ServerSettings(concurrency=8, logprobs=VOCAB)  # noqa: RUF009  # it is frozen
     name: str = "toy server"
     device: str = "in this process"

@@ -71,10 +71,12 @@ class Cells:
     Args:
         probs: The most probable first; the rest of the vocabulary, if it is a cell, comes last.
         drawn: The cell of the emitted token; `IMPOSSIBLE` if the request forbids it.
+        places: The place of each cell if tokens were ordered by id, or by text; the rest comes last here, too.
     """
 
     probs: NDArray[np.float64]  # [num_cells] float64
     drawn: int
+    places: NDArray[np.int64]  # [num_cells] int64
 
 
 def cells(position: Position, request: GenerationRequest, claims: Claims, before: Sequence[Token] = ()) -> Cells | None:
@@ -102,11 +104,11 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
             return None
         probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
         probs /= probs.sum()
-        return _ordered(probs, _place(found, position.token), rest_is_possible=False)
+        return _ordered(probs, found, position.token, rest_is_possible=False)
     place = _place(found, position.token)
     if is_changed and place == len(found.tokens):
         return None
-    return _ordered(probs / probs.sum(), place, rest_is_possible=not is_changed)
+    return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
 
 
 def _seen_by_filters(
@@ -150,12 +152,14 @@ def _place(found: Listed, token: Token) -> int:
     return found.tokens.index(token) if token in found.tokens else len(found.tokens)
 
 
-def _ordered(probs: NDArray[np.float64], place: int, *, rest_is_possible: bool) -> Cells:
+def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is_possible: bool) -> Cells:
     """Cells in the order of rank; ties stay in the order of the list, and the rest comes last."""
+    place, places = _place(found, token), np.arange(probs.size)
+    places[np.argsort(np.array(found.tokens), kind="stable")] = np.arange(probs.size - 1)
     order = np.append(np.argsort(-probs[:-1], kind="stable"), probs.size - 1)
     drawn = int(np.flatnonzero(order == place)[0])
     is_possible = probs[place] > 0 or (place == probs.size - 1 and rest_is_possible)
-    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE)
+    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order])
 
 
 def _kept(
@@ -213,11 +217,16 @@ def _above_min_p(probs: NDArray[np.float64], min_p: float | None, is_full: bool)
     return np.asarray(probs > edge)
 
 
-def rank_pit(found: Cells, share: float) -> float:
-    """The transform of the drawn cell by rank: uniform on [0, 1] if the claim is true; -1 if the cell is impossible."""
+def pit(found: Cells, share: float, *, by_token: bool = False) -> float:
+    """The transform of the drawn cell: uniform on [0, 1] if the claim is true; -1 if the cell is impossible.
+
+    Args:
+        by_token: Cells are ordered by token, not by rank.
+    """
     if found.drawn == IMPOSSIBLE:
         return float(IMPOSSIBLE)
-    before = float(found.probs[: found.drawn].sum())
+    is_before = found.places < found.places[found.drawn] if by_token else slice(found.drawn)
+    before = float(found.probs[is_before].sum())
     return min(before + share * float(found.probs[found.drawn]), float(np.nextafter(1.0, 0.0)))
 
 
