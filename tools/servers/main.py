@@ -5,9 +5,10 @@
     python tools/servers all --record docs/records/servers.json --page docs/servers.md
     python tools/servers --page-only                        # the page, from the record
 
-The model is a random Llama of two layers with 98 tokens, made on the spot. Defects that a server is known to have stand in
-`known_defects.toml` beside this file, as strict expected failures. Exit code 0: all servers were judged, and fail as known
-or not at all; 1: not; 2: a server does not run, and one sentence says why.
+The model is a random Llama of two layers with 98 tokens, made on the spot. Defects that a server is known to have stand
+in `known_defects.toml` beside this file, as strict expected failures. What follows is passed on to `fairdraw check`.
+Exit code 0: all servers were judged, and fail as known or not at all; 2: a server does not run, and one sentence says
+why; otherwise that of `fairdraw check`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from provenance import ROOT, rows_as_json
+from provenance import ROOT
 
 from servers.defects import write_xfails
 from servers.process import SERVERS, ServerError, running
@@ -88,12 +89,18 @@ def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, 
     """
     began = time.perf_counter()
     with running(server) as up, tempfile.TemporaryDirectory() as scratch:
-        print(f"[{server.name}] {server.packages[0]} {server.version} at {up.address}, up in {up.start_seconds} s", flush=True)
+        print(
+            f"[{server.name}] {server.packages[0]} {server.version} at {up.address}, up in {up.start_seconds} s",
+            flush=True,
+        )
         report = Path(scratch) / "report.json"
         xfails = write_xfails(server, Path(scratch) / "xfails.toml")
         command = [sys.executable, "-m", "fairdraw", "check", up.address, *words(up), "--profile", profile]
         command += ["--json", str(report), "--xfails", str(xfails), *rest]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH"))))}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH")))),
+        }
         finished = subprocess.run(command, check=False, timeout=SECONDS, env=environment)
         print(f"[{server.name}] exit code {finished.returncode} after {time.perf_counter() - began:.0f} s", flush=True)
         if not report.exists():
