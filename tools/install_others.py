@@ -1,9 +1,10 @@
-"""Install the samplers of other people that a CPU can run: MLX-LM and SGLang, 57 MB to download, some 15 seconds.
+"""Install the samplers and servers of other people that a CPU can run, 92 MB to download, some 20 seconds.
 
     python tools/install_others.py      # into this environment, which has torch and transformers already
 
-MLX-LM brings MLX's CPU backend and no torch. SGLang comes without its declared dependencies, which would pull a CUDA
-build of another torch: its adapters load one file, which needs triton alone.
+MLX-LM brings MLX's CPU backend and no torch. xllamacpp is llama.cpp's server as a library; `transformers serve` needs
+accelerate and uvicorn beside what vLLM has brought already. SGLang comes without its declared dependencies, which would
+pull a CUDA build of another torch: its adapters load one file, which needs triton alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ PACKAGES = (
     ("mlx-lm[cpu]",),
     # Thousands of files of which one is used: compiling them would take longer than installing them.
     ("--no-deps", "--no-compile", "sglang"),
+    ("--no-deps", "accelerate", "gguf", "uvicorn", "xllamacpp"),
 )
 """The arguments of pip for each; constraints.txt says which version."""
 

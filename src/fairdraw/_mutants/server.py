@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._mutant import Mutant, mutants_in, name_of
 from fairdraw._mutants._toy_server import VOCAB, ProcessedServer, Stream, ToyServer, log_softmax
 
@@ -567,6 +568,39 @@ class SeedWithoutItsLowestBit(ToyServer):
 
     def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
         return super().seed_of(request, beside) // 2 * 2
+
+
+# -- texts ------------------------------------------------------------------------------------------------------------
+
+
+@wrong("SRV147")
+class SamplingIsASwitchOfItsOwn(ToyServer):
+    """Every answer is greedy, and no log-probabilities tell."""
+
+    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+        return int(logits.argmax())
+
+
+@wrong("SRV148", "SRV145")
+class ASeedIsSetForTheProcess(ToyServer):
+    """A request without a seed goes on with the random numbers of the last request that had one."""
+
+    since: tuple[int, int] = (0, 0)
+
+    def seed_of(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> int:
+        last, count = self.since
+        self.since = (last, count + 1) if request.seed is None else (request.seed, 0)
+        if request.seed is not None:
+            return request.seed
+        return derive_seed("after", last, count) if last else super().seed_of(request, beside)
+
+
+@wrong("SRV149")
+class TokensAreTheFirstOfTheirLists(ToyServer):
+    """Log-probabilities are those of the most probable token, its text, too."""
+
+    def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
+        return super().position(int(logprobs.argmax()), logprobs, request)
 
 
 MUTANTS: tuple[Mutant, ...] = mutants_in(sys.modules[__name__])
