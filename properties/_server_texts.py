@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
-from fairdraw.properties._server_check import Asked, failure, require, server_check
+from fairdraw.properties._server_check import Trial, failure, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_requests import PLAIN
 
@@ -29,8 +29,8 @@ _SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
 """As tokenizers write them inside of a token."""
 
 
-def _hot(asked: Asked) -> GenerationRequest:
-    return PLAIN.request(0, asked.server, 0).replace(temperature=_HOT, logprobs=None)
+def _hot(trial: Trial) -> GenerationRequest:
+    return PLAIN.request(0, trial.server, 0).replace(temperature=_HOT, logprobs=None)
 
 
 def _require_other_texts(answers: Sequence[Answer], what: str) -> None:
@@ -43,38 +43,38 @@ def _require_other_texts(answers: Sequence[Answer], what: str) -> None:
 
 
 @server_check("SRV147", stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
-def texts_at_a_high_temperature_differ(asked: Asked) -> None:
+def texts_at_a_high_temperature_differ(trial: Trial) -> None:
     """At temperature 100 the same request gives another text each time, without a seed and with other seeds.
 
     The temperature is ignored, most often because sampling is a switch of its own that nobody turned on, so that every
     answer is greedy; or each request begins with the same random numbers.
     """
-    _require_other_texts(asked.ask("hot", [_hot(asked)] * _NUM, alone=True), "without a seed")
-    if Capability.REQUEST_SEEDS in asked.server.capabilities:
-        seeded = [_hot(asked).replace(seed=seed) for seed in range(1, _NUM + 1)]
-        _require_other_texts(asked.ask("hot, other seeds", seeded, alone=True), "with other seeds")
+    _require_other_texts(trial.ask("hot", [_hot(trial)] * _NUM, alone=True), "without a seed")
+    if Capability.REQUEST_SEEDS in trial.server.capabilities:
+        seeded = [_hot(trial).replace(seed=seed) for seed in range(1, _NUM + 1)]
+        _require_other_texts(trial.ask("hot, other seeds", seeded, alone=True), "with other seeds")
 
 
 @server_check("SRV148", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
-def a_seed_is_not_left_to_the_next_request(asked: Asked) -> None:
+def a_seed_is_not_left_to_the_next_request(trial: Trial) -> None:
     """A request without a seed gives another text each time, also where a request with a seed came before it.
 
     The seed of a request is set for the whole process, and what comes next goes on from there: everybody who asks
     behind the same seeded request gets the same answer.
     """
-    seeded = _hot(asked).replace(seed=5)
-    answers = asked.ask("after a seed", [seeded, _hot(asked)] * _NUM, alone=True)
+    seeded = _hot(trial).replace(seed=5)
+    answers = trial.ask("after a seed", [seeded, _hot(trial)] * _NUM, alone=True)
     _require_other_texts(answers[1::2], "after a request with seed 5")
 
 
 @server_check("SRV149", (Capability.TOP_LOGPROBS,), stage=Stage.SHAPE)
-def the_tokens_are_those_of_the_text(asked: Asked) -> None:
+def the_tokens_are_those_of_the_text(trial: Trial) -> None:
     """The texts of the tokens that log-probabilities are listed for, one after the other, make the text.
 
     Log-probabilities of another token than the emitted one: the most probable, the drafted, or the first of a list that
     is not sorted. (Texts that are not ASCII are left out: bytes of a character may belong to several tokens.)
     """
-    for answer in asked.take(PLAIN, _NUM_PLAIN):
+    for answer in trial.take(PLAIN, _NUM_PLAIN):
         for choice in answer.choices:
             joined = "".join(position.text for position in choice.positions).translate(_SPACES)
             text = choice.text.strip()
