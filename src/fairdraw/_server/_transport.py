@@ -60,7 +60,8 @@ class Transport:
     _next: float = 0.0
 
     def __post_init__(self) -> None:
-        most = httpx2.Limits(max_connections=self.settings.concurrency, max_keepalive_connections=None)
+        # Servers close idle connections after some seconds (llama.cpp and uvicorn after 5): be the first to do so.
+        most = httpx2.Limits(max_connections=self.settings.concurrency, keepalive_expiry=1.0)
         # The environment's proxies and netrc are not used: what is judged is the server at this address.
         self._client = httpx2.Client(
             timeout=self.settings.timeout,
@@ -189,10 +190,16 @@ def _events(url: str, text: str) -> Iterator[JSON]:
             is_over = True
             continue
         part = _parsed(url, value)
-        is_over = is_over or part.get("stop") is True
+        is_over = is_over or part.get("stop") is True or _ends(part)
         yield part
     if not is_over:
-        raise NoAnswer(f"{url} sent half a stream: it ended without [DONE]")
+        raise NoAnswer(f"{url} sent half a stream: it ended without [DONE] and without a finish reason")
+
+
+def _ends(part: JSON) -> bool:
+    """Whether a choice ends here: some servers (transformers serve) send no [DONE]."""
+    rows = part.get("choices") or ()
+    return any(isinstance(row, dict) and row.get("finish_reason") is not None for row in rows)
 
 
 _MOST_SHOWN = 200
