@@ -60,7 +60,7 @@ class Transport:
     _next: float = 0.0
 
     def __post_init__(self) -> None:
-        # Servers close idle connections after some seconds (llama.cpp and uvicorn after 5): be the first to do so.
+        # Servers close idle connections after some seconds (llama.cpp and uvicorn after 5): close them before.
         most = httpx2.Limits(max_connections=self.settings.concurrency, keepalive_expiry=1.0)
         # The environment's proxies and netrc are not used: what is judged is the server at this address.
         self._client = httpx2.Client(
@@ -101,7 +101,9 @@ class Transport:
             NoAnswer: If there is none, or it is no JSON, or half a stream.
         """
         self._wait_for_turn()
-        response = self._patiently(lambda: self._client.post(url, json=body))
+        # llama.cpp may close a connection behind a stream without saying so.
+        head = {"Connection": "close"} if stream else {}
+        response = self._patiently(lambda: self._client.post(url, json=body, headers=head))
         if response.status_code in _NO_ENTRY:
             raise self._no_entry(response)
         if 400 <= response.status_code < 500 or response.status_code == 501:
