@@ -118,7 +118,7 @@ class Capability(StrEnum):
     recounted. Declare it unsupported if your engine never does that."""
     TOP_LOGPROBS = "top-logprobs"
     """Returns the most probable tokens beside the emitted one. Declare it unsupported if you return log-probabilities
-    of the emitted tokens alone."""
+    of the emitted tokens alone. A server: returns the log-probability of each token that it emits, and such a list."""
     TOKEN_RANKS = "token-ranks"
     """Returns the rank of the emitted token. Declare it unsupported if you return none."""
     EXACT_RANKS = "exact-ranks"
@@ -149,6 +149,22 @@ class Capability(StrEnum):
     GRAMMAR_DRAFTS = "grammar-drafts"
     """Has `mask_drafts`, which forks each request's grammar over its drafts. Declare it unsupported if you are given
     bitmasks (`grammar_masker` without `drafts` does it for you)."""
+    TOKEN_IDS = "token-ids"
+    """A server: returns the id of each token, and lists ids. Declare it unsupported if it returns texts alone."""
+    N_CHOICES = "n-choices"
+    """A server: returns several choices of one request. Declare it unsupported if it refuses `n` above 1."""
+    STREAMING = "streaming"
+    """A server: answers in parts. Declare it unsupported if it answers as a whole only."""
+    LOGIT_BIAS = "logit-bias"
+    """A server: takes `logit_bias`. Declare it unsupported if it ignores or refuses it."""
+    STOP_STRINGS = "stop-strings"
+    """A server: takes `stop`. Declare it unsupported if it ignores or refuses it."""
+    MIN_TOKENS = "min-tokens"
+    """A server: takes `min_tokens`. Declare it unsupported if it ignores or refuses it."""
+    BAD_WORDS = "bad-words"
+    """A server: takes `bad_words`. Declare it unsupported if it ignores or refuses it."""
+    PENALTIES = "penalties"
+    """A server: takes presence and frequency penalties. Declare it unsupported if it ignores or refuses them."""
 
 
 @dataclass(frozen=True)
