@@ -182,12 +182,14 @@ def rows_with_nan_do_not_disturb_others(sampler: LogprobsSampler, case: Logprobs
 
 @check("LPR113", lambda can: cases(can, max_requests=2), needs=(Capability.NO_ROWS,))
 def batches_without_rows_give_empty_tensors(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """Requests without a row get an empty answer of the right width, as for a prompt of one token.
+    """Requests without a row get an empty answer of the right width, as for a prompt of one token; the next batch gets
+    what it got before.
 
-    A reduction over no rows raises, or a kernel is launched on an empty grid.
+    A reduction over no rows raises, a kernel is launched on an empty grid, or a buffer is left without memory.
     """
-    requests = tuple(request.replace(num_rows=0) for request in case.requests)
-    call(sampler, case.replace(requests=requests))
+    before = list(seen_rows(sampler, case))
+    call(sampler, case.replace(requests=tuple(request.replace(num_rows=0) for request in case.requests)))
+    same_rows(sampler, before, list(seen_rows(sampler, case)), "after a batch without rows")
 
 
 @check("LPR114", lambda can: cases(can, max_requests=3))

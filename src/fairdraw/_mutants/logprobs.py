@@ -205,6 +205,20 @@ class MakesARowOfNone(LogprobsOracle):
         return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
+@_mutant("LPR113")
+class FreesItsBufferForNoRows(LogprobsOracle):
+    """After an empty batch the values of the next one are not written."""
+
+    was_empty = False
+
+    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
+        found = super().logprobs(batch)
+        if self.was_empty and len(found.logprobs):
+            found.logprobs.zero_()
+        self.was_empty = not len(found.logprobs)
+        return found
+
+
 @_mutant("LPR114")
 class CountsARowForEveryRequest(LogprobsOracle):
     """A request without a row is given the last one of the request before it."""
