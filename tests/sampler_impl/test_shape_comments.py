@@ -114,7 +114,7 @@ def disagreements(shapes: list[Shape]) -> Iterator[str]:
     """`foo` and `foo_ptr` are the same tensor wherever they occur in a family."""
     first: dict[tuple[bool, str], Shape] = {}
     for shape in shapes:
-        of_step = shape.where.startswith(("_step/", "step.py"))
+        of_step = shape.where.startswith(("_step/", "step.py", "vllm_plugin/_step"))
         known = first.setdefault((of_step, shape.name.removesuffix("_ptr")), shape)
         if (known.dims, known.dtype) != (shape.dims, shape.dtype):
             yield (

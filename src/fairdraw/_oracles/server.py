@@ -1,0 +1,236 @@
+"""What a server's own log-probabilities claim about a token: its distribution over the tokens that were listed.
+
+A list of the `N` most probable tokens stands for cells: one per listed token, and the rest of the vocabulary together.
+What the server does after the stage of its log-probabilities (penalties, temperature, filters) is applied to them here.
+Where the list is too short to do that exactly, the token is judged given that it is a listed one, or the position is
+left out. Both follow from the list and never from which token was drawn, so that the null stays exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Choice, Claims, GenerationRequest, Position
+    from fairdraw.protocols._server import Token
+
+TIE = 1e-4
+"""Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""
+
+FULL = 1e-3
+"""A list whose probabilities miss 1 by less holds the whole vocabulary, for what depends on the tokens behind it."""
+
+_REPLACEMENT = "\ufffd"
+"""Stands for incomplete UTF-8. Many tokens have such a text, so it names none of them."""
+
+IMPOSSIBLE = -1
+"""The cell of a token that the request forbids."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The list of one position, the most probable first.
+
+    Args:
+        tokens: Those that are cells of their own.
+        logprobs: Theirs.
+    """
+
+    tokens: tuple[Token, ...]
+    logprobs: NDArray[np.float64]  # [num_listed] float64
+
+    @property
+    def rest(self) -> float:
+        """The probability of all other tokens together."""
+        return max(0.0, 1.0 - float(np.exp(self.logprobs).sum()))
+
+
+def listed(position: Position, num_asked: int) -> Listed:
+    """The list as cells: without the token that is listed only because it was drawn, and without ambiguous texts."""
+    ordered = sorted(position.top, key=lambda one: (-one[1], str(one[0])))[:num_asked]
+    known = {token: logprob for token, logprob in ordered if not _is_ambiguous(token)}
+    return Listed(tuple(known), np.array(list(known.values()), dtype=np.float64))
+
+
+def _is_ambiguous(token: Token) -> bool:
+    return isinstance(token, str) and _REPLACEMENT in token
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a position claims, and what was drawn.
+
+    Args:
+        probs: The most probable first; the rest of the vocabulary, if it is a cell, comes last.
+        drawn: The cell of the emitted token; `IMPOSSIBLE` if the request forbids it.
+        places: The place of each cell if tokens were ordered by id, or by text; the rest comes last here, too.
+    """
+
+    probs: NDArray[np.float64]  # [num_cells] float64
+    drawn: int
+    places: NDArray[np.int64]  # [num_cells] int64
+
+
+def cells(position: Position, request: GenerationRequest, claims: Claims, before: Sequence[Token] = ()) -> Cells | None:
+    """The cells of one position; `None` if the list is too short to say anything about it.
+
+    Args:
+        before: Tokens that the choice emitted before; penalties count them.
+    """
+    found = listed(position, request.logprobs or 0)
+    if not found.tokens or not np.isfinite(found.logprobs).any():
+        return None
+    is_edited = not claims.after_edits and _edits(request)
+    temperature = 1.0 if claims.after_temperature or request.is_greedy else request.temperature
+    logprobs = found.logprobs + (_shifts(found.tokens, request, Counter(before)) if is_edited else 0.0)
+    is_changed = is_edited or temperature != 1.0
+    rest = found.rest
+    probs = np.append(np.exp(found.logprobs), rest)
+    if is_changed:  # how much the rest weighs now is not known, so the token is judged given that it is listed
+        weights = np.exp((logprobs - logprobs.max()) / temperature)
+        probs = np.append(weights / weights.sum(), 0.0)
+    if not claims.after_filters and has_filters(request):
+        seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
+        kept = None if seen is None else _kept(seen, request, is_full=rest < FULL, is_changed=is_changed)
+        if kept is None:
+            return None
+        probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
+        probs /= probs.sum()
+        return _ordered(probs, found, position.token, rest_is_possible=False)
+    place = _place(found, position.token)
+    if is_changed and place == len(found.tokens):
+        return None
+    return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
+
+
+def _seen_by_filters(
+    probs: NDArray[np.float64],  # [num_listed + 1] float64
+    found: Listed,
+    request: GenerationRequest,
+    claims: Claims,
+    *,
+    is_edited: bool,
+) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
+    """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
+    commute = request.top_p is None and request.min_p is None
+    if commute or request.temperature == 1.0 or claims.filters_after_temperature:
+        return probs
+    if claims.filters_after_temperature is None or claims.after_temperature or is_edited:
+        return None
+    return np.append(np.exp(found.logprobs), found.rest)
+
+
+def has_filters(request: GenerationRequest) -> bool:
+    """Whether it filters at all."""
+    return request.top_k is not None or request.top_p is not None or request.min_p is not None
+
+
+def _edits(request: GenerationRequest) -> bool:
+    return bool(request.logit_bias or request.presence_penalty or request.frequency_penalty)
+
+
+def _shifts(
+    tokens: Sequence[Token], request: GenerationRequest, counts: Mapping[Token, int]
+) -> NDArray[np.float64]:  # [num_listed] float64
+    """What penalties and bias add to the logits."""
+    seen = np.array([counts.get(token, 0) for token in tokens], dtype=np.float64)
+    bias = dict(request.logit_bias)
+    added = np.array([bias.get(token, 0.0) for token in tokens], dtype=np.float64)
+    return np.asarray(added - request.frequency_penalty * seen - request.presence_penalty * (seen > 0))
+
+
+def _place(found: Listed, token: Token) -> int:
+    """The cell of a token; that behind the listed ones if it is not one of them."""
+    return found.tokens.index(token) if token in found.tokens else len(found.tokens)
+
+
+def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is_possible: bool) -> Cells:
+    """Cells in the order of rank; ties stay in the order of the list, and the rest comes last."""
+    place, places = _place(found, token), np.arange(probs.size)
+    places[np.argsort(np.array(found.tokens), kind="stable")] = np.arange(probs.size - 1)
+    order = np.append(np.argsort(-probs[:-1], kind="stable"), probs.size - 1)
+    drawn = int(np.flatnonzero(order == place)[0])
+    is_possible = probs[place] > 0 or (place == probs.size - 1 and rest_is_possible)
+    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order])
+
+
+def _kept(
+    probs: NDArray[np.float64],  # [num_listed + 1] float64
+    request: GenerationRequest,
+    *,
+    is_full: bool,
+    is_changed: bool,
+) -> NDArray[np.bool_] | None:  # [num_listed] bool
+    """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding."""
+    own = probs[:-1]
+    if is_changed and not is_full and (request.top_p is not None or request.min_p is not None):
+        return None
+    kept = np.ones(own.size, dtype=bool)
+    for one in (_in_top_k(own, request.top_k, is_full), _in_top_p(own, request.top_p, is_full)):
+        if one is None:
+            return None
+        kept &= one
+    above = _above_min_p(own, request.min_p, is_full)
+    return None if above is None else kept & above
+
+
+def _in_top_k(probs: NDArray[np.float64], top_k: int | None, is_full: bool) -> NDArray[np.bool_] | None:
+    everything = np.ones(probs.size, dtype=bool)
+    if top_k is None or (is_full and probs.size <= top_k):
+        return everything
+    if probs.size <= top_k:
+        return None
+    ranked = np.sort(probs)[::-1]
+    edge, behind = ranked[top_k - 1], ranked[top_k]
+    return None if edge - behind <= TIE * edge else probs >= edge
+
+
+def _in_top_p(probs: NDArray[np.float64], top_p: float | None, is_full: bool) -> NDArray[np.bool_] | None:
+    if top_p is None or top_p >= 1:
+        return np.ones(probs.size, dtype=bool)
+    order = np.argsort(-probs, kind="stable")
+    sums = np.cumsum(probs[order])
+    if np.abs(sums - top_p).min() < TIE or (sums[-1] < top_p and not is_full):
+        return None
+    num_kept = int(np.searchsorted(sums, top_p)) + 1
+    if num_kept < probs.size and probs[order[num_kept - 1]] - probs[order[num_kept]] <= TIE * probs[order[num_kept]]:
+        return None
+    kept = np.zeros(probs.size, dtype=bool)
+    kept[order[:num_kept]] = True
+    return kept
+
+
+def _above_min_p(probs: NDArray[np.float64], min_p: float | None, is_full: bool) -> NDArray[np.bool_] | None:
+    if not min_p:
+        return np.ones(probs.size, dtype=bool)
+    edge = min_p * probs.max()
+    if (np.abs(probs - edge) <= 10 * TIE * edge).any() or (probs.min() > edge and not is_full):
+        return None
+    return np.asarray(probs > edge)
+
+
+def pit(found: Cells, share: float, *, by_token: bool = False) -> float:
+    """The transform of the drawn cell: uniform on [0, 1] if the claim is true; -1 if the cell is impossible.
+
+    Args:
+        by_token: Cells are ordered by token, not by rank.
+    """
+    if found.drawn == IMPOSSIBLE:
+        return float(IMPOSSIBLE)
+    is_before = found.places < found.places[found.drawn] if by_token else slice(found.drawn)
+    before = float(found.probs[is_before].sum())
+    return min(before + share * float(found.probs[found.drawn]), float(np.nextafter(1.0, 0.0)))
+
+
+def choice_cells(choice: Choice, request: GenerationRequest, claims: Claims) -> list[Cells | None]:
+    """The cells of each position of a choice."""
+    tokens = choice.tokens
+    return [cells(position, request, claims, tokens[:number]) for number, position in enumerate(choice.positions)]
