@@ -618,4 +618,15 @@ class DrawsLessFromTheEnd(Drawing):
         return np.where(np.arange(size) < size - size // 16, 1.0, 0.5)
 
 
+@_mutant("LPR162")
+class ReturnsARawValueWithTheToken(Drawing):
+    """The token comes with its log-probability at temperature 1, the list with those that it was drawn from."""
+
+    def answer(self, batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
+        found = super().answer(batch, noise)
+        plain = torch.from_numpy(log_softmax(batch.logits.float().numpy()).astype(np.float32))
+        found.logprobs[:, :1] = plain.gather(1, found.token_ids[:, :1])
+        return found
+
+
 MUTANTS = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))
