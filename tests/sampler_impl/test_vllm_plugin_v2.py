@@ -1,7 +1,7 @@
 """The plugin's piece for model runner V2, in a vLLM that has it: on against off, mutants of the wiring, fallbacks.
 
-A process has one vLLM: `test_vllm_plugin_alone.py` starts this file with one that has V2, without the mutants. With them,
-a minute: `make plugin-v2`.
+A process has one vLLM: `test_vllm_plugin_alone.py` starts this file, without the mutants, with one that has V2. With
+them it takes a minute or two: `make plugin-v2`.
 """
 
 from __future__ import annotations
