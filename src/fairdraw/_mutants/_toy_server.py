@@ -54,6 +54,8 @@ class Stream:
     number: int
     rng: np.random.Generator
     output: tuple[int, ...] = ()
+    kept: float = 0.0
+    """A number that a mutant uses twice."""
 
 
 @dataclass(eq=False)
