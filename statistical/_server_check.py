@@ -196,18 +196,21 @@ class ServerDistributionCheck(DrawnQuestion):
             for first in range(0, _MOST_REQUESTS * planned, step):
                 parts = [self._of(server, pool, one, first, step, claims) for one in self.kinds]
                 counts = {name: found for part in parts for name, found in part.items()}
-                if first == 0 and self._is_single:
-                    self._require_judged(server, pool, counts, step)
+                if first == 0:
+                    self._require_judged(server, pool, claims, step)
                 yield counts
         except (BudgetEnded, NoAnswer, Inconclusive) as error:
             ended.append(error)
 
-    def _require_judged(self, server: Server, pool: Pool, counts: Counts, num_requests: int) -> None:
-        """Give up early if lists say too little, which more requests would not change."""
+    def _require_judged(self, server: Server, pool: Pool, claims: Claims, num_requests: int) -> None:
+        """Give up early if answers say too little, which more requests would not change."""
         for one in self.kinds:
             answers = pool.take(server, one, num_requests)
+            most = max((len(answer.choices) for answer in answers), default=0)
+            if most < answers[0].request.n:
+                raise CapabilityUnsupported(f"n-choices is unsupported: its answers hold {most} choices; see SRV144")
             total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
-            judged = int(counts[one.name + _ORDERS[0]].sum())
+            judged = len(single(answers, claims, 0))
             if judged < _LEAST_JUDGED * total:
                 raise CapabilityUnsupported(
                     f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "

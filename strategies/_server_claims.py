@@ -112,9 +112,29 @@ def claims_of(server: Server, pool: Pool) -> Claims:
         base,
         after_temperature=is_processed,
         after_filters=is_processed and _are_cut(server, pool),
-        after_edits=is_processed,
+        after_edits=is_processed or _are_edited(server, pool, plain),
         by="found in its answers",
     )
+
+
+def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool:
+    """Whether a bias of 2 moves the log-odds of its token, as it does in mlx_lm.server before the temperature."""
+    if Capability.LOGIT_BIAS not in server.capabilities:
+        return False
+    rows = [(answer, list(_first_list(answer))[:2]) for answer in plain if len(_first_list(answer)) > 1]
+    requests = [answer.request.replace(logit_bias=((tokens[1], 2.0),)) for answer, tokens in rows]  # type: ignore[arg-type]
+    try:
+        biased = pool.ask(server, "bias +2, for the stage", requests)
+    except CapabilityUnsupported:
+        return False
+    moved = [_odds(two, tokens) - _odds(one, tokens) for (one, tokens), two in zip(rows, biased, strict=True)]
+    return bool(moved) and float(np.nanmedian(moved)) > 1.0
+
+
+def _odds(answer: Answer, tokens: list[object]) -> float:
+    """How far the second of two tokens lies above the first; NaN if one is not listed."""
+    row = _first_list(answer)
+    return row.get(tokens[1], np.nan) - row.get(tokens[0], np.nan)
 
 
 def _are_cut(server: Server, pool: Pool) -> bool:

@@ -157,6 +157,7 @@ class LlamaCpp:
             Capability.MIN_TOKENS: "llama.cpp has no word for it",
             Capability.BAD_WORDS: "llama.cpp has no word for it",
             Capability.N_CHOICES: "/completion answers one choice",
+            Capability.PENALTIES: "llama.cpp counts the tokens of the prompt, too, which are not known here",
         }
 
     def body(self, request: GenerationRequest, model: str) -> JSON:
@@ -178,7 +179,6 @@ class LlamaCpp:
             presence_penalty=request.presence_penalty or None,
             frequency_penalty=request.frequency_penalty or None,
             repeat_penalty=request.repetition_penalty if request.repetition_penalty != 1 else None,
-            repeat_last_n=-1 if request.presence_penalty or request.frequency_penalty else None,
             cache_prompt=False,
         )
 

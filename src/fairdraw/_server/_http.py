@@ -88,7 +88,10 @@ class HttpServer:
                 raise
 
     def _answer(self, request: GenerationRequest) -> Answer:
-        url, body = self.transport.root + self.dialect.path, self.dialect.body(request, self.model)
+        url = self.transport.root + self.dialect.path
+        if isinstance(self.dialect, Chat) and not isinstance(request.prompt, str):
+            return Answer(request, refused="a chat takes text, not token ids")
+        body = self.dialect.body(request, self.model)
         reply = self.journal.reply((url, body), lambda: self.transport.post(url, body, stream=request.stream))
         curl = self.transport.curl(url, self.dialect.body(self._shown(request), self.model))
         if reply.refused:

@@ -60,7 +60,8 @@ class Transport:
     _next: float = 0.0
 
     def __post_init__(self) -> None:
-        most = httpx2.Limits(max_connections=self.settings.concurrency, max_keepalive_connections=None)
+        # Servers close idle connections after some seconds (llama.cpp and uvicorn after 5): close them before.
+        most = httpx2.Limits(max_connections=self.settings.concurrency, keepalive_expiry=1.0)
         # The environment's proxies and netrc are not used: what is judged is the server at this address.
         self._client = httpx2.Client(
             timeout=self.settings.timeout,
@@ -100,7 +101,9 @@ class Transport:
             NoAnswer: If there is none, or it is no JSON, or half a stream.
         """
         self._wait_for_turn()
-        response = self._patiently(lambda: self._client.post(url, json=body))
+        # llama.cpp may close a connection behind a stream without saying so.
+        head = {"Connection": "close"} if stream else {}
+        response = self._patiently(lambda: self._client.post(url, json=body, headers=head))
         if response.status_code in _NO_ENTRY:
             raise self._no_entry(response)
         if 400 <= response.status_code < 500 or response.status_code == 501:
@@ -189,10 +192,16 @@ def _events(url: str, text: str) -> Iterator[JSON]:
             is_over = True
             continue
         part = _parsed(url, value)
-        is_over = is_over or part.get("stop") is True
+        is_over = is_over or part.get("stop") is True or _ends(part)
         yield part
     if not is_over:
-        raise NoAnswer(f"{url} sent half a stream: it ended without [DONE]")
+        raise NoAnswer(f"{url} sent half a stream: it ended without [DONE] and without a finish reason")
+
+
+def _ends(part: JSON) -> bool:
+    """Whether a choice ends here: some servers (transformers serve) send no [DONE]."""
+    rows = part.get("choices") or ()
+    return any(isinstance(row, dict) and row.get("finish_reason") is not None for row in rows)
 
 
 def _message(text: str) -> str:
