@@ -106,9 +106,9 @@ class Transport:
         if response.status_code in _NO_ENTRY:
             raise self._no_entry(response)
         if 400 <= response.status_code < 500 or response.status_code == 501:
-            return Reply(refused=f"HTTP {response.status_code}: {_brief(response.text)}")
+            return Reply(refused=f"HTTP {response.status_code}: {_message(response.text)}")
         if response.status_code != 200:
-            raise NoAnswer(f"{url} answered HTTP {response.status_code}: {_brief(response.text)}")
+            raise NoAnswer(f"{url} answered HTTP {response.status_code}: {_message(response.text)}")
         return Reply(tuple(_events(url, response.text)) if stream else (_parsed(url, response.text),))
 
     def _patiently(self, send: Callable[[], httpx2.Response]) -> httpx2.Response:
@@ -195,6 +195,16 @@ def _events(url: str, text: str) -> Iterator[JSON]:
         yield part
     if not is_over:
         raise NoAnswer(f"{url} sent half a stream: it ended without [DONE]")
+
+
+def _message(text: str) -> str:
+    """What an answer that is an error says."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return _brief(text)
+    error = found.get("error", found) if isinstance(found, dict) else found
+    return _brief(str(error.get("message") or error) if isinstance(error, dict) else str(error))
 
 
 _MOST_SHOWN = 200
