@@ -12,6 +12,7 @@ import os
 import shlex
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class Transport:
             trust_env=False,
             transport=self.through,
         )
+        weakref.finalize(self, self._client.close)
 
     def _key(self) -> dict[str, str]:
         key = os.environ.get(self.settings.key_variable, "")
