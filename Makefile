@@ -2,6 +2,7 @@
 #   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
 #   make engine  a real vLLM, end to end, on a CPU: docs/engine.md
 #   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
+#   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
 #   make test    the project's own tests, linters and type checkers, and the manual
 # They work on a fresh machine with Python >= 3.11, make and git.
 
@@ -15,7 +16,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test tests perf bench lint ruff mypy pyright docs engine server matrix vllm clean
+.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -63,6 +64,9 @@ engine: $(READY)
 # Starts it with a tiny random model, without and with speculation, checks it by its address, and stops it.
 server: $(READY)
 	$(BIN)/python tools/servers $(SERVER) --profile $(PROFILE)
+
+others: $(READY)
+	$(BIN)/python tools/install_others.py $(if $(ALL),--all)
 
 vllm: $(READY)
 

@@ -16,10 +16,10 @@ from fairdraw.statistical._server_check import (
 )
 from fairdraw.strategies._server_requests import (
     COLD,
+    COLD_TOP_P,
     CONSECUTIVE_SEEDS,
     FOUR_CHOICES,
     HOT_TOP_K,
-    HOT_TOP_P,
     MIN_P,
     PENALISED,
     PLAIN,
@@ -129,10 +129,10 @@ _LISTED = (
     _check(
         "DIST917",
         "tokens follow what top-p leaves at another temperature",
-        (HOT_TOP_P,),
+        (COLD_TOP_P,),
         0.1,
         (Capability.TOP_P,),
-        """At temperature 2 with `top_p` of 0.7, tokens are those that are left, in proportion.
+        """At temperature 0.5 with `top_p` of 0.7, tokens are those that are left, in proportion.
 
         Whether `top_p` sees the distribution before or after the temperature is the server's own: its dialect says so,
         or the check is skipped. A server that documents one order and does the other fails here. It means this only if

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.budget import unwrapped
 from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Answer, GenerationRequest, Server
+from fairdraw.protocols import Answer, GenerationRequest, NoAnswer, Server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ PLAIN = kind("temperature 1")
 COLD, WARM = kind("temperature 0.6", temperature=0.6), kind("temperature 1.5", temperature=1.5)
 TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), kind("min-p 0.2", min_p=0.2)
 HOT_TOP_K = kind("top-k 8 at temperature 2", top_k=8, temperature=2.0)
-HOT_TOP_P = kind("top-p 0.7 at temperature 2", top_p=0.7, temperature=2.0)
+COLD_TOP_P = kind("top-p 0.7 at temperature 0.5", top_p=0.7, temperature=0.5)
 SEEDED = kind("seeds", seeded=True)
 CONSECUTIVE_SEEDS = kind("consecutive seeds", seeded=True, in_pairs=True)
 FOUR_CHOICES = kind("four choices", n=4)
@@ -104,11 +104,13 @@ class Pool:
     Args:
         answers: By the name of what was asked.
         num_requests: Made so far.
+        silent: Why the server does not answer any more; empty as long as it does. It is not tried again.
     """
 
     seed: int
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     num_requests: int = 0
+    silent: str = ""
 
     def take(self, server: Server, one: Kind, count: int) -> list[Answer]:
         """The first `count` answers of a kind."""
@@ -141,8 +143,12 @@ class Pool:
         for first in range(0, len(requests), size):
             part = requests[first : first + size]
             self._require(server, len(part))
-            with calling(unwrapped(server)):
-                answers += server.generate(part)
+            try:
+                with calling(unwrapped(server)):
+                    answers += server.generate(part)
+            except NoAnswer as error:
+                self.silent = str(error)
+                raise
             self.num_requests += len(part)
         for answer in answers:
             if answer.refused:
@@ -150,6 +156,8 @@ class Pool:
         return answers
 
     def _require(self, server: Server, count: int) -> None:
+        if self.silent:
+            raise NoAnswer(self.silent)
         most = server.settings.requests
         if most is not None and self.num_requests + count > most:
             raise Inconclusive(f"too few requests: --requests {most} are used up. Allow more.")

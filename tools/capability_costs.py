@@ -47,6 +47,8 @@ WHY = {
     Capability.MIN_TOKENS: "it tests the least number of tokens",
     Capability.BAD_WORDS: "it tests bad words",
     Capability.PENALTIES: "they test penalties",
+    Capability.DRAWN_TOKENS: "they compare drawn tokens with the log-probabilities that came with them",
+    Capability.GRAMMAR_DRAFTS: "they judge masks that follow the drafts of each request",
     Capability.DRAFT_DISTRIBUTION: "they compare drafts with the distribution that came with them",
 }
 """Why the distribution checks that are skipped without a capability need it."""
@@ -56,7 +58,8 @@ HEAD = """# What a missing capability costs
 Made from the checks by `tools/capability_costs.py`: what is skipped if a sampler does not support one capability and
 supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of the
 batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a large
-vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing.
+vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing;
+only a function of log-probabilities that is given its tokens (no `drawn-tokens`) has none to test.
 
 A sampler that supports neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore. Its
 distributions are tested, but a failure cannot be repeated exactly. Capabilities that are not listed under a contract

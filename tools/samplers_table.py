@@ -29,7 +29,7 @@ from provenance import ROOT, rows_as_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SECONDS = 1200
+SECONDS = 1800
 
 _FEW = ("DIST102", "DIST103", "DIST112")
 _ALL = ("DIST",)
@@ -50,8 +50,13 @@ class Entry:
     selected: Sequence[str] = ("REJ", *_ALL)
 
 
+_TPU_PAGE, _LMDEPLOY_PAGE = "https://github.com/vllm-project/tpu-inference", "https://github.com/InternLM/lmdeploy"
+_ALL_OTHERS = "make others ALL=1"
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
 _NEWEST = "python tools/install_vllm.py 0.33.0"
+
+_XGRAMMAR = Entry("pip install --no-deps xgrammar", "https://github.com/mlc-ai/xgrammar", ("GRM", "DIST"))
+_LLGUIDANCE = Entry("pip install llguidance", "https://github.com/guidance-ai/llguidance", ("GRM", "DIST"))
 
 SAMPLERS = {
     "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
@@ -65,6 +70,8 @@ SAMPLERS = {
     "rejection/sglang-block": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
+    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE),
+    "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
@@ -73,6 +80,20 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
+    "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
+    "grammar/xgrammar": _XGRAMMAR,
+    "grammar/xgrammar-torch": _XGRAMMAR,
+    "grammar/xgrammar-triton": _XGRAMMAR,
+    "grammar/llguidance": _LLGUIDANCE,
+    "grammar/llguidance-numpy": _LLGUIDANCE,
+    "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
+    "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
+    "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
+    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM", "DIST")),
+    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM", "DIST")),
+    "sampling/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
+    "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
 
 NOT_TESTED = """## Not in the table

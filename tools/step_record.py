@@ -8,7 +8,8 @@ their own each, beside a float64 reference in PyTorch. A row whose reference is 
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
 less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution, one-hot
-or with its probabilities. What verification emits first must follow the target whatever the draft.
+or with its probabilities. What verification emits first must follow the target whatever the draft. Every set of
+parameters alone, and all of them as neighbours in one batch, which share its draws.
 """
 
 from __future__ import annotations
@@ -155,45 +156,60 @@ def chi_square(counts: Tensor, probs: Tensor) -> tuple[float, int]:  # [vocab_si
     return float(chi2.sf(statistic, max(len(due) - 1, 1))), len(due)
 
 
-def draws(name: str, form: Drafts, num_draws: int, device: str) -> Json:
-    """The first tokens of many requests of one row of logits."""
+def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[Json]:
+    """The first tokens of many requests of one row of logits; requests have the named parameters in turn."""
     noise = torch.Generator(device).manual_seed(190 + form.value)
-    filters, batch = SETS[name], min(32768 if form is not Drafts.PROBS else 8192, num_draws)
-    rows_each = 1 if form is Drafts.NONE else 2
+    filters, rows_each = [SETS[name] for name in names], 1 if form is Drafts.NONE else 2
+    batch = min(32768 if form is not Drafts.PROBS else 8192, num_draws) // len(names) * len(names)
     ranks = torch.randperm(VOCAB_SIZE, generator=noise, device=device).float()
     logits = (-1.3 * (1 + ranks).log() + 0.1 * ranks.cos()).bfloat16()
-    target = exact_distribution(logits, filters, device)
-    draft = (0.5 * target + 0.5 * (-(1 + ranks.roll(7)).log() * 1.1).double().softmax(-1)).float()
-    plan = StepPlan(
-        Capacity(
-            batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=filters != Filters(filters.temperature)
-        ),
-        device,
-        backend="triton",
-    )
-    parameters = parameters_of([filters], device)
-    if not plan.capacity.filters:
+    targets = [exact_distribution(logits, one, device) for one in filters]
+    draft = (0.5 * targets[0] + 0.5 * (-(1 + ranks.roll(7)).log() * 1.1).double().softmax(-1)).float()
+    has_filters = any(one != Filters(one.temperature) for one in filters)
+    capacity = Capacity(batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=has_filters)
+    plan, parameters = StepPlan(capacity, device, backend="triton"), parameters_of(filters, device)
+    if not has_filters:
         parameters = Parameters(parameters.temperature)
     starts = torch.arange(batch + 1, dtype=torch.int32, device=device) * rows_each
-    counts, accepted, done = torch.zeros(VOCAB_SIZE, dtype=torch.int64, device=device), 0, 0
+    slots = torch.arange(batch, dtype=torch.int32, device=device) % len(names)
+    counts = torch.zeros(len(names), VOCAB_SIZE, dtype=torch.int64, device=device)
+    accepted, done = torch.zeros(len(names), dtype=torch.int64, device=device), 0
     while done < num_draws:
         drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
         inputs = StepInputs(
             logits.expand(batch * rows_each, -1),
             parameters,
-            torch.tensor([190], device=device),
+            torch.full((len(names),), 190, device=device),
             torch.arange(batch, device=device) * 2 + done * 2,
             starts,
-            slots=torch.zeros(batch, dtype=torch.int32, device=device),
+            slots=slots,
             draft_token_ids=None if form is Drafts.NONE else drafted,
-            draft_probs=draft[None, None] if form is Drafts.PROBS else None,
+            draft_probs=draft.expand(len(names), 1, -1) if form is Drafts.PROBS else None,
         )
         output = plan(inputs)
-        counts += output.token_ids[:, 0].long().bincount(minlength=VOCAB_SIZE)
-        accepted += int((output.num_tokens > 1).sum())
+        cells = slots.long() * VOCAB_SIZE + output.token_ids[:, 0].long()
+        counts += cells.bincount(minlength=counts.numel()).view_as(counts)
+        accepted += (output.num_tokens > 1).long().view(-1, len(names)).sum(0)
         done += batch
-    p_value, cells = chi_square(counts, target)
-    return {"set": name, "drafts": form.name, "draws": done, "cells": cells, "p": p_value, "accepted": accepted / done}
+    return [_row_of(names, form, number, counts, targets, accepted) for number in range(len(names))]
+
+
+def _row_of(
+    names: list[str],
+    form: Drafts,
+    number: int,
+    counts: Tensor,  # [num_names, vocab_size] int64
+    targets: list[Tensor],
+    accepted: Tensor,  # [num_names] int64
+) -> Json:
+    """What one set of parameters drew, alone or beside the others."""
+    p_value, cells = chi_square(counts[number], targets[number])
+    total = int(counts[number].sum())
+    beside = {"mixed": True} if len(names) > 1 else {}
+    share = float(accepted[number]) / total
+    return {"set": names[number], "drafts": form.name, **beside, "draws": total, "cells": cells, "p": p_value} | {
+        "accepted": share
+    }
 
 
 def main() -> int:
@@ -214,14 +230,12 @@ def main() -> int:
     record["kept"] = kept_sets(options.rows, options.device)
     print(record["kept"], flush=True)
     for form in (Drafts.PROBS, Drafts.NONE, Drafts.ONE_HOT):
-        for name in SETS:
+        for names in (*([name] for name in SETS), list(SETS)):
             if time.monotonic() - begin > options.seconds:
                 continue
-            # A dense draft is read whole, and a thousand tokens are sorted out one by one.
-            share = 20 if name == "top-k 1000" else 10 if form is Drafts.PROBS else 1
-            row = draws(name, form, options.draws // share, options.device)
-            record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
-            print(record["rows"][-1], flush=True)
+            for row in draws(names, form, options.draws, options.device):
+                record["rows"].append(row | {"seconds": round(time.monotonic() - begin, 1)})
+                print(record["rows"][-1], flush=True)
             write_record(options.out, record)
     write_record(options.out, record)
     return int(record["kept"]["different"] > 0 or any(row["p"] < 1e-6 for row in record["rows"]))

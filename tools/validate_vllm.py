@@ -2,6 +2,7 @@
 
     python tools/validate_vllm.py 0.24.0 0.25.1
     python tools/validate_vllm.py all               # every release from 0.22.0 to 0.28.0 that the package index has
+    python tools/validate_vllm.py 0.33.0 --runner V2
 
 It installs a release into a folder (`install_vllm.py`) and validates it (`fairdraw._vllm_validation`). Review the entry
 and commit it, with the table of `docs/vllm-plugin.md` that it changes: from then on the plugin serves this release. A
@@ -36,6 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, help="where one release is or will be installed (.cache/vllm/RELEASE)")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each kind of event trace (default: {STEPS})")
     parser.add_argument("--profile", default="ci", help="of the properties: smoke, ci or nightly (default: ci)")
+    parser.add_argument("--runner", choices=["V1", "V2"], help="the pieces for this model runner alone")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the entries are written")
     options = parser.parse_args(arguments)
     if options.folder and (len(options.releases) > 1 or options.releases == ["all"]):
@@ -60,7 +62,8 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
     folder = (options.folder or ROOT / ".cache" / "vllm" / release).resolve()
     try:
         install(release, folder)
-        entry, problems = validate(release, folder, options.steps, options.profile)
+        runners = (options.runner,) if options.runner else ("V1", "V2")
+        entry, problems = validate(release, folder, options.steps, options.profile, runners)
     except (InstallError, NotValidatedError, subprocess.TimeoutExpired) as error:
         print(f"vLLM {release}: {error}", file=sys.stderr)
         return 1
@@ -76,15 +79,33 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
 
 def with_table(page: str) -> str:
     """The manual with what is validated now."""
+    page = with_section(page, "validated releases of V2", validated_for_v2())
     return with_section(page, "validated releases", validated_releases())
 
 
+def validated_for_v2() -> str:
+    """Releases with the piece for model runner V2, as Markdown, from `validated.json`."""
+    names = "vLLM", "steps", "rows", "random tokens", "properties", "date"
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
+        if "step" not in entry["pieces"]:
+            continue
+        evidence = entry["evidence"]
+        random, suite = evidence["random steps"], evidence["properties of the step"]
+        counts = (random["counts"]["steps"], random["counts"]["rows"], random["tokens"]["ours"]["tokens"])
+        passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
+        lines.append(f"| {' | '.join([release, *(f'{n:,}' for n in counts), passed, evidence['date']])} |")
+    return "\n".join(lines) + "\n"
+
+
 def validated_releases() -> str:
-    """Releases and pieces, as Markdown, from `validated.json`."""
-    names = [piece.name for piece in PIECES]
+    """Releases and pieces for model runner V1, as Markdown, from `validated.json`."""
+    names = [piece.name for piece in PIECES if piece.runner == "V1"]
     lines = [f"| vLLM | {' | '.join(names)} | steps | properties | date |", "|---" * (len(names) + 4) + "|"]
     for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
         evidence = entry["evidence"]
+        if "steps" not in evidence:
+            continue  # validated for V2 alone
         suite = evidence["properties of the rejection piece"]
         kept = ["yes" if name in entry["pieces"] else "no" for name in names]
         passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"

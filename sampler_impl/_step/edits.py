@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import NO_ID
-from .rows import MOST_SEEN, find_request, load_penalties, penalised
+from .rows import MOST_SEEN, find_request, let_next_kernel_start, load_penalties, penalised
 
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
@@ -245,7 +245,9 @@ def edit_kernel(
     logits_stride,
     num_words,
     CAPACITY: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    let_next_kernel_start(OVERLAPS)
     # Find the row.
     req_idx = tl.program_id(0)
     offset = tl.program_id(1)

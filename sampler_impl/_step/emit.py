@@ -1,7 +1,7 @@
-"""The last kernel: one program per request takes the accepted draft tokens and the token of the first rejected row.
+"""The last kernel with dense draft probabilities: one program per request draws what `settle` left, and emits.
 
-With dense draft probabilities a row of tiles has no token yet. Its `max(target - draft, 0)` is read here, for that row
-alone, in two passes: the sum of every tile, then the tile that was drawn.
+There a row of tiles has no token yet. Its `max(target - draft, 0)` is read here, for the first rejected row alone, in
+two passes: the sum of every tile, then the tile that was drawn.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -14,7 +14,17 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import VERIFY_STREAM, philox_uniforms
-from .rows import MIN_TEMPERATURE, TILE, find_request, ids_of, load_one_tile, locate, scaled_order
+from .output import count_accepted, write_tokens
+from .rows import (
+    MIN_TEMPERATURE,
+    TILE,
+    find_request,
+    ids_of,
+    load_one_tile,
+    locate,
+    scaled_order,
+    wait_for_kernel_before,
+)
 from .scan import exponent_scale
 from .settle import ONE, STREAMED, draw_index, probs_row
 
@@ -124,52 +134,48 @@ def emit_kernel(
     LOGPROBS: tl.constexpr,
     TILES: tl.constexpr,
     POSITIONS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(OVERLAPS)
     # Find the first rejected row.
     req_idx = tl.program_id(0)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
-    accepted_ptr, tokens_ptr, logprobs_ptr = results[0], results[1], results[4]
-    token_ids_ptr, num_tokens_ptr, output_logprobs_ptr = output
-    offsets = tl.arange(0, POSITIONS)
-    is_draft = offsets + 1 < count
-    accepted = tl.load(accepted_ptr + first + offsets, mask=is_draft, other=0)
-    num_accepted = tl.min(tl.where(accepted != 0, POSITIONS, offsets))
+    num_accepted = count_accepted(results[0], first, count, POSITIONS)
     last = (first + num_accepted).to(tl.int64)
-    token = tl.load(tokens_ptr + last, mask=count > 0, other=-1)
+    token = tl.load(results[1] + last, mask=count > 0, other=-1)
     # Draw its token, if that was left.
-    if drafts[1] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if token == STREAMED:
-            position = tl.load(positions_ptr + req_idx) + num_accepted
-            uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
-            row = (inputs, locate(inputs, last, slot))
-            temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
-            probs_ptr = probs_row(drafts, slot, tl.minimum(num_accepted, max_spec_len - 1))
-            token = _draw_rejected(
-                results,
-                words_ptr,
-                row,
-                last,
-                probs_ptr,
-                temperature,
-                uniforms[1],
-                vocab_size,
-                all_tiles,
-                LOGPROBS,
-                TILES,
-            )
-            tl.debug_barrier()
-    # Write the tokens. Where two requests lay claim to a row, only their ids are certain to be of the vocabulary.
-    token = tl.where((count <= 0) | ((token >= 0) & (token < vocab_size)), token, 0)
-    is_last = offsets == num_accepted
-    drafted = tl.full((POSITIONS,), -1, tl.int32)
-    if drafts[0] is not None:
-        drafted = tl.load(drafts[0] + first + offsets, mask=is_draft, other=-1).to(tl.int32)
-    tokens = tl.where(offsets < num_accepted, drafted, tl.where(is_last, token, -1))
-    width = max_spec_len + 1
-    is_written = offsets < width
-    tl.store(token_ids_ptr + req_idx.to(tl.int64) * width + offsets, tokens, mask=is_written)
-    tl.store(num_tokens_ptr + req_idx, tl.where(count > 0, num_accepted + 1, 0))
-    if LOGPROBS:
-        which = 2 * (first + offsets) + is_last.to(tl.int32)
-        of_token = tl.load(logprobs_ptr + which, mask=(offsets <= num_accepted) & (offsets < count), other=0.0)
-        tl.store(output_logprobs_ptr + req_idx.to(tl.int64) * width + offsets, of_token, mask=is_written)
+    if token == STREAMED:
+        position = tl.load(positions_ptr + req_idx) + num_accepted
+        uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
+        row = (inputs, locate(inputs, last, slot))
+        temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
+        probs_ptr = probs_row(drafts, slot, tl.minimum(num_accepted, max_spec_len - 1))
+        token = _draw_rejected(
+            results,
+            words_ptr,
+            row,
+            last,
+            probs_ptr,
+            temperature,
+            uniforms[1],
+            vocab_size,
+            all_tiles,
+            LOGPROBS,
+            TILES,
+        )
+        tl.debug_barrier()
+    # Write the tokens.
+    write_tokens(
+        output,
+        results[4],
+        drafts[0],
+        req_idx,
+        first,
+        count,
+        num_accepted,
+        token,
+        max_spec_len,
+        vocab_size,
+        LOGPROBS,
+        POSITIONS,
+    )

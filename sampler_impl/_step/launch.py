@@ -2,8 +2,9 @@
 
     edits    (if there are any) a program per row: ids that are edited, and their logits
     scan     a program per request and strip: every logit once; 8 bytes per tile of 1024
-    settle   a program per row: what is kept, whether the draft token is accepted, the token instead
-    emit     a program per request: accepted tokens, and the token of the first rejected row
+    settle   a program per row: what is kept, whether the draft token is accepted, the token instead; the last program
+             of a request emits: accepted tokens, and the token of the first rejected row
+    emit     (with dense draft probabilities) a program per request: draws what is left, and emits
 
 `Launches` belongs to a plan: it owns the memory through which they pass on what they found, and what they return.
 """
@@ -13,14 +14,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from .._shared.kernels import quiet_numpy
-from .compiled import Compiled, key_of
+from .._shared.kernels import INTERPRETED, quiet_numpy
+from .compiled import Compiled, Key, described
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
@@ -44,6 +46,25 @@ LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
 
 
+class Memory(NamedTuple):
+    """What a plan owns. None is for what its steps do not need."""
+
+    words: Any  # [max_rows, all_tiles] int64
+    reached: Any  # [max_rows, all_tiles] int64
+    reached_by_runs: Any  # [max_rows, all_tiles * RUNS] int16: the same
+    results: tuple[Any, ...]
+    scratch: tuple[Any, ...]
+    edits: tuple[Any, ...]
+    mentions: tuple[Any, ...]
+    outputs: tuple[Any, ...]
+    arrivals: Any  # [batch_size] int32
+
+
+def can_overlap(device: torch.device) -> bool:
+    """Whether a kernel may be started while the one before it runs: programmatic dependent launch, from Hopper on."""
+    return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 class Launches:
     """The kernels of a plan and their memory."""
 
@@ -57,7 +78,7 @@ class Launches:
         self.sizes = (capacity.vocab_size, self.all_tiles)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
         self._allocate(device)
-        self._choose_kernels()
+        self._choose_kernels(device)
 
     def _allocate(self, device: torch.device) -> None:
         capacity, rows = self.capacity, self.capacity.max_rows
@@ -65,47 +86,63 @@ class Launches:
         def empty(*shape: int, dtype: torch.dtype = torch.int32) -> Tensor:  # [...] int32
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.words = empty(rows, self.all_tiles, dtype=torch.int64)
-        self.reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
-        self.reached_by_runs = None if self.reached is None else self.reached.view(torch.int16)
+        reached = empty(rows, self.all_tiles, dtype=torch.int64) if capacity.filters else None
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
-        self.results = (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs)
         listed = rows if capacity.filters else 1
         candidates = empty(listed, MOST), empty(listed, MOST, dtype=torch.float32)
-        self.scratch = (empty(listed, self.tiles * RUNS), *candidates)
-        self.edit_memory: tuple[Any, ...] = (None, None, None, None, 0)  # Any: arguments of kernels
+        edits: tuple[Any, ...] = (None, None, None, None, 0)  # Any: arguments of kernels
+        mentions: tuple[Any, ...] = ()  # Any: as above
         if self.edit_capacity:
             lists = [empty(rows, self.edit_capacity) for _ in range(2)]
             values = [empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2)]
-            excluded = empty(rows, self.num_words)
-            self.edit_memory = (excluded, lists[0], values[0], empty(rows), self.edit_capacity)
-            self.mentions = lists[1], values[1]
+            edits = (empty(rows, self.num_words), lists[0], values[0], empty(rows), self.edit_capacity)
+            mentions = lists[1], values[1]
         self.token_ids = empty(capacity.batch_size, self.width)
         self.num_tokens = empty(capacity.batch_size)
         self.logprobs = empty(capacity.batch_size, self.width, dtype=torch.float32) if capacity.logprobs else None
-        self.outputs = (self.token_ids, self.num_tokens, self.logprobs)
-        self.views: dict[int, StepOutput] = {}
-
-    def _choose_kernels(self) -> None:
-        capacity, four = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
-        settle_options = four | (
-            {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
+        self.memory = Memory(
+            empty(rows, self.all_tiles, dtype=torch.int64),
+            reached,
+            None if reached is None else reached.view(torch.int16),
+            (empty(rows), empty(rows), empty(rows), empty(rows, 2, dtype=torch.float32), logprobs),
+            (empty(listed, self.tiles * RUNS), *candidates),
+            edits,
+            mentions,
+            (self.token_ids, self.num_tokens, self.logprobs),
+            empty(capacity.batch_size),
         )
-        self.edit_kernel = Compiled(edit_kernel, four, CAPACITY=self.edit_capacity)
+        self.addresses = Memory(*described(tuple(self.memory))[1])
+        self.views: dict[int, StepOutput] = {}
+        self.known: dict[Key, int] = {}
+        self.numbers = count()
+
+    def _choose_kernels(self, device: torch.device) -> None:
+        capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
+        # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
+        overlaps = not capacity.filters and not INTERPRETED and device.type == "cuda" and can_overlap(device)
+        follows = first | ({"launch_pdl": True} if overlaps else {})
+        limited = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
+        self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=overlaps)
+        positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
             settle_kernel,
-            settle_options,
+            follows | limited,
             FILTERS=capacity.filters,
             EDITS=self.edit_capacity,
             LOGPROBS=capacity.logprobs,
             TILES=self.tiles,
             BLOCK=BLOCK,
             MOST=MOST,
+            POSITIONS=positions,
+            OVERLAPS=overlaps,
         )
-        positions = triton.next_power_of_2(self.width)
-        constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions}
-        self.emit_kernel = Compiled(emit_kernel, four, **constants)
-        self.scan_kernels = {strip: Compiled(scan_kernel, four, STRIP=strip, BLOCK=SCAN_BLOCK) for strip in STRIPS}
+        constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
+        self.emit_kernel = Compiled(emit_kernel, follows, **constants)
+        waits = overlaps and self.edit_capacity > 0
+        scan_options, of_scan = follows if waits else first, {"WAITS": waits, "OVERLAPS": overlaps}
+        self.scan_kernels = {
+            strip: Compiled(scan_kernel, scan_options, STRIP=strip, BLOCK=SCAN_BLOCK, **of_scan) for strip in STRIPS
+        }
         self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
@@ -127,12 +164,13 @@ class Launches:
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
         if inputs.batch_size > 0:
             with quiet_numpy():
-                row_inputs, requests = self._launch(inputs, emits=False)
+                self._launch(inputs, emits=False)
                 processed_kernel[(self.all_tiles, inputs.batch_size, self.width)](
                     processed,
-                    self.results[2],
-                    row_inputs,
-                    *requests,
+                    self.memory.results[2],
+                    self._rows(self.memory, self._given(inputs)),
+                    inputs.cu_num_rows,
+                    inputs.slots,
                     inputs.parameters.temperature,
                     inputs.num_rows,
                     self.capacity.max_spec_len,
@@ -141,54 +179,98 @@ class Launches:
                 )
         return processed
 
-    def _launch(
-        self, inputs: StepInputs, *, emits: bool
-    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:  # Any: arguments of kernels
-        """All kernels; without the last, nothing is emitted. Returns what others are given."""
-        batch_size, parameters = inputs.batch_size, inputs.parameters
-        penalties = _penalties(inputs)
-        grammar = inputs.grammar_mask if self.capacity.grammar else None
-        rows = (inputs.logits, inputs.logits.stride(0), grammar, self.num_words, self.edit_memory, penalties)
-        requests = (inputs.cu_num_rows, inputs.slots)
-        noise = (inputs.seeds, inputs.positions)
-        filters = (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
-        drafts = _drafts(inputs)
-        sizes = (inputs.num_rows, self.capacity.max_spec_len, *self.sizes)
-        key = key_of(inputs.logits, inputs.logits.stride(0), grammar, penalties, requests, noise, filters, drafts)
+    def _launch(self, inputs: StepInputs, *, emits: bool) -> None:
+        """All kernels; without `emits` all but the tokens."""
+        given = self._given(inputs)
+        strip = STRIPS[-1] if self.num_blocks * inputs.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
+        facts, addresses = described(given)
+        key = (facts, strip, emits)
+        number = self.known.get(key)
+        if number is not None:
+            self._launch_kernels(number, inputs, self.addresses, addresses, strip, emits=emits)
+            return
+        number = next(self.numbers)  # a launch that fails leaves its number behind
+        self._launch_kernels(number, inputs, self.memory, given, strip, emits=emits)
+        if not INTERPRETED:
+            self.known[key] = number
+
+    def _given(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: arguments of kernels
+        """What a step is given, in the groups in which kernels take it."""
+        parameters = inputs.parameters
+        return (
+            (inputs.logits, inputs.logits.stride(0), inputs.grammar_mask if self.capacity.grammar else None),
+            _penalties(inputs),
+            (inputs.cu_num_rows, inputs.slots),
+            (inputs.seeds, inputs.positions),
+            (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p),
+            _drafts(inputs),
+            NO_EDITS if inputs.edits is None or not self.edit_capacity else _edit_groups(inputs.edits),
+        )
+
+    def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
+        """What kernels see rows by: `rows.locate`."""
+        logits, stride, grammar = given[0]
+        return logits, stride, grammar, self.num_words, memory.edits, given[1]
+
+    def _launch_kernels(
+        self,
+        number: int,
+        inputs: StepInputs,
+        memory: Memory,
+        given: tuple[Any, ...],  # Any: as above
+        strip: int,
+        *,
+        emits: bool,
+    ) -> None:
+        """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
+        (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
+        rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
+        batch_size, sizes = inputs.batch_size, (inputs.num_rows, max_spec_len, *self.sizes)
         by_row = (batch_size, self.width, 1)
         if self.edit_capacity:
-            edits = NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits)
             self.edit_kernel.launch(
-                key if inputs.edits is None else (key, key_of(edits)),
+                number,
                 by_row,
-                self.edit_memory,
-                self.mentions,
-                inputs.logits,
+                memory.edits,
+                memory.mentions,
+                logits,
                 grammar,
                 *requests,
-                inputs.positions,
-                inputs.draft_token_ids,
+                noise[1],
+                drafts[0],
                 penalties,
                 *edits,
                 inputs.num_rows,
-                self.capacity.max_spec_len,
+                max_spec_len,
                 self.capacity.vocab_size,
-                inputs.logits.stride(0),
+                stride,
                 self.num_words,
             )
-        strip = STRIPS[-1] if self.num_blocks * batch_size >= LONG_STRIPS_FROM else STRIPS[0]
         grid = (self.programs[strip], batch_size, 1)
-        self.scan_kernels[strip].launch(
-            key, grid, self.words, self.reached, rows, *requests, parameters.temperature, *sizes
-        )
-        written = self.words, self.reached_by_runs
+        written = memory.words, memory.reached
+        self.scan_kernels[strip].launch(number, grid, *written, rows, *requests, filters[0], *sizes)
+        is_last = emits and drafts[1] is None
         self.settle_kernel.launch(
-            key, by_row, self.results, *written, self.scratch, rows, *requests, *noise, filters, drafts, *sizes
+            number,
+            by_row,
+            memory.outputs if is_last else NO_OUTPUT,
+            memory.arrivals,
+            memory.results,
+            memory.words,
+            memory.reached_by_runs,
+            memory.scratch,
+            rows,
+            *requests,
+            *noise,
+            filters,
+            drafts,
+            *sizes,
         )
-        if emits:
-            given = (rows, *requests, *noise, parameters.temperature, drafts)
-            self.emit_kernel.launch(key, (batch_size, 1, 1), self.outputs, self.results, self.words, *given, *sizes)
-        return rows, requests
+        if emits and not is_last:
+            arguments = (rows, *requests, *noise, filters[0], drafts, *sizes)
+            self.emit_kernel.launch(
+                number, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
+            )
 
 
 def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
@@ -227,4 +309,5 @@ def _list_of(
     return (None, 0, 0) if tensor is None else (tensor, tensor.stride(0), tensor.shape[1])
 
 
+NO_OUTPUT = (None, None, None)
 NO_EDITS = _edit_groups(TokenEdits())

@@ -41,6 +41,21 @@ MIN_TEMPERATURE = tl.constexpr(arguments.MIN_TEMPERATURE)
 
 
 @triton.jit
+def wait_for_kernel_before(OVERLAPS: tl.constexpr):
+    """A kernel may be started while the one before it runs (programmatic dependent launch, from Hopper on): then it
+    waits here until that one has ended, and what it has written can be read. Comes first in a kernel."""
+    if OVERLAPS:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def let_next_kernel_start(OVERLAPS: tl.constexpr):
+    """The next kernel may be started as soon as every program of this one is running."""
+    if OVERLAPS:
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def find_request(
     cu_num_rows_ptr,  # [batch_size + 1] int32
     slots_ptr,  # [batch_size] int32 | int64, or None

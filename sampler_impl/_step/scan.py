@@ -24,7 +24,18 @@ import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import LOG2_E, argmax_order
-from .rows import MIN_TEMPERATURE, RUNS, edited, find_request, load_raw, load_seen, locate, words_of_tiles
+from .rows import (
+    MIN_TEMPERATURE,
+    RUNS,
+    edited,
+    find_request,
+    let_next_kernel_start,
+    load_raw,
+    load_seen,
+    locate,
+    wait_for_kernel_before,
+    words_of_tiles,
+)
 
 
 @triton.jit
@@ -71,7 +82,11 @@ def scan_kernel(
     all_tiles,
     STRIP: tl.constexpr,
     BLOCK: tl.constexpr,
+    WAITS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(WAITS)
+    let_next_kernel_start(OVERLAPS)
     req_idx = tl.program_id(1)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     scale = exponent_scale(tl.load(temperature_ptr + slot))

@@ -35,6 +35,7 @@ from .._shared.kernels import (
     philox_uniforms,
     unpack,
 )
+from .output import count_accepted, write_tokens
 from .rows import (
     LEAST,
     MIN_TEMPERATURE,
@@ -46,6 +47,7 @@ from .rows import (
     ids_of,
     index_of,
     indices_of,
+    let_next_kernel_start,
     load_logits,
     load_one_tile,
     load_or,
@@ -53,6 +55,7 @@ from .rows import (
     order_to_float,
     scaled_by,
     scaled_order,
+    wait_for_kernel_before,
     words_of_runs,
     words_of_tiles,
 )
@@ -64,6 +67,8 @@ MANY = tl.constexpr(1024)
 """Candidates in a block. Most rows have few: one block is bisected without being loaded again."""
 NO_BOUND = tl.constexpr(-0x8000)
 """A **bound** is the upper 16 bits of an order: what is compared with the 16 bits that runs have."""
+NEIGHBOURS = tl.constexpr(32)
+"""Logits below a bound among which its quotient ends."""
 ENOUGH = tl.constexpr(1.00001)
 """A factor of sums in float32 that is surely enough."""
 MOST_TRIES = tl.constexpr(8)
@@ -134,15 +139,26 @@ def _list_runs(
 
 
 @triton.jit
+def _least_with_quotient_of(bound, temperature):
+    """The order of the least logit whose quotient is not below the bound's. Rounded, some neighbours have the same."""
+    order = tl.maximum(bound << 16, NOTHING + 1)
+    below = tl.maximum(order - tl.arange(0, NEIGHBOURS), NOTHING + 1)
+    is_equal = scaled_order(order_to_float(below), temperature) >= scaled_order(order_to_float(order), temperature)
+    least = tl.min(tl.where(is_equal, below, order))
+    # More of them: the logits are denormal. The next bound is below every one of a moderate temperature.
+    return tl.where(tl.min(is_equal.to(tl.int32)) == 0, least, tl.maximum((bound - 1) << 16, NOTHING + 1))
+
+
+@triton.jit
 def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
     """Write index and scaled logit of every entry whose quotient is at least the bound's, in the order of indices.
     Returns how many, of which at most MOST are written.
 
     Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `reached` of the runs."""
     runs_ptr, indices_ptr, scaled_ptr = scratch
-    least = scaled_order(order_to_float(tl.maximum(bound << 16, NOTHING + 1)), temperature)
+    least = _least_with_quotient_of(bound, temperature)
     tl.debug_barrier()
-    num_listed = _list_runs(runs_ptr, reached, bound - 1)  # the next lower logit may have the bound's quotient, too
+    num_listed = _list_runs(runs_ptr, reached, least >> 16)
     tl.debug_barrier()
     size = tl.zeros((), tl.int32)
     for begin in range(0, num_listed, BLOCK):
@@ -150,8 +166,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         # A run behind the row holds nothing.
         words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
-        scaled = scaled_by(logits, temperature)
-        is_candidate = (argmax_order(scaled) >= least) & (logits > float("-inf"))
+        is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
         # Places are counted within words, which is cheap, and then over words, which are few.
         within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
         of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
@@ -159,7 +174,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(scaled_ptr + places, scaled, mask=writes)
+        tl.store(scaled_ptr + places, scaled_by(logits, temperature), mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
     return size
@@ -657,8 +672,48 @@ def _publish(
         tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(_probability(own, size, statistics)))
 
 
+@triton.jit
+def _emit_as_last(
+    output,
+    results,
+    arrivals_ptr,  # [batch_size] int32, 0 before and after a step
+    drafts,
+    req_idx,
+    first,
+    count,
+    max_spec_len,
+    vocab_size,
+    LOGPROBS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+):
+    """The last of a request's programs emits its tokens: a kernel less to wait for."""
+    tl.debug_barrier()  # every thread has written what it found, before one of them says so
+    arrived = tl.atomic_add(arrivals_ptr + req_idx, 1)
+    if arrived + 1 == tl.maximum(count, 1):
+        tl.store(arrivals_ptr + req_idx, 0)
+        num_accepted = count_accepted(results[0], first, count, POSITIONS)
+        token_ptr = results[1] + (first + num_accepted).to(tl.int64)
+        token = tl.load(token_ptr, mask=count > 0, other=-1, cache_modifier=".cg")
+        write_tokens(
+            output,
+            results[4],
+            drafts[0],
+            req_idx,
+            first,
+            count,
+            num_accepted,
+            token,
+            max_spec_len,
+            vocab_size,
+            LOGPROBS,
+            POSITIONS,
+        )
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def settle_kernel(
+    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs; or three None
+    arrivals_ptr,  # [batch_size] int32, 0 before and after a step
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
     run_reached_ptr,  # [max_rows, num_runs] int16, or None
@@ -680,7 +735,11 @@ def settle_kernel(
     TILES: tl.constexpr,
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    OVERLAPS: tl.constexpr,
 ):
+    wait_for_kernel_before(OVERLAPS)
+    let_next_kernel_start(OVERLAPS)
     # Find the row.
     req_idx = tl.program_id(0)
     offset = tl.program_id(1)
@@ -732,3 +791,19 @@ def settle_kernel(
                 )
             accepted = accepted & is_valid
             _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)
+    # Emit the tokens of the request.
+    if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if offset < tl.maximum(count, 1):
+            _emit_as_last(
+                output,
+                results,
+                arrivals_ptr,
+                drafts,
+                req_idx,
+                first,
+                count,
+                max_spec_len,
+                vocab_size,
+                LOGPROBS,
+                POSITIONS,
+            )

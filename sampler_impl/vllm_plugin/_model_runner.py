@@ -1,4 +1,4 @@
-"""vLLM's model runner V2 has none of the functions that the plugin replaces; log a warning where it is in use.
+"""When vLLM makes a model runner V2: pieces for it are installed then, and those for V1 are logged as idle.
 
 Only its construction proves that. A V1 worker imports V2's module, too (`gpu_worker` imports `gpu.warmup`, which needs
 the class), before the configuration is known. The environment alone proves nothing: the worker for CPUs runs V1
@@ -47,16 +47,22 @@ def watch(module: object, constructed: Callable[[], None]) -> Callable[[], None]
     return remove
 
 
-def tell_idle(pieces: list[str]) -> None:
+def tell_idle(pieces: list[str], *, serving: bool = False) -> None:
     """Log that V2 was made.
 
     Args:
-        pieces: Those that are installed or wait for their modules; the refused ones were logged with their reason.
+        pieces: Those for V1 that are installed or wait for their modules; the refused ones were logged with their
+            reason.
+        serving: A piece for V2 is on; nobody has to choose V1 then.
     """
     idle = f"{', '.join(pieces)} {'is' if len(pieces) == 1 else 'are'} for V1 only: idle."
+    if serving:
+        if pieces:
+            logger.info("fairdraw: model runner V2 is in use, and %s", idle)
+        return
     logger.warning(
         "fairdraw: model runner V2 is in use, and %s %s",
-        idle if pieces else "the plugin serves V1 only.",
+        idle if pieces else "no piece of the plugin serves it.",
         f"{_SWITCH}=0 is set, but this configuration overrides it." if _is_zero() else f"{_SWITCH}=0 chooses V1.",
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +37,58 @@ _ROWS = (
     ),
 )
 
+V2 = "vllm.v1.worker.gpu"
+V2_SAMPLER = f"{V2}.sample.sampler:Sampler"
+V2_VERIFIER = f"{V2}.spec_decode.rejection_sampler"
+_V2_STEP = (
+    *(
+        f"{V2_SAMPLER}.{method}"
+        for method in ("__init__", "add_request", "apply_staged_writes", "__call__", "apply_sampling_params")
+    ),
+    f"{V2_SAMPLER}._sample_random",
+    *(
+        f"{V2_VERIFIER}:{name}"
+        for name in (
+            "RejectionSampler.__init__",
+            "RejectionSampler.__call__",
+            "RejectionSampler._verify_in_chunks",
+            "RejectionSampler._get_logprobs_tensors",
+            "gather_draft_sampled",
+            "_gather_draft_sampled_kernel",
+            "_flatten_sampled_kernel",
+        )
+    ),
+    *(
+        f"{V2}.{name}"
+        for name in (
+            "buffer_utils:UvaBackedTensor",
+            "buffer_utils:StagedWriteTensor",
+            "input_batch:_get_num_sampled_and_rejected_kernel",
+            "input_batch:_post_update_kernel",
+            "sample.bad_words:BadWordsState",
+            "sample.bad_words:_bad_words_kernel",
+            "sample.gumbel:_temperature_kernel",
+            "sample.gumbel:gumbel_sample",
+            "sample.logit_bias:LogitBiasState",
+            "sample.logit_bias:_bias_kernel",
+            "sample.min_p:_min_p_kernel",
+            "sample.penalties:PenaltiesState",
+            "sample.penalties:_penalties_kernel",
+            "sample.penalties:_bincount_kernel",
+            "sample.states:SamplingStates",
+            "sample.thinking_budget:ThinkingBudgetState.__init__",
+            "sample.thinking_budget:ThinkingBudgetState.add_request",
+            "spec_decode.rejection_sampler_utils:rejection_sample",
+            "spec_decode.rejection_sampler_utils:_rejection_kernel",
+            "spec_decode.rejection_sampler_utils:_resample_kernel",
+            "spec_decode.rejection_sampler_utils:_insert_resampled_kernel",
+            "states:RequestState",
+        )
+    ),
+    f"{SAMPLE}.ops.topk_topp_sampler:apply_top_k_top_p",
+    f"{SAMPLE}.ops.topk_topp_sampler:apply_top_k_top_p_pytorch",
+)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -46,6 +98,9 @@ class Piece:
         patched: vLLM's `module:name` to our `module:function` in this package. Pieces may share patches.
         relies_on: Functions that are not replaced: ours does their work, or relies on how they call it.
         listener: Our `module:function` that is called with the changes of every batch.
+        runner: vLLM's model runner that has these functions in use. A piece for V2 is installed when a V2 runner is
+            made: workers of V1 import V2's modules, too.
+        note: What the log says of its results, if they are not vLLM's bit for bit.
     """
 
     name: str
@@ -53,6 +108,8 @@ class Piece:
     patched: Mapping[str, str]
     relies_on: tuple[str, ...]
     listener: str = ""
+    runner: Literal["V1", "V2"] = "V1"
+    note: str = ""
 
     @property
     def modules(self) -> frozenset[str]:
@@ -122,5 +179,13 @@ PIECES = (
             **_COMBINE,
         },
         relies_on=(HOLDER, *_CALLERS),
+    ),
+    Piece(
+        name="step",
+        switch="FAIRDRAW_VLLM_STEP",
+        patched={f"{V2_VERIFIER}:RejectionSampler._verify": "_step:verify", f"{V2_SAMPLER}.sample": "_step:sample"},
+        relies_on=_V2_STEP,
+        runner="V2",
+        note="Tokens follow vLLM's distributions; they are not vLLM's bit for bit.",
     ),
 )

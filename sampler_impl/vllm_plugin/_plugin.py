@@ -23,12 +23,14 @@ class _Registration:
     """The pieces that are switched on in this process, and the installed ones."""
 
     def __init__(self, pieces: list[Piece]) -> None:
-        self.waiting = pieces
+        self.waiting = [piece for piece in pieces if piece.runner == "V1"]
+        self.for_v2 = [piece for piece in pieces if piece.runner == "V2"]
+        """Until a V2 runner is made."""
         self.installed: list[Piece] = []
         self.patches: dict[str, Patch] = {}
-        self._logged_idle = False
+        self._runner_was_made = False
         self._unwatch: Callable[[], None] = lambda: None
-        names = {name for piece in pieces for name in piece.modules} | {_model_runner.MODULE}
+        names = {name for piece in self.waiting for name in piece.modules} | {_model_runner.MODULE}
         self._missing = set(names)
         self._hook = ImportHook(names, self._loaded)
 
@@ -46,7 +48,7 @@ class _Registration:
     def _loaded(self, name: str) -> None:
         self._missing.discard(name)
         if name == _model_runner.MODULE:
-            self._unwatch = _model_runner.watch(sys.modules[name], self._tell_idle)
+            self._unwatch = _model_runner.watch(sys.modules[name], self.runner_v2_made)
         ready = [piece for piece in self.waiting if not piece.modules & self._missing]
         self.waiting = [piece for piece in self.waiting if piece.modules & self._missing]
         for piece in ready:
@@ -54,11 +56,20 @@ class _Registration:
         if not self.waiting:
             forget_sources()
 
-    def _tell_idle(self) -> None:
-        if not self._logged_idle:
-            idle = (*self.installed, *self.waiting)
-            _model_runner.tell_idle([piece.name for piece in PIECES if piece in idle])
-        self._logged_idle = True
+    def runner_v2_made(self) -> None:
+        """Install the pieces for it, and log those for V1; once per process."""
+        if self._runner_was_made:
+            return
+        self._runner_was_made = True
+        idle = (*self.installed, *self.waiting)
+        try:
+            for piece in self.for_v2:
+                self._install(piece)
+        except Exception:  # nothing may stop a server from being made
+            logger.exception("fairdraw: vLLM's own code stays in place, as a piece for V2 could not be installed.")
+        forget_sources()
+        serving = any(piece in self.installed for piece in self.for_v2)
+        _model_runner.tell_idle([piece.name for piece in PIECES if piece in idle], serving=serving)
 
     def _install(self, piece: Piece) -> None:
         """All patches of `piece`, or none."""
@@ -77,11 +88,12 @@ class _Registration:
             _batches.listeners.append(_load(piece.listener))
         self.installed.append(piece)
         logger.info(
-            "fairdraw: %s is on: vLLM %s, source of %d functions as validated, patched %s.",
+            "fairdraw: %s is on: vLLM %s, source of %d functions as validated, patched %s.%s",
             piece.name,
             release,
             len(piece.functions),
             ", ".join(target.partition(":")[2] for target in piece.patched),
+            f" {piece.note}" if piece.note else "",
         )
 
 

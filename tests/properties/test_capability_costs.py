@@ -16,15 +16,26 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw._mutants.logprobs import Drawing
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
+from fairdraw._oracles.logprobs import LogprobsOracle
 from fairdraw._oracles.sampling import sample
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import one_torch_thread
-from fairdraw.protocols import Capabilities, Capability, RaceNoise, SeededNoise, rejection_sampler, token_sampler
+from fairdraw.protocols import (
+    Capabilities,
+    Capability,
+    RaceNoise,
+    SeededNoise,
+    grammar_masker,
+    logprobs_sampler,
+    rejection_sampler,
+    token_sampler,
+)
 from fairdraw.protocols._logits_plan import logits_planner
 
 if TYPE_CHECKING:
@@ -41,8 +52,8 @@ SMOKE = PROFILES["smoke"]
 BY_CODE = {check.code: check for check in all_checks()}
 TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
-UNJUDGED: dict[tuple[str, Capability], str] = {}
-"""Contract and capability to the reason why no distribution can be tested without it. There is none."""
+UNJUDGED = {("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none"}
+"""Contract and capability to the reason why no distribution can be tested without it."""
 
 LEAST = {
     "rejection": ("DIST301", "DIST302", "DIST401", "DIST402", "DIST504"),
@@ -105,6 +116,20 @@ def forgetful(batch: LogitsBatch, setup: PlanSetup) -> Tensor:  # [num_rows, voc
     return LogitsPlanOracle().process(batch.replace(requests=tuple(requests)), setup)
 
 
+class UniformLogprobs(LogprobsOracle):
+    """Every token is as probable as any other."""
+
+    def log_softmax(self, logits: Any) -> Any:
+        return np.full(logits.shape, -np.log(logits.shape[1]))
+
+
+class UniformDrawing(Drawing):
+    """Draws as it should, and returns a uniform distribution over what is possible."""
+
+    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
+        return (distribution > 0) / (distribution > 0).sum(axis=1, keepdims=True)
+
+
 def ignorant(contract: str) -> AnySampler:
     """A sampler under `contract` that supports everything and ignores what matters."""
     made: dict[str, Callable[[], AnySampler]] = {
@@ -113,6 +138,8 @@ def ignorant(contract: str) -> AnySampler:
         "logits_plan": lambda: logits_planner(forgetful),
         "penalties": lambda: Scanner("forgetful", ForgetfulPenalties, "penalties"),
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
+        "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
+        "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
     }
     return made[contract]()
 
@@ -154,7 +181,7 @@ def test_sampler_that_ignores_what_matters_is_red_whatever_it_lacks(
 def test_distributions_are_judged_whatever_a_sampler_lacks(contract: str) -> None:
     lost = {code for word in glossary().values() for code in word.skipped.get(contract, ())}
     assert lost.isdisjoint(LEAST[contract])
-    assert not UNJUDGED
+    assert contract not in {name for name, _ in UNJUDGED}
 
 
 def test_plain_softmax_needs_nothing() -> None:

@@ -79,6 +79,8 @@ METHODS = {
     "logits_plan": ("open_plan", "process"),
     "penalties": ("open_penalties", "sync", "penalise", "penalise_drafts"),
     "thinking_budget": ("open_thinking", "sync", "forced", "think_counts"),
+    "logprobs": ("logprobs", "draw"),
+    "grammar": ("apply_bitmask", "mask_drafts"),
 }
 """Every method of the user's that the suite calls."""
 CODES = {
@@ -87,7 +89,11 @@ CODES = {
     "logits_plan": "PLAN101",
     "penalties": "PEN101",
     "thinking_budget": "THK101",
+    "logprobs": "LPR101",
+    "grammar": "GRM101",
+    "mask_drafts": "GRM121",
     "draft": "SAM171",
+    "draw": "LPR161",
     "think_counts": "THK102",
 }
 CHECKS = {check.code: check for check in all_checks()}

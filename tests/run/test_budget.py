@@ -76,6 +76,7 @@ def asked(check: AnyCheck, sampler: Any, clock: Clock, budget: float, profile: P
         ("logits_plan", "PLAN101"),
         ("penalties", "PEN101"),
         ("thinking_budget", "THK101"),
+        ("logprobs", "LPR101"),
     ],
 )
 def test_no_call_begins_after_the_end_and_the_check_is_undecided(spec: str, code: str) -> None:

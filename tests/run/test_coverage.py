@@ -32,6 +32,8 @@ CHECKS = {
     "logits_plan": ("PLAN101",),
     "penalties": ("PEN101",),
     "thinking_budget": ("THK101",),
+    "logprobs": ("LPR101", "DIST951"),
+    "grammar": ("GRM106", "GRM125", "DIST971"),
 }
 
 

@@ -41,6 +41,7 @@ DIMENSIONS = {
     "num_runs": "runs of all tiles",
     "num_candidates": "most entries of a row that filters consider",
     "max_edits": "most edited ids of a row",
+    "num_logprobs": "most log-probabilities that a request of the batch asks for",
     "...": "any shape",
 }
 DTYPES = {"int16", "int32", "int64", "float32", "float64", "bool", "any"}
@@ -113,7 +114,7 @@ def disagreements(shapes: list[Shape]) -> Iterator[str]:
     """`foo` and `foo_ptr` are the same tensor wherever they occur in a family."""
     first: dict[tuple[bool, str], Shape] = {}
     for shape in shapes:
-        of_step = shape.where.startswith(("_step/", "step.py"))
+        of_step = shape.where.startswith(("_step/", "step.py", "vllm_plugin/_step"))
         known = first.setdefault((of_step, shape.name.removesuffix("_ptr")), shape)
         if (known.dims, known.dtype) != (shape.dims, shape.dtype):
             yield (

@@ -355,11 +355,13 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
 
 def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
     """A stride of 1 is a constant, one of 16 keeps rows aligned, one of 17 is neither; 2**31 is an int64."""
-    from fairdraw.sampler_impl._step.compiled import key_of
+    from fairdraw.sampler_impl._step.compiled import described
 
-    keys = [key_of(torch.zeros(4), number) for number in (1, 16, 17, 2**31, 2**31 + 1)]
+    keys = [described((torch.zeros(4), number))[0] for number in (1, 16, 17, 2**31, 2**31 + 1)]
     assert len(set(keys)) == len(keys)
-    assert key_of(32, 17) == key_of(0, 33)
+    assert described((32, 17))[0] == described((0, 33))[0]
+    tensor = torch.zeros(4)
+    assert described((None, (tensor, 3)))[1] == (None, (tensor.data_ptr(), 3))
 
 
 def test_no_kernel_fuses_products_into_sums() -> None:

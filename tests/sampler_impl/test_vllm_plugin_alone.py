@@ -32,6 +32,7 @@ MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SOURCE = Path(fairdraw.__file__).parents[1]
 RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0")
 """All of PyPI from 0.22.0 to 0.28.0."""
+FOR_V1 = [piece for piece in PIECES if piece.runner == "V1"]
 FUNCTION = """
 class Thing:
     def act(self, amount):
@@ -139,7 +140,8 @@ def test_table_has_evidence_and_a_hash_for_every_function() -> None:
         pieces = [piece for piece in PIECES if piece.name in entry["pieces"]]
         assert {target for piece in pieces for target in piece.functions} == set(entry["functions"])
         assert all(entry["pieces"][piece.name]["calls"]["ours"] > 0 for piece in pieces)
-        assert {"date", "torch", "python", "steps", "comparisons"} <= set(entry["evidence"])
+        of_its_runner = {"random steps"} if "step" in entry["pieces"] else {"steps", "comparisons"}
+        assert {"date", "torch", "python", *of_its_runner} <= set(entry["evidence"])
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -197,6 +199,7 @@ def pretended(tmp_path: Path) -> Path:
 
 
 IDLE = "fairdraw: model runner V2 is in use"
+REFUSED = "fairdraw: step stays off, vLLM's own code runs: vLLM"
 START = """
 import logging, sys
 logging.basicConfig(stream=sys.stdout, level="INFO", format="%(message)s")
@@ -210,6 +213,7 @@ MAKE = "from vllm.v1.worker.gpu.model_runner import GPUModelRunner; print('worke
 def test_idle_pieces_are_logged_once_a_model_runner_v2_is_made(pretended: Path, switch: str) -> None:
     program = START + MAKE + "print(GPUModelRunner('config', device='cuda').made_of); GPUModelRunner(1, device=2)"
     logged = python(program, pretended, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER=switch).splitlines()
+    assert logged.pop(1).startswith(f"{REFUSED} 0.28.0 is not validated for it.")
     advice = "is set, but this configuration overrides it." if switch == "0" else "chooses V1."
     assert logged == [
         "worker",
@@ -224,7 +228,13 @@ def test_runner_v2_is_logged_also_where_every_piece_was_refused(
 ) -> None:
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)
     _model_runner.tell_idle([])
-    assert logged.messages == [f"{IDLE}, and the plugin serves V1 only. VLLM_USE_V2_MODEL_RUNNER=0 chooses V1."]
+    assert logged.messages == [f"{IDLE}, and no piece of the plugin serves it. VLLM_USE_V2_MODEL_RUNNER=0 chooses V1."]
+
+
+def test_piece_for_v2_that_is_on_makes_the_others_idle_without_advice(logged: pytest.LogCaptureFixture) -> None:
+    _model_runner.tell_idle(["penalties"], serving=True)
+    _model_runner.tell_idle([], serving=True)
+    assert logged.messages == [f"{IDLE}, and penalties is for V1 only: idle."]
 
 
 @pytest.mark.parametrize("switch", ["", "0", "1"])
@@ -279,7 +289,8 @@ def test_real_worker_is_not_reported_as_v2_before_a_runner_v2_is_made() -> None:
     printed = python(REAL, FAIRDRAW_VLLM_PLUGIN="1", VLLM_USE_V2_MODEL_RUNNER="0")
     logged = [line.removeprefix("LOG ") for line in printed.splitlines() if line.startswith("LOG ")]
     refused = "'NoneType' object has no attribute 'model_config'"
-    pieces = [piece.name for piece in PIECES]
+    pieces = [piece.name for piece in FOR_V1]
+    assert logged.pop(1).startswith(f"{REFUSED} 0.22.0 is not validated for it.")
     assert logged == [
         " | ".join(["worker with", *pieces]),
         f"{IDLE}, and {', '.join(pieces)} are for V1 only: idle. VLLM_USE_V2_MODEL_RUNNER=0 is set, but this "

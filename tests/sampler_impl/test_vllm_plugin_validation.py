@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
-NAMES = [piece.name for piece in PIECES]
+FOR_V1 = [piece for piece in PIECES if piece.runner == "V1"]
+NAMES = [piece.name for piece in FOR_V1]
+STEP = PIECES[-1]
 KEPT: dict[str, Any] = {"profile": "ci", "calls": {"ours": 9}, "passed": 91, "broken": []}
 
 
@@ -34,7 +36,7 @@ def soaked(**differences: list[str]) -> dict[str, Any]:
 
 
 def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
-    entry, problems = validate.judged(list(PIECES), soaked(), KEPT)
+    entry, problems = validate.judged(FOR_V1, soaked(), KEPT)
     assert problems == []
     assert entry["pieces"] == {name: {"calls": {"ours": 7}} for name in NAMES}
     assert entry["evidence"]["comparisons"] == 3
@@ -42,25 +44,25 @@ def test_pieces_that_never_differ_are_entered_with_their_evidence() -> None:
 
 
 def test_piece_that_differs_is_left_out_and_reported() -> None:
-    entry, problems = validate.judged(list(PIECES), soaked(penalties=["step 3: plain logits differ"]), KEPT)
+    entry, problems = validate.judged(FOR_V1, soaked(penalties=["step 3: plain logits differ"]), KEPT)
     assert list(entry["pieces"]) == [name for name in NAMES if name != "penalties"]
     assert problems == ["penalties: step 3: plain logits differ"]
 
 
 def test_pieces_that_differ_together_are_all_left_out() -> None:
-    entry, problems = validate.judged(list(PIECES), soaked(together=["step 1: tokens differ"]), KEPT)
+    entry, problems = validate.judged(FOR_V1, soaked(together=["step 1: tokens differ"]), KEPT)
     assert entry["pieces"] == {}
     assert problems == ["together: step 1: tokens differ"]
 
 
 def test_broken_property_keeps_the_rejection_piece_out() -> None:
-    entry, problems = validate.judged(list(PIECES), soaked(), {**KEPT, "broken": ["REJ104"]})
+    entry, problems = validate.judged(FOR_V1, soaked(), {**KEPT, "broken": ["REJ104"]})
     assert "rejection" not in entry["pieces"]
     assert problems == ["rejection: broken properties: REJ104"]
 
 
 def test_properties_that_ran_on_vllms_own_code_keep_the_rejection_piece_out() -> None:
-    entry, problems = validate.judged(list(PIECES), soaked(), {**KEPT, "calls": {}})
+    entry, problems = validate.judged(FOR_V1, soaked(), {**KEPT, "calls": {}})
     assert "rejection" not in entry["pieces"]
     assert problems == ["rejection: the properties never called it"]
 
@@ -68,9 +70,40 @@ def test_properties_that_ran_on_vllms_own_code_keep_the_rejection_piece_out() ->
 def test_piece_that_never_served_is_left_out() -> None:
     result = soaked()
     result["pieces"]["thinking budget"]["calls"] = {"thinking budget, a reason": 5}
-    entry, problems = validate.judged(list(PIECES), result, KEPT)
+    entry, problems = validate.judged(FOR_V1, result, KEPT)
     assert "thinking budget" not in entry["pieces"]
     assert problems == ["thinking budget: it never served a call"]
+
+
+TOKENS = {"ours": {"tokens": 900, "verdict": "pass", "reason": "no evidence"}}
+STEPPED: dict[str, Any] = {"differences": [], "calls": {"ours": 5}, "counts": {"steps": 6}, "tokens": TOKENS}
+
+
+def test_piece_for_v2_is_entered_with_its_evidence() -> None:
+    entry, problems = validate.judged_v2(STEP, STEPPED, KEPT)
+    assert problems == []
+    assert entry["pieces"] == {"step": {"calls": {"ours": 5}}}
+    assert entry["evidence"] == {
+        "random steps": {"counts": {"steps": 6}, "tokens": TOKENS},
+        "properties of the step": KEPT,
+    }
+
+
+@pytest.mark.parametrize(
+    ("stepped", "suite", "problem"),
+    [
+        ({"differences": ["step 3: kept sets differ"]}, {}, "step 3: kept sets differ"),
+        ({"tokens": {"ours": {"verdict": "inconclusive", "reason": "few"}}}, {}, "tokens: few"),
+        ({"calls": {"thinking budgets": 3}}, {}, "it never served a step"),
+        ({}, {"broken": ["REJ104"]}, "broken properties: REJ104"),
+        ({}, {"calls": {}}, "it never served a property"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_piece_for_v2_that_differs_is_left_out(stepped: Any, suite: Any, problem: str) -> None:
+    entry, problems = validate.judged_v2(STEP, STEPPED | stepped, KEPT | suite)
+    assert entry["pieces"] == {}
+    assert problems == [f"step: {problem}"]
 
 
 def test_entries_stay_in_order_of_releases(tmp_path: Path) -> None:
@@ -102,6 +135,7 @@ def test_release_that_cannot_be_installed_is_reported(
 def test_manual_has_the_table_of_validated_releases() -> None:
     page = validate_vllm.MANUAL.read_text(encoding="utf-8")
     assert validate_vllm.validated_releases() in page
+    assert validate_vllm.validated_for_v2() in page
     assert validate_vllm.with_table(page) == page
 
 

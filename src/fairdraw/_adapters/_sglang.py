@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import metadata, util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -44,27 +44,27 @@ def make(row: BuiltIn, device: str, *, block_verification: bool = False) -> Know
         RuntimeError: If triton was imported for a GPU and there is none.
     """
     interpreted = triton_is_interpreted(device)
-    kernel = partial(_load_kernel(), block_verification=block_verification)
+    function: Callable[..., None] = load_file(_FILE).chain_speculative_sampling_triton
+    kernel = partial(function, block_verification=block_verification)
     name = f"{row.name.partition('/')[2]} {metadata.version('sglang')}"
     capabilities = row.capabilities(slow=interpreted)
     return KnownSampler(name, partial(_verify, kernel), device, capabilities, known_defects=known_defects(row.name))
 
 
-def _load_kernel() -> Callable[..., None]:
-    """The function of the installed package, without the imports of the package around it."""
+def load_file(name: str) -> Any:  # Any: a module of theirs
+    """One file of the installed package, without the imports of the package around it."""
     try:
         files = metadata.files("sglang") or []
     except metadata.PackageNotFoundError as error:
         raise ModuleNotFoundError("No module named 'sglang'", name="sglang") from error
-    path = next((file.locate() for file in files if file.as_posix() == _FILE), None)
-    spec = None if path is None else util.spec_from_file_location("sglang_reject_sampling", str(path))
+    path = next((file.locate() for file in files if file.as_posix() == name), None)
+    spec = None if path is None else util.spec_from_file_location(f"sglang_{name.rpartition('/')[2][:-3]}", str(path))
     if spec is None or spec.loader is None:
-        raise ModuleNotFoundError(f"sglang {metadata.version('sglang')} has no {_FILE}", name="sglang")
+        raise ModuleNotFoundError(f"sglang {metadata.version('sglang')} has no {name}", name="sglang")
     module = util.module_from_spec(spec)
     with quiet_imports():
         spec.loader.exec_module(module)
-    kernel: Callable[..., None] = module.chain_speculative_sampling_triton
-    return kernel
+    return module
 
 
 def _verify(

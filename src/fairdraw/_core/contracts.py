@@ -112,6 +112,28 @@ CONTRACTS = {
             has_distributions=True,
             is_watched=False,
         ),
+        Contract(
+            name="logprobs",
+            method="logprobs",
+            case="fairdraw.strategies.logprobs:LogprobsCase",
+            mutants=("fairdraw._mutants.logprobs:MUTANTS",),
+            right="fairdraw._mutants.logprobs:right",
+            default="logprobs",
+            reference="logprobs/vllm",
+            raised="LPR100",
+            has_distributions=True,
+        ),
+        Contract(
+            name="grammar",
+            method="apply_bitmask",
+            case="fairdraw.strategies.grammar:GrammarCase",
+            mutants=("fairdraw._mutants.grammar:MUTANTS",),
+            right="fairdraw._mutants.grammar:right",
+            default="grammar",
+            reference="grammar/xgrammar",
+            raised="GRM100",
+            has_distributions=True,
+        ),
     )
 }
 """Every contract that has checks."""

@@ -512,9 +512,9 @@ class GeneratorAdvancesEverySecondToken(ToyServer):
 
     def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
         if len(stream.output) % 2 == 0:
-            stream.pair = stream.rng.random()  # type: ignore[attr-defined]
+            stream.kept = stream.rng.random()
         sums = np.cumsum(np.exp(log_softmax(np.sort(logits)[::-1])))
-        rank = int(min(np.searchsorted(sums, stream.pair * sums[-1]), VOCAB - 1))  # type: ignore[attr-defined]
+        rank = int(min(np.searchsorted(sums, stream.kept * sums[-1]), VOCAB - 1))
         return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
 
 

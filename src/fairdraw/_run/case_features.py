@@ -57,6 +57,9 @@ def _of_batches(case: Any) -> Iterator[Capability]:  # Any: a case that builds b
     logits = batch.target_logits if has_drafts else batch.logits
     yield from _of_layout(logits)
     yield from _of_numbers(logits)
+    if hasattr(batch, "num_logprobs"):
+        yield from _of_logprobs(batch)
+        return
     if bool((batch.temperature == 0).any()):
         yield Capability.GREEDY
     yield from _of_drafts(batch) if has_drafts else _of_filters(batch)
@@ -82,6 +85,17 @@ def _of_filters(batch: Any) -> Iterator[Capability]:  # Any: a SamplingBatch
     for name in ("top_k", "top_p", "min_p"):
         if getattr(batch, name) is not None:
             yield Capability(name.replace("_", "-"))
+
+
+def _of_logprobs(batch: Any) -> Iterator[Capability]:  # Any: a LogprobsBatch
+    if batch.most_logprobs > 0:
+        yield Capability.TOP_LOGPROBS
+    if batch.wants_logits:
+        yield Capability.LOGIT_SCORES
+    if not len(batch.token_ids):
+        yield Capability.NO_ROWS
+    if len(set(batch.num_rows)) > 1:
+        yield Capability.RAGGED
 
 
 def _of_drafts(batch: Any) -> Iterator[Capability]:  # Any: a SpecDecodeBatch

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.protocols import RowChanges, SeededNoise
+from fairdraw.protocols import STAGES, RowChanges, SeededNoise
 from fairdraw.protocols._lifecycle import Move
 
 if TYPE_CHECKING:
@@ -131,6 +131,9 @@ _PROCESSORS = (
     *_FILTERS,
 )
 
+_ROWS = ("0", "1", "2-5", "over 5")
+_NUMBERS = ("none", "0", "1-5", "6-20", "over 20", "all")
+
 CATALOGUES = {
     "rejection": Catalogue(
         {
@@ -198,6 +201,28 @@ CATALOGUES = {
         (*_PROCESSORS, _GREEDY, _WITH_DRAFTS, _HALF),
         ((_GREEDY, "temperature"),),
     ),
+    "logprobs": Catalogue(
+        {
+            **_areas(BATCH, VOCABULARY),
+            "rows per request": _ROWS,
+            "stage": STAGES,
+            "log-probabilities": _NUMBERS,
+            INPUTS: ("strided", "ids of 32 bits", "rows that emitted nothing"),
+            CALLS: _SIZES[CALLS],
+        },
+        (*_NUMBERS, "several rows", _HALF, _STRIDED, _WIDE[1]),
+        tuple(combinations(_NUMBERS, 2)),
+    ),
+    "grammar": Catalogue(
+        {
+            **_areas(BATCH, DRAFTS, VOCABULARY),
+            INPUTS: ("strided", "row indices", "strided bitmask", "wide bitmask", "narrow bitmask"),
+            "requests": ("grammar", "no grammar"),
+            CALLS: _SIZES[CALLS],
+        },
+        ("row indices", "strided bitmask", _WITH_DRAFTS, "no grammar", _HALF, _STRIDED, *_WIDE),
+        (("row indices", _WITH_DRAFTS), ("row indices", "no grammar"), ("strided bitmask", _WITH_DRAFTS)),
+    ),
 }
 """Contract to its catalogue."""
 
@@ -257,7 +282,9 @@ def _pairs_among(contract: str, traits: frozenset[str]) -> tuple[str, ...]:
 
 def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: those of either contract
     """Calls of one signature hold about the same: in the loops of the statistical suite only some of them are read."""
-    batch, noise = arguments[:2]
+    batch, noise = (*arguments, None)[:2]
+    if noise is None:  # the grammar contract
+        return batch.batch_size.bit_length(), batch.logits.dtype, type(batch)
     has_drafts = hasattr(batch, "target_logits")
     logits = batch.target_logits if has_drafts else batch.logits
     kinds = [batch.draft_probs] if has_drafts else [batch.top_k, batch.top_p, batch.min_p]
@@ -273,6 +300,10 @@ def sizes_of(arguments: tuple[Any, ...]) -> tuple[int, int, int]:  # Any: those 
 
 def look(contract: str, arguments: tuple[Any, ...]) -> Look:  # Any: those of either contract
     """What a call of a sampler without sessions held."""
+    if contract == "logprobs":
+        return _of_logprobs(arguments[0])
+    if contract == "grammar":
+        return _of_masking(arguments[0])
     return (_of_verification if contract == "rejection" else _of_sampling)(*arguments[:2])
 
 
@@ -319,6 +350,51 @@ def _of_sampling(batch: Any, noise: Any) -> Look:  # Any: SamplingBatch, Samplin
             found.counts[FILTERS, name] += count
     own = zip(_own_traits(found, batch, noise, 1e-5), filters, strict=True)
     found.traits("sampling", whole, Counter((*traits, *names) for traits, names in own))
+    return found
+
+
+def _of_logprobs(batch: Any) -> Look:  # Any: LogprobsBatch, or the SamplingBatch of `draw`
+    found = Look(batch.batch_size)
+    found.size(BATCH, batch.batch_size)
+    whole = _of_layout(found, batch.logits, batch.vocab_size)
+    if not hasattr(batch, "num_logprobs"):
+        return found
+    found.all_have(("stage", batch.stage), *[(INPUTS, "ids of 32 bits")] * (batch.token_ids.element_size() == 4))
+    found.all_have(*[(INPUTS, "rows that emitted nothing")] * bool((batch.token_ids < 0).any()))
+    numbers = [_number_class(number) for number in batch.num_logprobs]
+    for number, rows in zip(numbers, batch.num_rows, strict=True):
+        found.counts["log-probabilities", number] += 1
+        found.counts["rows per request", _ROWS[bisect_left((0, 1, 5), rows)]] += 1
+    own = zip(numbers, batch.num_rows, strict=True)
+    found.traits("logprobs", whole, Counter((n, *["several rows"] * (rows > 1)) for n, rows in own))
+    return found
+
+
+def _number_class(number: int | None) -> str:
+    """Of what a request asks for."""
+    return "none" if number is None else "all" if number < 0 else _NUMBERS[1 + bisect_left((0, 5, 20), number)]
+
+
+def _of_masking(batch: Any) -> Look:  # Any: BitmaskBatch or GrammarBatch
+    found = Look(batch.batch_size)
+    found.size(BATCH, batch.batch_size)
+    whole = _of_layout(found, batch.logits, batch.vocab_size) + [_WIDE[0]] * (batch.batch_size > 256)
+    if hasattr(batch, "requests"):
+        found.sizes(DRAFTS, batch.num_draft_tokens)
+        own = [one.grammar is not None for one in batch.requests]
+        for has_grammar in own:
+            found.counts["requests", "grammar" if has_grammar else "no grammar"] += 1
+        drafted = (count > 0 for count in batch.num_draft_tokens)
+        traits = (("no grammar",) * (not a) + (_WITH_DRAFTS,) * b for a, b in zip(own, drafted, strict=True))
+    else:
+        extra = batch.bitmask.shape[1] - -(-batch.vocab_size // 32)
+        inputs = ["row indices"] * (batch.indices is not None)
+        inputs += ["strided bitmask"] * (not batch.bitmask.is_contiguous())
+        whole += inputs
+        inputs += ["wide bitmask"] * (extra > 0) + ["narrow bitmask"] * (extra < 0)
+        found.all_have(*((INPUTS, one) for one in inputs))
+        traits = (() for _ in range(found.rows))
+    found.traits("grammar", whole, Counter(traits))
     return found
 
 

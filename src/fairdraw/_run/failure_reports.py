@@ -61,6 +61,8 @@ _OUTPUTS = {
     "penalties": "An output is a float32 tensor with the shape of the logits given.",
     "server": "An output is a list of Answers, one for each request.",
     "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
+    "logprobs": "An output is a LogprobsResult: ids and float32 values [num_rows, 1 + N], ranks [num_rows].",
+    "grammar": "An output is a tensor of logits with the shape and dtype of those given.",
 }
 
 

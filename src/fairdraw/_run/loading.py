@@ -26,11 +26,15 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.penalties",
         "fairdraw.properties.thinking_budget",
         "fairdraw.properties.server",
+        "fairdraw.properties.logprobs",
+        "fairdraw.properties.grammar",
     ),
     "statistical": (
         "fairdraw.statistical.rejection",
         "fairdraw.statistical.sampling",
         "fairdraw.statistical.server",
+        "fairdraw.statistical.logprobs",
+        "fairdraw.statistical.grammar",
     ),
 }
 """Suite to the modules whose `CHECKS` it is made of."""

@@ -1,7 +1,8 @@
 """The entry of one vLLM for a table like `validated.json`: a few minutes on a CPU, with Triton's interpreter.
 
-It plays event traces of a server with vLLM's own objects and again with the plugin, runs every property of the suite on
-the patched rejection sampler, and enters hashes and evidence of the pieces that never differed.
+Of the pieces for model runner V1 it plays event traces of a server with vLLM's own objects and again with the plugin;
+of the piece for V2 random steps, with and without it. It runs every property of the suite on the patched rejection
+sampler, and enters hashes and evidence of the pieces that never differed.
 """
 
 from __future__ import annotations
@@ -16,29 +17,39 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairdraw.perf_regression._records import processor, version
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES, Piece
 from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source_hash
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 HERE = Path(__file__).parents[2]
 """Where `fairdraw` is imported from."""
 STEPS, SECONDS = 100, 3600
+V2_STEPS = 20
+"""Random steps of V2 for each step of an event trace."""
 SUITE = """
 import json, sys
 from pathlib import Path
 from fairdraw.sampler_impl import vllm_plugin
-from fairdraw.sampler_impl.vllm_plugin import _validated
-_validated.TABLE = Path(sys.argv[1])
+from fairdraw.sampler_impl.vllm_plugin import _plugin, _validated
+table, report, profile, sampler, piece = sys.argv[1:]
+_validated.TABLE = Path(table)
 vllm_plugin.register()
+if piece == "step":
+    from fairdraw._adapters._vllm_v2_runtime import import_v2
+    import_v2("cpu", "states", "input_batch", "sample.sampler", "spec_decode.rejection_sampler")
+    _plugin._current[0].runner_v2_made()
 from fairdraw._cli.main import main
 try:
-    options = ["--only", "properties", "--reference", "none", "--json", sys.argv[2], "--profile", sys.argv[3]]
-    main(["check", "rejection/vllm", *options, "-n", "0"])
+    options = ["--only", "properties", "--reference", "none", "--json", report, "--profile", profile]
+    main(["check", sampler, *options, "-n", "0"])
 finally:
     print()
-    print(json.dumps(vllm_plugin.calls().get("rejection", {})))
+    print(json.dumps(vllm_plugin.calls().get(piece, {})))
 """
 """In one process: a worker process would import a vLLM of its own, without the plugin."""
 
@@ -60,47 +71,80 @@ def machine() -> dict[str, str | None]:
     }
 
 
-def validate(release: str, folder: Path, steps: int, profile: str) -> tuple[Json, list[str]]:
+def validate(
+    release: str, folder: Path, steps: int, profile: str, runners: Sequence[str] = ("V1", "V2")
+) -> tuple[Json, list[str]]:
     """The entry of `release`, and the reasons why pieces are missing.
 
     Args:
         release: Without local parts.
         folder: What contains the folder `vllm`.
+        steps: Of each kind of event trace, and 20 times as many of V2.
+        runners: Whose pieces.
 
     Raises:
         NotValidatedError: If it cannot be imported, is another release, or has none of the functions.
         subprocess.TimeoutExpired: If a part takes more than an hour.
     """
     started = time.monotonic()
-    found, problems = hashed(folder / "vllm")
+    found, problems = hashed(folder / "vllm", runners)
     if not found:
         raise NotValidatedError(f"no piece fits it: {'; '.join(problems)}")
+    entry: Json = {"pieces": {}, "evidence": machine()}
+    functions = {target: source_hash(folder / "vllm", target) for piece in found for target in piece.functions}
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "table.json"
         pieces: Json = {piece.name: {} for piece in found}
-        functions = {target: source_hash(folder / "vllm", target) for piece in found for target in piece.functions}
         table.write_text(json.dumps({release: {"pieces": pieces, "functions": functions}}))
-        soaked = json.loads(run(folder, scratch, "-m", f"{__package__}.soak", f"--table={table}", f"--steps={steps}"))
-        if soaked["vllm"].partition("+")[0] != release:
-            raise NotValidatedError(f"vLLM {soaked['vllm']} was imported from {folder}")
-        suite = run_suite(folder, scratch, table, profile)
-    entry, differences = judged(found, soaked, suite)
+        for runner, ask in (("V1", _ask_v1), ("V2", _ask_v2)):
+            mine = [piece for piece in found if piece.runner == runner]
+            if mine:
+                part, differences = ask(mine, folder, scratch, table, steps, profile, release)
+                entry["pieces"] |= part["pieces"]
+                entry["evidence"] |= part["evidence"]
+                problems += differences
     kept = {target for piece in found if piece.name in entry["pieces"] for target in piece.functions}
     entry["functions"] = {target: functions[target] for target in sorted(kept)}
     entry["evidence"]["minutes"] = round((time.monotonic() - started) / 60, 1)
-    return entry, problems + differences
+    return entry, problems
 
 
-def hashed(package: Path) -> tuple[list[Piece], list[str]]:
-    """Pieces whose functions exist in this release, and what is missing for the others."""
+def _ask_v1(
+    found: list[Piece], folder: Path, scratch: str, table: Path, steps: int, profile: str, release: str
+) -> tuple[Json, list[str]]:
+    soaked = json.loads(run(folder, scratch, "-m", f"{__package__}.soak", f"--table={table}", f"--steps={steps}"))
+    _require_release(soaked["vllm"], release, folder)
+    return judged(found, soaked, run_suite(folder, scratch, table, profile))
+
+
+def _ask_v2(
+    found: list[Piece], folder: Path, scratch: str, table: Path, steps: int, profile: str, release: str
+) -> tuple[Json, list[str]]:
+    options = f"--table={table}", f"--steps={V2_STEPS * steps}"
+    stepped = json.loads(run(folder, scratch, "-m", f"{__package__}.v2_steps", *options))
+    _require_release(stepped["vllm"], release, folder)
+    return judged_v2(found[0], stepped, run_suite(folder, scratch, table, profile, found[0].name))
+
+
+def _require_release(imported: str, release: str, folder: Path) -> None:
+    if imported.partition("+")[0] != release:
+        raise NotValidatedError(f"vLLM {imported} was imported from {folder}")
+
+
+def hashed(package: Path, runners: Sequence[str] = ("V1", "V2")) -> tuple[list[Piece], list[str]]:
+    """Pieces whose functions exist in this release, and what is missing for the others.
+
+    A release from before a runner got a piece's functions is none that the piece was written for: nothing is missing.
+    """
     found, problems = [], []
-    for piece in PIECES:
+    for piece in (piece for piece in PIECES if piece.runner in runners):
         try:
             for target in piece.functions:
                 source_hash(package, target)
             found.append(piece)
         except UnknownSourceError as error:
-            problems.append(f"{piece.name}: {error}")
+            if piece.runner == "V1" or found == []:
+                problems.append(f"{piece.name}: {error}")
     return found, problems
 
 
@@ -123,10 +167,11 @@ def run(folder: Path, scratch: str, *arguments: str) -> str:
     return lines[-1]
 
 
-def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
+def run_suite(folder: Path, scratch: str, table: Path, profile: str, piece: str = "rejection") -> Json:
     """Properties of the patched rejection sampler: who served its calls, counts by status, codes that failed."""
-    report = Path(scratch) / "report.json"
-    calls = json.loads(run(folder, scratch, "-c", SUITE, str(table), str(report), profile))
+    report = Path(scratch) / f"{piece}.json"
+    sampler = "rejection/vllm-v2-step" if piece == "step" else "rejection/vllm"
+    calls = json.loads(run(folder, scratch, "-c", SUITE, str(table), str(report), profile, sampler, piece))
     records = [record for line in report.read_text().splitlines() if (record := json.loads(line))["kind"] == "check"]
     return {
         "profile": profile,
@@ -137,7 +182,7 @@ def run_suite(folder: Path, scratch: str, table: Path, profile: str) -> Json:
 
 
 def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[str]]:
-    """The entry without its hashes; a piece that never served a call is not validated."""
+    """The part of V1 in the entry; a piece that never served a call is not validated."""
     pieces: Json = {}
     problems = [f"together: {text}" for text in soaked["pieces"]["all"]["differences"]]
     for piece in found:
@@ -154,8 +199,23 @@ def judged(found: list[Piece], soaked: Json, suite: Json) -> tuple[Json, list[st
         problems += [f"{piece.name}: {text}" for text in differences]
     if soaked["pieces"]["all"]["differences"]:
         pieces = {}
-    evidence = {**machine(), **{name: soaked[name] for name in ("traces", "steps", "comparisons", "forced")}}
+    evidence = {name: soaked[name] for name in ("traces", "steps", "comparisons", "forced")}
     return {"pieces": pieces, "evidence": {**evidence, "properties of the rejection piece": suite}}, problems
+
+
+def judged_v2(piece: Piece, stepped: Json, suite: Json) -> tuple[Json, list[str]]:
+    """The part of V2 in the entry."""
+    differences = list(stepped["differences"])
+    if stepped["tokens"]["ours"]["verdict"] != "pass":
+        differences.append(f"tokens: {stepped['tokens']['ours']['reason']}")
+    if suite["broken"]:
+        differences.append(f"broken properties: {' '.join(suite['broken'])}")
+    for who, calls in (("a step", stepped["calls"]), ("a property", suite["calls"])):
+        if not calls.get("ours"):
+            differences.append(f"it never served {who}")
+    evidence = {"random steps": {name: stepped[name] for name in ("counts", "tokens")}, "properties of the step": suite}
+    pieces = {} if differences else {piece.name: {"calls": stepped["calls"]}}
+    return {"pieces": pieces, "evidence": evidence}, [f"{piece.name}: {text}" for text in differences]
 
 
 def write_entry(table: Path, release: str, entry: Json) -> None:

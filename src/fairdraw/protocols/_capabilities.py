@@ -29,8 +29,8 @@ class Capability(StrEnum):
     it unsupported if you compute otherwise, for instance with log-probabilities, in float64, by a Gumbel-max, or
     times the reciprocal of the temperature."""
     LOWEST_ID_TIES = "lowest-id-ties"
-    """Among equal largest logits, and among equal scores of a race, takes the lowest id. Declare it unsupported if
-    another of the equal ones may come."""
+    """Among equal largest logits, equal scores of a race, and equal log-probabilities of a list, takes the lowest id.
+    Declare it unsupported if another of the equal ones may come."""
     SEEDED_NOISE = "seeded-noise"
     """Takes `SeededNoise`: the same seed gives the same tokens. Declare it unsupported if your function draws
     nothing and is always handed its numbers."""
@@ -104,8 +104,9 @@ class Capability(StrEnum):
     """Applies logit bias, min-p and custom processors to steps with drafts, too. Declare it unsupported if steps
     with drafts skip them."""
     UNREACHED_ROWS = "unreached-rows"
-    """Rows after a draft that a thinking budget forbids are processed as if there were no budget. Declare it
-    unsupported if you force tokens in them, too: nobody reads them, since that draft is rejected."""
+    """Rows after a draft that a thinking budget or a grammar forbids are processed as if there were no budget and no
+    grammar. Declare it unsupported if you force or forbid tokens in them, too: nobody reads them, since that draft is
+    rejected."""
     NEW_TOKENS_ONLY = "new-tokens-only"
     """A step reads the tokens that are new, however long the outputs are. Declare it unsupported if you read the
     outputs anew at each step."""
@@ -116,8 +117,38 @@ class Capability(StrEnum):
     """A row whose list was replaced without a word, or was cut and grown again between two steps, is refused or
     recounted. Declare it unsupported if your engine never does that."""
     TOP_LOGPROBS = "top-logprobs"
-    """A server: returns the log-probability of each token that it emits, and a list of the most probable ones. Declare
-    it unsupported if it returns none."""
+    """Returns the most probable tokens beside the emitted one. Declare it unsupported if you return log-probabilities
+    of the emitted tokens alone."""
+    TOKEN_RANKS = "token-ranks"
+    """Returns the rank of the emitted token. Declare it unsupported if you return none."""
+    EXACT_RANKS = "exact-ranks"
+    """Orders and ranks tokens by their logits. Declare it unsupported if you compare log-probabilities, which may be
+    equal in float32 where logits are not."""
+    LOGIT_SCORES = "logit-scores"
+    """Returns logits instead of log-probabilities if the stage says so. Declare it unsupported if you have no such
+    mode."""
+    BATCH_INVARIANT = "batch-invariant"
+    """A row has the same bits alone and beside any others. Declare it unsupported if sums are added in another order
+    when the batch is another."""
+    NO_ROWS = "no-rows"
+    """Takes a batch in which no request has a row. Declare it unsupported if you are not called then."""
+    DRAWN_TOKENS = "drawn-tokens"
+    """Has `draw`, which returns tokens and the log-probabilities that they were drawn with. Declare it unsupported if
+    you are given the tokens (`logprobs_sampler` without `drawing` does it for you)."""
+    ROW_INDICES = "row-indices"
+    """Masks the rows that are named, and no others. Declare it unsupported if you always mask every row."""
+    REPEATED_INDICES = "repeated-indices"
+    """A row may be named twice. Declare it unsupported if you document that rows are unique."""
+    WIDE_BITMASK = "wide-bitmask"
+    """Takes a bitmask with more words than the logits have columns for. Declare it unsupported if you refuse it."""
+    NARROW_BITMASK = "narrow-bitmask"
+    """Takes logits with more columns than the bitmask has bits, and does with the others what it says. Declare it
+    unsupported if you refuse them or document nothing about them."""
+    STRIDED_BITMASK = "strided-bitmask"
+    """Takes a bitmask that is a part of a wider one. Declare it unsupported if bitmasks are always contiguous."""
+    GRAMMAR_DRAFTS = "grammar-drafts"
+    """Has `mask_drafts`, which forks each request's grammar over its drafts. Declare it unsupported if you are given
+    bitmasks (`grammar_masker` without `drafts` does it for you)."""
     TOKEN_IDS = "token-ids"
     """A server: returns the id of each token, and lists ids. Declare it unsupported if it returns texts alone."""
     N_CHOICES = "n-choices"

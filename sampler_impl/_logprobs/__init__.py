@@ -1,0 +1,1 @@
+"""The parts of `sampler_impl.logprobs`: kernels, and their twin in PyTorch."""

@@ -1,0 +1,59 @@
+"""What a step returns of a request: its accepted draft tokens, and the token of its first rejected row."""
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+# pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
+# (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def count_accepted(
+    accepted_ptr,  # [max_rows] int32
+    first,
+    count,
+    POSITIONS: tl.constexpr,
+):
+    """How many drafts of a request are accepted before the first that is not. Takes `first`, `count`: its rows."""
+    offsets = tl.arange(0, POSITIONS)
+    # Another program wrote them a moment ago: read what it wrote, not what this multiprocessor remembers.
+    accepted = tl.load(accepted_ptr + first + offsets, mask=offsets + 1 < count, other=0, cache_modifier=".cg")
+    return tl.min(tl.where(accepted != 0, POSITIONS, offsets))
+
+
+@triton.jit
+def write_tokens(
+    output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs or None
+    logprobs_ptr,  # [max_rows, 2] float32, or None
+    draft_token_ids_ptr,  # [num_rows] int32 | int64, or None
+    req_idx,
+    first,
+    count,
+    num_accepted,
+    token,
+    max_spec_len,
+    vocab_size,
+    LOGPROBS: tl.constexpr,
+    POSITIONS: tl.constexpr,
+):
+    """Write the tokens of a request, -1 behind the last. Takes `token`: that of the first rejected row."""
+    token_ids_ptr, num_tokens_ptr, output_logprobs_ptr = output
+    offsets = tl.arange(0, POSITIONS)
+    # Where two requests lay claim to a row, only their ids are certain to be of the vocabulary.
+    token = tl.where((count <= 0) | ((token >= 0) & (token < vocab_size)), token, 0)
+    is_last = offsets == num_accepted
+    drafted = tl.full((POSITIONS,), -1, tl.int32)
+    if draft_token_ids_ptr is not None:
+        drafted = tl.load(draft_token_ids_ptr + first + offsets, mask=offsets + 1 < count, other=-1).to(tl.int32)
+    tokens = tl.where(offsets < num_accepted, drafted, tl.where(is_last, token, -1))
+    width = max_spec_len + 1
+    is_written = offsets < width
+    tl.store(token_ids_ptr + req_idx.to(tl.int64) * width + offsets, tokens, mask=is_written)
+    tl.store(num_tokens_ptr + req_idx, tl.where(count > 0, num_accepted + 1, 0))
+    if LOGPROBS:
+        which = 2 * (first + offsets) + is_last.to(tl.int32)
+        has_token = (offsets <= num_accepted) & (offsets < count)
+        of_token = tl.load(logprobs_ptr + which, mask=has_token, other=0.0, cache_modifier=".cg")
+        tl.store(output_logprobs_ptr + req_idx.to(tl.int64) * width + offsets, of_token, mask=is_written)

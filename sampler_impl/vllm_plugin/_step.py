@@ -1,0 +1,231 @@
+"""`RejectionSampler._verify` and `Sampler.sample` of vLLM's model runner V2, served by one call of `../step.py`.
+
+    RejectionSampler._verify    logits -> processed copy -> rejection_sample      here: a plan with one-hot drafts
+    Sampler.sample              logits -> processed copy -> filters, Gumbel       here: a plan without drafts
+
+Both draw from the same distributions, and not the same tokens. What a batch uses is read on the host, from the arrays
+by which vLLM itself decides what to launch; so a call waits for nothing. What ours does not give goes to vLLM.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..step import Capacity, Drafts, StepPlan
+from . import _calls
+from ._memory import memory
+from ._step_states import Use, require_neutral, step_inputs, use_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from .._shared.backend import BackendName
+
+_PIECE = "step"
+MOST_EDITS = 496
+"""Listed ids of one request. With 16 drafts the kernel's list has 512 places, which its registers hold."""
+BACKEND: BackendName | None = None
+"""`None`: Triton on a GPU, PyTorch elsewhere."""
+
+Sampler = Any
+"""vLLM's `Sampler`."""
+Verifier = Any
+"""vLLM's `RejectionSampler`."""
+
+_plans = memory()
+"""Per sampler: its plans, by what they are for."""
+_starts = memory()
+"""Per sampler: where each request's row begins if it has one."""
+
+
+def verify(
+    upstream: Any,  # Any: vLLM's method, which returns what ours returns
+    verifier: Verifier,
+    logits: Tensor,  # [num_rows, vocab_size] any
+    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
+    draft_sampled: Tensor,  # [num_rows] int32
+    pos: Tensor,  # [num_rows] int64
+    cu_num_logits: Tensor,  # [batch_size + 1] int32
+    idx_mapping: Tensor,  # [batch_size] int32
+    idx_mapping_np: np.ndarray[Any, Any],
+    expanded_idx_mapping: Tensor,  # [num_rows] int32
+    expanded_local_pos: Tensor,  # [num_rows] int32
+    seq_lens_upper_bound_np: np.ndarray[Any, Any],
+    verify_draft_sampled: Tensor,  # [num_rows] int32
+) -> tuple[
+    Tensor, Tensor, Tensor
+]:  # [num_rows, vocab_size] any, [batch_size, max_spec_len + 1] int64, [batch_size] int32
+    """Tokens and how many count; instead of processed rows, which are not made, the raw ones.
+
+    vLLM gives two lists of drafts: in `verify_draft_sampled` those that a grammar forbids are -1. The first of them
+    ends its request's tokens, so that what the rows behind it count as drafted does not matter: one list is enough.
+    """
+    found: list[tuple[Tensor, Tensor]] = []  # [batch_size, max_spec_len + 1] int64, [batch_size] int32
+
+    def serve() -> None:
+        sampler = verifier.sampler
+        _require_standard(verifier, draft_logits)
+        wants_logprobs = sampler.sampling_states.max_num_logprobs(idx_mapping_np) >= 0
+        use = _use(sampler, logits, idx_mapping_np, wants_logprobs=wants_logprobs)
+        inputs = step_inputs(
+            sampler,
+            use,
+            logits=logits,
+            slots=idx_mapping,
+            cu_num_rows=cu_num_logits,
+            positions=pos.index_select(0, cu_num_logits[:-1]) + 1,
+            draft_token_ids=verify_draft_sampled.roll(-1),
+        )
+        output = _plan(sampler, logits, verifier.num_speculative_steps, use)(inputs)
+        found.append((output.token_ids.long(), output.num_tokens.clone()))
+
+    if _is_served(serve):
+        return logits, *found[0]
+    return upstream(  # type: ignore[no-any-return]
+        verifier,
+        logits,
+        draft_logits,
+        draft_sampled,
+        pos,
+        cu_num_logits,
+        idx_mapping,
+        idx_mapping_np,
+        expanded_idx_mapping,
+        expanded_local_pos,
+        seq_lens_upper_bound_np,
+        verify_draft_sampled,
+    )
+
+
+def sample(
+    upstream: Any,  # Any: vLLM's method, which returns what ours returns
+    sampler: Sampler,
+    logits: Tensor,  # [num_rows, vocab_size] any
+    expanded_idx_mapping: Tensor,  # [num_rows] int32
+    idx_mapping: Tensor,  # [batch_size] int32
+    idx_mapping_np: np.ndarray[Any, Any],
+    pos: Tensor,  # [num_rows] int64
+    input_ids: Tensor,  # [num_rows] int32
+    expanded_local_pos: Tensor,  # [num_rows] int32
+    seq_lens_upper_bound_np: np.ndarray[Any, Any],
+    return_logprobs: bool = False,
+) -> tuple[Tensor, Tensor]:  # [num_rows] int64, [num_rows, vocab_size] any
+    """A token per request; instead of processed rows, which are not made, the raw ones."""
+    drawn: list[Tensor] = []  # [num_rows] int64
+
+    def serve() -> None:
+        if logits.shape[0] != len(idx_mapping_np):
+            raise _calls.NotOursError("rows that are not one per request")
+        use = _use(sampler, logits, idx_mapping_np, wants_logprobs=return_logprobs)
+        inputs = step_inputs(
+            sampler,
+            use,
+            logits=logits,
+            slots=idx_mapping,
+            cu_num_rows=_rows_of_one(sampler, logits),
+            positions=pos + 1,
+            draft_token_ids=None,
+        )
+        drawn.append(_plan(sampler, logits, 0, use)(inputs).token_ids[:, 0].long())
+
+    if _is_served(serve):
+        return drawn[0], logits
+    return upstream(  # type: ignore[no-any-return]
+        sampler,
+        logits,
+        expanded_idx_mapping,
+        idx_mapping,
+        idx_mapping_np,
+        pos,
+        input_ids,
+        expanded_local_pos,
+        seq_lens_upper_bound_np,
+        return_logprobs,
+    )
+
+
+def _is_served(serve: Any) -> bool:  # Any: a function
+    """A batch that contradicts a plan is vLLM's; a lack of memory is an error, as in vLLM: ranks must not differ."""
+    return _calls.is_served(_PIECE, serve, "arguments that ours does not take", refusals=(TypeError, ValueError))
+
+
+def _require_standard(
+    verifier: Verifier,
+    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
+) -> None:
+    """The rule of Leviathan et al., and drafts without a distribution.
+
+    Raises:
+        NotOursError: If not.
+    """
+    for reason, is_so in (
+        ("probabilistic drafts", draft_logits is not None),
+        ("synthetic acceptance", verifier.synthetic_conditional_rates is not None),
+        ("block verification", verifier.use_block_verification),
+        ("FLy", verifier.fly_window_size != 0),
+        ("watermarks", verifier.watermark_key is not None),
+    ):
+        if is_so:
+            raise _calls.NotOursError(reason)
+
+
+def _use(
+    sampler: Sampler,
+    logits: Tensor,  # [num_rows, vocab_size] any
+    slots: np.ndarray[Any, Any],
+    *,
+    wants_logprobs: bool,
+) -> Use:
+    """What the requests of a batch use, if ours gives all of it.
+
+    Raises:
+        NotOursError: If not.
+    """
+    require_neutral(sampler, slots, wants_logprobs=wants_logprobs)
+    if logits.shape[1] != sampler.sampling_states.vocab_size:
+        raise _calls.NotOursError("logits of another width than the sampler's vocabulary")
+    use = use_of(sampler, slots)
+    if use.num_edits > MOST_EDITS:
+        raise _calls.NotOursError(f"a request with more than {MOST_EDITS} listed ids")
+    return use
+
+
+def _rows_of_one(
+    sampler: Sampler,
+    logits: Tensor,  # [num_rows, vocab_size] any
+) -> Tensor:  # [batch_size + 1] int32
+    if sampler not in _starts:
+        most = sampler.sampling_states.max_num_reqs + 1
+        _starts[sampler] = torch.arange(most, dtype=torch.int32, device=logits.device)
+    cu_num_rows: Tensor = _starts[sampler][: logits.shape[0] + 1]  # [batch_size + 1] int32
+    return cu_num_rows
+
+
+def _plan(
+    sampler: Sampler,
+    logits: Tensor,  # [num_rows, vocab_size] any
+    max_spec_len: int,
+    use: Use,
+) -> StepPlan:
+    """Made at the first batch that needs it, for the largest one. Batches that use little do not pay for all."""
+    plans = _plans.setdefault(sampler, {})
+    edited = use.penalties or use.num_edits > 0
+    filters = edited or use.filters
+    key = max_spec_len, logits.dtype, filters, edited
+    if key not in plans:
+        capacity = Capacity(
+            batch_size=sampler.sampling_states.max_num_reqs,
+            max_spec_len=max_spec_len,
+            vocab_size=logits.shape[1],
+            dtype=logits.dtype,
+            drafts=Drafts.ONE_HOT if max_spec_len else Drafts.NONE,
+            filters=filters,
+            penalties=edited,
+            edits=MOST_EDITS if edited else 0,
+        )
+        plans[key] = StepPlan(capacity, logits.device, backend=BACKEND)
+    plan: StepPlan = plans[key]
+    return plan

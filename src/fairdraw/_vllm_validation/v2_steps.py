@@ -1,0 +1,381 @@
+"""Random steps of model runner V2, each with vLLM's own code and with the plugin's, on the same states.
+
+    python -m fairdraw._vllm_validation.v2_steps --steps 2000        # whatever vLLM is importable; prints JSON
+
+Of every step must agree: the model's logits, which nobody may change; processed rows (`StepPlan.processed_logits`
+against vLLM's), number by number, and so what is kept of them; the tokens of greedy requests; types and shapes of all
+that the runner reads, and what follows from the tokens. The order of a batch must not matter. Tokens of random requests
+are put together by the probability integral transform, and the suite's e-process decides.
+
+Kept sets are equal but for two declared cases, which are counted: top-p keeps all tokens that tie with its last one, of
+which vLLM keeps those that its sort put first (`ties`); a share or threshold that is reached within 2**-20 (`edges`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import Counter
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+os.environ.setdefault("VLLM_MAX_NUM_BAD_WORDS", "8")  # vLLM's own variables; more of them take time here
+os.environ.setdefault("VLLM_MAX_BAD_WORDS_TOTAL_TOKENS", "32")
+
+import numpy as np
+import torch
+
+from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._core.seeds import derive_seed
+from fairdraw._vllm_validation.v2_server import RELEASE, Server, Trace, tokens_of
+from fairdraw.sampler_impl import vllm_plugin
+from fairdraw.sampler_impl.step import StepPlan
+from fairdraw.sampler_impl.vllm_plugin import _plugin, _step, _validated
+from fairdraw.statistical._decision import Verdict, decide
+from fairdraw.statistical._design import plan_tables
+from fairdraw.statistical._pit import Order, PitCells, randomised_pit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from fairdraw._adapters._others import Upstream
+    from fairdraw._vllm_validation.v2_server import Part
+    from fairdraw.statistical._decision import Decision
+
+FALSE_ALARM_RATE = 1e-6
+"""Of one run of the program."""
+EDGE = 2.0**-20
+"""Relative rounding of the step's sums, as its documentation declares."""
+PERMUTED_EVERY = 5
+"""Steps; the batch is given again in another order."""
+
+
+class NotInstalledError(Exception):
+    """The plugin refused its piece for V2."""
+
+
+@contextmanager
+def plugin(backend: str | None = None) -> Iterator[None]:
+    """The piece for V2, as it is when vLLM has made a V2 runner.
+
+    Args:
+        backend: Of the step: "torch" or "triton"; `None` chooses by device.
+    """
+    switches = {"FAIRDRAW_VLLM_PLUGIN": "1", "FAIRDRAW_VLLM_STEP": "1"}
+    with mock.patch.dict(os.environ, switches), mock.patch.object(_step, "BACKEND", backend), quiet_floats():
+        vllm_plugin.register()
+        try:
+            _plugin._current[0].runner_v2_made()
+            if "step" not in vllm_plugin.installed():
+                raise NotInstalledError("step was not installed; the log says why")
+            yield
+        finally:
+            vllm_plugin.unpatch()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A step's output, and the rows that it drew from.
+
+    Args:
+        processed: [num_rows, vocab_size] float32; `None` if the plugin left the step to vLLM.
+    """
+
+    output: Upstream
+    processed: Tensor | None  # [num_rows, vocab_size] float32
+
+
+def run_upstream(server: Server, parts: Sequence[Part]) -> Ran:
+    """By vLLM's own code."""
+    rows: list[Tensor] = []  # [num_rows, vocab_size] float32 | as the model's
+
+    def recording(function: Any, which: int) -> Callable[..., Any]:  # Any: vLLM's method and what it returns
+        def recorded(*args: Any, **options: Any) -> Any:  # Any: as above
+            found = function.__wrapped__(*args, **options)
+            rows.append(found[which])
+            return found
+
+        return recorded
+
+    verifier, sampler = type(server.verifier), type(server.sampler)
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(verifier, "_verify", recording(verifier._verify, 0)))
+        stack.enter_context(mock.patch.object(sampler, "sample", recording(sampler.sample, 1)))
+        output = server.step(parts)
+    return Ran(output, rows[0].float())
+
+
+def run_ours(server: Server, parts: Sequence[Part]) -> Ran:
+    """By whatever the plugin has put in place."""
+    rows: list[Tensor] = []  # [num_rows, vocab_size] float32
+    draw = StepPlan.__call__
+
+    def recorded(plan: StepPlan, inputs: Any, **options: Any) -> Any:  # Any: as StepPlan's
+        rows.append(plan.processed_logits(inputs))
+        return draw(plan, inputs, **options)
+
+    with mock.patch.object(StepPlan, "__call__", recorded):
+        output = server.step(parts)
+    return Ran(output, rows[0] if rows else None)
+
+
+@dataclass
+class Tokens:
+    """Tokens of random requests, and the distributions that they must follow."""
+
+    probs: list[Tensor] = field(default_factory=list)  # [vocab_size] float64, each
+    token_ids: list[int] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+
+    def add(self, parts: Sequence[Part], ran: Ran) -> None:
+        """A token that was emitted follows its row, given that the drafts before it were accepted."""
+        assert ran.processed is not None
+        probs = ran.processed.double().softmax(-1)
+        first = 0
+        for part, tokens in zip(parts, tokens_of(ran.output), strict=True):
+            if part.request.params.temperature > 0:
+                for place, token in enumerate(tokens):
+                    if probs[first + place].isfinite().all():
+                        self.probs.append(probs[first + place])
+                        self.token_ids.append(token)
+                        self.groups.append(_group(part, place))
+            first += part.num_rows
+
+    def decision(self) -> Decision:
+        """All tokens together, and group by group, by rank and by id."""
+        names, tables, counts = np.array(self.groups), {}, {}
+        uniforms = np.random.default_rng(derive_seed("tokens of V2")).random(len(names))
+        probs, ids = torch.stack(self.probs).numpy(), np.array(self.token_ids)
+        for order in Order:
+            transform = randomised_pit(probs, ids, uniforms, order)
+            for group in ("all", *sorted(set(self.groups))):
+                mine = (names == group) | (group == "all")
+                cells = PitCells() if group == "all" else PitCells(num_equal=12, num_halvings=4)
+                tables[f"{group}, by {order}"] = cells.table(int(mine.sum()))
+                counts[f"{group}, by {order}"] = cells.count(transform[mine])
+        return decide(tables, plan_tables(tables, 1, FALSE_ALARM_RATE), [counts], FALSE_ALARM_RATE)
+
+
+def _group(part: Part, place: int) -> str:
+    if not part.drafts:
+        return "without drafts"
+    return "bonus" if place == len(part.drafts) else "first" if place == 0 else "after an accepted draft"
+
+
+@dataclass
+class Comparison:
+    """Of all steps of some traces.
+
+    Args:
+        differences: What must agree and did not.
+        counts: Steps, rows, ties, edges ...
+    """
+
+    differences: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    ours: Tokens = field(default_factory=Tokens)
+    theirs: Tokens = field(default_factory=Tokens)
+
+    def play(self, trace: Trace) -> None:
+        """All steps of a trace; the states follow the tokens of ours."""
+        server = Server(trace)
+        before: list[Any] = []  # Any: vLLM's SamplerOutput with copies of its tensors
+        for number in range(trace.num_steps):
+            parts = server.schedule()
+            found = list(self._step(server, parts, number, before))
+            self.differences += [f"{trace}, step {number}: {text}" for text in found]
+            if found:
+                return
+
+    def _step(self, server: Server, parts: list[Part], number: int, before: list[Any]) -> Iterator[str]:
+        theirs, ours = run_upstream(server, parts), run_ours(server, parts)
+        self.counts["steps"] += 1
+        if not torch.equal(server.logits, torch.cat([part.logits for part in parts])):
+            yield "the model's logits were changed"
+        yield from _differences_of_structure(parts, theirs.output, ours.output)
+        yield from overwritten(before)
+        before[:] = [(ours.output, ours.output.sampled_token_ids.clone(), ours.output.num_sampled.clone())]
+        is_left = any(part.request.params.thinking_token_budget is not None for part in parts)
+        if is_left != (ours.processed is None):
+            yield "a thinking budget was not left to vLLM" if is_left else "vLLM's own code ran without a reason"
+        elif is_left:
+            self.counts["left to vLLM"] += 1
+            if tokens_of(theirs.output) != tokens_of(ours.output):
+                yield "tokens differ, although vLLM's own code drew them"
+        else:
+            yield from self._differences_of_draws(server, parts, theirs, ours)
+            if number % PERMUTED_EVERY == 0:
+                yield from _differences_of_order(server, parts, ours.output)
+        server.commit(parts, ours.output)
+
+    def _differences_of_draws(self, server: Server, parts: list[Part], theirs: Ran, ours: Ran) -> Iterator[str]:
+        assert theirs.processed is not None
+        assert ours.processed is not None
+        first = 0
+        for i, part in enumerate(parts):
+            for row in range(first, first + part.num_read):
+                self.counts["rows"] += 1
+                kind = compare_rows(theirs.processed[row], ours.processed[row], part.request.params)
+                self.counts[kind] += 1
+                if kind not in KNOWN:
+                    yield f"request {i}, row {row - first} of {part.num_rows}: {kind}"
+            mine, yours = tokens_of(ours.output)[i], tokens_of(theirs.output)[i]
+            if part.request.params.temperature == 0 and mine != yours:
+                yield f"request {i}, greedy: tokens {mine}, but vLLM has {yours}"
+            first += part.num_rows
+        self.ours.add(parts, ours)
+        self.theirs.add(parts, theirs)
+
+    def report(self) -> dict[str, Any]:  # Any: JSON
+        """Differences, counts, and both verdicts about tokens."""
+        verdicts = {name: tokens.decision() for name, tokens in (("ours", self.ours), ("theirs", self.theirs))}
+        for name, decision in verdicts.items():
+            if decision.verdict is Verdict.FAIL:
+                self.differences.append(f"tokens of {name} do not follow their distributions: {decision.reason}")
+        return {
+            "vllm": RELEASE,
+            "differences": self.differences,
+            "counts": dict(sorted(self.counts.items())),
+            "calls": vllm_plugin.calls().get("step", {}),
+            "tokens": {
+                name: {"tokens": len(tokens.token_ids), "verdict": decision.verdict, "reason": decision.reason}
+                for (name, decision), tokens in zip(verdicts.items(), (self.ours, self.theirs), strict=True)
+            },
+        }
+
+
+KNOWN = ("equal rows", "ties", "edges")
+"""What rows may be to each other."""
+
+
+def compare_rows(
+    theirs: Tensor,  # [vocab_size] float32
+    ours: Tensor,  # [vocab_size] float32
+    params: Any,  # Any: vLLM's SamplingParams
+) -> str:
+    """One of `KNOWN`, or what differs."""
+    if torch.equal(theirs, ours):
+        return "equal rows"
+    both = theirs.isfinite() & ours.isfinite()
+    if not torch.equal(theirs[both], ours[both]):
+        return "processed logits differ"
+    more, fewer = ours.isfinite() & ~both, theirs.isfinite() & ~both
+    if both.any() and params.top_p < 1 and not fewer.any() and bool((ours[more] == theirs[both].min()).all()):
+        return "ties"
+    kept = ours if more.any() else theirs
+    return "edges" if _is_at_an_edge(kept, params, bool(more.any()) and bool(fewer.any())) else "kept sets differ"
+
+
+def _is_at_an_edge(
+    kept: Tensor,  # [vocab_size] float32, of the side that keeps more
+    params: Any,  # Any: as above
+    both: bool,
+) -> bool:
+    """Whether the last of them is kept by rounding alone."""
+    weights = (kept.double() - kept.max()).exp()
+    least = kept[kept.isfinite()].min()
+    without = float(weights[kept > least].sum() / weights.sum())
+    by_share = params.top_p < 1 and abs(without - params.top_p) < EDGE
+    threshold = float(kept.max()) + float(np.log(params.min_p)) if params.min_p > 0 else -np.inf
+    return not both and (by_share or abs(float(least) - threshold) < EDGE * max(1.0, abs(threshold)))
+
+
+def _differences_of_structure(parts: Sequence[Part], theirs: Upstream, ours: Upstream) -> Iterator[str]:
+    """What the runner and its drafter read: types, shapes, and numbers that follow from the tokens."""
+    for name in ("sampled_token_ids", "num_sampled", "num_rejected"):
+        one, other = getattr(theirs, name), getattr(ours, name)
+        if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+            yield f"{name} is {other.dtype} {list(other.shape)}, but vLLM's is {one.dtype} {list(one.shape)}"
+            return
+    for i, (part, tokens) in enumerate(zip(parts, tokens_of(ours), strict=True)):
+        rejected, expected = int(ours.num_rejected[i]), 0 if part.is_chunk else part.num_rows - len(tokens)
+        most = part.num_read
+        if rejected != expected or not (len(tokens) == 0 if part.is_chunk else 1 <= len(tokens) <= most):
+            yield f"request {i} has {len(tokens)} tokens and {rejected} rejected of {len(part.drafts)} drafts"
+        elif tuple(tokens[:-1]) != part.drafts[: len(tokens) - 1]:
+            yield f"request {i}: tokens {tokens}, but its drafts are {part.drafts}"
+        elif tokens and _ends_in_its_draft(part, tokens):
+            yield f"request {i}: tokens {tokens} end in an accepted draft, and nothing follows it"
+    yield from _differences_of_logprobs(parts, theirs.logprobs_tensors, ours.logprobs_tensors, ours)
+
+
+def _ends_in_its_draft(part: Part, tokens: Sequence[int]) -> bool:
+    """A token that replaces a draft is another one: what is drawn from excludes the draft."""
+    place = len(tokens) - 1
+    return place < len(part.valid) and tokens[-1] == part.valid[place]
+
+
+def _differences_of_logprobs(
+    parts: Sequence[Part], theirs: Upstream, ours: Upstream, output: Upstream
+) -> Iterator[str]:
+    """Of raw rows: those of the most likely tokens are equal, and the drawn ones stand before them."""
+    if (theirs is None) != (ours is None):
+        yield "log-probabilities are missing on one side"
+    if theirs is None or ours is None:
+        return
+    for name in ("logprob_token_ids", "logprobs"):
+        if not torch.equal(getattr(theirs, name)[:, 1:], getattr(ours, name)[:, 1:]):
+            yield f"{name} of the most likely tokens differ"
+    first = 0
+    for part, tokens in zip(parts, tokens_of(output), strict=True):
+        if ours.logprob_token_ids[first : first + len(tokens), 0].tolist() != tokens:
+            yield "log-probabilities are of other tokens"
+        first += part.num_rows
+
+
+def overwritten(before: Sequence[Any]) -> Iterator[str]:
+    """Outputs of the step before, which the server may still be copying."""
+    for output, tokens, counts in before:
+        columns = torch.arange(tokens.shape[1]) < counts[:, None]
+        if not torch.equal(output.sampled_token_ids[columns], tokens[columns]):
+            yield "the tokens of the step before were overwritten"
+        if not torch.equal(output.num_sampled, counts):
+            yield "the counts of the step before were overwritten"
+
+
+def _differences_of_order(server: Server, parts: list[Part], output: Upstream) -> Iterator[str]:
+    """A request's tokens depend on its own inputs alone."""
+    order = server.rng.permutation(len(parts))
+    again = tokens_of(run_ours(server, [parts[i] for i in order]).output)
+    tokens = tokens_of(output)
+    if any(tokens[i] != again[place] for place, i in enumerate(order)):
+        yield "tokens depend on the order of the batch"
+
+
+def some_traces(num_steps: int) -> list[Trace]:
+    """Traces of all kinds, with `num_steps` in total."""
+    kinds = [(dtype, drafts) for dtype in ("float32", "bfloat16") for drafts in (True, True, False)]
+    return [Trace(seed, -(-num_steps // len(kinds)), *kind) for seed, kind in enumerate(kinds)]
+
+
+def compare(traces: Sequence[Trace], backend: str | None = None) -> dict[str, Any]:  # Any: JSON
+    """The report of some traces, with the plugin installed."""
+    with plugin(backend):
+        comparison = Comparison()
+        for trace in traces:
+            comparison.play(trace)
+        return comparison.report()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compare steps of model runner V2 with and without fairdraw's plugin.")
+    parser.add_argument("--steps", type=int, default=120, help="in total (default: 120)")
+    parser.add_argument("--backend", choices=["torch", "triton"], help="of the step; Triton is interpreted on a CPU")
+    parser.add_argument("--table", type=Path, help="validated sources, if not those of the package")
+    options = parser.parse_args(arguments)
+    if options.table:
+        _validated.TABLE = options.table
+    result = compare(some_traces(options.steps), options.backend)
+    print(json.dumps(result))
+    return int(bool(result["differences"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""The statistical checks of the log-probabilities contract: tokens follow the distribution that is returned with them.
+
+Nothing else is needed to judge it: no reference model, and no knowledge of filters. Each token becomes a uniform number
+by the distribution that came with it (`_pit`), whatever that is; rows of any kind pool exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairdraw._core.checks import Stage
+from fairdraw._core.logprobs_harness import call_draw
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability
+from fairdraw.statistical._count_tables import sum_counts
+from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._pit import Order, PitCells, randomised_pit
+from fairdraw.statistical._sampling_requests import FILTERS, Kind, batch_of, noise_of
+from fairdraw.statistical._sampling_workloads import supported_kinds
+from fairdraw.statistical._workloads import NUM_CHECKPOINTS, SamplingPlan, Setting, Workload, checkpoints
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw._core.logprobs_harness import Returned
+    from fairdraw.statistical._count_tables import Counts
+
+__all__ = ["CHECKS"]
+
+_VOCAB_SIZE = 128
+_KINDS = (
+    Kind("plain"),
+    Kind("cool", temperature=0.6),
+    Kind("all filters", temperature=1.2, top_k=50, top_p=0.8, min_p=0.02),
+    Kind("hot", temperature=1.5),
+)
+
+
+def _by_id(seen: Returned) -> NDArray[np.float64]:  # [batch_size, vocab_size] float64
+    """The distributions that were returned, whose sums float32 leaves a little beside 1."""
+    probs = np.empty((len(seen.logprobs), _VOCAB_SIZE))
+    np.put_along_axis(probs, seen.token_ids[:, 1:], np.exp(seen.logprobs[:, 1:].astype(np.float64)), axis=1)
+    return np.asarray(probs / probs.sum(axis=1, keepdims=True))
+
+
+def drawn_tokens(share: float, slow_share: float) -> Workload:
+    """Tokens under the distributions that came with them: rows of normal logits, no two of them alike."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (2 * NUM_CHECKPOINTS)))
+        num_checkpoints, num_calls = checkpoints(setting.num_draws, batch_size)
+        cycle = supported_kinds(_KINDS, setting.supported)
+        kinds = [cycle[i % len(cycle)] for i in range(batch_size)]
+
+        def count(sampler: Any, seed: int) -> Counts:  # Any: a function that draws, under this contract
+            rng, parts = np.random.default_rng(derive_seed("rows", seed)), []
+            for call in range(num_calls):
+                logits = (2 * rng.normal(size=(batch_size, _VOCAB_SIZE))).astype(np.float32)
+                batch = batch_of(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
+                seen = call_draw(sampler, batch, noise_of(sampler, batch, derive_seed("call", seed, call)))
+                probs, tokens = _by_id(seen), seen.token_ids[:, 0]
+                for order in Order:
+                    transform = randomised_pit(probs, tokens, rng.random(batch_size), order)
+                    parts.append({f"T8 token by {order}": cells.count(transform)})
+            return sum_counts(parts)
+
+        tables = {f"T8 token by {order}": cells.table(num_calls * batch_size) for order in Order}
+        return SamplingPlan(tables, count, max(1, num_checkpoints), num_calls * batch_size)
+
+    return Workload("logprobs: drawn tokens", "tokens", share, slow_share, prepare, frozenset(FILTERS.values()))
+
+
+_DRAWN = drawn_tokens(0.15, 0.5)
+
+
+def _check(code: str, title: str, table: str, meaning: str) -> DistributionCheck:
+    needs, text = (Capability.DRAWN_TOKENS,), inspect.cleandoc(meaning)
+    return DistributionCheck(
+        code,
+        title,
+        text,
+        "logprobs",
+        "statistical",
+        needs,
+        _DRAWN,
+        (table,),
+        stage=Stage.TOKENS,
+        depends_on=("LPR161",),
+    )
+
+
+_LISTED = (
+    _check(
+        "DIST951",
+        "tokens follow the log-probabilities that come with them, by rank",
+        "T8 token by rank",
+        """Tokens are drawn with the probabilities that are returned, at every temperature and with filters.
+
+        Raw log-probabilities of tokens that were drawn at another temperature, or of another step: what is trained on
+        them is off-policy.
+        """,
+    ),
+    _check(
+        "DIST952",
+        "tokens follow the log-probabilities that come with them, by id",
+        "T8 token by id",
+        """Tokens, ordered by id, are spread over the vocabulary as the returned log-probabilities say.
+
+        A tile of the vocabulary that is lost by the draw, or by the sum of the log-softmax.
+        """,
+    ),
+)
+
+CHECKS = tuple(dataclasses.replace(check, share=1 / len(_LISTED)) for check in _LISTED)

@@ -1,0 +1,343 @@
+"""Strategies of the log-probabilities contract: rows, the tokens that they emitted, and what requests ask for."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import ALL_LOGPROBS, NOT_EMITTED, STAGES, Capabilities, Capability, LogprobsBatch
+from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
+from fairdraw.strategies._cases import _argument, _laid_out
+from fairdraw.strategies._narrowing import Narrowing
+from fairdraw.strategies._recipe import BatchRecipe, PrintsAsCode, Recipe
+from fairdraw.strategies._sizes import vocab_sizes
+from fairdraw.strategies.rows import INVALID_KINDS, TARGET_KINDS, bulk_rng, bulk_seeds, target_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "LOGIT_KINDS",
+    "NUM_LOGPROBS",
+    "PROCESSING_KINDS",
+    "ROW_TOKEN_KINDS",
+    "LogprobsCase",
+    "LogprobsRequest",
+    "logprobs_batches",
+    "logprobs_cases",
+    "logprobs_requests",
+]
+
+Row = Any  # NDArray[np.float32], [vocab_size]; kept short for the tables below
+
+
+def _near_ties(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """No two logits are equal, and all log-probabilities are, once they are float32."""
+    return (rng.permutation(size) * np.float32(2.0**-40)).astype(np.float32)
+
+
+def _offset(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Far from 0, where a log-sum-exp has few bits behind the point; exact in float32."""
+    return np.asarray(rng.choice([-6144.0, 6144.0]) + rng.integers(-64, 64, size) / 16, dtype=np.float32)
+
+
+_OWN_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {
+    "near-ties": _near_ties,
+    "offset": _offset,
+}
+LOGIT_KINDS: tuple[str, ...] = (*TARGET_KINDS, *_OWN_KINDS)
+"""Rows of the model's logits: `TARGET_KINDS`; different logits with equal log-probabilities; logits far from 0."""
+
+
+def _masked(row: Row, rng: np.random.Generator) -> Row:
+    """What is kept is the most probable token, and each other with probability 1/4."""
+    kept = rng.random(row.size) < 0.25
+    kept[np.argmax(row)] = True
+    return np.where(kept, row, -np.inf)
+
+
+_PROCESSING: dict[str, Callable[[Row, np.random.Generator], Row]] = {
+    "none": lambda row, rng: row,
+    "temperature": lambda row, rng: row / rng.choice([0.25, 2.0]),
+    "masked": _masked,
+    "penalised": lambda row, rng: row - 2 * (rng.random(row.size) < 0.5),
+    "forced": lambda row, rng: np.where(np.arange(row.size) == rng.integers(row.size), 0.0, -np.inf),
+}
+PROCESSING_KINDS: tuple[str, ...] = tuple(_PROCESSING)
+"""What processors made of a row: nothing; a temperature of 1/4 or 2; a mask of filters or a grammar; a penalty of 2 on
+half of the tokens; one token forced."""
+
+_TOKENS: dict[str, Callable[[Row, np.random.Generator], int]] = {
+    "likely": lambda row, rng: int(np.argmax(row)),
+    "first": lambda row, rng: 0,
+    "last": lambda row, rng: row.size - 1,
+    "unlikely": lambda row, rng: int(np.argmin(row)),
+    "any": lambda row, rng: int(rng.integers(row.size)),
+}
+ROW_TOKEN_KINDS: tuple[str, ...] = tuple(_TOKENS)
+"""Which token a row emitted: the argmax, id 0, the last id, the argmin (which may be masked, as in a prompt), any."""
+
+NUM_LOGPROBS: tuple[int | None, ...] = (0, 1, 5, 20, ALL_LOGPROBS, None)
+"""What requests ask for: the emitted token alone, some, the whole vocabulary, nothing."""
+
+
+@dataclass(frozen=True, repr=False)
+class LogprobsRequest(Recipe):
+    """One request: its rows and what it asks for.
+
+    Args:
+        logits: Shape of its rows (`LOGIT_KINDS`, `INVALID_KINDS`).
+        num_logprobs: More than the vocabulary means the whole.
+        processing: From the rows to the processed ones (`PROCESSING_KINDS`).
+        token: What each row emitted (`ROW_TOKEN_KINDS`).
+        num_rows: 1 for plain decoding, more with drafts or in a prompt.
+        num_emitted: The first so many rows emitted a token, as after rejected drafts.
+
+    Raises:
+        ValueError: If a kind is unknown or a number out of range.
+    """
+
+    logits: str = "flat"
+    num_logprobs: int | None = 0
+    processing: str = "none"
+    token: str = "likely"
+    num_rows: int = 1
+    num_emitted: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        one_of("LogprobsRequest", "logits", self.logits, {**TARGET_KINDS, **_OWN_KINDS, **INVALID_KINDS})
+        one_of("LogprobsRequest", "processing", self.processing, _PROCESSING)
+        one_of("LogprobsRequest", "token", self.token, _TOKENS)
+        if self.num_logprobs is not None and self.num_logprobs < ALL_LOGPROBS:
+            raise ValueError(
+                f"LogprobsRequest: num_logprobs={self.num_logprobs}, but it must be at least -1. Use None for none."
+            )
+        for name in ("num_rows", "num_emitted"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"LogprobsRequest: {name}={getattr(self, name)}, but it must be at least 0. Use 0.")
+
+
+class _DrawnLogprobsBatch(PrintsAsCode, LogprobsBatch):
+    """A batch that Hypothesis prints by its origin."""
+
+
+@dataclass(frozen=True, repr=False)
+class LogprobsCase(BatchRecipe):
+    """A batch of the log-probabilities contract, as data.
+
+    Args:
+        stage: What is returned (`STAGES`).
+        ids: Type of the token ids, `int64` or `int32`.
+        seed: For every bulk number.
+
+    Raises:
+        ValueError: If there is no request or no vocabulary, nobody asks, or a word is unknown.
+
+    Example:
+        >>> LogprobsCase(vocab_size=3, requests=(LogprobsRequest(),)).batch().token_ids.tolist()
+        [0]
+    """
+
+    vocab_size: int
+    requests: tuple[LogprobsRequest, ...]
+    stage: str = STAGES[0]
+    dtype: str = "float32"
+    layout: str = "contiguous"
+    ids: str = "int64"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "seed"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
+        self._check("LogprobsRequest()")
+        one_of("LogprobsCase", "stage", self.stage, STAGES)
+        one_of("LogprobsCase", "ids", self.ids, ("int64", "int32"))
+        if all(request.num_logprobs is None for request in self.requests):
+            raise ValueError(
+                "LogprobsCase: num_logprobs=None of all requests, but one must ask. Use 0 for one of them."
+            )
+
+    def batch(self, device: str = "cpu") -> LogprobsBatch:
+        """Build new tensors."""
+        rows, processed, tokens = [], [], []
+        for number, request in enumerate(self.requests):
+            for place in range(request.num_rows):
+                row, then, token = self._row(request, derive_seed("row", self.seed, number, place))
+                rows.append(row)
+                processed.append(then)
+                tokens.append(token if place < request.num_emitted else NOT_EMITTED)
+        logits = self._stacked(rows).to(getattr(torch, self.dtype))
+        return _DrawnLogprobsBatch(
+            logits=_laid_out(logits, self.layout).to(device),
+            processed_logits=_laid_out(self._stacked(processed), self.layout).to(device),
+            token_ids=torch.tensor(tokens, dtype=getattr(torch, self.ids), device=device),
+            num_rows=[request.num_rows for request in self.requests],
+            num_logprobs=[
+                None if request.num_logprobs is None else min(request.num_logprobs, self.vocab_size)
+                for request in self.requests
+            ],
+            stage=self.stage,
+            origin=f"{self!r}.batch({_argument(device)})",
+        )
+
+    def _row(self, request: LogprobsRequest, seed: int) -> tuple[Row, Row, int]:
+        """Logits as the dtype holds them, what processors made of them, and the token."""
+        own, rng = _OWN_KINDS.get(request.logits), bulk_rng("logprobs", seed)
+        row = target_row(request.logits, self.vocab_size, seed) if own is None else own(self.vocab_size, rng)
+        row = torch.from_numpy(row).to(getattr(torch, self.dtype)).float().numpy()
+        processed = _PROCESSING[request.processing](row, rng).astype(np.float32)
+        count = row if self.stage.startswith("raw") else processed
+        return row, processed, _TOKENS[request.token](np.nan_to_num(count, nan=0.0, neginf=-1e30), rng)
+
+    def _stacked(self, rows: list[Row]) -> torch.Tensor:  # [num_rows, vocab_size] float32
+        return torch.from_numpy(np.stack(rows)) if rows else torch.zeros((0, self.vocab_size))
+
+    def build(self) -> None:
+        """Build everything once; raises what a damaged recipe raises."""
+        self.batch()
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> LogprobsCase:  # Any: JSON
+        """The case that `to_json` described.
+
+        Raises:
+            TypeError: If a field is missing or unknown.
+            ValueError: If a value is invalid.
+        """
+        return LogprobsCase(**{**data, "requests": tuple(LogprobsRequest(**r) for r in data.get("requests", ()))})
+
+
+@st.composite
+def logprobs_requests(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    logits: Sequence[str] | None = None,
+    num_logprobs: Sequence[int | None] = NUM_LOGPROBS,
+    processing: Sequence[str] | None = None,
+    tokens: Sequence[str] | None = None,
+    max_rows: int = 4,
+    all_emitted: bool = False,
+) -> LogprobsRequest:
+    """One request for log-probabilities.
+
+    Draws only what `capabilities` support.
+
+    Args:
+        logits: Kinds of rows (`LOGIT_KINDS`, all of them if `None`; `INVALID_KINDS` only if named).
+        num_logprobs: What it may ask for.
+        processing: What processors make of the rows (`PROCESSING_KINDS`).
+        tokens: Which token a row emitted (`ROW_TOKEN_KINDS`).
+        max_rows: Most rows.
+        all_emitted: Every row emitted a token.
+
+    Raises:
+        TypeError, ValueError: If a kind is unknown; when the first request is drawn.
+    """
+    name, open_to = "logprobs_requests", Narrowing("logprobs_requests", capabilities)
+    kinds = open_to.rows("logits", check_kinds(name, "logits", logits, LOGIT_KINDS, also=tuple(INVALID_KINDS)))
+    asked = list(num_logprobs) if Capability.TOP_LOGPROBS in capabilities else [one and 0 for one in num_logprobs]
+    num_rows = draw(st.integers(1, max(1, max_rows)))
+    return LogprobsRequest(
+        logits=draw(st.sampled_from(kinds)),
+        num_logprobs=draw(st.sampled_from(asked)),
+        processing=draw(st.sampled_from(check_kinds(name, "processing", processing, PROCESSING_KINDS))),
+        token=draw(st.sampled_from(check_kinds(name, "tokens", tokens, ROW_TOKEN_KINDS))),
+        num_rows=num_rows,
+        num_emitted=num_rows if all_emitted or draw(st.booleans()) else draw(st.integers(0, num_rows)),
+    )
+
+
+@st.composite
+def logprobs_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    min_vocab_size: int = 1,
+    max_vocab_size: int = 1025,
+    min_requests: int = 1,
+    max_requests: int = 4,
+    stages: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    layouts: Sequence[str] = ("contiguous",),
+    ids: Sequence[str] = ("int64",),
+    logits: Sequence[str] | None = None,
+    num_logprobs: Sequence[int | None] = NUM_LOGPROBS,
+    processing: Sequence[str] | None = None,
+    tokens: Sequence[str] | None = None,
+    max_rows: int = 4,
+    all_emitted: bool = False,
+) -> LogprobsCase:
+    """Whole batches, as recipes: requests that ask for different numbers, with drafts and without.
+
+    Draws only what `capabilities` support. One request at least asks.
+
+    Args:
+        stages: What is returned (`STAGES`).
+        dtypes: Of the model's logits (`DTYPES`).
+        layouts: Strides of both logits (`LAYOUTS`).
+        ids: Types of the token ids.
+        logits, num_logprobs, processing, tokens, max_rows, all_emitted: As for `logprobs_requests`.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is invalid, or a requirement is unsupported; when the first case is
+            drawn.
+
+    Example:
+        >>> from hypothesis import given
+        >>> @given(logprobs_cases(stages=("raw_logprobs",)))
+        ... def test_mine(case):
+        ...     batch = case.batch()
+    """
+    name, open_to = "logprobs_cases", Narrowing("logprobs_cases", capabilities)
+    check_interval(name, "min_requests", min_requests, "max_requests", max_requests, at_least=1)
+    known = check_kinds(name, "stages", stages, STAGES)
+    if Capability.LOGIT_SCORES not in capabilities:
+        known = tuple(stage for stage in known if stage.endswith("logprobs")) or known
+    request = logprobs_requests(
+        capabilities,
+        logits=logits,
+        num_logprobs=num_logprobs,
+        processing=processing,
+        tokens=tokens,
+        max_rows=max_rows,
+        all_emitted=all_emitted,
+    )
+    requests = draw(st.lists(request, min_size=min_requests, max_size=max_requests))
+    if all(request.num_logprobs is None for request in requests):
+        requests[0] = requests[0].replace(num_logprobs=0)
+    return LogprobsCase(
+        vocab_size=draw(vocab_sizes(*open_to.vocab_sizes(min_vocab_size, max_vocab_size))),
+        requests=tuple(requests),
+        stage=draw(st.sampled_from(known)),
+        dtype=draw(st.sampled_from(open_to.dtypes(dtypes))),
+        layout=draw(st.sampled_from(open_to.layouts(layouts))),
+        ids=draw(st.sampled_from(tuple(ids))),
+        seed=draw(bulk_seeds()),
+    )
+
+
+@st.composite
+def logprobs_batches(
+    draw: st.DrawFn,
+    *,
+    max_vocab_size: int = 1025,
+    max_requests: int = 4,
+    stages: Sequence[str] | None = None,
+    device: str = "cpu",
+) -> LogprobsBatch:
+    """Batches ready for a function that returns log-probabilities; each prints as the code that builds it.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is invalid; when the first batch is drawn.
+    """
+    cases = logprobs_cases(max_vocab_size=max_vocab_size, max_requests=max_requests, stages=stages)
+    return draw(cases).batch(device)

@@ -1,0 +1,498 @@
+"""The plugin's piece for model runner V2, in a vLLM that has it: on against off, mutants of the wiring, fallbacks.
+
+A process has one vLLM: `test_vllm_plugin_alone.py` starts this file with the newest release that is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from importlib import metadata
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fairdraw._adapters._others import release_number
+from fairdraw.sampler_impl import vllm_plugin
+from fairdraw.sampler_impl._step import pytorch
+from fairdraw.sampler_impl.vllm_plugin import _plugin, _step, _step_states, _validated
+from fairdraw.sampler_impl.vllm_plugin._log import logger
+
+INSTALLED = next((found.version for found in metadata.distributions(name="vllm")), "0")
+if release_number(INSTALLED.partition("+")[0]) < (0, 33):
+    pytest.skip("this vLLM has no RejectionSampler._verify: see test_vllm_plugin_alone.py", allow_module_level=True)
+else:
+    from fairdraw._vllm_validation import v2_server, v2_steps
+
+
+torch = v2_steps.torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fairdraw.sampler_impl.step import StepInputs
+
+FIRST_STEPS = [v2_server.Trace(seed, 1, "bfloat16" if seed % 3 == 0 else "float32") for seed in range(20)]
+"""One step each: what vLLM does with it does not depend on ours."""
+TRACE = v2_server.Trace(2, 6)
+BY_UPSTREAM: dict[v2_server.Trace, v2_steps.Ran] = {}
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> Iterator[None]:
+    yield
+    vllm_plugin.unpatch()
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First steps of vLLM are played once, and the source is trusted: mutants take milliseconds."""
+    run = v2_steps.run_upstream
+
+    def cached(server: v2_server.Server, parts: Any) -> v2_steps.Ran:
+        if server.trace.num_steps > 1:
+            return run(server, parts)
+        if server.trace not in BY_UPSTREAM:
+            BY_UPSTREAM[server.trace] = run(server, parts)
+        return BY_UPSTREAM[server.trace]
+
+    monkeypatch.setattr(v2_steps, "run_upstream", cached)
+    monkeypatch.setattr(_validated, "check", lambda *_: None)
+
+
+def differences(*traces: v2_server.Trace) -> list[str]:
+    """The first ones."""
+    with v2_steps.plugin():
+        comparison = v2_steps.Comparison()
+        for trace in traces:
+            comparison.play(trace)
+            if comparison.differences:
+                break
+        return comparison.differences
+
+
+@pytest.mark.usefixtures("known")
+def test_steps_agree() -> None:
+    report = v2_steps.compare([*FIRST_STEPS, TRACE, v2_server.Trace(4, 3, speculative=False)])
+    assert report["differences"] == []
+    assert report["calls"]["ours"] >= report["counts"]["steps"] - report["counts"].get("left to vLLM", 0)
+    assert report["counts"]["rows"] > 60
+
+
+@pytest.mark.usefixtures("known")
+def test_interpreted_kernels_agree() -> None:
+    report = v2_steps.compare(FIRST_STEPS[:3], "triton")
+    assert report["differences"] == []
+
+
+# Mutants of the wiring.
+
+
+def changed_inputs(patch: pytest.MonkeyPatch, change: Any) -> None:  # Any: from inputs to inputs
+    made = _step_states.step_inputs
+    patch.setattr(_step, "step_inputs", lambda *args, **options: change(made(*args, **options)))
+
+
+def with_parameters(inputs: StepInputs, **changes: Any) -> StepInputs:  # Any: tensors
+    return dataclasses.replace(inputs, parameters=dataclasses.replace(inputs.parameters, **changes))
+
+
+def with_penalties(inputs: StepInputs, change: Any) -> StepInputs:  # Any: from penalties to what changes of them
+    if inputs.penalties is None:
+        return inputs
+    return dataclasses.replace(inputs, penalties=dataclasses.replace(inputs.penalties, **change(inputs.penalties)))
+
+
+def with_edits(inputs: StepInputs, **changes: Any) -> StepInputs:  # Any: tensors
+    if inputs.edits is None:
+        return inputs
+    return dataclasses.replace(inputs, edits=dataclasses.replace(inputs.edits, **changes))
+
+
+def with_bad_words(inputs: StepInputs, change: Any) -> StepInputs:  # Any: as for penalties
+    words = None if inputs.edits is None else inputs.edits.bad_words
+    return inputs if words is None else with_edits(inputs, bad_words=dataclasses.replace(words, **change(words)))
+
+
+def last_rows_of(inputs: StepInputs) -> Any:  # Any: Tensor [num_rows, vocab_size] any
+    """Each request's last row is the one before it, if it has one."""
+    logits, last = inputs.logits.clone(), inputs.cu_num_rows[1:].long() - 1
+    before = torch.maximum(last - 1, inputs.cu_num_rows[:-1].long())
+    logits[last] = logits[before]
+    return logits
+
+
+FIRST: dict[str, Any] = {}
+
+
+def of_the_first_step(inputs: StepInputs) -> StepInputs:
+    """A view that was kept, although vLLM takes turns between views and slots get other requests."""
+    kept = FIRST.setdefault("temperature", inputs.parameters.temperature.clone())
+    return with_parameters(inputs, temperature=kept)
+
+
+INPUTS: dict[str, Callable[[StepInputs], StepInputs]] = {
+    "slots are rows of the batch": lambda inputs: dataclasses.replace(
+        inputs, slots=torch.arange(inputs.batch_size, dtype=torch.int32)
+    ),
+    "parameters of the first step": of_the_first_step,
+    "bias is not read": lambda inputs: with_edits(inputs, bias_counts=None, bias_token_ids=None, bias_values=None),
+    "biases of the neighbour": lambda inputs: with_edits(
+        inputs, bias_values=None if inputs.edits is None else inputs.edits.bias_values.roll(1, 0)
+    ),
+    "allowed ids are not read": lambda inputs: with_edits(inputs, allowed_counts=None, allowed_token_ids=None),
+    "minimum tokens are not read": lambda inputs: with_edits(
+        inputs, stop_counts=None, stop_token_ids=None, min_lengths=None
+    ),
+    "bad words are not read": lambda inputs: with_edits(inputs, bad_words=None),
+    "bad words see the prompt": lambda inputs: with_bad_words(inputs, lambda w: {"starts": w.starts * 0}),
+    "bad words see another text": lambda inputs: with_bad_words(inputs, lambda w: {"text": w.text.roll(1, 0)}),
+    "counts of the neighbour": lambda inputs: with_penalties(
+        inputs, lambda p: {"output_counts": p.output_counts.roll(1, 0)}
+    ),
+    "prompts of the neighbour": lambda inputs: with_penalties(
+        inputs, lambda p: {"prompt_mask": p.prompt_mask.roll(1, 0)}
+    ),
+    "presence is frequency": lambda inputs: with_penalties(inputs, lambda p: {"presence": p.frequency}),
+    "top-k is not read": lambda inputs: with_parameters(inputs, top_k=None),
+    "top-p is not read": lambda inputs: with_parameters(inputs, top_p=None),
+    "min-p is not read": lambda inputs: with_parameters(inputs, min_p=None),
+    "temperature twice": lambda inputs: with_parameters(inputs, temperature=inputs.parameters.temperature**2),
+    "greedy requests are random": lambda inputs: with_parameters(
+        inputs, temperature=inputs.parameters.temperature.masked_fill(inputs.parameters.temperature == 0, 1.0)
+    ),
+    "last row is the one before": lambda inputs: dataclasses.replace(inputs, logits=last_rows_of(inputs)),
+    "drafts are one row late": lambda inputs: dataclasses.replace(
+        inputs, draft_token_ids=None if inputs.draft_token_ids is None else inputs.draft_token_ids.roll(1)
+    ),
+    "positions are the model's": lambda inputs: dataclasses.replace(inputs, positions=inputs.positions - 1),
+    "seeds are rows of the batch": lambda inputs: dataclasses.replace(
+        inputs, seeds=inputs.seeds.scatter(0, inputs.slots.long(), torch.arange(inputs.batch_size))
+    ),
+    "the model's logits are scaled": lambda inputs: dataclasses.replace(inputs, logits=inputs.logits.mul_(2)),
+}
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("name", INPUTS)
+def test_mutant_of_the_inputs_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FIRST.clear()
+    changed_inputs(monkeypatch, INPUTS[name])
+    assert differences(*FIRST_STEPS, TRACE)
+
+
+def fallback_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_step, "require_neutral", lambda *_, **__: None)
+
+
+def always_left_to_vllm(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_step, "MOST_EDITS", -1)
+
+
+def changed_verify(patch: pytest.MonkeyPatch, change: Any) -> None:  # Any: from a tuple of tensors to another
+    verify = _step.verify
+    patch.setattr(_step, "verify", lambda *args, **options: change(verify(*args, **options)))
+
+
+def invalid_drafts_are_accepted(patch: pytest.MonkeyPatch) -> None:
+    verify = _step.verify
+    patch.setattr(_step, "verify", lambda *args: verify(*args[:-1], args[4]))
+
+
+def output_is_the_plans_own(patch: pytest.MonkeyPatch) -> None:
+    kept = torch.zeros(v2_server.NUM_SLOTS, v2_server.MOST_DRAFTS + 1, dtype=torch.int64)
+    changed_verify(patch, lambda found: (found[0], kept[: len(found[1])].copy_(found[1]), found[2]))
+
+
+def counts_are_int64(patch: pytest.MonkeyPatch) -> None:
+    changed_verify(patch, lambda found: (*found[:2], found[2].long()))
+
+
+def one_token_less(patch: pytest.MonkeyPatch) -> None:
+    changed_verify(patch, lambda found: (*found[:2], found[2].sub(1).clamp(min=1)))
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    "fault",
+    [
+        fallback_is_forgotten,
+        always_left_to_vllm,
+        invalid_drafts_are_accepted,
+        output_is_the_plans_own,
+        counts_are_int64,
+        one_token_less,
+    ],
+    ids=lambda fault: fault.__name__.replace("_", " "),
+)
+def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    assert differences(*FIRST_STEPS, TRACE)
+
+
+def test_draws_that_are_skewed_are_caught_by_their_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows agree, and the order of the batch does not matter: nothing else sees it. vLLM's draws are not needed."""
+    fair = pytorch.philox_uniforms
+
+    def skewed(*arguments: Any) -> Any:  # Any: tensors
+        accepting, drawing = fair(*arguments)
+        return accepting, drawing**2
+
+    monkeypatch.setattr(v2_steps, "run_upstream", v2_steps.run_ours)
+    monkeypatch.setattr(v2_server, "some_params", unseeded)
+    assert v2_steps.compare([LONG])["differences"] == []
+    monkeypatch.setattr(pytorch, "philox_uniforms", skewed)
+    found = v2_steps.compare([LONG])["differences"]
+    assert {text.partition(" follow")[0] for text in found} == {"tokens of ours do not", "tokens of theirs do not"}
+
+
+LONG = v2_server.Trace(5, 150, speculative=False)
+
+
+def unseeded(rng: Any, tokens: Any) -> Any:  # Any: vLLM's SamplingParams
+    return v2_server.SamplingParams(temperature=1.0)
+
+
+# Nothing is copied.
+
+
+def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = v2_server.Server(v2_server.Trace(0, 1))
+    parts = server.schedule()
+    seen: list[StepInputs] = []
+
+    def look(inputs: StepInputs) -> StepInputs:
+        seen.append(inputs)
+        return inputs
+
+    monkeypatch.setattr(_step_states, "use_of", lambda *_: _step_states.Use(True, True, True, 1))
+    monkeypatch.setattr(_step, "use_of", _step_states.use_of)
+    changed_inputs(monkeypatch, look)
+    with v2_steps.plugin():
+        server.step(parts)
+    inputs, sampler = seen[0], server.sampler
+    lists, penalties, words = sampler.logits_processors
+    assert inputs.penalties is not None
+    assert inputs.edits is not None
+    assert inputs.edits.bad_words is not None
+    same = [
+        (inputs.logits, server.logits),
+        (inputs.seeds, sampler.sampling_states.seeds.gpu),
+        (inputs.parameters.temperature, sampler.sampling_states.temperature.gpu),
+        (inputs.parameters.top_p, sampler.sampling_states.top_p.gpu),
+        (inputs.penalties.output_counts, penalties.output_bin_counts),
+        (inputs.penalties.prompt_mask, penalties.prompt_bin_mask),
+        (inputs.edits.bias_values, lists.logit_bias.gpu),
+        (inputs.edits.bad_words.text, server.states.all_token_ids.gpu),
+        (inputs.edits.bad_words.word_ids, words.bad_word_token_ids.gpu),
+    ]
+    assert all(ours.data_ptr() == theirs.data_ptr() for ours, theirs in same if ours is not None)
+
+
+# What ours does not give.
+
+
+def left(change: Callable[[Any], object], *, drafts: bool = True, **arguments: Any) -> dict[str, int]:  # Any: vLLM's
+    """Calls of a step after a change of the server, for which vLLM's own code is a stub."""
+    server = v2_server.Server(v2_server.Trace(1, 1, speculative=drafts))
+    parts = next(parts for parts in iter(server.schedule, None) if any(part.drafts for part in parts) is drafts)
+    for part in parts:
+        part.request.params.thinking_token_budget = None
+    batch = server.input_batch(parts)
+    change(server)
+    slots, rows = batch.idx_mapping_np, int(batch.cu_num_logits_np[-1])
+    common = (batch.idx_mapping, slots)
+    logits = arguments.get("logits", torch.zeros(rows, v2_server.VOCAB_SIZE))
+    expanded = (batch.expanded_idx_mapping, batch.expanded_local_pos, batch.seq_lens_cpu_upper_bound.numpy())
+    ids, pos = batch.input_ids, batch.positions
+    vllm_plugin.unpatch()
+    if drafts:
+        given = (logits, arguments.get("draft_logits"), ids, pos, batch.cu_num_logits, *common, *expanded, ids)
+        found = _step.verify(lambda *_: "theirs", server.verifier, *given)
+    else:
+        given = (logits, expanded[0], *common, pos, ids, *expanded[1:], arguments.get("return_logprobs", False))
+        found = _step.sample(lambda *_: "theirs", server.sampler, *given)
+    calls = vllm_plugin.calls()["step"]
+    assert (found == "theirs") is ("ours" not in calls)
+    return calls
+
+
+class Subclass(v2_server.vllm_module("worker.gpu.sample.sampler").Sampler):  # type: ignore[misc]
+    """As vLLM's sampler with watermarks."""
+
+
+def of(path: str, value: Any) -> Callable[[Any], object]:  # Any: an attribute's
+    """Set an attribute of the server's objects."""
+
+    def change(server: Any) -> None:  # Any: Server
+        *outer, name = path.split(".")
+        for part in outer:
+            server = getattr(server, part)
+        setattr(server, name, value)
+
+    return change
+
+
+def fills(path: str, value: object) -> Callable[[Any], object]:
+    def change(server: Any) -> None:  # Any: Server
+        for part in path.split("."):
+            server = getattr(server, part)
+        server[:] = value
+
+    return change
+
+
+def with_lists(server: Any) -> None:  # Any: Server
+    server.sampler.logits_processors[0].num_logit_bias.np[:] = 497
+
+
+def with_grammars(server: Any) -> None:  # Any: Server
+    server.sampler.logits_processors[0].restore_when_all_masked.np[:] = 1
+
+
+def wants_processed(server: Any) -> None:  # Any: Server
+    server.sampler.logprobs_mode = "processed_logprobs"
+    server.sampler.sampling_states.num_logprobs[:] = 2
+
+
+BOTH = {
+    "a Subclass instead of vLLM's Sampler": of("sampler.__class__", Subclass),
+    "custom logits processors": lambda server: server.sampler.logits_processors.append(SimpleNamespace()),
+    "float64 noise": of("sampler.use_fp64_gumbel", True),
+    "sampling masks": of("sampler.return_sampling_mask", True),
+    "thinking budgets": fills("sampler.thinking_budget_state.use_thinking_budget", True),
+    "minimum tokens with a grammar": with_grammars,
+    "a request with more than 496 listed ids": with_lists,
+    "processed log-probabilities": wants_processed,
+}
+VERIFYING = {
+    "synthetic acceptance": of("verifier.synthetic_conditional_rates", torch.ones(5)),
+    "block verification": of("verifier.use_block_verification", True),
+    "FLy": of("verifier.fly_window_size", 2),
+    "watermarks": of("verifier.watermark_key", 7),
+}
+
+
+@pytest.mark.parametrize("reason", [*BOTH, *VERIFYING])
+def test_verification_is_left_to_vllm(reason: str) -> None:
+    assert left({**BOTH, **VERIFYING}[reason]) == {reason: 1}
+
+
+@pytest.mark.parametrize("reason", BOTH)
+def test_sampling_is_left_to_vllm(reason: str) -> None:
+    assert left(BOTH[reason], drafts=False, return_logprobs=True) == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("reason", "arguments"),
+    [
+        ("probabilistic drafts", {"draft_logits": torch.zeros(6, 5, 48)}),
+        ("logits of another width than the sampler's vocabulary", {"logits": torch.zeros(9, 50)}),
+        ("arguments that ours does not take", {"logits": torch.zeros(9, 48, dtype=torch.float64)}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_arguments_are_left_to_vllm(reason: str, arguments: Any) -> None:
+    assert left(lambda _: None, **arguments) == {reason: 1}
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_neutral_settings_are_served(drafts: bool) -> None:
+    """What is on, and has no effect on a step: no reason to leave it."""
+
+    def change(server: Any) -> None:  # Any: Server
+        server.sampler.logprobs_mode = "processed_logits"
+        server.sampler.sampling_states.num_logprobs[:] = -1
+        server.sampler.thinking_budget_state.use_thinking_budget[:] = False
+
+    assert left(change, drafts=drafts) == {"ours": 1}
+
+
+def test_trace_replay_is_vllms_own_after_our_tokens() -> None:
+    """`Sampler.__call__` overwrites what `sample` returned, so ours serves it."""
+    server = v2_server.Server(v2_server.Trace(1, 1, speculative=False))
+    parts = server.schedule()
+    replay = SimpleNamespace(apply_trace=lambda sampled, idx_mapping: sampled.fill_(5))
+    server.sampler.trace_replay_state = replay
+    for part in parts:
+        part.request.params.thinking_token_budget = None
+    server.sampler.thinking_budget_state.use_thinking_budget[:] = False
+    with v2_steps.plugin():
+        found = server.step(parts)
+        assert vllm_plugin.calls()["step"] == {"ours": 1}
+    assert found.sampled_token_ids.tolist() == [[5]] * len(parts)
+
+
+# On, off, refused.
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the plugin logs; vLLM's logger does not propagate it."""
+    monkeypatch.setattr(logger, "parent", logging.getLogger())
+    caplog.set_level("INFO", logger=logger.name)
+    return caplog
+
+
+def methods() -> tuple[Any, Any]:
+    verifier = v2_server.vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler
+    return vars(verifier)["_verify"], vars(v2_server.vllm_module("worker.gpu.sample.sampler").Sampler)["sample"]
+
+
+UPSTREAM = methods()
+
+
+def test_it_is_logged_installed_once_a_v2_runner_is_made_and_removed(logged: pytest.LogCaptureFixture) -> None:
+    with v2_steps.plugin():
+        assert all(ours is not theirs for ours, theirs in zip(methods(), UPSTREAM, strict=True))
+        _plugin._current[0].runner_v2_made()
+    assert methods() == UPSTREAM
+    about = [message for message in logged.messages if message.startswith("fairdraw: step ")]
+    functions = len(next(piece for piece in _plugin.PIECES if piece.name == "step").functions)
+    assert about == [
+        f"fairdraw: step is on: vLLM 0.33.0, source of {functions} functions as validated, patched "
+        "RejectionSampler._verify, Sampler.sample. Tokens follow vLLM's distributions; they are not vLLM's bit for bit."
+    ]
+
+
+@pytest.mark.parametrize(("plugin", "step"), [("0", "1"), ("1", "0")])
+def test_switches(plugin: str, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIRDRAW_VLLM_PLUGIN", plugin)
+    monkeypatch.setenv("FAIRDRAW_VLLM_STEP", step)
+    vllm_plugin.register()
+    for registration in _plugin._current:
+        registration.runner_v2_made()
+    assert "step" not in vllm_plugin.installed()
+    assert methods() == UPSTREAM
+
+
+def test_changed_source_is_refused(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(
+        _validated, "source_hash", lambda package, target: "0" if target.endswith("_bias_kernel") else HASHES[target]
+    )
+    with pytest.raises(v2_steps.NotInstalledError), v2_steps.plugin():
+        pass
+    assert methods() == UPSTREAM
+    assert any("step stays off" in message and "_bias_kernel has hash 0" in message for message in logged.messages)
+
+
+HASHES = _validated._read(_validated.TABLE)["0.33.0"]["functions"]
+
+
+def test_replaced_function_is_left_alone(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
+    sampler = v2_server.vllm_module("worker.gpu.sample.sampler").Sampler
+    monkeypatch.setattr(sampler, "sample", lambda self: None)
+    with pytest.raises(v2_steps.NotInstalledError), v2_steps.plugin():
+        pass
+    assert methods()[0] is UPSTREAM[0]
+    assert any("Sampler.sample was replaced by somebody else before" in message for message in logged.messages)
+
+
+def test_failing_installation_does_not_stop_the_runner(
+    monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_plugin._Registration, "_install", lambda self, piece: 1 / 0)
+    with pytest.raises(v2_steps.NotInstalledError), v2_steps.plugin():
+        pass
+    assert any(message.startswith("fairdraw: vLLM's own code stays in place") for message in logged.messages)
