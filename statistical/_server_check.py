@@ -247,6 +247,8 @@ class ServerDistributionCheck(DrawnQuestion):
         if decision.verdict is Verdict.PASS:
             return seen
         error = self._ended(decision, ended, seen)
+        if isinstance(error, NoAnswer):
+            raise NoAnswer(f"{error}; {seen} tokens were judged until then") from error
         if not isinstance(error, Ended):
             raise error
         error.case, error.tried = self.case(server, chosen), seen

@@ -24,8 +24,6 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw._mutants._server.app import make_app
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Engine
 from fairdraw._mutants._server.faults import FAULTS
 from fairdraw._mutants._server.in_process import in_process
 from fairdraw._run.loading import all_checks
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fairdraw._core.checks import AnyCheck
+    from fairdraw._mutants._server.dialects import Settings
+    from fairdraw._mutants._server.engine import Engine
     from fairdraw._mutants._server.fault import Fault
 
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)

@@ -201,7 +201,9 @@ OWN_INFORMATION: dict[str, dict[str, Any]] = {
 @contextlib.contextmanager
 def serving(app: ASGIApp, port: int = 0) -> Iterator[str]:
     """Serve on loopback while the context lasts, and yield the address, `http://127.0.0.1:PORT`."""
-    config = uvicorn.Config(app, "127.0.0.1", port, log_level="critical", lifespan="off", ws="none", loop="asyncio")
+    config = uvicorn.Config(
+        app, "127.0.0.1", port, log_level="critical", lifespan="off", ws="none", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

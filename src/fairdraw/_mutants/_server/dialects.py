@@ -43,11 +43,15 @@ class Settings:
     Args:
         processed: Log-probabilities after all filters (`--logprobs-mode processed_logprobs`).
         max_logprobs: Longest list; vLLM's default is 20.
+        caps_silently: Longer ones are not refused, and come out shorter.
+        has_logprobs: Whether there are log-probabilities at all; the field is ignored otherwise.
     """
 
     kind: Kind = "vllm"
     processed: bool = False
     max_logprobs: int = 20
+    caps_silently: bool = False
+    has_logprobs: bool = True
 
     @property
     def has_ids(self) -> bool:
@@ -149,8 +153,12 @@ class Completions(Dialect):
 
     def limited(self, wanted: int | None) -> int | None:
         """`wanted`, or a refusal as vLLM's."""
-        if wanted is None or self.settings.kind == "llama.cpp":
+        if wanted is None or not self.settings.has_logprobs:
+            return None
+        if self.settings.kind == "llama.cpp":
             return wanted
+        if self.settings.caps_silently:
+            return min(wanted, self.settings.max_logprobs)
         if wanted == -1 and self.settings.kind == "vllm":
             wanted = VOCAB_SIZE
         if wanted < 0:

@@ -65,8 +65,8 @@ def temperature_is_multiplied(right: Engine, request: Request, logits: Row) -> R
 
 @fault("temperature")
 def low_temperatures_are_greedy(right: Engine, request: Request, logits: Row) -> Row:
-    """Below one half: an epsilon that was meant for 1e-5."""
-    return np.where(logits == logits.max(), 0.0, -np.inf) if request.temperature < 0.6 else logits / request.temperature
+    """An epsilon that was meant for 1e-5, at 0.7."""
+    return np.where(logits == logits.max(), 0.0, -np.inf) if request.temperature < 0.7 else logits / request.temperature
 
 
 @fault("draw")
