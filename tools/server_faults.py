@@ -1,6 +1,6 @@
 """Which check catches which fault of a server: every fault of the stub, in each profile, with a fresh server each time.
 
-    python tools/server_faults.py                       # writes statistical/records/server_faults.json, prints the table
+    python tools/server_faults.py --out statistical/records/server_faults.json
     python tools/server_faults.py --profile ci --seeds 5 --fault "silent greedy"
 
 The stub answers in this process, through the whole HTTP client. A fault is put to the checks that it names, and with
