@@ -54,14 +54,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Run, write the record; 1 if there was an alarm."""
     parser = argparse.ArgumentParser(description="Count the false alarms of the checks of servers.")
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--tokens", type=int, default=2500, help="of a run, for all distribution checks")
+    parser.add_argument("--tokens", type=int, default=1300, help="of a run, for all distribution checks")
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "server_false_alarms.json")
     options = parser.parse_args(arguments)
     entropy = secrets.randbits(32) if options.entropy is None else options.entropy
     started, skipped = time.perf_counter(), Counter[str]()
     made_by = {"machine": machine(), "commit": commit()}
-    runs = [one_run(number, entropy, options.tokens, skipped) for number in range(options.runs)]
+    runs = list[Run]()
+    for number in range(options.runs):
+        runs.append(one_run(number, entropy, options.tokens, skipped))
+        print(f"{number + 1} runs, {time.perf_counter() - started:.0f} s", flush=True)
     record = summary(runs, ("server",)) | {
         "checks": len(all_checks(contract="server")),
         "seldom": "",
