@@ -18,7 +18,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from measure_false_alarms import FEWEST_SAMPLES, Run, summary
 from provenance import ROOT, commit, machine
@@ -65,20 +65,25 @@ def main(arguments: list[str] | None = None) -> int:
     for number in range(options.runs):
         runs.append(one_run(number, entropy, options.tokens, skipped))
         print(f"{number + 1} runs, {time.perf_counter() - started:.0f} s", flush=True)
+        if number % 10 == 9 or number == options.runs - 1:  # a run that is cut leaves what it has
+            about = {"tokens": options.tokens, "entropy": entropy, "wall_seconds": time.perf_counter() - started}
+            record = written(options.out, runs, skipped, about | made_by)
+    print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
+    return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
+
+
+def written(path: Path, runs: list[Run], skipped: Counter[str], about: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """The record of the runs until now."""
     record = summary(runs, ("server",)) | {
         "checks": len(all_checks(contract="server")),
         "seldom": "",
         "sampler": "the stub: " + "; ".join(f"{settings}, {drafts} drafts" for settings, drafts in SERVERS),
-        "tokens": options.tokens,
         "not_judged": dict(sorted(skipped.items())),
-        "entropy": entropy,
-        "seconds": round(time.perf_counter() - started, 1),
         "cpu_seconds": round(sum(run.cpu_seconds for run in runs), 1),
-        **made_by,
+        **about,
     }
-    options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
-    return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return record
 
 
 def one_run(number: int, entropy: int, tokens: int, skipped: Counter[str]) -> Run:
