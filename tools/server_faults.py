@@ -86,7 +86,7 @@ def first_caught(fault: Fault, checks: Sequence[AnyCheck], profile: str, seed: i
 def named_first(fault: Fault, *, search: bool = False) -> list[AnyCheck]:
     """The checks that a fault names, in that order; with `search` all of them, by code."""
     known = {check.code: check for check in all_checks(contract="server")}
-    return list(known.values()) if search else [known[code] for code in fault.caught_by]
+    return list(known.values()) if search else [known[code] for code in fault.caught_by if code in known]
 
 
 def main(arguments: list[str] | None = None) -> int:
