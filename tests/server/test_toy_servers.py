@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
 
 from fairdraw._core.checks import PROFILES
 from fairdraw._mutants._toy_server import ProcessedServer, ToyServer, with_short_lists
 from fairdraw._report.verdict import INCOMPLETE, verdict_of
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session, run_check
-from fairdraw.protocols import Answer, Claims, GenerationRequest, NoAnswer, ServerSettings
+from fairdraw.protocols import Answer, GenerationRequest, NoAnswer, ServerSettings
+from fairdraw.strategies.server import generation_requests, server_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-SMALL = Session(profile=PROFILES["smoke"], crash_folder=None)
 
 
 def records(server: ToyServer, reference: ToyServer | None = None, text: str = "") -> list[CheckRecord]:
@@ -26,14 +26,8 @@ def records(server: ToyServer, reference: ToyServer | None = None, text: str = "
 
 @pytest.mark.parametrize(
     "make",
-    [
-        ToyServer,
-        ProcessedServer,
-        with_short_lists,
-        lambda: ToyServer(claims=None),
-        lambda: ToyServer(claims=Claims(filters_after_temperature=True)),
-    ],
-    ids=["raw", "processed", "short lists", "unknown order", "declared"],
+    [ToyServer, ProcessedServer, with_short_lists],
+    ids=["raw", "processed", "short lists"],
 )
 def test_correct_server_passes(make: Callable[[], ToyServer]) -> None:
     found = records(make(), ToyServer(name="the reference"))
@@ -75,3 +69,12 @@ def test_equal_runs_share_their_answers() -> None:
     before = next(server.calls)
     records(server, text="SRV10")
     assert next(server.calls) == before + 1
+
+
+@given(one=generation_requests(), own=server_settings())
+@settings(max_examples=30, deadline=None, database=None)
+def test_drawn_requests_are_answered(one: GenerationRequest, own: ServerSettings) -> None:
+    server = ToyServer(settings=own)
+    (answer,) = server.generate([one])
+    assert len(answer.choices) == one.n
+    assert all(len(choice.positions) <= one.max_tokens for choice in answer.choices)

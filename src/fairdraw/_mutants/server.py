@@ -258,7 +258,7 @@ class SeedIgnoredBesideUnseeded(ToyServer):
         return super().seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
-@wrong("SRV145")
+@wrong("SRV145", "DIST925")
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
@@ -581,7 +581,7 @@ class SamplingIsASwitchOfItsOwn(ToyServer):
         return int(logits.argmax())
 
 
-@wrong("SRV148", "SRV145")
+@wrong("SRV148")
 class ASeedIsSetForTheProcess(ToyServer):
     """A request without a seed goes on with the random numbers of the last request that had one."""
 
@@ -601,6 +601,27 @@ class TokensAreTheFirstOfTheirLists(ToyServer):
 
     def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
         return super().position(int(logprobs.argmax()), logprobs, request)
+
+
+@wrong("DIST925")
+class FilterOfTheNeighbour(ToyServer):
+    """In a batch, `top_k` of one request is applied to all that have no filter."""
+
+    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+        self.top_k = next((one.top_k for one in beside if one.top_k), None)
+        return super().answer(request, beside)
+
+    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
+        is_bare = not (request.top_k or request.top_p or request.min_p)
+        return super().filtered(logits, request.replace(top_k=self.top_k) if is_bare else request)
+
+
+@wrong("DIST931", "SRV182")
+class SpeculationSharpens(ToyServer):
+    """Verification prefers probable drafts, and log-probabilities are those of what it does."""
+
+    def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:
+        return 1.4 * super().logits(request, output)
 
 
 MUTANTS: tuple[Mutant, ...] = mutants_in(sys.modules[__name__])

@@ -96,10 +96,10 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
         before: Tokens that the choice emitted before; penalties count them.
     """
     found = listed(position, request.logprobs or 0)
-    if not found.tokens or not np.isfinite(found.logprobs).any():
+    if request.is_greedy or not found.tokens or not np.isfinite(found.logprobs).any():
         return None
     is_edited = not claims.after_edits and _edits(request)
-    temperature = 1.0 if claims.after_temperature or request.is_greedy else request.temperature
+    temperature = 1.0 if claims.after_temperature else request.temperature
     logprobs = found.logprobs + (_shifts(found.tokens, request, Counter(before)) if is_edited else 0.0)
     is_changed = is_edited or temperature != 1.0
     rest = found.rest
@@ -144,6 +144,8 @@ def _seen_by_filters(
     is_edited: bool,
 ) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
     """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
+    if is_edited and not found.is_whole:  # a token behind the list may have come before a listed one
+        return None
     commute = request.top_p is None and request.min_p is None
     if commute or request.temperature == 1.0 or claims.filters_after_temperature:
         return probs
