@@ -6,7 +6,7 @@
 
 Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
 process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
-draw takes a hundred times as long.
+draw takes a hundred times as long, and none on those of JAX, which compiles for seconds at every new shape.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ SAMPLERS = {
     "rejection/sglang-block": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
-    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE),
+    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ",)),
     "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
@@ -79,8 +79,8 @@ SAMPLERS = {
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
-    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM", "DIST")),
-    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM", "DIST")),
+    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
+    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
     "sampling/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
     "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
