@@ -89,6 +89,9 @@ NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
+* Aphrodite 0.24.1: its filters are Python files in a wheel of 336 MB, and none of the contracts here is about filters
+  such as typical-p or top-n-sigma. Not tried.
+* SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as
