@@ -20,6 +20,7 @@ _LISTS = (Capability.TOP_LOGPROBS,)
 _BIASED = (*_LISTS, Capability.TOKEN_IDS, Capability.LOGIT_BIAS)
 _NUM = 8
 _GREEDY = kind("greedy", temperature=0.0)
+_ONE_GREEDY = kind("one greedy token", temperature=0.0, max_tokens=1)
 
 
 def _tokens_of(answer: Answer) -> tuple[Token, ...]:
@@ -185,16 +186,23 @@ _LEAST_ENDS = 4
 
 @server_check("SRV163", (*_LISTS, Capability.BAD_WORDS, Capability.GREEDY), num_requests=_NUM)
 def bad_words_do_not_come(trial: Trial) -> None:
-    """A word that a greedy answer holds does not come if it is a bad word.
+    """A word of one token, with which a greedy answer begins, does not come if it is a bad word.
 
     Only the first token of a word is looked at, or only rows without drafts are.
     """
-    plain = trial.take(_GREEDY, _NUM)
-    words = [[position.text for position in answer.choices[0].positions if position.text.strip()] for answer in plain]
-    words = [own or answer.choices[0].text.split()[:1] for own, answer in zip(words, plain, strict=True)]
-    requests = [answer.request.replace(bad_words=(own[0],)) for answer, own in zip(plain, words, strict=True) if own]
+    first = [answer for answer in trial.take(_ONE_GREEDY, _NUM) if _tokens_of(answer)]
+    words = {_tokens_of(answer)[0]: answer.choices[0].text for answer in first}
+    words = {token: text for token, text in words.items() if text.isascii() and text.isalnum()}  # no space before it
+    chosen = [answer for answer in first if _tokens_of(answer)[0] in words]
+    requests = [
+        answer.request.replace(bad_words=(words[_tokens_of(answer)[0]],), max_tokens=8, temperature=temperature)
+        for answer in chosen
+        for temperature in (0.0, 1.0)
+    ]
     if not requests:
-        raise CapabilityUnsupported("bad-words is unsupported: greedy answers hold no word")
+        raise CapabilityUnsupported("bad-words is unsupported: no greedy answer begins with a word of one token")
+    tokens = {text: token for token, text in words.items()}
     for answer in trial.ask("bad words", requests):
         (word,) = answer.request.bad_words
-        require(word not in answer.choices[0].text, answer, f"the bad word {word!r} came: {answer.choices[0].text!r}")
+        came = tokens[word] in _tokens_of(answer)
+        require(not came, answer, f"the bad word {word!r} came: {answer.choices[0].text!r}")

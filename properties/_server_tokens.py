@@ -15,7 +15,17 @@ from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
 from fairdraw.properties._server_check import ALPHA, Trial, failure, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import TOLERANCE
-from fairdraw.strategies._server_requests import MIN_P, PLAIN, PROMPTS, TOP_K, TOP_P, Kind, kind
+from fairdraw.strategies._server_requests import (
+    MIN_P,
+    PLAIN,
+    PROMPTS,
+    TOKENS_EACH,
+    TOP_K,
+    TOP_P,
+    Kind,
+    kind,
+    num_tokens,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +171,36 @@ def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
     if log_chance < math.log(ALPHA):
         said = f"a correct server does so with probability 10^{log_chance / math.log(10):.0f}"
         raise failure(answers[0], f"all tokens of {len(answers)} answers are the most probable ones", evidence=said)
+
+
+@server_check("SRV124", _LISTS, stage=Stage.TOKENS)
+def no_text_at_temperature_1_is_greedy(trial: Trial) -> None:
+    """At temperature 1, no part of the texts is greedy: a text of most probable tokens alone is as seldom as it should.
+
+    One replica of many that ignores the temperature, or one path that only some batches take. What all tokens together
+    show is too little then.
+    """
+    answers = trial.take(PLAIN, max(_NUM_DRAWN, round(0.4 * num_tokens(trial.server, trial.profile) / TOKENS_EACH)))
+    factors = [(_greedy_factor(choice, one), one) for one in answers for choice in one.choices]
+    for share in _GREEDY_SHARES:
+        # Each factor has mean 1 for a correct server, and so has this product: an e-value.
+        logs = [float(np.logaddexp(math.log1p(-share), math.log(share) + factor)) for factor, _ in factors]
+        said = f"E = 10^{sum(logs) / math.log(10):.0f}, that {share:g} of the texts are greedy"
+        if sum(logs) > -math.log(ALPHA):
+            raise failure(max(factors, key=lambda one: one[0])[1], "some texts hold most probable tokens alone", said)
+
+
+_GREEDY_SHARES = (0.02, 0.2)
+
+
+def _greedy_factor(choice: Choice, answer: Answer) -> float:
+    """The log of how much more probable the text is if it is greedy; -inf if it is not."""
+    total = 0.0
+    for position in choice.positions:
+        found = listed(position, answer.request.logprobs or 0)
+        if found.tokens:
+            total -= min(0.0, float(found.logprobs[0])) if position.token == found.tokens[0] else math.inf
+    return total
 
 
 # -- filters ----------------------------------------------------------------------------------------------------------

@@ -14,15 +14,18 @@ from fairdraw.statistical._server_check import (
     neighbouring_positions,
     neighbouring_requests,
 )
+from fairdraw.statistical._server_replay import ReplayedCheck
 from fairdraw.strategies._server_requests import (
     COLD,
+    COLD_TOP_P,
     CONSECUTIVE_SEEDS,
     FOUR_CHOICES,
     HOT_TOP_K,
-    HOT_TOP_P,
     MIN_P,
+    MIXED,
     PENALISED,
     PLAIN,
+    REPLAYED,
     SEEDED,
     TOKENS_EACH,
     TOP_K,
@@ -45,10 +48,12 @@ def _check(
     meaning: str,
     **fields: Any,
 ) -> ServerDistributionCheck:  # Any: other fields of a check
-    """A check of the server contract; all need lists of log-probabilities."""
-    needed = (Capability.TOP_LOGPROBS, *needs)
+    """A check of the server contract; all need lists of log-probabilities, if only of the reference."""
+    is_replayed = fields.get("differential", False)
+    make = ReplayedCheck if is_replayed else ServerDistributionCheck
+    needed = needs if is_replayed else (Capability.TOP_LOGPROBS, *needs)
     text = inspect.cleandoc(meaning)
-    return ServerDistributionCheck(
+    return make(
         code, title, text, "server", "statistical", needed, kinds=kinds, part=part, **{"stage": Stage.TOKENS, **fields}
     )
 
@@ -129,10 +134,10 @@ _LISTED = (
     _check(
         "DIST917",
         "tokens follow what top-p leaves at another temperature",
-        (HOT_TOP_P,),
+        (COLD_TOP_P,),
         0.1,
         (Capability.TOP_P,),
-        """At temperature 2 with `top_p` of 0.7, tokens are those that are left, in proportion.
+        """At temperature 0.5 with `top_p` of 0.7, tokens are those that are left, in proportion.
 
         Whether `top_p` sees the distribution before or after the temperature is the server's own: its dialect says so,
         or the check is skipped. A server that documents one order and does the other fails here. It means this only if
@@ -225,6 +230,34 @@ _LISTED = (
         tokens_each=TOKENS_EACH // 2,
         stage=Stage.INDEPENDENCE,
         depends_on=("DIST918",),
+    ),
+    _check(
+        "DIST925",
+        "tokens of requests of all kinds side by side follow their distributions",
+        (MIXED,),
+        0.2,
+        (),
+        """Temperatures, filters, penalties and seeds, another in each request, all on their way together.
+
+        Parameters of another row of the batch, or a path for batches that are alike. It means this only if DIST911 to
+        DIST919 pass.
+        """,
+        depends_on=("DIST911", "DIST912", "DIST913", "DIST914", "DIST915", "DIST919"),
+    ),
+    _check(
+        "DIST931",
+        "tokens follow the distributions that the reference returns for their prefixes",
+        (REPLAYED,),
+        0.1,
+        (Capability.TOKEN_IDS,),
+        """Each token follows the distribution that the second server returns for the same prompt and tokens before.
+
+        The second server is the same one without speculation (`--reference ADDRESS`): speculation is then lossy, or
+        log-probabilities and tokens of the first come from different logits. Two servers with other weights or another
+        precision fail here, too.
+        """,
+        differential=True,
+        stage=Stage.PAIRS,
     ),
 )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fairdraw._core.budget import unwrapped
 from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import Answer, GenerationRequest, Server
+from fairdraw.protocols import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,12 +51,14 @@ class Kind:
         settings: Fields of all of them.
         seeded: Each has a seed of its own.
         in_pairs: Two neighbours have the same prompt, and seeds that follow each other.
+        is_mixed: Each has parameters of its own: a temperature, at most one filter, penalties, a seed or none.
     """
 
     name: str
     settings: tuple[tuple[str, object], ...] = ()
     seeded: bool = False
     in_pairs: bool = False
+    is_mixed: bool = False
 
     def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
         """The request of that number."""
@@ -64,13 +66,49 @@ class Kind:
         prompt = prompts[(number // 2 if self.in_pairs else number) % len(prompts)]
         own = self._seed(number, seed) if self.seeded else None
         base = GenerationRequest(prompt, max_tokens=TOKENS_EACH, logprobs=server.settings.logprobs or None, seed=own)
-        return base.replace(**dict(self.settings))
+        return base.replace(**dict(self.settings), **(_mixture(number, server, seed) if self.is_mixed else {}))
 
     def _seed(self, number: int, seed: int) -> int:
         """Of the request of that number; servers take 31 bits."""
         if self.in_pairs:
             return derive_seed("pair", seed, self.name, number // 2) % 2**30 * 2 + number % 2
         return derive_seed("request", seed, self.name, number) % 2**31
+
+
+TEMPERATURES = (1.0, 0.6, 1.5, 0.0)
+"""Of requests of all kinds."""
+
+FILTERS: tuple[dict[str, float], ...] = ({}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.2})
+"""One at most, as the order of several is the server's own."""
+
+PENALTIES: tuple[dict[str, float], ...] = ({}, {"frequency_penalty": 1.0}, {"presence_penalty": 0.5})
+"""One at most: a failure then names it."""
+
+_NEEDED = {
+    "top_k": Capability.TOP_K,
+    "top_p": Capability.TOP_P,
+    "min_p": Capability.MIN_P,
+    "frequency_penalty": Capability.PENALTIES,
+    "presence_penalty": Capability.PENALTIES,
+}
+
+
+def supported(choices: Sequence[dict[str, float]], capabilities: Capabilities) -> list[dict[str, float]]:
+    """Those of some settings that a server takes."""
+    return [one for one in choices if all(_NEEDED[name] in capabilities for name in one)]
+
+
+def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: as the fields of a request
+    """The parameters of one request among others of all kinds."""
+    can = server.capabilities
+    filters, penalties = supported(FILTERS, can), supported(PENALTIES, can)
+    temperatures = TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1]
+    draw = derive_seed("mixture", seed, number)
+    own = {"seed": draw % 2**31} if Capability.REQUEST_SEEDS in can and number % 2 else {}
+    # Sizes without a common divisor would visit all combinations; a hash does so without an order.
+    temperature = temperatures[draw // 7 % len(temperatures)]
+    one, other = filters[draw // 101 % len(filters)], penalties[draw // 1009 % len(penalties)]
+    return {"temperature": temperature, **one, **other, **own}
 
 
 def kind(name: str, *, seeded: bool = False, in_pairs: bool = False, **settings: object) -> Kind:
@@ -82,10 +120,12 @@ PLAIN = kind("temperature 1")
 COLD, WARM = kind("temperature 0.6", temperature=0.6), kind("temperature 1.5", temperature=1.5)
 TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), kind("min-p 0.2", min_p=0.2)
 HOT_TOP_K = kind("top-k 8 at temperature 2", top_k=8, temperature=2.0)
-HOT_TOP_P = kind("top-p 0.7 at temperature 2", top_p=0.7, temperature=2.0)
+COLD_TOP_P = kind("top-p 0.7 at temperature 0.5", top_p=0.7, temperature=0.5)
 SEEDED = kind("seeds", seeded=True)
 CONSECUTIVE_SEEDS = kind("consecutive seeds", seeded=True, in_pairs=True)
 FOUR_CHOICES = kind("four choices", n=4)
+REPLAYED = kind("temperature 1, replayed")
+MIXED = Kind("requests of all kinds", is_mixed=True)
 PENALISED = kind("frequency penalty 1 and presence penalty 0.5", frequency_penalty=1.0, presence_penalty=0.5)
 
 _TOKENS = {"smoke": 4_000, "ci": 20_000, "nightly": 400_000}
@@ -104,11 +144,13 @@ class Pool:
     Args:
         answers: By the name of what was asked.
         num_requests: Made so far.
+        silent: Why the server does not answer any more; empty as long as it does. It is not tried again.
     """
 
     seed: int
     answers: dict[str, list[Answer]] = field(default_factory=dict)
     num_requests: int = 0
+    silent: str = ""
 
     def take(self, server: Server, one: Kind, count: int) -> list[Answer]:
         """The first `count` answers of a kind."""
@@ -141,8 +183,12 @@ class Pool:
         for first in range(0, len(requests), size):
             part = requests[first : first + size]
             self._require(server, len(part))
-            with calling(unwrapped(server)):
-                answers += server.generate(part)
+            try:
+                with calling(unwrapped(server)):
+                    answers += server.generate(part)
+            except NoAnswer as error:
+                self.silent = str(error)
+                raise
             self.num_requests += len(part)
         for answer in answers:
             if answer.refused:
@@ -150,6 +196,8 @@ class Pool:
         return answers
 
     def _require(self, server: Server, count: int) -> None:
+        if self.silent:
+            raise NoAnswer(self.silent)
         most = server.settings.requests
         if most is not None and self.num_requests + count > most:
             raise Inconclusive(f"too few requests: --requests {most} are used up. Allow more.")

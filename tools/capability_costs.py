@@ -38,6 +38,7 @@ WHY = {
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",
     Capability.MIN_P: "it tests this filter",
+    Capability.GRAMMAR_DRAFTS: "they emit tokens under masks that were forked over drafts",
     Capability.DRAWN_TOKENS: "they compare drawn tokens with the log-probabilities that came with them",
     Capability.TOP_LOGPROBS: "they judge tokens by the log-probabilities that come with them",
     Capability.TOKEN_IDS: "they name tokens by their ids",

@@ -1,6 +1,6 @@
 """Which check catches which fault of a server: every fault of the stub, in each profile, with a fresh server each time.
 
-    python tools/server_faults.py                       # writes statistical/records/server_faults.json, prints the table
+    python tools/server_faults.py --out statistical/records/server_faults.json
     python tools/server_faults.py --profile ci --seeds 5 --fault "silent greedy"
 
 The stub answers in this process, through the whole HTTP client. A fault is put to the checks that it names, and with
@@ -24,8 +24,6 @@ from fairdraw._core.checks import PROFILES
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
 from fairdraw._mutants._server.app import make_app
-from fairdraw._mutants._server.dialects import Settings
-from fairdraw._mutants._server.engine import Engine
 from fairdraw._mutants._server.faults import FAULTS
 from fairdraw._mutants._server.in_process import in_process
 from fairdraw._run.loading import all_checks
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fairdraw._core.checks import AnyCheck
+    from fairdraw._mutants._server.dialects import Settings
+    from fairdraw._mutants._server.engine import Engine
     from fairdraw._mutants._server.fault import Fault
 
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
@@ -86,7 +86,7 @@ def first_caught(fault: Fault, checks: Sequence[AnyCheck], profile: str, seed: i
 def named_first(fault: Fault, *, search: bool = False) -> list[AnyCheck]:
     """The checks that a fault names, in that order; with `search` all of them, by code."""
     known = {check.code: check for check in all_checks(contract="server")}
-    return list(known.values()) if search else [known[code] for code in fault.caught_by]
+    return list(known.values()) if search else [known[code] for code in fault.caught_by if code in known]
 
 
 def main(arguments: list[str] | None = None) -> int:

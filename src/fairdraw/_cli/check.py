@@ -348,6 +348,8 @@ class _Run:
     def _say_record(self, record: CheckRecord) -> None:
         """A line of its own for every check; on a terminal, or beside other samplers, for failures only."""
         is_failure = record.is_broken or record.status == "incomplete"
+        same = record.status == "incomplete" and any(record.reason == other.reason for other in self.records[:-1])
+        record = replace(record, reason="for the same reason") if same else record
         if is_failure or (self.is_alone and not self.display.is_terminal):
             self.display.say(self._label + progress_line(record), colour="red" if is_failure else None)
 

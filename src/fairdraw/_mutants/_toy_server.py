@@ -54,6 +54,8 @@ class Stream:
     number: int
     rng: np.random.Generator
     output: tuple[int, ...] = ()
+    kept: float = 0.0
+    """A number that a mutant uses twice."""
 
 
 @dataclass(eq=False)
@@ -65,7 +67,7 @@ class ToyServer:
     """
 
     claims: Claims | None = Claims(filters_after_temperature=True, by="")  # noqa: RUF009  # it is frozen
-    settings: ServerSettings = ServerSettings(concurrency=8, logprobs=VOCAB)  # noqa: RUF009  # it is frozen
+    settings: ServerSettings = ServerSettings(concurrency=8, logprobs=VOCAB + 1)  # noqa: RUF009  # it is frozen
     name: str = "toy server"
     device: str = "in this process"
     capabilities: Capabilities = Capabilities()  # noqa: RUF009  # it is frozen

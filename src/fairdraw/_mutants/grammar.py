@@ -248,7 +248,7 @@ def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Ten
     return right.apply_bitmask(batch)
 
 
-@mutant("GRM113", "GRM127")
+@mutant("GRM113")
 class KeepsABuffer(GrammarOracle):
     """Bitmasks are copied into a buffer, but for rows that allow everything: those keep the mask of an earlier step."""
 

@@ -258,7 +258,7 @@ class SeedIgnoredBesideUnseeded(ToyServer):
         return super().seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
-@wrong("SRV145")
+@wrong("SRV145", "DIST925")
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
@@ -512,9 +512,9 @@ class GeneratorAdvancesEverySecondToken(ToyServer):
 
     def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
         if len(stream.output) % 2 == 0:
-            stream.pair = stream.rng.random()  # type: ignore[attr-defined]
+            stream.kept = stream.rng.random()
         sums = np.cumsum(np.exp(log_softmax(np.sort(logits)[::-1])))
-        rank = int(min(np.searchsorted(sums, stream.pair * sums[-1]), VOCAB - 1))  # type: ignore[attr-defined]
+        rank = int(min(np.searchsorted(sums, stream.kept * sums[-1]), VOCAB - 1))
         return int(logits.argmax() if request.is_greedy else np.argsort(-logits, kind="stable")[rank])
 
 
@@ -581,7 +581,7 @@ class SamplingIsASwitchOfItsOwn(ToyServer):
         return int(logits.argmax())
 
 
-@wrong("SRV148", "SRV145")
+@wrong("SRV148")
 class ASeedIsSetForTheProcess(ToyServer):
     """A request without a seed goes on with the random numbers of the last request that had one."""
 
@@ -601,6 +601,27 @@ class TokensAreTheFirstOfTheirLists(ToyServer):
 
     def position(self, token: int, logprobs: Floats, request: GenerationRequest) -> Position:
         return super().position(int(logprobs.argmax()), logprobs, request)
+
+
+@wrong("DIST925")
+class FilterOfTheNeighbour(ToyServer):
+    """In a batch, `top_k` of one request is applied to all that have no filter."""
+
+    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+        self.top_k = next((one.top_k for one in beside if one.top_k), None)
+        return super().answer(request, beside)
+
+    def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
+        is_bare = not (request.top_k or request.top_p or request.min_p)
+        return super().filtered(logits, request.replace(top_k=self.top_k) if is_bare else request)
+
+
+@wrong("DIST931", "SRV182")
+class SpeculationSharpens(ToyServer):
+    """Verification prefers probable drafts, and log-probabilities are those of what it does."""
+
+    def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:
+        return 1.4 * super().logits(request, output)
 
 
 MUTANTS: tuple[Mutant, ...] = mutants_in(sys.modules[__name__])

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 TIE = 1e-4
 """Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""
 
-FULL = 1e-3
-"""A list whose probabilities miss 1 by less holds the whole vocabulary, for what depends on the tokens behind it."""
+_WHOLE = 1e-4
+"""A list that is shorter than requested, and misses 1 by less, holds the whole vocabulary."""
 
 _REPLACEMENT = "\ufffd"
 """Stands for incomplete UTF-8. Many tokens have such a text, so it names none of them."""
@@ -42,10 +42,12 @@ class Listed:
     Args:
         tokens: Those that are cells of their own.
         logprobs: Theirs.
+        is_whole: The list holds the whole vocabulary.
     """
 
     tokens: tuple[Token, ...]
     logprobs: NDArray[np.float64]  # [num_listed] float64
+    is_whole: bool = False
 
     @property
     def rest(self) -> float:
@@ -54,13 +56,21 @@ class Listed:
 
 
 def listed(position: Position, num_asked: int) -> Listed:
-    """The list as cells: without the token that is listed only because it was drawn, and without ambiguous texts."""
-    ordered = sorted(position.top, key=lambda one: (-one[1], str(one[0])))[:num_asked]
-    known = {token: logprob for token, logprob in ordered if not _is_ambiguous(token)}
-    return Listed(tuple(known), np.array(list(known.values()), dtype=np.float64))
+    """The list as cells: without a token that is listed only because it was drawn.
+
+    Some servers add it to the list, others (vLLM's chat) put it in the place of the last one, so that the last place is
+    not used. A list with a text that may be that of several tokens is empty: it may have lost entries, and whether it
+    did must not depend on the token that was drawn.
+    """
+    ordered = sorted(position.top, key=lambda one: (-one[1], str(one[0])))[: max(num_asked - 1, 1)]
+    known = dict(ordered) if not any(is_ambiguous(token) for token, _ in ordered) else {}
+    logprobs = np.array(list(known.values()), dtype=np.float64)
+    is_whole = len(position.top) < num_asked and abs(1.0 - float(np.exp(logprobs).sum())) < _WHOLE
+    return Listed(tuple(known), logprobs, is_whole)
 
 
-def _is_ambiguous(token: Token) -> bool:
+def is_ambiguous(token: Token) -> bool:
+    """Whether it is a text that many tokens have."""
     return isinstance(token, str) and _REPLACEMENT in token
 
 
@@ -86,10 +96,10 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
         before: Tokens that the choice emitted before; penalties count them.
     """
     found = listed(position, request.logprobs or 0)
-    if not found.tokens or not np.isfinite(found.logprobs).any():
+    if request.is_greedy or not found.tokens or not np.isfinite(found.logprobs).any():
         return None
     is_edited = not claims.after_edits and _edits(request)
-    temperature = 1.0 if claims.after_temperature or request.is_greedy else request.temperature
+    temperature = 1.0 if claims.after_temperature else request.temperature
     logprobs = found.logprobs + (_shifts(found.tokens, request, Counter(before)) if is_edited else 0.0)
     is_changed = is_edited or temperature != 1.0
     rest = found.rest
@@ -99,7 +109,8 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
         probs = np.append(weights / weights.sum(), 0.0)
     if not claims.after_filters and has_filters(request):
         seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
-        kept = None if seen is None else _kept(seen, request, is_full=rest < FULL, is_changed=is_changed)
+        behind = 0.0 if found.is_whole else _weight_behind(found, temperature) if is_changed else rest
+        kept = None if seen is None else _kept(seen, request, found, behind)
         if kept is None:
             return None
         probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
@@ -111,6 +122,19 @@ def cells(position: Position, request: GenerationRequest, claims: Claims, before
     return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
 
 
+def _weight_behind(found: Listed, temperature: float) -> float:
+    """How much the tokens behind the list weigh at a temperature, at most, relative to the listed ones.
+
+    Each of them is at most as probable as the last of the list, so that a temperature below 1 makes them rarer. Above 1
+    there is no bound.
+    """
+    if temperature > 1:
+        return float("inf")
+    power = 1 / temperature
+    least = float(np.exp(found.logprobs.min()))
+    return float(found.rest * least ** (power - 1) / np.exp(found.logprobs * power).sum())
+
+
 def _seen_by_filters(
     probs: NDArray[np.float64],  # [num_listed + 1] float64
     found: Listed,
@@ -120,6 +144,8 @@ def _seen_by_filters(
     is_edited: bool,
 ) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
     """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
+    if is_edited and not found.is_whole:  # a token behind the list may have come before a listed one
+        return None
     commute = request.top_p is None and request.min_p is None
     if commute or request.temperature == 1.0 or claims.filters_after_temperature:
         return probs
@@ -165,26 +191,30 @@ def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is
 def _kept(
     probs: NDArray[np.float64],  # [num_listed + 1] float64
     request: GenerationRequest,
-    *,
-    is_full: bool,
-    is_changed: bool,
+    found: Listed,
+    behind: float,
 ) -> NDArray[np.bool_] | None:  # [num_listed] bool
-    """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding."""
-    own = probs[:-1]
-    if is_changed and not is_full and (request.top_p is not None or request.min_p is not None):
-        return None
+    """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding.
+
+    Args:
+        behind: The weight of the tokens behind the list, at most, relative to the listed ones.
+    """
+    own, is_whole = probs[:-1], found.is_whole
     kept = np.ones(own.size, dtype=bool)
-    for one in (_in_top_k(own, request.top_k, is_full), _in_top_p(own, request.top_p, is_full)):
+    for one in (
+        _in_top_k(own, request.top_k, is_whole=is_whole),
+        _in_top_p(probs, request.top_p, behind, is_whole=is_whole),
+        _above_min_p(own, request.min_p, is_whole=is_whole),
+    ):
         if one is None:
             return None
         kept &= one
-    above = _above_min_p(own, request.min_p, is_full)
-    return None if above is None else kept & above
+    return kept
 
 
-def _in_top_k(probs: NDArray[np.float64], top_k: int | None, is_full: bool) -> NDArray[np.bool_] | None:
+def _in_top_k(probs: NDArray[np.float64], top_k: int | None, *, is_whole: bool) -> NDArray[np.bool_] | None:
     everything = np.ones(probs.size, dtype=bool)
-    if top_k is None or (is_full and probs.size <= top_k):
+    if top_k is None or (is_whole and probs.size <= top_k):
         return everything
     if probs.size <= top_k:
         return None
@@ -193,26 +223,32 @@ def _in_top_k(probs: NDArray[np.float64], top_k: int | None, is_full: bool) -> N
     return None if edge - behind <= TIE * edge else probs >= edge
 
 
-def _in_top_p(probs: NDArray[np.float64], top_p: float | None, is_full: bool) -> NDArray[np.bool_] | None:
+def _in_top_p(
+    probs: NDArray[np.float64], top_p: float | None, behind: float, *, is_whole: bool
+) -> NDArray[np.bool_] | None:
+    """As the others. If the weight behind the list is only bounded, so are the sums, and no edge may lie between."""
+    own = probs[:-1]
     if top_p is None or top_p >= 1:
-        return np.ones(probs.size, dtype=bool)
-    order = np.argsort(-probs, kind="stable")
-    sums = np.cumsum(probs[order])
-    if np.abs(sums - top_p).min() < TIE or (sums[-1] < top_p and not is_full):
+        return np.ones(own.size, dtype=bool)
+    order = np.argsort(-own, kind="stable")
+    highest = np.cumsum(own[order])
+    lowest = highest if probs[-1] > 0 or is_whole else highest / (1 + behind)
+    is_near = (lowest - TIE < top_p) & (top_p < highest + TIE)
+    if is_near.any() or (lowest[-1] < top_p and not is_whole):
         return None
-    num_kept = int(np.searchsorted(sums, top_p)) + 1
-    if num_kept < probs.size and probs[order[num_kept - 1]] - probs[order[num_kept]] <= TIE * probs[order[num_kept]]:
+    num_kept = int(np.searchsorted(highest, top_p)) + 1
+    if num_kept < own.size and own[order[num_kept - 1]] - own[order[num_kept]] <= TIE * own[order[num_kept]]:
         return None
-    kept = np.zeros(probs.size, dtype=bool)
+    kept = np.zeros(own.size, dtype=bool)
     kept[order[:num_kept]] = True
     return kept
 
 
-def _above_min_p(probs: NDArray[np.float64], min_p: float | None, is_full: bool) -> NDArray[np.bool_] | None:
+def _above_min_p(probs: NDArray[np.float64], min_p: float | None, *, is_whole: bool) -> NDArray[np.bool_] | None:
     if not min_p:
         return np.ones(probs.size, dtype=bool)
     edge = min_p * probs.max()
-    if (np.abs(probs - edge) <= 10 * TIE * edge).any() or (probs.min() > edge and not is_full):
+    if (np.abs(probs - edge) <= 10 * TIE * edge).any() or (probs.min() > edge and not is_whole):
         return None
     return np.asarray(probs > edge)
 

@@ -168,7 +168,7 @@ class Summary:
             *self.skips(),
             *self._undecided(),
             *(f"  {line}" for line in budget_report(self.records)),
-            *(f"  incomplete {record.id}: {record.reason}" for record in self.records if record.status == "incomplete"),
+            *self._unfinished(),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
@@ -225,6 +225,19 @@ class Summary:
             if record.status == "inconclusive" and not undecided_by_budget(record):
                 codes.setdefault(record.reason, []).append(record.code)
         return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
+
+    def _unfinished(self) -> list[str]:
+        """Checks that did not end, grouped by reason: a server that does not answer ends many of them."""
+        groups: dict[str, list[CheckRecord]] = {}
+        for record in self.records:
+            if record.status == "incomplete":
+                groups.setdefault(record.reason, []).append(record)
+        return [
+            f"  incomplete {own[0].id}: {reason}"
+            if len(own) == 1
+            else f"  incomplete {len(own)}: {reason}: {', '.join(record.code for record in own)}"
+            for reason, own in groups.items()
+        ]
 
     def _unseen(self) -> list[str]:
         """Known failures that did not occur in a run too small to call them gone, counted and named."""

@@ -176,7 +176,9 @@ def _done(records: Sequence[CheckRecord], ended: Scope) -> str:
 
 def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord], ended: Scope) -> str:
     total = len(records) + ended.not_run
-    return f"{len(unfinished) + ended.not_run} of {total} checks did not finish: {_codes(unfinished)}"
+    silent = {record.reason for record in unfinished if CONTRACTS[record.contract].name == "server"}
+    why = f" ({min(silent, key=len)})" if silent else ""  # a server that does not answer ends all of them
+    return f"{len(unfinished) + ended.not_run} of {total} checks did not finish: {_codes(unfinished)}{why}"
 
 
 def _incomplete(why: str, records: Sequence[CheckRecord]) -> str:

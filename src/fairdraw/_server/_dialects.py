@@ -185,9 +185,7 @@ class LlamaCpp:
     def choices(self, request: GenerationRequest, parts: Sequence[JSON]) -> tuple[Choice, ...]:
         rows = [row for part in parts for row in part.get("completion_probabilities") or ()]
         ids = [token for part in parts for token in part.get("tokens") or ()]
-        positions = tuple(_of_row(row) for row in rows)
-        if not positions:
-            positions = tuple(Position(token) for token in ids)
+        positions = _aligned([_of_row(row) for row in rows], ids)
         last, text = parts[-1], "".join(str(part.get("content", "")) for part in parts)
         reason = {"limit": "length", "eos": "stop", "word": "stop"}.get(str(last.get("stop_type", "")), "")
         return (Choice(positions, text, reason, last.get("tokens_predicted")),)
@@ -312,6 +310,19 @@ def _of_row(row: JSON) -> Position:
         _pairs(listed),
         str(row.get("token") or ""),
     )
+
+
+def _aligned(rows: Sequence[Position], ids: Sequence[int]) -> tuple[Position, ...]:
+    """A position per token; one that has no row (llama.cpp leaves out speculated ones) has no list."""
+    if len(ids) <= len(rows):
+        return tuple(rows)
+    found, waiting = [], iter([*rows, None])
+    row = next(waiting)
+    for token in ids:
+        is_own = row is not None and row.token == token
+        found.append(row if is_own and row is not None else Position(token))
+        row = next(waiting) if is_own else row
+    return tuple(found)
 
 
 def _of_generate(one: JSON) -> Choice:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fairdraw._oracles.server import listed
 from fairdraw._server._dialects import Chat, Completions, LlamaCpp, SGLang
 from fairdraw._server._journal import Journal
 from fairdraw._server._transport import Transport
@@ -172,7 +173,8 @@ def _with_lists(server: HttpServer) -> HttpServer:
         positions = answer.choices[0].positions if answer.choices else ()
         most = max((len(position.top) for position in positions), default=0)
         if not answer.refused and (most > 1 or length == _LADDER[-1]):
-            return _as_found(server, positions, min(most, length))
+            is_whole = any(listed(position, length).is_whole for position in positions)  # else it is capped in silence
+            return _as_found(server, positions, length if is_whole else min(most, length))
         refused = answer.refused or refused
     (answer,) = server.generate([_TRIAL])
     if answer.refused:

@@ -12,6 +12,7 @@ import os
 import shlex
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class Transport:
             trust_env=False,
             transport=self.through,
         )
+        weakref.finalize(self, self._client.close)
 
     def _key(self) -> dict[str, str]:
         key = os.environ.get(self.settings.key_variable, "")
@@ -107,9 +109,9 @@ class Transport:
         if response.status_code in _NO_ENTRY:
             raise self._no_entry(response)
         if 400 <= response.status_code < 500 or response.status_code == 501:
-            return Reply(refused=f"HTTP {response.status_code}: {_brief(response.text)}")
+            return Reply(refused=f"HTTP {response.status_code}: {_message(response.text)}")
         if response.status_code != 200:
-            raise NoAnswer(f"{url} answered HTTP {response.status_code}: {_brief(response.text)}")
+            raise NoAnswer(f"{url} answered HTTP {response.status_code}: {_message(response.text)}")
         return Reply(tuple(_events(url, response.text)) if stream else (_parsed(url, response.text),))
 
     def _patiently(self, send: Callable[[], httpx2.Response]) -> httpx2.Response:
@@ -202,6 +204,16 @@ def _ends(part: JSON) -> bool:
     """Whether a choice ends here: some servers (transformers serve) send no [DONE]."""
     rows = part.get("choices") or ()
     return any(isinstance(row, dict) and row.get("finish_reason") is not None for row in rows)
+
+
+def _message(text: str) -> str:
+    """What an answer that is an error says."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return _brief(text)
+    error = found.get("error", found) if isinstance(found, dict) else found
+    return _brief(str(error.get("message") or error) if isinstance(error, dict) else str(error))
 
 
 _MOST_SHOWN = 200

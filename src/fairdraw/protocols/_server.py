@@ -226,6 +226,7 @@ class SilentServer:
     capabilities: Capabilities = field(default_factory=Capabilities)
     claims: Claims | None = None
     device: str = "HTTP"
+    contract: str = "server"
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
         """Raises `NoAnswer`."""
@@ -245,6 +246,7 @@ class FunctionServer:
     claims: Claims | None = None
     settings: ServerSettings = field(default_factory=ServerSettings)
     device: str = "in this process"
+    contract: str = "server"
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
         """As `Server.generate`."""

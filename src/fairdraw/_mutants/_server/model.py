@@ -72,6 +72,7 @@ def _tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     third = rng.standard_normal((VOCAB_SIZE, VOCAB_SIZE))
     pair[..., [BOS, SPECIAL.index(b"<unk>")]] -= 12.0  # never seen in practice, and not impossible
     pair[..., EOS] += 0.4
+    pair[..., len(SPECIAL) : len(SPECIAL) + len(PIECES)] -= 3.0  # rare, as in most texts
     return pair, third
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 KEY = "a-key-of-the-stub"
-GOOD = 60
+GOOD = 90
 """Requests that are answered well before the trouble begins, where it begins later."""
 
 Respond = Callable[[int, "Scope"], "Response | None"]
@@ -29,6 +30,7 @@ class Trouble:
     Args:
         respond: Instead of the right answer.
         cut: Bytes of the right answer that are sent, from the request `GOOD` on; `None` for all of them.
+        cuts_streams: Streams are cut, from the first request on, and nothing else.
         seconds: Before each answer, from that request on.
         dies: The process ends at that request.
     """
@@ -37,6 +39,7 @@ class Trouble:
     description: str
     respond: Respond = lambda number, scope: None
     cut: int | None = None
+    cuts_streams: bool = False
     seconds: float = 0.0
     dies: bool = False
 
@@ -58,22 +61,26 @@ class _Troubled:
         response = self.trouble.respond(self.number, scope)
         if response is not None:
             return await response(scope, receive, send)
-        if self.number <= GOOD:
+        if self.number <= GOOD and not self.trouble.cuts_streams:
             return await self.app(scope, receive, send)
         if self.trouble.dies:
             os._exit(1)
         await asyncio.sleep(self.trouble.seconds)
-        await self.app(scope, receive, send if self.trouble.cut is None else _cut(send, self.trouble.cut))
+        await self.app(scope, receive, _cut(send, self.trouble))
         return None
 
 
-def _cut(send: Send, length: int) -> Send:
-    """Send the first `length` bytes of a body, and say that they are all."""
-    sent = 0
+def _cut(send: Send, trouble: Trouble) -> Send:
+    """Send the first bytes of a body, and say that they are all."""
+    if trouble.cut is None:
+        return send
+    sent, length = 0, trouble.cut
 
     async def some(message: Message) -> None:
-        nonlocal sent
+        nonlocal sent, length
         if message["type"] == "http.response.start":
+            is_stream = any(value.startswith(b"text/event-stream") for _, value in message["headers"])
+            length = length if is_stream or not trouble.cuts_streams else sys.maxsize
             message = {**message, "headers": [one for one in message["headers"] if one[0] != b"content-length"]}
         else:
             part = message.get("body", b"")[: max(length - sent, 0)]
@@ -149,7 +156,13 @@ def sends_a_page_of_html(number: int, scope: Scope) -> Response | None:
 
 @trouble(cut=120)
 def sends_half_an_answer(number: int, scope: Scope) -> Response | None:
-    """JSON that ends in the middle, and half of a stream."""
+    """JSON that ends in the middle."""
+    return None
+
+
+@trouble(cut=700, cuts_streams=True)
+def sends_half_a_stream(number: int, scope: Scope) -> Response | None:
+    """Streams end without a finish reason and without `[DONE]`."""
     return None
 
 
