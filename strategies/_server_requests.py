@@ -82,6 +82,8 @@ FILTERS: tuple[dict[str, float], ...] = ({}, {"top_k": 4}, {"top_p": 0.7}, {"min
 """One at most, as the order of several is the server's own."""
 
 PENALTIES: tuple[dict[str, float], ...] = ({}, {"frequency_penalty": 1.0}, {"presence_penalty": 0.5})
+"""One at most: a failure then names it."""
+
 _NEEDED = {
     "top_k": Capability.TOP_K,
     "top_p": Capability.TOP_P,

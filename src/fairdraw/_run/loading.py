@@ -25,16 +25,16 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.logits_plan",
         "fairdraw.properties.penalties",
         "fairdraw.properties.thinking_budget",
-        "fairdraw.properties.server",
         "fairdraw.properties.logprobs",
         "fairdraw.properties.grammar",
+        "fairdraw.properties.server",
     ),
     "statistical": (
         "fairdraw.statistical.rejection",
         "fairdraw.statistical.sampling",
-        "fairdraw.statistical.server",
         "fairdraw.statistical.logprobs",
         "fairdraw.statistical.grammar",
+        "fairdraw.statistical.server",
     ),
 }
 """Suite to the modules whose `CHECKS` it is made of."""
