@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,15 +59,20 @@ def greedy_takes_the_most_probable_token(trial: Trial) -> None:
                 require(position.logprob >= best - TIE * max(1.0, abs(best)), answer, effect)
 
 
-@server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+@server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
 def greedy_answers_are_repeated(trial: Trial) -> None:
     """The same greedy request gives the same tokens again, unless two tokens were almost equally probable.
 
-    Randomness that reaches greedy requests, or state of an earlier request.
+    Alone, and side by side with requests at temperature 1. Randomness that reaches greedy requests, state of an earlier
+    request, or a temperature of the batch.
     """
     first, again = trial.take(_GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
     for one, two in zip(first, again, strict=True):
         require_same_greedy(one, two, "requested again")
+    both = [(answer.request, answer.request.replace(temperature=1.0)) for answer in first]
+    beside = trial.ask("greedy beside others", [request for pair in both for request in pair])
+    for one, two in zip(first, beside[::2], strict=True):
+        require_same_greedy(one, two, "beside requests at temperature 1")
 
 
 def require_same_greedy(one: Answer, two: Answer, how: str) -> None:
@@ -279,16 +284,18 @@ def equal_seeds_give_equal_tokens(trial: Trial) -> None:
 
 
 def _require_different(answers: Sequence[Answer], choices: Sequence[Choice], what: str) -> None:
-    """No two of the choices are equal, unless that was probable."""
-    pairs = list(combinations(range(len(choices)), 2))
-    for one, two in pairs:
-        if choices[one].tokens != choices[two].tokens or not choices[one].tokens:
+    """No text comes more often than is probable."""
+    for tokens, number in Counter(choice.tokens for choice in choices if choice.tokens).items():
+        place = max(at for at, choice in enumerate(choices) if choice.tokens == tokens)
+        log_chance = _log_chance(choices[place])
+        if log_chance is None or number < 2:
             continue
-        log_chance = _log_chance(choices[one])
-        if log_chance is not None and log_chance < math.log(ALPHA / len(pairs)):
+        # All but the first of them are equal to it; and so many of the choices may be those.
+        log_bound = (number - 1) * log_chance + math.log(math.comb(len(choices), number) * len(choices))
+        if log_bound < math.log(ALPHA):
             said = f"the text has probability 10^{log_chance / math.log(10):.1f}"
-            effect = f"{what}: two of {len(choices)} are the same {len(choices[one].tokens)} tokens"
-            raise failure(answers[min(two, len(answers) - 1)], effect, evidence=said)
+            effect = f"{what}: {number} of {len(choices)} are the same {len(tokens)} tokens"
+            raise failure(answers[min(place, len(answers) - 1)], effect, evidence=said)
 
 
 def _log_chance(choice: Choice) -> float | None:
@@ -330,15 +337,19 @@ def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
 def choices_of_a_request_differ(trial: Trial) -> None:
     """The `n` choices of a request are other tokens, with a seed and without.
 
-    One generator state that is copied for every choice, or the request's seed taken for each of them.
+    One generator state that is copied for every choice, or the request's seed taken for each of them. With a seed, all
+    of them are the same again: not only the first one has it.
     """
     base = PLAIN.request(0, trial.server, 0).replace(n=4)
     has_seeds = Capability.REQUEST_SEEDS in trial.server.capabilities
     requests = [base, base.replace(prompt=_prompts(trial)[1])]
     requests += [base.replace(seed=11), base.replace(seed=12)] * has_seeds
-    for answer in trial.ask("four choices", requests):
+    answers = trial.ask("four choices", requests)
+    for answer in answers:
         require(len(answer.choices) == 4, answer, f"{len(answer.choices)} choices, not 4")
         _require_different([answer], answer.choices, "choices of one request")
+    if has_seeds:
+        require_same_drawn(answers[2:], trial.ask("four choices again", requests[2:]), "with the same seeds")
 
 
 def _prompts(trial: Trial) -> Sequence[str]:
