@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _LISTS = (Capability.TOP_LOGPROBS,)
 _GREEDY = kind("greedy", temperature=0.0)
 _NUM = 8
+_NUM_MET = 48
+"""Requests among which two choices begin with the same token."""
+
 _NUM_DRAWN = 40
 """Answers in which a silent greedy server is seen."""
 
@@ -319,18 +322,20 @@ _SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
 """Neighbours, and seeds that are equal in their lowest 8 or 16 bits."""
 
 
-@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
 def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     """The same request without a seed gives other tokens each time, one after the other and side by side.
 
     A generator with a fixed seed for every request that brings none, as mlx-vlm had it (#1818), or one answer for
     requests that look alike.
     """
-    base = PLAIN.request(0, trial.server, 0)
-    alone = trial.ask("alike, alone", [base] * _NUM, alone=True)
-    beside = trial.ask("alike, side by side", [base] * _NUM)
-    answers = [*alone, *beside]
-    _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
+    # Two prompts, as one of the texts may be short.
+    requests = [PLAIN.request(number, trial.server, 0) for number in range(2)]
+    for number, request in enumerate(requests):
+        alone = trial.ask(f"alike, alone, {number}", [request] * (_NUM // 2), alone=True)
+        beside = trial.ask(f"alike, side by side, {number}", [request] * _NUM)
+        answers = [*alone, *beside]
+        _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
 
 
 @server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=4)
@@ -350,6 +355,37 @@ def choices_of_a_request_differ(trial: Trial) -> None:
         _require_different([answer], answer.choices, "choices of one request")
     if has_seeds:
         require_same_drawn(answers[2:], trial.ask("four choices again", requests[2:]), "with the same seeds")
+
+
+@server_check("SRV150", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=_NUM_MET)
+def choices_of_a_request_may_be_equal(trial: Trial) -> None:
+    """The first tokens of the `n` choices of a request are sometimes equal, as independent ones are.
+
+    Drawn without replacement: the most probable tokens by their noise, one for each choice. Texts look more diverse than
+    the model is.
+    """
+    answers = trial.take(kind("one token of four choices", n=4, max_tokens=1), _NUM_MET)
+    first = [[choice.tokens[0] for choice in one.choices if choice.tokens] for one in answers]
+    if any(len(set(tokens)) < len(tokens) for tokens in first):
+        return
+    chances = [_chance_of_all_different(answer) for answer in answers]
+    log_chance = sum(math.log(chance) for chance in chances)
+    if log_chance < math.log(ALPHA):
+        said = f"a correct server does so with probability 10^{log_chance / math.log(10):.1f}"
+        raise failure(answers[0], f"in {len(answers)} requests no first tokens of two choices are equal", said)
+
+
+def _chance_of_all_different(answer: Answer) -> float:
+    """At most: tokens that are not listed count as different ones."""
+    position = next((p for choice in answer.choices for p in choice.positions), None)
+    found = listed(position, answer.request.logprobs or 0) if position is not None else None
+    if found is None or not found.tokens:
+        return 1.0
+    number = len(answer.choices)
+    ways = np.array([found.rest**k / math.factorial(k) for k in range(number + 1)])  # of k unlisted ones, in any order
+    for chance in np.exp(found.logprobs):
+        ways[1:] += chance * ways[:-1]
+    return min(1.0, float(ways[number]) * math.factorial(number))
 
 
 def _prompts(trial: Trial) -> Sequence[str]:

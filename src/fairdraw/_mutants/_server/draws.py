@@ -283,7 +283,7 @@ def choices_are_equal(right: Engine, request: Request, index: int) -> int:
     return right.random_seed(request, 0)
 
 
-@fault("draw", "DIST923")
+@fault("draw", "SRV150")
 def choices_avoid_each_other(right: Engine, choice: Choice, probs: Row) -> int:
     """The second choice's first token is drawn from what the first left."""
     taken = [

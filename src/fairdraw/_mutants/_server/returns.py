@@ -167,7 +167,7 @@ def a_stream_loses_its_last_token(right: Engine, choice: Choice, new: list[Emitt
     return ([], "") if choice.ended else (events, text)
 
 
-@fault("streamed", "SRV171")
+@fault("streamed")
 def a_stream_breaks_letters(right: Engine, choice: Choice, new: list[Emitted]) -> tuple[list[Emitted], str]:
     """Each token is decoded alone: halves of a letter become replacement characters."""
     events, _ = right.streamed(choice, new)
