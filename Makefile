@@ -1,8 +1,8 @@
 # Each command sets up what it needs:
 #   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
 #   make engine  a real vLLM, end to end, on a CPU: docs/engine.md
-#   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
+#   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make test    the project's own tests, linters and type checkers, and the manual
 # They work on a fresh machine with Python >= 3.11, make and git.
 
@@ -61,12 +61,12 @@ matrix: $(READY)
 engine: $(READY)
 	$(BIN)/python tools/engine
 
+others: $(READY)
+	$(BIN)/python tools/install_others.py $(if $(ALL),--all)
+
 # Starts it with a tiny random model, without and with speculation, checks it by its address, and stops it.
 server: $(READY)
 	$(BIN)/python tools/servers $(SERVER) --profile $(PROFILE)
-
-others: $(READY)
-	$(BIN)/python tools/install_others.py $(if $(ALL),--all)
 
 vllm: $(READY)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw._core.checks import Stage
-from fairdraw._oracles.server import TIE
+from fairdraw._oracles.server import TIE, is_ambiguous
 from fairdraw.properties._server_check import Trial, require, server_check
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, powers
@@ -30,11 +30,12 @@ _SUM_TOLERANCE = 1e-3
 
 
 def _positions(answers: list[Answer]) -> Iterator[tuple[Answer, int, Position]]:
-    """Every position of every choice, with its number."""
+    """Every position of every choice, with its number; not those whose lists name several tokens by one text."""
     for answer in answers:
         for choice in answer.choices:
             for number, position in enumerate(choice.positions):
-                yield answer, number, position
+                if not any(is_ambiguous(token) for token, _ in position.top):
+                    yield answer, number, position
 
 
 def _count(choice: Choice) -> int | None:

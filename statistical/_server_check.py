@@ -54,9 +54,10 @@ _SIDE = 4
 """Parts of each number of a pair."""
 
 Numbers = Callable[["Sequence[Answer]", "Claims", int], "NDArray[np.float64]"]
-"""From answers, claims and a seed to numbers, `[num_samples, 2]`. -1 is impossible.
+"""From answers, claims and a seed to numbers. -1 is impossible.
 
-Of single tokens they are the transforms by rank and by token, of pairs the transforms by rank of both."""
+Of single tokens they are the transforms by rank and by token, `[num_samples, 2]`; of pairs those of both tokens,
+`[num_samples, 2, 2]`. By token a shared uniform number shows, as engines search sums of probabilities in this order."""
 
 
 def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, 2] float64
@@ -89,39 +90,39 @@ def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.f
     return np.asarray(numbers[~np.isnan(numbers[:, 0])])
 
 
-def _by_rank(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:
-    """Of each choice of each answer, the numbers by rank."""
-    return [[one[:, 0] for one in rows] for rows in _all_transforms(answers, claims, seed)]
-
-
 def neighbouring_positions(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """A token and the next of its choice, in pairs that do not overlap."""
-    rows = [one for own in _by_rank(answers, claims, seed) for one in own]
-    return _complete([np.stack([row[0:-1:2], row[1::2]], axis=1) for row in rows if row.size > 1])
+    rows = [one for own in _all_transforms(answers, claims, seed) for one in own]
+    return _complete([np.stack([row[0:-1:2], row[1::2]], axis=1) for row in rows if len(row) > 1])
 
 
 def neighbouring_requests(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """Tokens of two requests that were sent one after the other, at the same position."""
-    rows = [own[0] for own in _by_rank(answers, claims, seed) if own]
+    rows = [own[0] for own in _all_transforms(answers, claims, seed) if own]
     return _beside(zip(rows[0::2], rows[1::2], strict=False))
 
 
 def choices(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
     """Tokens of two choices of one request, at the same position."""
-    rows = _by_rank(answers, claims, seed)
+    rows = _all_transforms(answers, claims, seed)
     return _beside((own[at], own[at + 1]) for own in rows for at in range(0, len(own) - 1, 2))
 
 
 def _beside(pairs: Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> NDArray[np.float64]:
     """Number by number, as far as both go."""
-    sizes = [(one, other, min(one.size, other.size)) for one, other in pairs]
+    sizes = [(one, other, min(len(one), len(other))) for one, other in pairs]
     return _complete([np.stack([one[:size], other[:size]], axis=1) for one, other, size in sizes])
 
 
-def _complete(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:  # [num_samples, 2] float64
+def _complete(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:  # [num_samples, 2, 2] float64
     """Pairs of which both are known. An impossible token is found by the checks of single tokens, and left out here."""
-    pairs = np.concatenate([*parts, np.zeros((0, 2))])
-    return np.asarray(pairs[(pairs >= 0).all(axis=1)])
+    pairs = np.concatenate([*parts, np.zeros((0, 2, 2))])
+    return np.asarray(pairs[(pairs >= 0).all(axis=(1, 2))])
+
+
+def _count_pairs(pairs: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples, 2] to [num_cells + 1]
+    cells = np.minimum((pairs * _SIDE).astype(np.int64), _SIDE - 1)
+    return count_codes(cells[:, 0] * _SIDE + cells[:, 1], _SIDE**2)
 
 
 def _pair_label(cell: int) -> str:
@@ -164,12 +165,10 @@ class ServerDistributionCheck(DrawnQuestion):
         return -(-self.num_samples(server, profile) // self.tokens_each)
 
     def tables(self, server: Server, profile: Profile) -> dict[str, Table]:
-        """Two per kind, by rank and by token; one of pairs."""
-        number = self.num_samples(server, profile)
-        if self._is_single:
-            return {one.name + order: _PIT.table(number) for one in self.kinds for order in _ORDERS}
-        even = np.full(_SIDE**2, 1 / _SIDE**2)
-        return {one.name: Table(even, label=_pair_label, num_draws=number) for one in self.kinds}
+        """Two per kind, by rank and by token."""
+        number, even = self.num_samples(server, profile), np.full(_SIDE**2, 1 / _SIDE**2)
+        table = _PIT.table(number) if self._is_single else Table(even, label=_pair_label, num_draws=number)
+        return {one.name + order: table for one in self.kinds for order in _ORDERS}
 
     def planned(self, server: Server, profile: Profile, seed: int) -> Plans:
         """The plan of each table."""
@@ -177,11 +176,8 @@ class ServerDistributionCheck(DrawnQuestion):
 
     def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
         """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
-        numbers = self.numbers(answers, claims, seed)
-        if self._is_single:
-            return {one.name + order: _PIT.count(numbers[:, column]) for column, order in enumerate(_ORDERS)}
-        cells = np.minimum((numbers * _SIDE).astype(np.int64), _SIDE - 1)
-        return {one.name: count_codes(cells[:, 0] * _SIDE + cells[:, 1], _SIDE**2)}
+        numbers, count = self.numbers(answers, claims, seed), _PIT.count if self._is_single else _count_pairs
+        return {one.name + order: count(numbers[..., column]) for column, order in enumerate(_ORDERS)}
 
     def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
         """Counts of fresh answers, until there are three times as many requests as planned.
@@ -211,7 +207,8 @@ class ServerDistributionCheck(DrawnQuestion):
                 raise CapabilityUnsupported(f"n-choices is unsupported: its answers hold {most} choices; see SRV144")
             total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
             judged = len(single(answers, claims, 0))
-            if judged < _LEAST_JUDGED * total:
+            # Of requests of all kinds, the greedy ones and most filters beside penalties say nothing.
+            if judged < _LEAST_JUDGED * total / (2 if one.is_mixed else 1):
                 raise CapabilityUnsupported(
                     f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
                     f"{judged} of {total} positions of {one.name!r}"

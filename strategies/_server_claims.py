@@ -122,7 +122,7 @@ def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool:
     if Capability.LOGIT_BIAS not in server.capabilities:
         return False
     rows = [(answer, list(_first_list(answer))[:2]) for answer in plain if len(_first_list(answer)) > 1]
-    requests = [answer.request.replace(logit_bias=((tokens[1], 2.0),)) for answer, tokens in rows]  # type: ignore[arg-type]
+    requests = [answer.request.replace(logit_bias=((tokens[1], 2.0),)) for answer, tokens in rows]
     try:
         biased = pool.ask(server, "bias +2, for the stage", requests)
     except CapabilityUnsupported:

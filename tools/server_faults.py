@@ -1,6 +1,6 @@
 """Which check catches which fault of a server: every fault of the stub, in each profile, with a fresh server each time.
 
-    python tools/server_faults.py                       # writes statistical/records/server_faults.json, prints the table
+    python tools/server_faults.py --out statistical/records/server_faults.json
     python tools/server_faults.py --profile ci --seeds 5 --fault "silent greedy"
 
 The stub answers in this process, through the whole HTTP client. A fault is put to the checks that it names, and with
@@ -86,7 +86,7 @@ def first_caught(fault: Fault, checks: Sequence[AnyCheck], profile: str, seed: i
 def named_first(fault: Fault, *, search: bool = False) -> list[AnyCheck]:
     """The checks that a fault names, in that order; with `search` all of them, by code."""
     known = {check.code: check for check in all_checks(contract="server")}
-    return list(known.values()) if search else [known[code] for code in fault.caught_by]
+    return list(known.values()) if search else [known[code] for code in fault.caught_by if code in known]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -101,18 +101,6 @@ CONTRACTS = {
             raised="THK100",
         ),
         Contract(
-            name="server",
-            method="generate",
-            case="fairdraw._core.checks:DistributionCase",
-            mutants=("fairdraw._mutants.server:MUTANTS",),
-            right="fairdraw._mutants.server:right",
-            default="fairdraw._mutants.server:right",
-            reference="",
-            raised="SRV100",
-            has_distributions=True,
-            is_watched=False,
-        ),
-        Contract(
             name="logprobs",
             method="logprobs",
             case="fairdraw.strategies.logprobs:LogprobsCase",
@@ -133,6 +121,18 @@ CONTRACTS = {
             reference="grammar/xgrammar",
             raised="GRM100",
             has_distributions=True,
+        ),
+        Contract(
+            name="server",
+            method="generate",
+            case="fairdraw._core.checks:DistributionCase",
+            mutants=("fairdraw._mutants.server:MUTANTS",),
+            right="fairdraw._mutants.server:right",
+            default="fairdraw._mutants.server:right",
+            reference="",
+            raised="SRV100",
+            has_distributions=True,
+            is_watched=False,
         ),
     )
 }

@@ -56,15 +56,21 @@ class Listed:
 
 
 def listed(position: Position, num_asked: int) -> Listed:
-    """The list as cells: without the token that is listed only because it was drawn, and without ambiguous texts."""
-    ordered = sorted(position.top, key=lambda one: (-one[1], str(one[0])))[:num_asked]
-    known = {token: logprob for token, logprob in ordered if not _is_ambiguous(token)}
+    """The list as cells: without a token that is listed only because it was drawn.
+
+    Some servers add it to the list, others (vLLM's chat) put it in the place of the last one, so that the last place is
+    not used. A list with a text that may be that of several tokens is empty: it may have lost entries, and whether it
+    did must not depend on the token that was drawn.
+    """
+    ordered = sorted(position.top, key=lambda one: (-one[1], str(one[0])))[: max(num_asked - 1, 1)]
+    known = dict(ordered) if not any(is_ambiguous(token) for token, _ in ordered) else {}
     logprobs = np.array(list(known.values()), dtype=np.float64)
     is_whole = len(position.top) < num_asked and abs(1.0 - float(np.exp(logprobs).sum())) < _WHOLE
     return Listed(tuple(known), logprobs, is_whole)
 
 
-def _is_ambiguous(token: Token) -> bool:
+def is_ambiguous(token: Token) -> bool:
+    """Whether it is a text that many tokens have."""
     return isinstance(token, str) and _REPLACEMENT in token
 
 

@@ -118,7 +118,7 @@ class Capability(StrEnum):
     recounted. Declare it unsupported if your engine never does that."""
     TOP_LOGPROBS = "top-logprobs"
     """Returns the most probable tokens beside the emitted one. Declare it unsupported if you return log-probabilities
-    of the emitted tokens alone."""
+    of the emitted tokens alone. A server: returns the log-probability of each token that it emits, and such a list."""
     TOKEN_RANKS = "token-ranks"
     """Returns the rank of the emitted token. Declare it unsupported if you return none."""
     EXACT_RANKS = "exact-ranks"

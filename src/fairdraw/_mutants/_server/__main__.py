@@ -7,7 +7,7 @@ import threading
 
 import click
 
-from fairdraw._mutants._server.app import make_app, serving
+from fairdraw._mutants._server.app import ROUTES, make_app, serving
 from fairdraw._mutants._server.dialects import Settings
 from fairdraw._mutants._server.engine import Engine
 from fairdraw._mutants._server.faults import FAULTS
@@ -17,7 +17,7 @@ from fairdraw._mutants._server.troubles import TROUBLES
 @click.command()
 @click.option("--fault", type=click.Choice(list(FAULTS)), help="What it does wrong.")
 @click.option("--trouble", type=click.Choice(list(TROUBLES)), help="How it answers badly.")
-@click.option("--kind", type=click.Choice(["vllm", "openai", "sglang", "llama.cpp"]), default="vllm", show_default=True)
+@click.option("--kind", type=click.Choice(list(ROUTES)), default="vllm", show_default=True)
 @click.option("--num-drafts", type=int, default=0, show_default=True, help="Drafts in each step.")
 @click.option("--port", type=int, default=8000, show_default=True, help="0 for a free one.")
 def main(fault: str | None, trouble: str | None, kind: str, num_drafts: int, port: int) -> None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 ROUTES: dict[str, dict[str, type[Dialect]]] = {
     "vllm": {"/v1/completions": Completions, "/v1/chat/completions": Chat},
     "openai": {"/v1/completions": Completions, "/v1/chat/completions": Chat},
+    "chat": {"/v1/chat/completions": Chat},
     "sglang": {"/generate": Generate, "/v1/completions": Completions, "/v1/chat/completions": Chat},
     "llama.cpp": {
         "/completion": LlamaCompletion,
@@ -140,11 +141,11 @@ def info_route(path: str, value: Any) -> Route:  # Any: JSON, or a function of a
 
 def information(settings: Settings) -> dict[str, Any]:  # Any: JSON, or a function of a body
     """Routes that do not generate, by kind."""
-    owner = {"vllm": "vllm", "openai": "organization", "sglang": "sglang", "llama.cpp": "llamacpp"}[settings.kind]
+    owner = {"vllm": "vllm", "sglang": "sglang", "llama.cpp": "llamacpp"}.get(settings.kind, "organization")
     card: dict[str, Any] = {"id": MODEL, "object": "model", "created": 0, "owned_by": owner}
     if settings.kind == "llama.cpp":
         card["meta"] = {"vocab_type": 1, "n_vocab": VOCAB_SIZE, "n_ctx": 4096, "n_ctx_train": 4096}
-    elif settings.kind != "openai":
+    elif settings.has_ids:
         card |= {"root": MODEL, "parent": None, "max_model_len": 4096}
     return {"/v1/models": {"object": "list", "data": [card]}, **OWN_INFORMATION[settings.kind]}
 
@@ -173,6 +174,7 @@ OWN_INFORMATION: dict[str, dict[str, Any]] = {
         "/detokenize": lambda body: {"prompt": text_of(body["tokens"])},
     },
     "openai": {},
+    "chat": {},
     "sglang": {
         path: {"model_path": MODEL, "served_model_name": MODEL, "tokenizer_path": MODEL, "is_generation": True}
         for path in ("/get_model_info", "/model_info")

@@ -1,7 +1,7 @@
 """How servers speak: what they read from a JSON body, and what they write, whole or as events of a stream.
 
 The fields are those of vLLM 0.22 and 0.33 (`vllm`), SGLang 0.5.23 (`sglang`), llama.cpp's server of October 2026
-(`llama.cpp`), and of OpenAI's documentation without any extension (`openai`).
+(`llama.cpp`), and of OpenAI's documentation without any extension (`openai`; `chat` has the chat alone).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 SGLANG_ORDER = ("temperature", "top_k_top_p", "min_p")
-Kind = Literal["vllm", "openai", "sglang", "llama.cpp"]
+Kind = Literal["vllm", "openai", "chat", "sglang", "llama.cpp"]
 Body = Mapping[str, Any]  # Any: JSON
 MODEL = "toy"
 
@@ -56,7 +56,7 @@ class Settings:
     @property
     def has_ids(self) -> bool:
         """Whether answers carry token ids."""
-        return self.kind != "openai"
+        return self.kind not in ("openai", "chat")
 
 
 def token_text(token: int) -> str:
@@ -120,7 +120,6 @@ class Completions(Dialect):
 
     def parameters(self, body: Body) -> Request:
         """Everything but the prompt."""
-        extended = self.settings.kind != "openai"
         request = Request(
             prompt=(),
             max_tokens=given(body, "max_tokens", 16),
@@ -135,7 +134,7 @@ class Completions(Dialect):
             num_logprobs=self.num_logprobs(body),
             stage=self.stage,
         )
-        request = extensions(request, body) if extended else request
+        request = extensions(request, body) if self.settings.has_ids else request
         if self.settings.kind == "sglang":
             request = dataclasses.replace(request, order=SGLANG_ORDER, penalised_prompt="none")
         return llama_order(request, body) if self.settings.kind == "llama.cpp" else ranges(request)
