@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _LISTS = (Capability.TOP_LOGPROBS,)
 _GREEDY = kind("greedy", temperature=0.0)
 _NUM = 8
+_NUM_MET = 48
+"""Requests among which two choices begin with the same token."""
+
 _NUM_DRAWN = 40
 """Answers in which a silent greedy server is seen."""
 
@@ -59,15 +62,20 @@ def greedy_takes_the_most_probable_token(trial: Trial) -> None:
                 require(position.logprob >= best - TIE * max(1.0, abs(best)), answer, effect)
 
 
-@server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+@server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
 def greedy_answers_are_repeated(trial: Trial) -> None:
     """The same greedy request gives the same tokens again, unless two tokens were almost equally probable.
 
-    Randomness that reaches greedy requests, or state of an earlier request.
+    Alone, and side by side with requests at temperature 1. Randomness that reaches greedy requests, state of an earlier
+    request, or a temperature of the batch.
     """
     first, again = trial.take(_GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
     for one, two in zip(first, again, strict=True):
         require_same_greedy(one, two, "requested again")
+    both = [(answer.request, answer.request.replace(temperature=1.0)) for answer in first]
+    beside = trial.ask("greedy beside others", [request for pair in both for request in pair])
+    for one, two in zip(first, beside[::2], strict=True):
+        require_same_greedy(one, two, "beside requests at temperature 1")
 
 
 def require_same_greedy(one: Answer, two: Answer, how: str) -> None:
@@ -279,16 +287,18 @@ def equal_seeds_give_equal_tokens(trial: Trial) -> None:
 
 
 def _require_different(answers: Sequence[Answer], choices: Sequence[Choice], what: str) -> None:
-    """No two of the choices are equal, unless that was probable."""
-    pairs = list(combinations(range(len(choices)), 2))
-    for one, two in pairs:
-        if choices[one].tokens != choices[two].tokens or not choices[one].tokens:
+    """No text comes more often than is probable."""
+    for tokens, number in Counter(choice.tokens for choice in choices if choice.tokens).items():
+        place = max(at for at, choice in enumerate(choices) if choice.tokens == tokens)
+        log_chance = _log_chance(choices[place])
+        if log_chance is None or number < 2:
             continue
-        log_chance = _log_chance(choices[one])
-        if log_chance is not None and log_chance < math.log(ALPHA / len(pairs)):
+        # All but the first of them are equal to it; and so many of the choices may be those.
+        log_bound = (number - 1) * log_chance + math.log(math.comb(len(choices), number) * len(choices))
+        if log_bound < math.log(ALPHA):
             said = f"the text has probability 10^{log_chance / math.log(10):.1f}"
-            effect = f"{what}: two of {len(choices)} are the same {len(choices[one].tokens)} tokens"
-            raise failure(answers[min(two, len(answers) - 1)], effect, evidence=said)
+            effect = f"{what}: {number} of {len(choices)} are the same {len(tokens)} tokens"
+            raise failure(answers[min(place, len(answers) - 1)], effect, evidence=said)
 
 
 def _log_chance(choice: Choice) -> float | None:
@@ -312,33 +322,70 @@ _SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
 """Neighbours, and seeds that are equal in their lowest 8 or 16 bits."""
 
 
-@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
 def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     """The same request without a seed gives other tokens each time, one after the other and side by side.
 
     A generator with a fixed seed for every request that brings none, as mlx-vlm had it (#1818), or one answer for
     requests that look alike.
     """
-    base = PLAIN.request(0, trial.server, 0)
-    alone = trial.ask("alike, alone", [base] * _NUM, alone=True)
-    beside = trial.ask("alike, side by side", [base] * _NUM)
-    answers = [*alone, *beside]
-    _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
+    # Two prompts, as one of the texts may be short.
+    requests = [PLAIN.request(number, trial.server, 0) for number in range(2)]
+    for number, request in enumerate(requests):
+        alone = trial.ask(f"alike, alone, {number}", [request] * (_NUM // 2), alone=True)
+        beside = trial.ask(f"alike, side by side, {number}", [request] * _NUM)
+        answers = [*alone, *beside]
+        _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
 
 
 @server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=4)
 def choices_of_a_request_differ(trial: Trial) -> None:
     """The `n` choices of a request are other tokens, with a seed and without.
 
-    One generator state that is copied for every choice, or the request's seed taken for each of them.
+    One generator state that is copied for every choice, or the request's seed taken for each of them. With a seed, all
+    of them are the same again: not only the first one has it.
     """
     base = PLAIN.request(0, trial.server, 0).replace(n=4)
     has_seeds = Capability.REQUEST_SEEDS in trial.server.capabilities
     requests = [base, base.replace(prompt=_prompts(trial)[1])]
     requests += [base.replace(seed=11), base.replace(seed=12)] * has_seeds
-    for answer in trial.ask("four choices", requests):
+    answers = trial.ask("four choices", requests)
+    for answer in answers:
         require(len(answer.choices) == 4, answer, f"{len(answer.choices)} choices, not 4")
         _require_different([answer], answer.choices, "choices of one request")
+    if has_seeds:
+        require_same_drawn(answers[2:], trial.ask("four choices again", requests[2:]), "with the same seeds")
+
+
+@server_check("SRV150", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=_NUM_MET)
+def choices_of_a_request_may_be_equal(trial: Trial) -> None:
+    """The first tokens of the `n` choices of a request are sometimes equal, as independent ones are.
+
+    Drawn without replacement: the most probable tokens by their noise, one for each choice. Texts look more diverse
+    than the model is.
+    """
+    answers = trial.take(kind("one token of four choices", n=4, max_tokens=1), _NUM_MET)
+    first = [[choice.tokens[0] for choice in one.choices if choice.tokens] for one in answers]
+    if any(len(set(tokens)) < len(tokens) for tokens in first):
+        return
+    chances = [_chance_of_all_different(answer) for answer in answers]
+    log_chance = sum(math.log(chance) for chance in chances)
+    if log_chance < math.log(ALPHA):
+        said = f"a correct server does so with probability 10^{log_chance / math.log(10):.1f}"
+        raise failure(answers[0], f"in {len(answers)} requests no first tokens of two choices are equal", said)
+
+
+def _chance_of_all_different(answer: Answer) -> float:
+    """At most: tokens that are not listed count as different ones."""
+    position = next((p for choice in answer.choices for p in choice.positions), None)
+    found = listed(position, answer.request.logprobs or 0) if position is not None else None
+    if found is None or not found.tokens:
+        return 1.0
+    number = len(answer.choices)
+    ways = np.array([found.rest**k / math.factorial(k) for k in range(number + 1)])  # of k unlisted ones, in any order
+    for chance in np.exp(found.logprobs):
+        ways[1:] += chance * ways[:-1]
+    return min(1.0, float(ways[number]) * math.factorial(number))
 
 
 def _prompts(trial: Trial) -> Sequence[str]:

@@ -207,7 +207,8 @@ class ServerDistributionCheck(DrawnQuestion):
                 raise CapabilityUnsupported(f"n-choices is unsupported: its answers hold {most} choices; see SRV144")
             total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
             judged = len(single(answers, claims, 0))
-            if judged < _LEAST_JUDGED * total:
+            # Of requests of all kinds, the greedy ones and most filters beside penalties say nothing.
+            if judged < _LEAST_JUDGED * total / (2 if one.is_mixed else 1):
                 raise CapabilityUnsupported(
                     f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
                     f"{judged} of {total} positions of {one.name!r}"

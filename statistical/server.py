@@ -17,6 +17,7 @@ from fairdraw.statistical._server_check import (
 from fairdraw.statistical._server_replay import ReplayedCheck
 from fairdraw.strategies._server_requests import (
     COLD,
+    COLD_MIN_P,
     COLD_TOP_P,
     CONSECUTIVE_SEEDS,
     FOUR_CHOICES,
@@ -110,8 +111,8 @@ _LISTED = (
     _check(
         "DIST915",
         "tokens follow what min-p leaves of the returned distribution",
-        (MIN_P,),
-        0.1,
+        (MIN_P, COLD_MIN_P),
+        0.15,
         (Capability.MIN_P,),
         """With `min_p` of 0.2, tokens are those of at least a fifth of the largest probability, in their proportions.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import traceback
 from collections.abc import Mapping
@@ -129,11 +130,14 @@ def sampler_lines() -> list[str]:
     ]
 
 
-def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:
+def load_reference(
+    name: str | None, checks: Iterable[AnyCheck], settings: ServerSettings | None = None
+) -> tuple[AnySampler | None, str]:
     """The sampler that differential checks compare with, and a note about it for the header.
 
     Args:
         name: A sampler; `none` for no reference; `None` for the real vLLM if it can be loaded.
+        settings: Of a server; its model is the reference's own.
         checks: Of one contract. Nothing is loaded unless one is a differential: importing vLLM takes seconds.
 
     Raises:
@@ -149,12 +153,14 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySam
     if not (name or usual):
         return None, "none (name one with --reference)"
     try:
-        reference = load_sampler(name or usual)
+        reference = load_sampler(name or usual, settings and dataclasses.replace(settings, model=""))
     except CannotStart as error:
         if name is not None:
             raise
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
+    if isinstance(reference, SilentServer):
+        raise CannotStart(f"reference {reference.name}: {reference.why}.")
     if name is not None:
         _require_comparable(name, reference, differentials)
     return reference, reference.name

@@ -238,7 +238,7 @@ def seed_is_ignored(right: Engine, request: Request, index: int) -> int:
     return right.random_seed(with_fields(request, seed=None), index)
 
 
-@fault("random_seed", "SRV141")
+@fault("random_seed", "SRV144")
 def seed_is_ignored_for_all_but_the_first_choice(right: Engine, request: Request, index: int) -> int:
     """Only the parent request has a generator."""
     return right.random_seed(with_fields(request, seed=None) if index else request, index)
@@ -283,7 +283,7 @@ def choices_are_equal(right: Engine, request: Request, index: int) -> int:
     return right.random_seed(request, 0)
 
 
-@fault("draw", "DIST923")
+@fault("draw", "SRV150")
 def choices_avoid_each_other(right: Engine, choice: Choice, probs: Row) -> int:
     """The second choice's first token is drawn from what the first left."""
     taken = [
@@ -342,7 +342,7 @@ def greedy_beside_a_greedy_request(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, temperature=0.0) if is_greedy else choice.request
 
 
-@fault("parameters", "DIST925")
+@fault("parameters", "SRV122")
 def sampled_beside_a_sampled_request(right: Engine, choice: Choice) -> Request:
     """A greedy request in a batch that samples is sampled, too."""
     hottest = max((one.request.temperature for one in right.neighbours(choice)), default=0.0)

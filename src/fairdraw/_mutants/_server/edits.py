@@ -28,7 +28,7 @@ def recovers_from_everything(right: Engine, choice: Choice, probs: Row, draft: i
     return draft if right.accepts(choice, probs, draft, draft_probs) else right.pick(choice, probs)
 
 
-@fault("draw", "DIST911", drafts=3)
+@fault("draw", "DIST911", drafts=1)
 def the_bonus_token_is_greedy(right: Engine, choice: Choice, probs: Row) -> int:
     """The token after the last draft takes the path of a greedy batch."""
     return int(probs.argmax())
@@ -49,7 +49,7 @@ def logit_bias_is_ignored(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, logit_bias={})
 
 
-@fault("parameters", "SRV153")
+@fault("parameters", "SRV153", settings=PROCESSED)
 def logit_bias_is_applied_twice(right: Engine, choice: Choice) -> Request:
     """By the front end, and by the engine."""
     doubled = {token: 2 * bias for token, bias in choice.request.logit_bias.items()}
@@ -69,7 +69,7 @@ def logit_bias_on_the_first_token_only(right: Engine, choice: Choice) -> Request
     return with_fields(choice.request, logit_bias={}) if choice.emitted else choice.request
 
 
-@fault("parameters", "SRV151")
+@fault("parameters", "SRV151", "DIST911")
 def a_bias_stays_in_the_slot(right: Engine, choice: Choice) -> Request:
     """The next request in this slot inherits the bias of the last."""
     kept: dict[int, float] = right.kept
@@ -85,7 +85,7 @@ def min_tokens_is_ignored(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, min_tokens=0)
 
 
-@fault("end", "SRV162")
+@fault("end")
 def stops_before_min_tokens(right: Engine, choice: Choice) -> None:
     """Stop strings do not know of `min_tokens`."""
     bare = with_request(choice, min_tokens=0)
@@ -173,7 +173,7 @@ def penalties_one_step_late(right: Engine, choice: Choice, request: Request, log
     return right.penalised(earlier, request, logits)
 
 
-@fault("penalised", "SRV154", settings=PROCESSED)
+@fault("penalised", settings=PROCESSED)
 def repetition_ignores_the_sign(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
     """Every logit is divided: a negative one becomes more probable."""
     repeated = right.counts(choice.context) > 0

@@ -199,12 +199,15 @@ class Engine:
         return new
 
     def drafts(self, choice: Choice) -> list[tuple[int, Row]]:
-        """Drafted tokens, each with the distribution that it was drawn from. Shape: [64]."""
+        """Drafted tokens, each with the distribution that it was drawn from. Shape: [64].
+
+        The drafter is greedy, as most are, so that this distribution is one token.
+        """
         context, drafts = choice.context, list[tuple[int, "Row"]]()
         for _ in range(self.num_drafts):
-            probs = softmax(draft_logits_after(context[-3:]) / (choice.request.temperature or 1.0))
-            drafts.append((self.pick(choice, probs), probs))
-            context.append(drafts[-1][0])
+            token = int(draft_logits_after(context[-3:]).argmax())
+            drafts.append((token, only(token)))
+            context.append(token)
         return drafts
 
     def emit(self, choice: Choice, draft: tuple[int, Row] | None) -> Emitted:

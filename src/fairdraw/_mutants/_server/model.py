@@ -19,6 +19,7 @@ BOS, EOS = 0, 1
 SPECIAL = (b"<s>", b"</s>", b"<unk>")
 # Half a letter each, as byte-level vocabularies have them: no such token has a text of its own.
 PIECES = (b"\xc3", b"\xa9", b"\xa8", b"\xf0\x9f", b"\x98\x80", b"\xe2\x82", b"\xac")
+SPELLED = ((3, 4), (6, 7), (8, 9))
 WORDS = (
     b" the",
     b" a",
@@ -72,7 +73,10 @@ def _tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     third = rng.standard_normal((VOCAB_SIZE, VOCAB_SIZE))
     pair[..., [BOS, SPECIAL.index(b"<unk>")]] -= 12.0  # never seen in practice, and not impossible
     pair[..., EOS] += 0.4
-    pair[..., len(SPECIAL) : len(SPECIAL) + len(PIECES)] -= 3.0  # rare, as in most texts
+    for start, end in SPELLED:  # pieces come as pairs, mostly
+        pair[..., start] -= 1.0
+        pair[..., end] -= 6.0
+        pair[:, start, end] += 14.0
     return pair, third
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fairdraw._mutants._server.engine import Choice, Emitted, Engine, Row, log_of, softmax
-from fairdraw._mutants._server.fault import fault
+from fairdraw._mutants._server.fault import SGLANG, fault
 from fairdraw._mutants._server.model import draft_logits_after, logits_after, text_of
 
 # Log-probabilities.
@@ -93,7 +93,7 @@ def the_list_misses_a_token(right: Engine, choice: Choice, token: int, row: Row)
     return dataclasses.replace(emitted, top=emitted.top[:1] + emitted.top[2:])
 
 
-@fault("listed", "DIST911")
+@fault("listed", "SRV105", settings=SGLANG)
 def the_list_repeats_a_token(right: Engine, choice: Choice, token: int, row: Row) -> Emitted:
     """Two shards send the same one."""
     emitted = right.listed(choice, token, row)
@@ -167,7 +167,7 @@ def a_stream_loses_its_last_token(right: Engine, choice: Choice, new: list[Emitt
     return ([], "") if choice.ended else (events, text)
 
 
-@fault("streamed", "SRV171")
+@fault("streamed")
 def a_stream_breaks_letters(right: Engine, choice: Choice, new: list[Emitted]) -> tuple[list[Emitted], str]:
     """Each token is decoded alone: halves of a letter become replacement characters."""
     events, _ = right.streamed(choice, new)
