@@ -118,7 +118,7 @@ def indices_name_the_rows_that_are_masked(masker: GrammarMasker, case: BitmaskCa
 @check(
     "GRM107",
     lambda can: bitmask_cases(
-        can, layouts=("transposed", "sliced", "huge-stride"), indices=("none", "subset"), min_rows=2, max_vocab_size=300
+        can, layouts=("transposed", "sliced"), indices=("none", "subset"), min_rows=2, max_vocab_size=300
     ),
     needs=(Capability.STRIDED_INPUTS,),
     contract="grammar",
@@ -300,6 +300,21 @@ def blocks_of_kernels_are_masked(masker: GrammarMasker, case: BitmaskCase) -> No
     """Vocabularies of several blocks, and those around one block: 1024, 4096, 8192.
 
     A block that is masked by the words of the first, or a last block that is skipped.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM118",
+    lambda can: bitmask_cases(can, layouts=("huge-stride",), min_rows=2, max_rows=2, masks=("random", "none", "last")),
+    needs=(Capability.STRIDED_INPUTS,),
+    contract="grammar",
+    weight=0.1,
+)
+def rows_may_be_far_apart(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """The second row begins beyond 2**31 elements: rows times columns of a large batch are as many.
+
+    An offset, or a stride, of 32 bits.
     """
     require_masked(masker, case)
 

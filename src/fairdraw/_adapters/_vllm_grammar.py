@@ -11,6 +11,7 @@ worker's side alone: each row is a request without drafts.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -181,12 +182,14 @@ def _apply_v1(
     logits: Tensor,  # [num_rows, vocab_size]
     masks: NDArray[np.int32],  # [num_masks, num_words] int32
 ) -> None:
-    vllm_module(_UTILS).apply_grammar_bitmask(
-        SimpleNamespace(scheduled_spec_decode_tokens=scheduled.drafts),
-        SimpleNamespace(grammar_bitmask=masks, structured_output_request_ids=scheduled.grammar_names),
-        SimpleNamespace(req_ids=scheduled.names),
-        logits,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # xgrammar warns of columns beyond the bitmask
+        vllm_module(_UTILS).apply_grammar_bitmask(
+            SimpleNamespace(scheduled_spec_decode_tokens=scheduled.drafts),
+            SimpleNamespace(grammar_bitmask=masks, structured_output_request_ids=scheduled.grammar_names),
+            SimpleNamespace(req_ids=scheduled.names),
+            logits,
+        )
 
 
 def _apply_v2(

@@ -180,6 +180,13 @@ def takes_columns_for_the_stride(right: GrammarOracle, batch: BitmaskBatch) -> T
     return right.apply_bitmask(batch.replace(logits=batch.logits.as_strided(shape, (shape[1], 1), offset)))
 
 
+@patched("rows", "GRM118")
+def has_offsets_of_32_bits(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """Rows that begin beyond 2**31 elements are looked for elsewhere."""
+    rows = right.rows(batch)
+    return rows[rows * batch.logits.stride(0) < 2**31]
+
+
 @patched("apply_bitmask", "GRM107", "GRM116")
 def writes_beyond_the_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
     """The last word is applied as a whole; behind a row there is the next, or somebody else's memory."""
