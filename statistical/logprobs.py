@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["CHECKS"]
 
 _VOCAB_SIZE = 128
+_SLOPE = np.linspace(-1.5, 1.5, _VOCAB_SIZE)
+"""High ids are more probable. If all ids were alike, tokens of all rows together would be uniform, and a uniform claim
+would agree with them."""
 _KINDS = (
     Kind("plain"),
     Kind("cool", temperature=0.6),
@@ -48,7 +51,7 @@ def _by_id(seen: Returned) -> NDArray[np.float64]:  # [batch_size, vocab_size] f
 
 
 def drawn_tokens(share: float, slow_share: float) -> Workload:
-    """Tokens under the distributions that came with them: rows of normal logits, no two of them alike."""
+    """Tokens under the distributions that came with them: rows of normal logits around a slope, no two alike."""
 
     def prepare(setting: Setting) -> SamplingPlan:
         cells, batch_size = PitCells(), min(1024, max(16, setting.num_draws // (2 * NUM_CHECKPOINTS)))
@@ -59,7 +62,7 @@ def drawn_tokens(share: float, slow_share: float) -> Workload:
         def count(sampler: Any, seed: int) -> Counts:  # Any: a function that draws, under this contract
             rng, parts = np.random.default_rng(derive_seed("rows", seed)), []
             for call in range(num_calls):
-                logits = (2 * rng.normal(size=(batch_size, _VOCAB_SIZE))).astype(np.float32)
+                logits = (2 * rng.normal(size=(batch_size, _VOCAB_SIZE)) + _SLOPE).astype(np.float32)
                 batch = batch_of(kinds, logits, np.full(batch_size, call, dtype=np.int64), setting.device)
                 seen = call_draw(sampler, batch, noise_of(sampler, batch, derive_seed("call", seed, call)))
                 probs, tokens = _by_id(seen), seen.token_ids[:, 0]

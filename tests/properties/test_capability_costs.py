@@ -16,7 +16,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
-from fairdraw._mutants.logprobs import Drawing
+from fairdraw._mutants.logprobs import ReturnsAUniformDistribution
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
@@ -123,13 +123,6 @@ class UniformLogprobs(LogprobsOracle):
         return np.full(logits.shape, -np.log(logits.shape[1]))
 
 
-class UniformDrawing(Drawing):
-    """Draws as it should, and returns a uniform distribution over what is possible."""
-
-    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
-        return (distribution > 0) / (distribution > 0).sum(axis=1, keepdims=True)
-
-
 def ignorant(contract: str) -> AnySampler:
     """A sampler under `contract` that supports everything and ignores what matters."""
     made: dict[str, Callable[[], AnySampler]] = {
@@ -138,7 +131,9 @@ def ignorant(contract: str) -> AnySampler:
         "logits_plan": lambda: logits_planner(forgetful),
         "penalties": lambda: Scanner("forgetful", ForgetfulPenalties, "penalties"),
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
-        "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
+        "logprobs": lambda: logprobs_sampler(
+            UniformLogprobs().logprobs, drawing=ReturnsAUniformDistribution.make().drawing
+        ),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
     }
     return made[contract]()

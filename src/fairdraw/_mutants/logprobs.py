@@ -601,6 +601,14 @@ class ReturnsTheDistributionBeforeTheTemperature(Drawing):
         return np.where(distribution > 0, plain, 0) / np.where(distribution > 0, plain, 0).sum(axis=1, keepdims=True)
 
 
+@_mutant("DIST952", "DIST951")
+class ReturnsAUniformDistribution(Drawing):
+    """Everything that is possible is returned as equally probable, whatever the token was drawn from."""
+
+    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
+        return (distribution > 0) / (distribution > 0).sum(axis=1, keepdims=True)
+
+
 @_mutant("DIST952")
 class DrawsLessFromTheEnd(Drawing):
     """The last sixteenth of the vocabulary is drawn half as often as what is returned says."""
