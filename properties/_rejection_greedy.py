@@ -151,6 +151,22 @@ def mixed_batches_equal_greedy_and_random_batches_apart(sampler: RejectionSample
 
 
 @check(
+    "REJ211",
+    lambda can: ordinary(can, min_requests=2, min_drafts=1, min_vocab_size=2).map(_greedy_and_random),
+    needs=_GREEDY,
+)
+def greedy_requests_beside_random_ones_equal_argmax_decoding(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """In a batch that random requests are in, too, a greedy request emits the argmax at each position.
+
+    All-greedy batches take a path of their own. In a mixed batch the mark of a greedy request, 0 or -1, is easily taken
+    for a temperature: then logits are divided by it, and their signs may turn.
+    """
+    batch, _, emission = emit_case(sampler, case)
+    for answer in answers(batch, emission):
+        _equals_argmax_decoding(sampler, batch, answer)
+
+
+@check(
     "REJ208",
     lambda can: ordinary(
         can,

@@ -102,7 +102,7 @@ def a_rejected_draft_is_not_recovered(sampler: RejectionSampler, case: Rejection
             broken(f"{answer}: the draft at position {answer.num_accepted} was rejected, then emitted all the same")
 
 
-@check("REJ108", lambda can: rejecting(can, targets=MASKED, greedy=None))
+@check("REJ108", lambda can: rejecting(can, targets=MASKED, greedy=None), depends_on=("REJ201", "REJ211"))
 def tokens_without_target_probability_are_never_emitted(sampler: RejectionSampler, case: RejectionCase) -> None:
     """A token that is masked with -inf is neither accepted nor recovered.
 

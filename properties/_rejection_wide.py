@@ -171,6 +171,27 @@ def more_than_131072_draft_tokens_are_verified_in_one_batch(sampler: RejectionSa
     _end_where_they_must(sampler, case)
 
 
+def _one_rejected(size: int, num_drafts: int, greedy: bool) -> tuple[RequestRecipe, ...]:
+    """The first request is rejected at once, all others are accepted whole."""
+    return tuple(_request(num_drafts, num_drafts if i else 0, greedy=greedy) for i in range(size))
+
+
+def _full_batches(can: Capabilities) -> Cases:
+    greedy = st.booleans() if Capability.GREEDY in can else st.just(False)
+    made = st.builds(_one_rejected, st.sampled_from((8, 16, 32, 64)), st.integers(1, 4), greedy)
+    return batch_of(can, (2, 3, 8), made)
+
+
+@check("REJ648", _full_batches, weight=0.2)
+def full_batches_lose_no_bonus_token(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Of 8, 16, 32 or 64 requests the first is rejected at its first draft; the others are accepted, up to the bonus.
+
+    Engines pad requests to such sizes, and drafts to others. Suspect drafts of padding that are counted to the last
+    request: it has room for them only if no request is of padding, too.
+    """
+    _end_where_they_must(sampler, case)
+
+
 # -- far apart in memory --------------------------------------------------------------------------------------------
 
 _RESERVED = 2**33

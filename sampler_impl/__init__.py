@@ -8,6 +8,7 @@ Each contract has one public module:
     sampling            plain sampling and drafting
     penalties           repetition, frequency and presence penalties
     thinking_budget     a limit on thinking tokens
+    grammar             bitmasks on logits, and grammars forked over drafts
     logits_plan         vLLM's logits processors as one plan
     logprobs            log-probabilities, ranks and lists of the most probable tokens
     vllm_plugin         installs the samplers above into a running vLLM

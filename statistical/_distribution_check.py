@@ -140,7 +140,7 @@ class DistributionCheck(DrawnQuestion):
         if decision.verdict is Verdict.PASS:
             return num_draws
         if decision.verdict is Verdict.FAIL:
-            error: Ended = _failure(decision)
+            error: Ended = decision_failure(decision)
         elif decision.num_checkpoints < sampling_plan.num_checkpoints and out_of_time():
             error = cut_short(decision.reason, num_draws) if num_draws else before_it_began()
         else:
@@ -153,7 +153,7 @@ class DistributionCheck(DrawnQuestion):
         self.run(sampler, seed=DEFAULT_SEED)
 
 
-def _failure(decision: Decision) -> CheckFailure:
+def decision_failure(decision: Decision) -> CheckFailure:
     """The failure, described by the table that carries most of the evidence."""
     if decision.shortfall:
         return CheckFailure(decision.shortfall, evidence="a binomial test of the number of observations")

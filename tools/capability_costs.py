@@ -38,7 +38,17 @@ WHY = {
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",
     Capability.MIN_P: "it tests this filter",
+    Capability.GRAMMAR_DRAFTS: "they emit tokens under masks that were forked over drafts",
     Capability.DRAWN_TOKENS: "they compare drawn tokens with the log-probabilities that came with them",
+    Capability.TOP_LOGPROBS: "they judge tokens by the log-probabilities that come with them",
+    Capability.TOKEN_IDS: "they name tokens by their ids",
+    Capability.N_CHOICES: "they compare the choices of a request",
+    Capability.STREAMING: "they compare a stream with the answer as a whole",
+    Capability.LOGIT_BIAS: "they test logit bias",
+    Capability.STOP_STRINGS: "it tests stop strings",
+    Capability.MIN_TOKENS: "it tests the least number of tokens",
+    Capability.BAD_WORDS: "it tests bad words",
+    Capability.PENALTIES: "they test penalties",
     Capability.DRAFT_DISTRIBUTION: "they compare drafts with the distribution that came with them",
 }
 """Why the distribution checks that are skipped without a capability need it."""

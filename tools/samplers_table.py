@@ -6,7 +6,7 @@
 
 Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
 process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
-draw takes a hundred times as long.
+draw takes a hundred times as long, and none on those of JAX, which compiles for seconds at every new shape.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from provenance import ROOT, rows_as_json
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-SECONDS = 1200
+SECONDS = 1800
 
 _FEW = ("DIST102", "DIST103", "DIST112")
 _ALL = ("DIST",)
@@ -50,8 +50,13 @@ class Entry:
     selected: Sequence[str] = ("REJ", *_ALL)
 
 
+_TPU_PAGE, _LMDEPLOY_PAGE = "https://github.com/vllm-project/tpu-inference", "https://github.com/InternLM/lmdeploy"
+_ALL_OTHERS = "make others ALL=1"
 _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-project/vllm"
 _NEWEST = "python tools/install_vllm.py 0.33.0"
+
+_XGRAMMAR = Entry("pip install --no-deps xgrammar", "https://github.com/mlc-ai/xgrammar", ("GRM", "DIST"))
+_LLGUIDANCE = Entry("pip install llguidance", "https://github.com/guidance-ai/llguidance", ("GRM", "DIST"))
 
 SAMPLERS = {
     "rejection/vllm": Entry(_VLLM, _VLLM_PAGE, ("REJ", *_FEW)),
@@ -65,6 +70,8 @@ SAMPLERS = {
     "rejection/sglang-block": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
+    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ",)),
+    "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
@@ -73,12 +80,29 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
+    "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
+    "grammar/xgrammar": _XGRAMMAR,
+    "grammar/xgrammar-torch": _XGRAMMAR,
+    "grammar/xgrammar-triton": _XGRAMMAR,
+    "grammar/llguidance": _LLGUIDANCE,
+    "grammar/llguidance-numpy": _LLGUIDANCE,
+    "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
+    "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
+    "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
+    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
+    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
+    "sampling/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
+    "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
 
 NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
+* Aphrodite 0.24.1: its filters are Python files in a wheel of 336 MB, and none of the contracts here is about filters
+  such as typical-p or top-n-sigma. Not tried.
+* SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import CheckRecord, check_sampler
     from fairdraw.protocols import (
         PLACEHOLDER_TOKEN_ID,
+        BitmaskBatch,
         Capabilities,
         Capability,
         Drafted,
         DraftStep,
         ExplicitNoise,
         FilterPolicy,
+        GrammarBatch,
+        GrammarMasker,
         LogitsPlanner,
         LogprobsBatch,
         LogprobsResult,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
         SpecDecodeBatch,
         ThinkingScanner,
         TokenSampler,
+        grammar_masker,
         logits_planner,
         logprobs_sampler,
         rejection_sampler,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PLACEHOLDER_TOKEN_ID",
+    "BitmaskBatch",
     "CannotStart",
     "Capabilities",
     "Capability",
@@ -52,6 +57,8 @@ __all__ = [
     "Drafted",
     "ExplicitNoise",
     "FilterPolicy",
+    "GrammarBatch",
+    "GrammarMasker",
     "LogitsPlanner",
     "LogprobsBatch",
     "LogprobsResult",
@@ -72,6 +79,7 @@ __all__ = [
     "__version__",
     "all_checks",
     "check_sampler",
+    "grammar_masker",
     "logits_planner",
     "logprobs_sampler",
     "parametrize_with_checks",

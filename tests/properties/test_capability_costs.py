@@ -31,6 +31,7 @@ from fairdraw.protocols import (
     Capability,
     RaceNoise,
     SeededNoise,
+    grammar_masker,
     logprobs_sampler,
     rejection_sampler,
     token_sampler,
@@ -138,6 +139,7 @@ def ignorant(contract: str) -> AnySampler:
         "penalties": lambda: Scanner("forgetful", ForgetfulPenalties, "penalties"),
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
         "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
+        "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
     }
     return made[contract]()
 

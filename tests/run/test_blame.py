@@ -80,6 +80,7 @@ METHODS = {
     "penalties": ("open_penalties", "sync", "penalise", "penalise_drafts"),
     "thinking_budget": ("open_thinking", "sync", "forced", "think_counts"),
     "logprobs": ("logprobs", "draw"),
+    "grammar": ("apply_bitmask", "mask_drafts"),
 }
 """Every method of the user's that the suite calls."""
 CODES = {
@@ -89,6 +90,8 @@ CODES = {
     "penalties": "PEN101",
     "thinking_budget": "THK101",
     "logprobs": "LPR101",
+    "grammar": "GRM101",
+    "mask_drafts": "GRM121",
     "draft": "SAM171",
     "draw": "LPR161",
     "think_counts": "THK102",

@@ -21,6 +21,7 @@ import click
 
 from fairdraw._cli.job import Job
 from fairdraw._cli.parts import EXIT_CODES, Display, Refused, colour_option, or_refuse
+from fairdraw._cli.server import named, server_options, settings_of
 from fairdraw._cli.workers import open_crew, wait_for
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.pulse import DEFAULT_CALL_TIMEOUT
@@ -28,7 +29,7 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._report.files import RunFiles, require_writable
 from fairdraw._report.html import shown_from
 from fairdraw._report.summary import Header, Summary, broken_texts, progress_line, start_of_run
-from fairdraw._report.verdict import NOTHING_RUN, Scope, Verdict, combined
+from fairdraw._report.verdict import INCOMPLETE, NOTHING_RUN, Scope, Verdict, combined
 from fairdraw._run import expected
 from fairdraw._run.loading import SUITES, CannotStart, require_extra
 from fairdraw._run.runner import parse_seed
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from fairdraw._report.html import Shown
     from fairdraw._run.controls import Control
     from fairdraw._run.runner import CheckRecord
+    from fairdraw.protocols import ServerSettings
 
 T = TypeVar("T")
 
@@ -72,6 +74,7 @@ class _Options:
     write_baseline: Path | None
     pictures: Path | None
     ledger: Path | None
+    server: ServerSettings | None = None
 
     def with_own_files(self) -> _Options:
         """The same with the sampler's name put into the names of files.
@@ -110,6 +113,7 @@ class _Options:
             baseline=self.baseline,
             ledger=self.ledger,
             no_known=self.no_known,
+            settings=self.server,
         )
 
     def refuse_early(self) -> None:
@@ -180,19 +184,23 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--write-baseline", type=click.Path(path_type=Path), help="Freeze what fails in this run.")
 @click.option("--pictures", type=_FOLDER, help="A picture per statistic, here.")
 @click.option("--ledger", type=_FILE, help="Adds up nightly runs; with --seed fresh.")
+@server_options
 def check_command(specs: tuple[str, ...], **options: Any) -> None:  # Any: click's, by the fields of _Options
     """Run the checks of its contract on each sampler SPEC.
 
-    SPEC is a built-in name (rejection/triton, penalties ...), a registered one, or pkg.module:factory. The method of
-    the sampler says which contract it has. Cases that fail are shrunk and stored under .fairdraw/crashes. The same run
-    tries mutants (known wrong samplers) and says how many of them the checks catch; a check that misses its mutant
-    makes the run red.
+    SPEC is a built-in name (rejection/triton, penalties ...), a registered one, pkg.module:factory, or the address of
+    a server (http://127.0.0.1:8000/v1). The method of the sampler says which contract it has. Cases that fail are
+    shrunk and stored under .fairdraw/crashes. The same run tries mutants (known wrong samplers) and says how many of
+    them the checks catch; a check that misses its mutant makes the run red.
 
     Several samplers share the workers. Each has its own verdict, and the worst one decides the exit code. Names of
     files then contain {sampler}, for example --html 'run-{sampler}.html'.
     """
-    names = list(dict.fromkeys(specs))
-    chosen = [_Options(spec=name, **options) for name in names]
+    names = [named(spec, options["model"]) for spec in dict.fromkeys(specs)]
+    of_server = or_refuse(lambda: settings_of(options, names))
+    if of_server is not None:  # one process: the answers that its checks share are in it
+        options["workers"] = min(options["workers"], 1)
+    chosen = [_Options(spec=name, server=of_server, **options) for name in names]
     if len(chosen) > 1:
         chosen = or_refuse(lambda: [one.with_own_files() for one in chosen])
     for one in chosen:
@@ -305,9 +313,10 @@ class _Run:
         planning = crew.plan()
         self.plan = plan = yield from _each(planning)
         if plan.nothing:
-            self.display.say(f"{self._label}NOTHING MEASURED: {plan.nothing}", always=True)
+            word, code = ("INCOMPLETE", INCOMPLETE) if plan.is_silent else ("NOTHING MEASURED", NOTHING_RUN)
+            self.display.say(f"{self._label}{word}: {plan.nothing}", always=True)
             self.options.files.write(self._header(), Summary([]))  # no older file may pass for this run's
-            self.verdict = Verdict(NOTHING_RUN, plan.nothing)
+            self.verdict = Verdict(code, plan.nothing)
             return
         if self.is_alone:
             self.display.say("\n".join(self._header().lines()))
@@ -339,6 +348,8 @@ class _Run:
     def _say_record(self, record: CheckRecord) -> None:
         """A line of its own for every check; on a terminal, or beside other samplers, for failures only."""
         is_failure = record.is_broken or record.status == "incomplete"
+        same = record.status == "incomplete" and any(record.reason == other.reason for other in self.records[:-1])
+        record = replace(record, reason="for the same reason") if same else record
         if is_failure or (self.is_alone and not self.display.is_terminal):
             self.display.say(self._label + progress_line(record), colour="red" if is_failure else None)
 

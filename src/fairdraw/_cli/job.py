@@ -23,12 +23,15 @@ from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, one_torch_thread, run_check
 from fairdraw._run.speed import estimate, in_order, measure, workload_key
+from fairdraw.protocols import NoAnswer
+from fairdraw.protocols._server import SilentServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from fairdraw._run.controls import Control, Planned
+    from fairdraw.protocols import ServerSettings
 
 LEDGER = "the ledger"
 """The one piece of a job that is not the code of a check."""
@@ -47,6 +50,7 @@ class Job:
         xfails, baseline: Files of failures that the user knows about.
         ledger: The ledger's file; `None` for none.
         no_known: Defects that the sampler declares as known fail, too.
+        settings: Of a server.
     """
 
     spec: str
@@ -60,6 +64,7 @@ class Job:
     baseline: Path | None = None
     ledger: Path | None = None
     no_known: bool = False
+    settings: ServerSettings | None = None
 
     @property
     def narrowed(self) -> str:
@@ -103,6 +108,7 @@ class Plan:
         pieces: Codes of the checks, in the order in which they are run; and the ledger, which is the last.
         controls: The result of each mutation control if the process that tries it is lost.
         nothing: Why there is nothing to do; empty if there is something.
+        is_silent: It is a server that does not answer.
         groups: Code to the workload whose draws the check shares with others.
         titles: Piece to its code and title.
         seconds: Expected for the whole run; 0 if unknown.
@@ -113,6 +119,7 @@ class Plan:
     pieces: tuple[str, ...]
     controls: tuple[Control, ...]
     nothing: str = ""
+    is_silent: bool = False
     groups: dict[str, str] = dataclasses.field(default_factory=dict)
     titles: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
@@ -127,12 +134,12 @@ class Bench:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.sampler = load_sampler(job.spec)
+        self.sampler = load_sampler(job.spec, job.settings)
         self.contract = CONTRACTS[getattr(contract_of(self.sampler), "name", "")]
         self.checks = [check for check in all_checks(job.only, self.contract.name) if job.matches(check)]
         self.pace = Pace()
         self.profile: Profile = PROFILES[job.profile]
-        reference, self.about_reference = load_reference(job.reference, self.checks)
+        reference, self.about_reference = load_reference(job.reference, self.checks, job.settings)
         self.session = Session(
             job.spec,
             self.profile,
@@ -153,6 +160,10 @@ class Bench:
         Args:
             num_workers: Processes that share the checks.
         """
+        if isinstance(self.sampler, SilentServer):
+            return Pace()
+        if self.contract.name == "server":
+            return self._pace_of_server()
         if len(self.checks) < _WORTH_TIMING and self.job.ends_at is None:
             return Pace()  # the checks themselves end sooner
         try:
@@ -166,6 +177,16 @@ class Bench:
         )
         ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference)
         return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered), found.seconds)
+
+    def _pace_of_server(self) -> Pace:
+        """A server is timed by its first requests, which its checks need anyhow."""
+        from fairdraw._run.server_pace import timed
+
+        try:
+            words, seconds = timed(self.sampler, self.checks, self.profile, self.job.seed)
+        except NoAnswer as error:
+            return Pace(words=(f"the server could not be timed: {error}",))
+        return Pace(words=words, seconds=seconds)
 
     def adopt(self, pace: Pace) -> None:
         """Use this pace from now on."""
@@ -185,8 +206,10 @@ class Bench:
             count_checks(self.checks),
             fairness,
             duration="; ".join(self.pace.words),
+            about=tuple(self.sampler.about()) if hasattr(self.sampler, "about") else (),
         )
-        nothing = "" if self.checks else self.job.why_nothing(self.contract.name)
+        silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
+        nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))
         by_suite = sorted(self.checks, key=lambda check: (check.suite == "statistical", check.code))
         codes = self.pace.order or tuple(check.code for check in by_suite)
         pieces = (*codes, *([LEDGER] if self._ledger else []))
@@ -196,6 +219,7 @@ class Bench:
             pieces,
             tuple(one.control(untried=Untried.LOST) for one in self._mutants),
             nothing,
+            is_silent=bool(silent),
             groups={check.code: key for check in self.checks if (key := workload_key(check))},
             titles={check.code: check.id for check in self.checks},
             seconds=self.pace.seconds,

@@ -34,7 +34,8 @@ Exit codes:
     2  usage: unknown sampler, check or option; a file that cannot be read, is something else, or cannot be written
     3  nothing was measured
    10  green, but distributions (or properties) were not judged: every one of these checks was skipped as unsupported
-   11  incomplete: a check hung or its process died, or the time budget ended with checks undecided
+   11  incomplete: a check hung or its process died, a server cannot be reached or stopped to answer, or the time budget
+       ended with checks undecided
   130  incomplete: interrupted by a signal
 """
 

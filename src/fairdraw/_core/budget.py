@@ -108,12 +108,8 @@ class Around(Protocol):
 
 
 _OPENING = frozenset(contract.method for contract in CONTRACTS.values() if contract.method.startswith("open_"))
-_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | {
-    "draft",
-    "draw",
-    "propose",
-    "trim",
-}
+_BESIDE = frozenset({"draft", "draw", "propose", "trim", "mask_drafts", "emit"})
+_ANSWERING = frozenset(contract.method for contract in CONTRACTS.values()) - _OPENING | _BESIDE
 
 
 class Wrapped:

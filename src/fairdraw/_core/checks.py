@@ -29,7 +29,7 @@ from fairdraw._core.budget import (
 )
 from fairdraw._core.failures import CapabilityUnsupported, Ended, failed, raised_by
 from fairdraw._core.seeds import derive_seed
-from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter, trims_drafts
+from fairdraw.protocols import AnySampler, Capabilities, Capability, brings_drafter, masks_drafts, trims_drafts
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -195,6 +195,8 @@ class AnyCheck(ABC):
             return f"{Capability.DRAFTER} is unsupported: it brings no drafter (a method `propose`)"
         if Capability.TRIM in self.needs and not trims_drafts(sampler):
             return f"{Capability.TRIM} is unsupported: it verifies all drafts (it has no method `trim`)"
+        if Capability.GRAMMAR_DRAFTS in self.needs and not masks_drafts(sampler):
+            return f"{Capability.GRAMMAR_DRAFTS} is unsupported: it is given bitmasks (it has no method `mask_drafts`)"
         if not self.differential:
             return self.missing(sampler.capabilities)
         if reference is None:

@@ -20,6 +20,8 @@ class Contract:
         reference: The sampler that differential checks compare with if none is named.
         raised: Code of a report of an exception.
         has_distributions: Whether outputs are random, so that there are distributions to test.
+        draws_with: The capability without which a sampler draws nothing, and has no distribution to test.
+        is_watched: Whether arguments of calls are tensors, which coverage looks at.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Contract:
     reference: str
     raised: str
     has_distributions: bool = False
+    draws_with: str = ""
+    is_watched: bool = True
 
 
 CONTRACTS = {
@@ -108,6 +112,30 @@ CONTRACTS = {
             reference="logprobs/vllm",
             raised="LPR100",
             has_distributions=True,
+            draws_with="drawn-tokens",
+        ),
+        Contract(
+            name="grammar",
+            method="apply_bitmask",
+            case="fairdraw.strategies.grammar:GrammarCase",
+            mutants=("fairdraw._mutants.grammar:MUTANTS",),
+            right="fairdraw._mutants.grammar:right",
+            default="grammar",
+            reference="grammar/xgrammar",
+            raised="GRM100",
+            has_distributions=True,
+        ),
+        Contract(
+            name="server",
+            method="generate",
+            case="fairdraw._core.checks:DistributionCase",
+            mutants=("fairdraw._mutants.server:MUTANTS",),
+            right="fairdraw._mutants.server:right",
+            default="fairdraw._mutants.server:right",
+            reference="",
+            raised="SRV100",
+            has_distributions=True,
+            is_watched=False,
         ),
     )
 }

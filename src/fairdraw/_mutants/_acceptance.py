@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fairdraw._mutants._mutant import as_mutant, patched
 from fairdraw._oracles.rejection import DraftStep, RejectionOracle
-from fairdraw.protocols import GREEDY_TEMPERATURE, ExplicitNoise, Noise, SpecDecodeBatch
+from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID, ExplicitNoise, Noise, SpecDecodeBatch
 
 Steps = list[DraftStep]
 
@@ -207,6 +207,28 @@ def one_greedy_request_makes_all_greedy(right: RejectionOracle, batch: SpecDecod
     if bool(batch.is_greedy.any()):
         batch = batch.replace(temperature=torch.full_like(batch.temperature, GREEDY_TEMPERATURE))
     return right.verify(batch, noise)
+
+
+@patched(RejectionOracle, "verify", "REJ211", "REJ207", "REJ108")
+def divides_by_the_mark_of_greedy_requests(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """The mark is -1, and a mixed batch takes it for a temperature: the worst token is the most probable."""
+    if bool(batch.is_greedy.any()) and not bool(batch.is_greedy.all()):
+        counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+        signs = torch.where(batch.is_greedy, -1, 1).repeat_interleave(counts)
+        logits = batch.target_logits * signs[:, None]
+        batch = batch.replace(target_logits=logits, temperature=torch.ones_like(batch.temperature))
+    return right.verify(batch, noise)
+
+
+@patched(RejectionOracle, "verify", "REJ648")
+def padding_belongs_to_the_last_request(right: RejectionOracle, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
+    """In a full batch drafts of padding are its last request's; they repeat the first draft of all."""
+    tokens = right.verify(batch, noise)
+    size, accepted = batch.batch_size, batch.num_draft_tokens[-1]
+    is_full = size >= 8 and size & (size - 1) == 0
+    if is_full and accepted and int(tokens[0, 0]) != int(batch.draft_token_ids[0]):
+        tokens[-1, accepted] = PLACEHOLDER_TOKEN_ID
+    return tokens
 
 
 @patched(RejectionOracle, "accepts", "REJ348")

@@ -152,6 +152,8 @@ def _missing(records: Sequence[CheckRecord]) -> dict[str, str]:
 
 def _common(record: CheckRecord, records: Sequence[CheckRecord], missing: dict[str, str]) -> tuple[str, str]:
     """What a failed record shares with those that are reported together with it."""
+    if record.status == "incomplete":
+        return "unfinished", record.reason
     if record.status == "inconclusive":
         return "undecided", ENDED if undecided_by_budget(record) else record.reason
     kind = _raised(record)

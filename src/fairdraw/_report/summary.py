@@ -68,6 +68,7 @@ class Header:
         duration: How long the run is expected to take; empty if the sampler was not timed.
         started: Date of the run.
         commit: Of the repository in which the run was started; empty if there is none.
+        about: More about the object under test, a line each.
     """
 
     sampler: str
@@ -82,6 +83,7 @@ class Header:
     duration: str = ""
     started: str = ""
     commit: str = ""
+    about: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """The header as text."""
@@ -89,6 +91,7 @@ class Header:
         versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
         return [
             f"fairdraw {self.suite_version}: sampler {self.sampler} on {self.device}",
+            *(f"  {line}" for line in self.about),
             f"  versions: {versions}",
             f"  checks: {number or 'none'}; profile {self.profile}; seed {self.seed}",
             f"  reference: {self.reference}",
@@ -102,13 +105,17 @@ def count_checks(checks: Iterable[AnyCheck]) -> dict[str, int]:
     return dict(sorted(Counter(check.suite for check in checks).items()))
 
 
-def worded_fairness(checks: Iterable[AnyCheck], sampler: Any, profile: Profile, seed: int) -> str:
+def worded_fairness(checks: Sequence[AnyCheck], sampler: Any, profile: Profile, seed: int) -> str:
     """Alpha of the run, the TV that it detects, and the power; from the plans, before anything is drawn.
 
     The sampler is `Any`: of the checks' contract.
     """
     if not any(check.suite == "statistical" for check in checks):
         return NO_STATISTICS
+    if any(check.contract == "server" for check in checks):
+        from fairdraw.statistical._server_check import server_fairness
+
+        return server_fairness(checks, sampler, profile, seed)
     from fairdraw.statistical._distribution_check import fairness
 
     return fairness(checks, sampler, profile, seed)
@@ -161,7 +168,7 @@ class Summary:
             *self.skips(),
             *self._undecided(),
             *(f"  {line}" for line in budget_report(self.records)),
-            *(f"  incomplete {record.id}: {record.reason}" for record in self.records if record.status == "incomplete"),
+            *self._unfinished(),
             *(f"  xfailed {record.id}: {record.reason}" for record in self.records if record.status == "xfailed"),
             *(f"  xpassed {record.id}: {record.reason}" for record in self.records if record.status == "xpassed"),
             *(f"  {record.id}: {record.reason}" for record in self.records if record.reason == STALE),
@@ -218,6 +225,19 @@ class Summary:
             if record.status == "inconclusive" and not undecided_by_budget(record):
                 codes.setdefault(record.reason, []).append(record.code)
         return [f"  undecided {len(own)}: {reason}: {', '.join(own)}" for reason, own in codes.items()]
+
+    def _unfinished(self) -> list[str]:
+        """Checks that did not end, grouped by reason: a server that does not answer ends many of them."""
+        groups: dict[str, list[CheckRecord]] = {}
+        for record in self.records:
+            if record.status == "incomplete":
+                groups.setdefault(record.reason, []).append(record)
+        return [
+            f"  incomplete {own[0].id}: {reason}"
+            if len(own) == 1
+            else f"  incomplete {len(own)}: {reason}: {', '.join(record.code for record in own)}"
+            for reason, own in groups.items()
+        ]
 
     def _unseen(self) -> list[str]:
         """Known failures that did not occur in a run too small to call them gone, counted and named."""

@@ -176,7 +176,9 @@ def _done(records: Sequence[CheckRecord], ended: Scope) -> str:
 
 def _unfinished(unfinished: Sequence[CheckRecord], records: Sequence[CheckRecord], ended: Scope) -> str:
     total = len(records) + ended.not_run
-    return f"{len(unfinished) + ended.not_run} of {total} checks did not finish: {_codes(unfinished)}"
+    silent = {record.reason for record in unfinished if CONTRACTS[record.contract].name == "server"}
+    why = f" ({min(silent, key=len)})" if silent else ""  # a server that does not answer ends all of them
+    return f"{len(unfinished) + ended.not_run} of {total} checks did not finish: {_codes(unfinished)}{why}"
 
 
 def _incomplete(why: str, records: Sequence[CheckRecord]) -> str:
@@ -247,6 +249,10 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
             found.append(_Gap(what, narrowed or f"no {_SUITES[suite][1]} check was selected"))
         else:
             reason, _ = Counter(record.reason for record in checks).most_common(1)[0]
+            draws = CONTRACTS[contract].draws_with
+            if draws and reason.startswith(f"{draws} is unsupported"):
+                found.append(_Gap(what, reason, has_none=True))
+                continue
             became = "skipped" if all(record.status == "skipped" for record in checks) else "skipped or known to raise"
             found.append(_Gap(what, f"all {len(checks)} checks were {became}: {reason}", is_missing=True))
     return found

@@ -213,6 +213,16 @@ CATALOGUES = {
         (*_NUMBERS, "several rows", _HALF, _STRIDED, _WIDE[1]),
         tuple(combinations(_NUMBERS, 2)),
     ),
+    "grammar": Catalogue(
+        {
+            **_areas(BATCH, DRAFTS, VOCABULARY),
+            INPUTS: ("strided", "row indices", "strided bitmask", "wide bitmask", "narrow bitmask"),
+            "requests": ("grammar", "no grammar"),
+            CALLS: _SIZES[CALLS],
+        },
+        ("row indices", "strided bitmask", _WITH_DRAFTS, "no grammar", _HALF, _STRIDED, *_WIDE),
+        (("row indices", _WITH_DRAFTS), ("row indices", "no grammar"), ("strided bitmask", _WITH_DRAFTS)),
+    ),
 }
 """Contract to its catalogue."""
 
@@ -272,7 +282,9 @@ def _pairs_among(contract: str, traits: frozenset[str]) -> tuple[str, ...]:
 
 def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: those of either contract
     """Calls of one signature hold about the same: in the loops of the statistical suite only some of them are read."""
-    batch, noise = arguments[:2]
+    batch, noise = (*arguments, None)[:2]
+    if noise is None:  # the grammar contract
+        return batch.batch_size.bit_length(), batch.logits.dtype, type(batch)
     has_drafts = hasattr(batch, "target_logits")
     logits = batch.target_logits if has_drafts else batch.logits
     kinds = [batch.draft_probs] if has_drafts else [batch.top_k, batch.top_p, batch.min_p]
@@ -290,6 +302,8 @@ def look(contract: str, arguments: tuple[Any, ...]) -> Look:  # Any: those of ei
     """What a call of a sampler without sessions held."""
     if contract == "logprobs":
         return _of_logprobs(arguments[0])
+    if contract == "grammar":
+        return _of_masking(arguments[0])
     return (_of_verification if contract == "rejection" else _of_sampling)(*arguments[:2])
 
 
@@ -359,6 +373,29 @@ def _of_logprobs(batch: Any) -> Look:  # Any: LogprobsBatch, or the SamplingBatc
 def _number_class(number: int | None) -> str:
     """Of what a request asks for."""
     return "none" if number is None else "all" if number < 0 else _NUMBERS[1 + bisect_left((0, 5, 20), number)]
+
+
+def _of_masking(batch: Any) -> Look:  # Any: BitmaskBatch or GrammarBatch
+    found = Look(batch.batch_size)
+    found.size(BATCH, batch.batch_size)
+    whole = _of_layout(found, batch.logits, batch.vocab_size) + [_WIDE[0]] * (batch.batch_size > 256)
+    if hasattr(batch, "requests"):
+        found.sizes(DRAFTS, batch.num_draft_tokens)
+        own = [one.grammar is not None for one in batch.requests]
+        for has_grammar in own:
+            found.counts["requests", "grammar" if has_grammar else "no grammar"] += 1
+        drafted = (count > 0 for count in batch.num_draft_tokens)
+        traits = (("no grammar",) * (not a) + (_WITH_DRAFTS,) * b for a, b in zip(own, drafted, strict=True))
+    else:
+        extra = batch.bitmask.shape[1] - -(-batch.vocab_size // 32)
+        inputs = ["row indices"] * (batch.indices is not None)
+        inputs += ["strided bitmask"] * (not batch.bitmask.is_contiguous())
+        whole += inputs
+        inputs += ["wide bitmask"] * (extra > 0) + ["narrow bitmask"] * (extra < 0)
+        found.all_have(*((INPUTS, one) for one in inputs))
+        traits = (() for _ in range(found.rows))
+    found.traits("grammar", whole, Counter(traits))
+    return found
 
 
 def _of_whole(found: Look, batch: Any, noise: Any, logits: Tensor) -> list[str]:  # Any: of either contract

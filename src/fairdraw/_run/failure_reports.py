@@ -59,8 +59,10 @@ _OUTPUTS = {
     "sampling": "An output is an int64 or int32 tensor [batch_size] on the batch's device; of `draft`, a Drafted.",
     "logits_plan": "An output is a tensor of logits with the shape of those given.",
     "penalties": "An output is a float32 tensor with the shape of the logits given.",
+    "server": "An output is a list of Answers, one for each request.",
     "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
     "logprobs": "An output is a LogprobsResult: ids and float32 values [num_rows, 1 + N], ranks [num_rows].",
+    "grammar": "An output is a tensor of logits with the shape and dtype of those given.",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import traceback
 from collections.abc import Mapping
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairdraw._core.contracts import CONTRACTS, contract_of, load_part, missing_parts
-from fairdraw.protocols import AnySampler, Capability
+from fairdraw.protocols import AnySampler, Capability, NoAnswer, ServerSettings
+from fairdraw.protocols._server import SilentServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,11 +27,15 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.penalties",
         "fairdraw.properties.thinking_budget",
         "fairdraw.properties.logprobs",
+        "fairdraw.properties.grammar",
+        "fairdraw.properties.server",
     ),
     "statistical": (
         "fairdraw.statistical.rejection",
         "fairdraw.statistical.sampling",
         "fairdraw.statistical.logprobs",
+        "fairdraw.statistical.grammar",
+        "fairdraw.statistical.server",
     ),
 }
 """Suite to the modules whose `CHECKS` it is made of."""
@@ -61,12 +67,17 @@ def all_checks(only: str | None = None, contract: str | None = None) -> tuple[An
     return tuple(sorted((c for c in checks if contract in (None, c.contract)), key=lambda check: check.code))
 
 
-def load_sampler(spec: str) -> AnySampler:
-    """The sampler called `spec`: a built-in or registered name, or `pkg.module:factory`.
+def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySampler:
+    """The sampler called `spec`: a built-in or registered name, `pkg.module:factory`, or the address of a server.
+
+    Args:
+        settings: How a server is asked.
 
     Raises:
         CannotStart: If there is none, its factory raises, or it makes something else.
     """
+    if is_address(spec):
+        return _connected(spec, settings or ServerSettings())
     # By name, not by an import statement: no layer of the suite depends on the adapters.
     adapters = importlib.import_module("fairdraw._adapters")
     try:
@@ -76,6 +87,29 @@ def load_sampler(spec: str) -> AnySampler:
     except (Exception, SystemExit) as error:
         raise CannotStart(f"sampler {spec!r} could not be made: {last_line(error)}") from error
     return as_sampler(sampler)
+
+
+def is_address(spec: str) -> bool:
+    """Whether a spec is the address of a server, not the name of a sampler.
+
+    Example:
+        >>> is_address("http://127.0.0.1:8000/v1"), is_address("rejection/torch")
+        (True, False)
+    """
+    return spec.startswith(("http://", "https://"))
+
+
+def _connected(spec: str, settings: ServerSettings) -> AnySampler:
+    """The server at an address. One that does not answer is an object, too: each of its checks is incomplete."""
+    try:
+        found: AnySampler = importlib.import_module("fairdraw._server").connect(spec, settings)
+    except ImportError as error:
+        raise CannotStart(
+            f"{spec}: {error.name} cannot be imported, but servers need it. Use pip install 'fairdraw[server]'."
+        ) from None
+    except NoAnswer as error:
+        return SilentServer(spec, str(error), settings)
+    return found
 
 
 def is_built_in(spec: str) -> bool:
@@ -96,11 +130,14 @@ def sampler_lines() -> list[str]:
     ]
 
 
-def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:
+def load_reference(
+    name: str | None, checks: Iterable[AnyCheck], settings: ServerSettings | None = None
+) -> tuple[AnySampler | None, str]:
     """The sampler that differential checks compare with, and a note about it for the header.
 
     Args:
         name: A sampler; `none` for no reference; `None` for the real vLLM if it can be loaded.
+        settings: Of a server; its model is the reference's own.
         checks: Of one contract. Nothing is loaded unless one is a differential: importing vLLM takes seconds.
 
     Raises:
@@ -112,13 +149,18 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySam
     asking = next(iter(differentials), None)
     if asking is None:
         return None, "not needed by these checks"
+    usual = CONTRACTS[asking.contract].reference
+    if not (name or usual):
+        return None, "none (name one with --reference)"
     try:
-        reference = load_sampler(name or CONTRACTS[asking.contract].reference)
+        reference = load_sampler(name or usual, settings and dataclasses.replace(settings, model=""))
     except CannotStart as error:
         if name is not None:
             raise
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
+    if isinstance(reference, SilentServer):
+        raise CannotStart(f"reference {reference.name}: {reference.why}.")
     if name is not None:
         _require_comparable(name, reference, differentials)
     return reference, reference.name

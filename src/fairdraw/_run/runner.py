@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairdraw._core.budget import Deadline
 from fairdraw._core.checks import PROFILES, AnyCheck, Check, Profile, Stage
-from fairdraw._core.contracts import contract_name
+from fairdraw._core.contracts import CONTRACTS, contract_name
 from fairdraw._core.failures import (
     CapabilityUnsupported,
     Ended,
@@ -35,6 +35,7 @@ from fairdraw._run.coverage import Drawn, recorder
 from fairdraw._run.expected import Expected, why_unseen
 from fairdraw._run.failure_reports import check_failure_of, failure_report_of
 from fairdraw._run.loading import SUITES, all_checks, as_sampler, known_defects
+from fairdraw.protocols import NoAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping
@@ -219,7 +220,7 @@ def run_check(check: AnyCheck, sampler: AnySampler, session: Session) -> CheckRe
             raise
 
     record = _recorded(check, sampler, session, search, is_search=True)
-    if record.status not in JUDGED:
+    if record.status not in JUDGED or not CONTRACTS[check.contract].is_watched:
         return record
     return dataclasses.replace(record, drawn=watched.drawn(sampler, session.profile, session.seed))
 
@@ -353,7 +354,7 @@ def _judged(
     ours = error is None or raised_by(error) is None  # one of our exceptions means nothing if a sampler raises it
     if ours and isinstance(error, CapabilityUnsupported):
         return became("skipped", error, cases=0)
-    if isinstance(error, SamplerHangs):
+    if isinstance(error, (SamplerHangs, NoAnswer)):
         return became("incomplete", error)
     if ours and isinstance(error, Inconclusive):
         return became("inconclusive", error)

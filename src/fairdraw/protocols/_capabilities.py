@@ -104,8 +104,9 @@ class Capability(StrEnum):
     """Applies logit bias, min-p and custom processors to steps with drafts, too. Declare it unsupported if steps
     with drafts skip them."""
     UNREACHED_ROWS = "unreached-rows"
-    """Rows after a draft that a thinking budget forbids are processed as if there were no budget. Declare it
-    unsupported if you force tokens in them, too: nobody reads them, since that draft is rejected."""
+    """Rows after a draft that a thinking budget or a grammar forbids are processed as if there were no budget and no
+    grammar. Declare it unsupported if you force or forbid tokens in them, too: nobody reads them, since that draft is
+    rejected."""
     NEW_TOKENS_ONLY = "new-tokens-only"
     """A step reads the tokens that are new, however long the outputs are. Declare it unsupported if you read the
     outputs anew at each step."""
@@ -117,7 +118,7 @@ class Capability(StrEnum):
     recounted. Declare it unsupported if your engine never does that."""
     TOP_LOGPROBS = "top-logprobs"
     """Returns the most probable tokens beside the emitted one. Declare it unsupported if you return log-probabilities
-    of the emitted tokens alone."""
+    of the emitted tokens alone. A server: returns the log-probability of each token that it emits, and such a list."""
     TOKEN_RANKS = "token-ranks"
     """Returns the rank of the emitted token. Declare it unsupported if you return none."""
     EXACT_RANKS = "exact-ranks"
@@ -134,6 +135,36 @@ class Capability(StrEnum):
     DRAWN_TOKENS = "drawn-tokens"
     """Has `draw`, which returns tokens and the log-probabilities that they were drawn with. Declare it unsupported if
     you are given the tokens (`logprobs_sampler` without `drawing` does it for you)."""
+    ROW_INDICES = "row-indices"
+    """Masks the rows that are named, and no others. Declare it unsupported if you always mask every row."""
+    REPEATED_INDICES = "repeated-indices"
+    """A row may be named twice. Declare it unsupported if you document that rows are unique."""
+    WIDE_BITMASK = "wide-bitmask"
+    """Takes a bitmask with more words than the logits have columns for. Declare it unsupported if you refuse it."""
+    NARROW_BITMASK = "narrow-bitmask"
+    """Takes logits with more columns than the bitmask has bits, and does with the others what it says. Declare it
+    unsupported if you refuse them or document nothing about them."""
+    STRIDED_BITMASK = "strided-bitmask"
+    """Takes a bitmask that is a part of a wider one. Declare it unsupported if bitmasks are always contiguous."""
+    GRAMMAR_DRAFTS = "grammar-drafts"
+    """Has `mask_drafts`, which forks each request's grammar over its drafts. Declare it unsupported if you are given
+    bitmasks (`grammar_masker` without `drafts` does it for you)."""
+    TOKEN_IDS = "token-ids"
+    """A server: returns the id of each token, and lists ids. Declare it unsupported if it returns texts alone."""
+    N_CHOICES = "n-choices"
+    """A server: returns several choices of one request. Declare it unsupported if it refuses `n` above 1."""
+    STREAMING = "streaming"
+    """A server: answers in parts. Declare it unsupported if it answers as a whole only."""
+    LOGIT_BIAS = "logit-bias"
+    """A server: takes `logit_bias`. Declare it unsupported if it ignores or refuses it."""
+    STOP_STRINGS = "stop-strings"
+    """A server: takes `stop`. Declare it unsupported if it ignores or refuses it."""
+    MIN_TOKENS = "min-tokens"
+    """A server: takes `min_tokens`. Declare it unsupported if it ignores or refuses it."""
+    BAD_WORDS = "bad-words"
+    """A server: takes `bad_words`. Declare it unsupported if it ignores or refuses it."""
+    PENALTIES = "penalties"
+    """A server: takes presence and frequency penalties. Declare it unsupported if it ignores or refuses them."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,323 @@
+"""10x, 11x: bitmasks are applied to rows of logits, bit by bit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from fairdraw._core.checks import check, differential
+from fairdraw._core.failures import AdapterError, CheckFailure
+from fairdraw._core.grammar_harness import bits_of, mask_rows
+from fairdraw.properties._grammar_asserts import require_masked
+from fairdraw.properties._rejection_asserts import broken
+from fairdraw.protocols import Capability
+from fairdraw.strategies.grammar import INDEX_KINDS, LOGIT_KINDS, MASK_LAYOUTS, bitmask_cases
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import GrammarMasker
+    from fairdraw.strategies.grammar import BitmaskCase
+
+
+@check("GRM101", bitmask_cases, contract="grammar")
+def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Bit 0 makes a logit -inf, bit 1 leaves it as it is: float32, every row masked, any vocabulary.
+
+    A large negative number instead of -inf lets a logit bias bring a forbidden token back. An addition of 0 or -inf is
+    no copy: -0.0 becomes 0.0. A vocabulary that is no multiple of 32, or of the kernel's block, loses its end.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM102",
+    lambda can: bitmask_cases(
+        can, min_vocab_size=33, max_vocab_size=257, num_rows=(300,), masks=("walking", "all-but-one"), max_rows=1
+    ),
+    contract="grammar",
+    weight=0.15,
+)
+def every_token_has_its_own_bit(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Row `i` allows token `i` alone, or all but that: id `i` is bit `i % 32` of word `i // 32`, counted from below.
+
+    Words are signed. Bit 31 makes one negative, and a right shift then brings in ones. A word that is compared with 0,
+    or tested with `> 0`, loses that bit.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM103",
+    lambda can: bitmask_cases(
+        can,
+        sizes=(33, 63, 100, 1023, 65, 257, 32, 31),
+        masks=("last", "last-word", "sign-bits", "all-but-sign-bits", "word-edges", "none"),
+        max_rows=2,
+    ),
+    contract="grammar",
+    weight=0.5,
+)
+def edges_of_words_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """The last token, the last and partial word, the first and last bits of words.
+
+    A partial word that is skipped leaves up to 31 tokens unmasked, or forbids them.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM104",
+    lambda can: bitmask_cases(
+        can,
+        dtypes=("bfloat16", "float16"),
+        logits=("special", "normal", "nan"),
+        masks=("all-but-one", "random", "none"),
+    ),
+    needs=(Capability.HALF_LOGITS,),
+    contract="grammar",
+)
+def logits_in_half_precision_keep_their_bits(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """bfloat16 and float16 logits are masked in their own precision.
+
+    A kernel that writes float32, a pointer that counts elements of 4 bytes, a cast on the way that rounds, or the least
+    finite number of the dtype instead of -inf.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM105",
+    lambda can: bitmask_cases(can, logits=("special", "nan", "denormal", "empty"), indices=("none", "subset")),
+    contract="grammar",
+)
+def special_numbers_are_left_alone(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """NaN, infinities, -0.0 and denormals stay bit for bit where their token is allowed, and become -inf elsewhere.
+
+    A mask that is added or multiplied: 0 times infinity is NaN, NaN stays NaN where it is forbidden, and denormals may
+    be flushed.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM106",
+    lambda can: bitmask_cases(can, indices=INDEX_KINDS[1:], min_rows=2, max_rows=8, max_vocab_size=129),
+    needs=(Capability.ROW_INDICES,),
+    contract="grammar",
+)
+def indices_name_the_rows_that_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Only rows that are named are masked, each by its own bitmask, in whatever order; no index, no change.
+
+    Requests without a grammar stand between those with one. A bitmask that is numbered by its place among the indices,
+    instead of by the row, masks a row with the mask of its neighbour.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM107",
+    lambda can: bitmask_cases(
+        can, layouts=("transposed", "sliced", "huge-stride"), indices=("none", "subset"), min_rows=2, max_vocab_size=300
+    ),
+    needs=(Capability.STRIDED_INPUTS,),
+    contract="grammar",
+    weight=0.5,
+)
+def strided_logits_are_masked_or_refused(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Logits that are a part of a wider tensor, or a transposed one: the same result, and nothing between the rows.
+
+    A kernel that takes the number of columns for the stride masks other rows than it should, and writes beyond them.
+    """
+    try:
+        require_masked(masker, case)
+    except (AdapterError, CheckFailure):
+        raise
+    except Exception as refusal:
+        if not any(word in str(refusal) for word in ("logits", "stride", "contiguous")):
+            broken(f"{type(refusal).__name__}({refusal}) for strided logits, without naming them")
+
+
+@check(
+    "GRM108",
+    lambda can: bitmask_cases(can, mask_layouts=MASK_LAYOUTS[1:], min_rows=2, max_rows=8, max_vocab_size=300),
+    needs=(Capability.STRIDED_BITMASK,),
+    contract="grammar",
+    weight=0.5,
+)
+def strided_bitmasks_are_read_right(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """A bitmask that is a part of a wider buffer, or lies word by word.
+
+    Engines keep one buffer for the largest batch and slice it. A kernel that takes the number of words for the stride
+    reads the mask of another row.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM109",
+    lambda can: bitmask_cases(can, extra_words=(1, 2, 7), max_vocab_size=300),
+    needs=(Capability.WIDE_BITMASK,),
+    contract="grammar",
+    weight=0.5,
+)
+def bitmasks_may_be_wider_than_the_logits(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Words behind those of the vocabulary are ignored; nothing is written behind a row.
+
+    A tokenizer may know more tokens than the model has logits. The bits of a row's end then mask the next row.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM110",
+    lambda can: bitmask_cases(can, extra_words=(-1, -2, -7), min_vocab_size=33, max_vocab_size=1025),
+    needs=(Capability.NARROW_BITMASK,),
+    contract="grammar",
+    weight=0.5,
+)
+def columns_beyond_the_bitmask_are_as_declared(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Logits may have more columns than the bitmask has bits: padded vocabularies. They are kept, or all forbidden.
+
+    `columns_beyond` of a masker says which. If they are kept, an id that no grammar knows can be sampled, unless its
+    logit is -inf. A kernel that loads words which are not there masks these columns or not by chance.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM111",
+    lambda can: bitmask_cases(can, masks=("none", "all", "random"), logits=("normal", "half", "last-only")),
+    contract="grammar",
+    weight=0.5,
+)
+def a_row_without_allowed_tokens_is_minus_infinity(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Nothing is allowed, or what is allowed was -inf before: then the whole row is -inf, beside rows as they were.
+
+    A guard that leaves such a row unmasked emits a token that the grammar forbids; one that allows token 0 as well.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM112",
+    lambda can: bitmask_cases(can, indices=("none", "subset", "reversed"), max_rows=5, max_vocab_size=129),
+    contract="grammar",
+    weight=0.5,
+)
+def bitmask_and_indices_are_not_modified(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """An engine fills a bitmask once, and may apply it again: to chunks, or after a failed step.
+
+    A mask that is inverted or shifted in place, or indices that are sorted in place.
+    """
+    batch = case.batch(masker.device)
+    before = {name: tensor.clone() for name, tensor in batch.tensors().items() if name != "logits"}
+    mask_rows(masker, batch)
+    changed = [name for name, tensor in before.items() if not torch.equal(tensor, batch.tensors()[name])]
+    if changed:
+        broken(f"{' and '.join(changed)} changed during the call")
+
+
+@check(
+    "GRM113",
+    lambda can: bitmask_cases(can, indices=("none", "subset"), max_rows=5, masks=("random", "sparse", "none", "all")),
+    contract="grammar",
+    weight=0.5,
+)
+def calls_do_not_remember_others(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Two batches of one shape by turns: each result is right, the second time, too.
+
+    A bitmask in a buffer of the kernel's own that is filled for some rows only: what was there before masks the others.
+    """
+    turned = (row.replace(mask="random" if row.mask == "all" else "all") for row in case.requests)
+    other = case.replace(seed=case.seed + 1, requests=tuple(turned))
+    for one in (case, other, case):
+        require_masked(masker, one)
+
+
+@check(
+    "GRM114",
+    lambda can: bitmask_cases(can, num_rows=(300, 257, 513, 1100), max_vocab_size=100, indices=("none", "subset")),
+    contract="grammar",
+    weight=0.12,
+)
+def many_rows_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Up to 1100 rows: requests times drafts.
+
+    A grid that was made for fewer rows, or a workspace that is.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM115",
+    lambda can: bitmask_cases(
+        can,
+        sizes=(151936, 128256, 151937, 262144, 70001),
+        max_rows=2,
+        masks=("random", "last", "word-edges", "none", "all-but-one"),
+        logits=("flat", "normal"),
+        dtypes=("float32", "bfloat16"),
+    ),
+    needs=(Capability.LARGE_VOCAB,),
+    contract="grammar",
+    weight=0.12,
+)
+def large_vocabularies_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """70001 to 262144 tokens, 151936 among them.
+
+    Ids or offsets of 16 bits; a grid of one block per row.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM116",
+    lambda can: bitmask_cases(
+        can, max_vocab_size=129, masks=("all", "random", "last"), logits=("normal",), tails=("zeros", "random")
+    ),
+    contract="grammar",
+    weight=0.5,
+)
+def bits_beyond_the_vocabulary_mean_nothing(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """The last word may have bits for tokens that are not there, 0 or 1: nothing is written behind a row.
+
+    Behind a row there is the first token of the next request, or memory of something else. A loop over zeros, or over
+    words, that is not bounded by the vocabulary writes there.
+    """
+    require_masked(masker, case)
+
+
+@check(
+    "GRM117",
+    lambda can: bitmask_cases(
+        can, sizes=(4096, 4097, 8193, 8191, 1024, 32001), max_rows=2, masks=("random", "last", "none", "word-edges")
+    ),
+    contract="grammar",
+    weight=0.2,
+)
+def blocks_of_kernels_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
+    """Vocabularies of several blocks, and those around one block: 1024, 4096, 8192.
+
+    A block that is masked by the words of the first, or a last block that is skipped.
+    """
+    require_masked(masker, case)
+
+
+@differential(
+    "GRM161",
+    lambda can: bitmask_cases(can, logits=tuple(LOGIT_KINDS), dtypes=("float32", "bfloat16", "float16"), max_rows=8),
+    contract="grammar",
+    weight=0.5,
+)
+def masked_logits_equal_the_reference(masker: GrammarMasker, case: BitmaskCase, reference: GrammarMasker) -> None:
+    """Two maskers give the same bits, whatever the logits are.
+
+    There is nothing to round: any difference is a fault of one of the two. The other checks say of which.
+    """
+    one, other = (mask_rows(masking, case.batch(masking.device)) for masking in (masker, reference))
+    wrong = np.argwhere(bits_of(one) != bits_of(other))
+    if wrong.size:
+        row, token_id = map(int, wrong[0])
+        here, there = float(one[row, token_id]), float(other[row, token_id])
+        broken(f"row {row}, token {token_id}: {here}, and {there} of {reference.name} ({len(wrong)} differ)")

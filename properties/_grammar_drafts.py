@@ -1,0 +1,182 @@
+"""12x: a grammar is forked over the drafts of its request."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fairdraw._core.checks import check
+from fairdraw.properties._grammar_asserts import follow
+from fairdraw.properties._rejection_asserts import broken
+from fairdraw.protocols import Capability
+from fairdraw.strategies.grammar import DONE, automaton_cases
+
+if TYPE_CHECKING:
+    from fairdraw.properties._grammar_asserts import Step
+    from fairdraw.strategies.grammar import AutomatonCase
+
+_check = partial(check, needs=(Capability.GRAMMAR_DRAFTS,), contract="grammar", weight=0.5)
+_DRAFTS = (Capability.GRAMMAR_DRAFTS,)
+# Any: a masker with `mask_drafts`.
+
+
+@check(
+    "GRM121",
+    lambda can: automaton_cases(can, min_drafts=1, without_grammar=False),
+    needs=_DRAFTS,
+    contract="grammar",
+    weight=0.7,
+)
+def row_i_is_masked_after_the_first_i_drafts(masker: Any, case: AutomatonCase) -> None:
+    """The row that draft `i` is verified with allows what the grammar allows after the drafts before it.
+
+    Masks that are one position early or late; the mask of the first row for all; a grammar that is not advanced.
+    """
+    for step in follow(masker, case):
+        for request in range(step.batch.batch_size):
+            step.require(request, slice(0, step.batch.num_draft_tokens[request]))
+
+
+@_check("GRM122", lambda can: automaton_cases(can, without_grammar=False))
+def the_bonus_row_is_masked_after_all_drafts(masker: Any, case: AutomatonCase) -> None:
+    """The last row of a request is that of its bonus token: all drafts were accepted when it is read.
+
+    A loop over drafts that forgets the row behind them. Without speculation it is the only row.
+    """
+    for step in follow(masker, case):
+        for request in range(step.batch.batch_size):
+            if len(step.states(request)) == len(step.rows(request)):
+                step.require(request, slice(-1, None))
+
+
+@_check("GRM123", lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal"), without_grammar=False))
+def rows_up_to_a_forbidden_draft_are_masked(masker: Any, case: AutomatonCase) -> None:
+    """A draft that the grammar forbids ends the prefix. The row that it is verified with, which rejects it, is masked.
+
+    Drafters know no grammar. A masker that stops one row early leaves the row that must reject the draft unmasked; one
+    that raises ends the server.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
+@check(
+    "GRM124",
+    lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal", "last"), ends=True),
+    needs=(Capability.GRAMMAR_DRAFTS, Capability.UNREACHED_ROWS),
+    contract="grammar",
+    weight=0.5,
+)
+def rows_that_nobody_reads_are_left_alone(masker: Any, case: AutomatonCase) -> None:
+    """Rows behind a draft that is forbidden, or that ends the text, are as the model gave them.
+
+    Nobody reads them; a masker may say that it masks them, too (`unreached-rows`).
+    """
+    for step in follow(masker, case):
+        for request in range(step.batch.batch_size):
+            step.require(request)
+
+
+@_check("GRM125", lambda can: automaton_cases(can, without_grammar=True, max_requests=5))
+def requests_without_a_grammar_are_left_alone(masker: Any, case: AutomatonCase) -> None:
+    """Requests with and without a grammar, and with different numbers of drafts: each has its own rows.
+
+    Rows that are counted by requests, or by requests with a grammar, give a neighbour the mask. Engines keep masks in
+    an order of their own and must sort them.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
+@_check("GRM126", lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal", "last"), ends=True))
+def grammars_are_left_as_they_were(masker: Any, case: AutomatonCase) -> None:
+    """After the call every grammar is in the state in which it was: which drafts are accepted is not known yet.
+
+    A fork that is not rolled back, or by one token too few: the next step begins in the state after rejected drafts.
+    """
+    for step in follow(masker, case):
+        for request, text in enumerate(step.texts):
+            if text.matcher is not None and text.matcher.state != text.state:
+                broken(f"step {step.number}: request {request} was in state {text.state}, now {text.matcher.state}")
+
+
+@_check(
+    "GRM127",
+    lambda can: automaton_cases(
+        can, num_steps=(4, 6), min_drafts=2, drafts=("legal", "illegal"), without_grammar=False
+    ),
+)
+def masks_follow_texts_over_many_steps(masker: Any, case: AutomatonCase) -> None:
+    """Steps follow each other: some drafts are accepted, others not, and their numbers change.
+
+    A mask of the last step in a buffer that was not filled again, or a state that advanced by all drafts instead of by
+    those that were accepted.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
+@_check("GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), min_drafts=1, drafts=("legal", "last"), ends=True))
+def texts_may_end_within_the_drafts(masker: Any, case: AutomatonCase) -> None:
+    """A draft that ends the text is verified like others; the grammar is not advanced beyond it, nor asked again.
+
+    Engines raise here, or take the drafts behind the end for rejected ones and roll back too far.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
+@_check("GRM129", lambda can: automaton_cases(can, drafts=("legal", "illegal"), dead_ends=True))
+def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
+    """In a state in which no token may follow, the row is -inf throughout.
+
+    A guard that takes an empty mask for no mask.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()
+
+
+@_check(
+    "GRM130",
+    lambda can: automaton_cases(
+        can, num_steps=(1, 3), min_drafts=1, drafts=("legal", "illegal", "last"), ends=True, without_grammar=False
+    ),
+)
+def every_token_that_can_be_emitted_is_legal(masker: Any, case: AutomatonCase) -> None:
+    """Draft by draft, as long as drafts can be accepted, what has a logit above -inf continues a text of the grammar.
+
+    It fails if any row on the way has the mask of another place. The checks before it say which.
+    """
+    for step in follow(masker, case):
+        for request in range(step.batch.batch_size):
+            _require_legal(step, request)
+
+
+def _require_legal(step: Step, request: int) -> None:
+    text, drafts = step.texts[request], step.batch.requests[request].draft_token_ids
+    state = text.state
+    for place, row in enumerate(step.rows(request)):
+        if text.automaton is None or state == DONE:
+            return
+        possible = (step.after[row] > -torch.inf).nonzero()[:, 0].tolist()
+        illegal = sorted(set(possible) - set(text.automaton.allowed(state)))
+        if illegal:
+            broken(
+                f"step {step.number}: request {request} can emit token {illegal[0]} at place {place}, a forbidden one"
+            )
+        after = text.automaton.step(state, drafts[place]) if place < len(drafts) else None
+        if after is None or drafts[place] not in possible:
+            return
+        state = after
+
+
+@_check("GRM131", lambda can: automaton_cases(can, dtypes=("bfloat16", "float16"), drafts=("legal", "illegal")))
+def steps_in_half_precision_are_masked(masker: Any, case: AutomatonCase) -> None:
+    """Logits of a step in bfloat16 and float16.
+
+    Engines convert logits on the way to the mask, and back.
+    """
+    for step in follow(masker, case):
+        step.require_read_rows()

@@ -1,0 +1,185 @@
+"""Properties of single answers: tokens, lists of log-probabilities, and what belongs to what."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.checks import Stage
+from fairdraw._oracles.server import TIE, is_ambiguous
+from fairdraw.properties._server_check import Trial, require, server_check
+from fairdraw.protocols import Capability
+from fairdraw.strategies._server_claims import AT_HALF, AT_ONE, AT_TWO, NUM_PROMPTS, TOLERANCE, powers
+from fairdraw.strategies._server_requests import PLAIN, kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairdraw.protocols import Answer, Choice, Position
+
+_LISTS = (Capability.TOP_LOGPROBS,)
+NUM_PLAIN = 24
+"""Answers that are looked at one by one."""
+
+_THREE = kind("three tokens", max_tokens=3)
+_FEW = kind("one token, few log-probabilities", max_tokens=1, logprobs=2)
+_SUM_TOLERANCE = 1e-3
+
+
+def _positions(answers: list[Answer]) -> Iterator[tuple[Answer, int, Position]]:
+    """Every position of every choice, with its number; not those whose lists name several tokens by one text."""
+    for answer in answers:
+        for choice in answer.choices:
+            for number, position in enumerate(choice.positions):
+                if not any(is_ambiguous(token) for token, _ in position.top):
+                    yield answer, number, position
+
+
+def _count(choice: Choice) -> int | None:
+    """Tokens of a choice, as far as the server shows them."""
+    return len(choice.positions) or choice.num_tokens
+
+
+@server_check("SRV101", stage=Stage.SHAPE, num_requests=8)
+def an_answer_has_as_many_tokens_as_requested_at_most(trial: Trial) -> None:
+    """A choice has at most `max_tokens` tokens; `length` is its finish reason if and only if it was cut there.
+
+    Look at what counts tokens: several tokens of a speculative step, a stop string that is held back, an end token.
+    """
+    for answer in [*trial.take(PLAIN, NUM_PLAIN), *trial.take(_THREE, 8)]:
+        require(len(answer.choices) == answer.request.n, answer, f"{len(answer.choices)} choices, not 1")
+        for choice in answer.choices:
+            count, most = _count(choice), answer.request.max_tokens
+            require(bool(choice.finish_reason), answer, "a choice has no finish reason")
+            require(count is None or count <= most, answer, f"{count} tokens, but max_tokens is {most}")
+            is_short = count is not None and count < most - 1
+            require(not is_short or choice.finish_reason != "length", answer, f"cut at {count} of {most} tokens")
+
+
+@server_check("SRV102", _LISTS, stage=Stage.SHAPE)
+def log_probabilities_are_finite_and_at_most_0(trial: Trial) -> None:
+    """Every returned log-probability is a finite number and not above 0.
+
+    Logits instead of log-probabilities, probabilities without the logarithm, or a row that was never filled.
+    """
+    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+        values = [value for _, value in position.top] + [position.logprob] * (position.logprob is not None)
+        wrong = [value for value in values if value is None or not math.isfinite(value) or value > TIE]
+        require(not wrong, answer, f"position {number}: the log-probability {wrong[:1]} is impossible")
+
+
+@server_check("SRV103", _LISTS, stage=Stage.SHAPE)
+def the_sampled_token_has_its_log_probability(trial: Trial) -> None:
+    """The emitted token has a log-probability; if it is listed, that is the one of the list, else none above the list.
+
+    The log-probability of another token: an index that is off by one, or that of the draft token instead of the
+    emitted one.
+    """
+    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+        where, own, top = f"position {number}", position.logprob, dict(position.top)
+        require(own is not None, answer, f"{where}: the sampled token has no log-probability")
+        if own is None or not top:
+            continue
+        if position.token in top:
+            said = top[position.token]
+            require(abs(said - own) <= _near(own), answer, f"{where}: the token has {own:.6g}, its entry {said:.6g}")
+        else:
+            least = min(top.values())
+            is_full = len(top) >= (answer.request.logprobs or 0)
+            effect = f"{where}: token {position.token!r} ({own:.6g}) is not listed, but others down to {least:.6g} are"
+            require(is_full and own <= least + TIE, answer, effect)
+
+
+def _near(value: float) -> float:
+    """How far two printed forms of one number may be apart."""
+    return TIE * max(1.0, abs(value))
+
+
+@server_check("SRV104", _LISTS, stage=Stage.SHAPE)
+def every_token_has_a_list_of_its_own(trial: Trial) -> None:
+    """There are as many lists as tokens; only the token that ends a text may be left out.
+
+    Lists that are made once per step leave out the other tokens of a speculative step. llama.cpp's server does so:
+    with speculation most tokens carry no log-probabilities (llama.cpp #27972).
+    """
+    for answer in trial.take(PLAIN, NUM_PLAIN):
+        for choice in answer.choices:
+            made, shown = choice.num_tokens, len(choice.positions)
+            end = choice.finish_reason == "stop"
+            effect = f"{made} tokens, but {shown} have log-probabilities"
+            require(made is None or made - end <= shown <= made + end, answer, effect)
+            bare = sum(not position.top for position in choice.positions)
+            require(not bare, answer, f"{bare} of {shown} tokens have no list of log-probabilities")
+
+
+@server_check("SRV105", _LISTS, stage=Stage.SHAPE)
+def a_list_is_sorted_and_names_no_token_twice(trial: Trial) -> None:
+    """Apart from the sampled token, which may come first, lists fall; each token occurs once, and none is left out.
+
+    A partial sort, a merge of the lists of several shards, or the sampled token added although it is listed.
+    """
+    lengths = set()
+    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+        tokens = [token for token, _ in position.top]
+        if Capability.TOKEN_IDS in trial.server.capabilities:
+            require(len(set(tokens)) == len(tokens), answer, f"position {number}: a token is listed twice")
+            lengths.add(len([token for token in tokens if token != position.token]))
+        others = [value for token, value in position.top if token != position.token]
+        falls = all(one >= two - TIE for one, two in itertools.pairwise(others))
+        require(falls, answer, f"position {number}: the list is not sorted: {[round(v, 4) for v in others[:8]]}")
+    if lengths and max(lengths) - min(lengths) > 1:
+        answers = trial.take(PLAIN, NUM_PLAIN)
+        short = next(one for one, _, position in _positions(answers) if len(position.top) <= min(lengths) + 1)
+        require(condition=False, answer=short, effect=f"lists have {min(lengths)} to {max(lengths)} other tokens")
+
+
+@server_check("SRV106", _LISTS)
+def the_probabilities_of_a_list_sum_to_at_most_1(trial: Trial) -> None:
+    """The listed probabilities of a position sum to at most 1.
+
+    Log-probabilities that were normalised over another set of tokens, or before something was added to the logits.
+    """
+    for answer, number, position in _positions(trial.take(PLAIN, NUM_PLAIN)):
+        total = float(np.exp([value for _, value in dict(position.top).items()]).sum())
+        require(total <= 1 + _SUM_TOLERANCE, answer, f"position {number}: the probabilities sum to {total:.6g}")
+
+
+@server_check("SRV107", _LISTS, num_requests=3 * NUM_PROMPTS)
+def log_probabilities_are_raw_or_follow_the_temperature(trial: Trial) -> None:
+    """From temperature 1 to 1/2 and 2, differences of log-probabilities stay as they are, or are divided by it.
+
+    Temperature applied twice, to the wrong rows, or to part of the vocabulary. Raw ones that move belong to a model
+    that does not give the same logits for the same prompt.
+    """
+    plain = trial.take(AT_ONE, NUM_PROMPTS)
+    raw, processed = [], []
+    for other in (AT_HALF, AT_TWO):
+        found = powers(plain, trial.take(other, NUM_PROMPTS))
+        answer = trial.take(other, NUM_PROMPTS)[0]
+        power = f"the power is {found.exponent:.3g}, but it must be 1 or {1 / answer.request.temperature:g}"
+        where = f"at temperature {answer.request.temperature:g} {found.num_pairs} differences of log-probabilities"
+        effect = f"{where}: {power}; off by {min(found.equal, found.scaled):.3g}"
+        require(min(found.equal, found.scaled) <= TOLERANCE, answer, effect)
+        raw.append(found.equal <= TOLERANCE)
+        processed.append(found.scaled <= TOLERANCE)
+    one_stage = all(raw) or all(processed)
+    require(one_stage, plain[0], "log-probabilities are raw at one temperature and divided at another")
+
+
+@server_check("SRV108", _LISTS, num_requests=NUM_PROMPTS)
+def log_probabilities_do_not_depend_on_how_many_are_requested(trial: Trial) -> None:
+    """The entries of a list of two are the first of a longer list for the same prompt.
+
+    Log-probabilities that are normalised over what is returned (vLLM #44319).
+    """
+    for full, few in zip(trial.take(AT_ONE, NUM_PROMPTS), trial.take(_FEW, NUM_PROMPTS), strict=True):
+        if not (full.choices[0].positions and few.choices[0].positions):
+            continue
+        known = dict(full.choices[0].positions[0].top)
+        for token, value in few.choices[0].positions[0].top:
+            said = known.get(token, value)
+            effect = f"token {token!r} has {value:.6g} in a list of 2, and {said:.6g} in a longer one"
+            require(abs(said - value) <= TOLERANCE * max(1.0, abs(value)), few, effect)

@@ -1,0 +1,140 @@
+"""A property of a server: some requests from the run's pool of answers, and what must be true of each answer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.checks import PROFILES, AnyCheck, DistributionCase, OutOfTime, Profile, Stage
+from fairdraw._core.failures import CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw.strategies._server_claims import claims_of
+from fairdraw.strategies._server_requests import num_tokens, pool_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
+
+    from fairdraw.protocols import Answer, Capability, Claims, GenerationRequest, Server
+    from fairdraw.strategies._server_requests import Kind, Pool
+
+
+@dataclass
+class Trial:
+    """A server under a check: its answers, and how to fail with the request that shows it.
+
+    Args:
+        alpha: What a check may err by, where it needs a number.
+        num_judged: Answers (or tokens) that the check looked at; it counts them itself.
+    """
+
+    server: Server
+    reference: Server | None
+    pool: Pool
+    profile: Profile
+    alpha: float
+    num_judged: int = 0
+
+    @cached_property
+    def claims(self) -> Claims:
+        """What its log-probabilities stand for."""
+        return claims_of(self.server, self.pool)
+
+    def take(self, kind: Kind, count: int) -> list[Answer]:
+        """The first answers of a kind; counted as judged."""
+        self.num_judged += count
+        return self.pool.take(self.server, kind, count)
+
+    def ask(self, name: str, requests: Sequence[GenerationRequest], *, alone: bool = False) -> list[Answer]:
+        """Answers to these requests; counted as judged."""
+        self.num_judged += len(requests)
+        return self.pool.ask(self.server, name, requests, alone=alone)
+
+
+def require(condition: bool, answer: Answer, effect: str) -> None:
+    """Fail with the request that shows it.
+
+    Raises:
+        CheckFailure: If `condition` is false.
+    """
+    if not condition:
+        raise failure(answer, effect)
+
+
+def failure(answer: Answer, effect: str, evidence: str = "") -> CheckFailure:
+    """A failure with its request, as a line that can be pasted."""
+    error = CheckFailure(effect, evidence=evidence)
+    error.remarks = (f"the request: {answer.curl}",) if answer.curl else ()
+    return error
+
+
+Body = Callable[[Trial], None]
+
+
+@dataclass(frozen=True)
+class ServerCheck(AnyCheck):
+    """A property of a server.
+
+    Args:
+        num_requests: That it makes, beside those that other checks make, too.
+    """
+
+    body: Body
+    num_requests: int = 0
+
+    def run(
+        self,
+        sampler: Server,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: Server | None = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """Ask and compare.
+
+        Raises:
+            NoAnswer: If the server does not answer.
+        """
+        self.begin(sampler, reference, out_of_time)
+        chosen, server = profile or PROFILES["ci"], guarded(sampler, out_of_time)
+        trial = Trial(server, guarded(reference, out_of_time), pool_of(server, seed), chosen, ALPHA)
+        try:
+            self.body(trial)
+        except BudgetEnded:
+            raise cut_short(f"{trial.num_judged} answers judged", trial.num_judged) from None
+        except CheckFailure as error:
+            error.case = DistributionCase(chosen.name, num_tokens(server, chosen), chosen.scale)
+            error.tried = trial.num_judged
+            raise
+        return trial.num_judged
+
+    def __call__(self, sampler: Server) -> None:
+        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
+        self.run(sampler, seed=DEFAULT_SEED)
+
+
+ALPHA = 1e-9
+"""Of a property that needs a probability: a correct server fails it so seldom that the run's own alpha is not used."""
+
+
+def server_check(
+    code: str, needs: tuple[Capability, ...] = (), *, stage: Stage = Stage.PROPERTY, **fields: Any
+) -> Callable[[Body], ServerCheck]:  # Any: other fields of a check
+    """Make a check of a function of `Trial`; name and docstring become title and meaning."""
+
+    def make(body: Body) -> ServerCheck:
+        title, meaning = body.__name__.replace("_", " "), inspect.cleandoc(body.__doc__ or "")
+        return ServerCheck(code, title, meaning, "server", "properties", needs, body, stage=stage, **fields)
+
+    return make
+
+
+def server_checks_in(*modules: ModuleType) -> tuple[ServerCheck, ...]:
+    """The checks that are defined in `modules`, in the order of their codes."""
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, ServerCheck)]
+    return tuple(sorted(found, key=lambda one: one.code))

@@ -1,0 +1,125 @@
+"""Properties that compare two ways to the same answer: streamed and whole, and a second server without speculation."""
+
+from __future__ import annotations
+
+import math
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from fairdraw._core.checks import Stage
+from fairdraw._core.failures import CapabilityUnsupported
+from fairdraw.properties._server_check import Trial, require, server_check
+from fairdraw.properties._server_tokens import require_same_greedy
+from fairdraw.protocols import Capability
+from fairdraw.strategies._server_claims import TOLERANCE
+from fairdraw.strategies._server_requests import PLAIN, kind, pool_of
+
+if TYPE_CHECKING:
+    from fairdraw.protocols import Answer, GenerationRequest, Position
+
+_LISTS = (Capability.TOP_LOGPROBS,)
+_GREEDY = kind("greedy", temperature=0.0)
+_NUM = 6
+
+
+def _pairs(trial: Trial) -> list[tuple[Answer, Answer]]:
+    """The same requests as a whole and as a stream: greedy ones, and seeded ones where there are seeds."""
+    requests: list[GenerationRequest] = []
+    if Capability.GREEDY in trial.server.capabilities:
+        requests += [_GREEDY.request(number, trial.server, 0) for number in range(_NUM)]
+    if Capability.REQUEST_SEEDS in trial.server.capabilities:
+        requests += [PLAIN.request(number, trial.server, 0).replace(seed=70 + number) for number in range(_NUM)]
+    if not requests:
+        raise CapabilityUnsupported("greedy and request-seeds are unsupported: no answer can be repeated")
+    whole = trial.ask("whole", requests, alone=True)
+    streamed = trial.ask("streamed", [one.replace(stream=True) for one in requests], alone=True)
+    return list(zip(whole, streamed, strict=True))
+
+
+@server_check("SRV171", (Capability.STREAMING,), stage=Stage.SHAPE, num_requests=4 * _NUM)
+def a_stream_holds_the_same_text(trial: Trial) -> None:
+    """The parts of a streamed answer make the text, the tokens and the finish reason of the answer as a whole.
+
+    A part that is dropped or sent twice: at the end, where UTF-8 is incomplete, or where a step emits several tokens.
+    """
+    for whole, streamed in _pairs(trial):
+        for one, two in zip(whole.choices, streamed.choices, strict=True):
+            effect = f"streamed the text is {two.text[:80]!r}, as a whole {one.text[:80]!r}"
+            require(one.text == two.text or _moved(one.positions, two.positions), streamed, effect)
+            counts = (len(one.positions), len(two.positions))
+            # A stream may hold texts alone.
+            is_whole = counts[1] in (0, counts[0])
+            require(is_whole, streamed, f"{counts[1]} tokens are streamed, of {counts[0]}")
+            ends = (one.finish_reason, two.finish_reason)
+            require(ends[0] == ends[1], streamed, f"streamed it ends with {ends[1]!r}, as a whole with {ends[0]!r}")
+
+
+def _moved(ones: tuple[Position, ...], twos: tuple[Position, ...]) -> bool:
+    """Whether the model gave other log-probabilities for the same prefix, so that tokens may differ."""
+    for one, two in zip(ones, twos, strict=False):
+        if one.top and two.top and not _are_near(one, two, 1e-6):
+            return True
+        if one.token != two.token:
+            return False
+    return False
+
+
+def _are_near(one: Position, two: Position, tolerance: float) -> bool:
+    mine, theirs = dict(one.top), dict(two.top)
+    return all(abs(mine[t] - theirs[t]) <= tolerance * max(1.0, abs(mine[t])) for t in mine if t in theirs)
+
+
+@server_check("SRV172", (*_LISTS, Capability.STREAMING), stage=Stage.SHAPE)
+def a_stream_holds_the_same_log_probabilities(trial: Trial) -> None:
+    """Each streamed token comes with the list that it has in the answer as a whole.
+
+    Lists that lag behind their tokens by a part, or that are sent for the first token of a part only.
+    """
+    pairs = _pairs(trial)
+    if not any(choice.positions for _, streamed in pairs for choice in streamed.choices):
+        raise CapabilityUnsupported("streaming is unsupported for this: its streams hold no log-probabilities")
+    for whole, streamed in pairs:
+        for one, two in zip(whole.choices, streamed.choices, strict=True):
+            for number, (mine, theirs) in enumerate(zip_longest(one.positions, two.positions)):
+                if mine is None or theirs is None or mine.token != theirs.token:
+                    break
+                require(bool(theirs.top), streamed, f"position {number}: no list is streamed")
+                require(
+                    _are_near(mine, theirs, TOLERANCE), streamed, f"position {number}: the streamed list is another"
+                )
+
+
+@server_check("SRV181", (*_LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True, num_requests=_NUM)
+def greedy_answers_equal_those_of_the_reference(trial: Trial) -> None:
+    """Greedy requests give the tokens that the second server gives, unless two tokens are almost equally probable.
+
+    The second server is the same one without speculation (`--reference ADDRESS`). A draft that is accepted although it
+    is not the most probable token, or a token that is lost when a draft is rejected.
+    """
+    for mine, theirs in zip(trial.take(_GREEDY, _NUM), _of_reference(trial), strict=True):
+        require_same_greedy(theirs, mine, "beside the reference")
+
+
+def _of_reference(trial: Trial) -> list[Answer]:
+    assert trial.reference is not None, "differential checks have one"
+    return pool_of(trial.reference, trial.pool.seed).take(trial.reference, _GREEDY, _NUM)
+
+
+@server_check("SRV182", (*_LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True)
+def log_probabilities_equal_those_of_the_reference(trial: Trial) -> None:
+    """As long as greedy tokens are the same, the lists of both servers are: within a total variation of 0.02.
+
+    Log-probabilities of the draft model, or of the position before; a cache that a rejected draft has changed.
+    """
+    for mine, theirs in zip(trial.take(_GREEDY, _NUM), _of_reference(trial), strict=True):
+        for one, two in zip(mine.choices, theirs.choices, strict=True):
+            for number, (a, b) in enumerate(zip(one.positions, two.positions, strict=False)):
+                known = dict(b.top)
+                apart = [abs(math.exp(value) - math.exp(known[token])) for token, value in a.top if token in known]
+                distance = 0.5 * sum(apart)
+                require(distance <= _MOST_APART, mine, f"position {number}: total variation {distance:.3g}")
+                if a.token != b.token:
+                    break
+
+
+_MOST_APART = 0.02

@@ -1,0 +1,84 @@
+"""Properties of texts: they need no log-probabilities, so that they hold for a server that returns none, too.
+
+At a temperature of 100 a model's logits hardly matter: two texts of `_ENOUGH` tokens are equal by chance only where one
+logit leads by more than some 500.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from fairdraw._core.checks import Stage
+from fairdraw.properties._server_check import Trial, failure, require, server_check
+from fairdraw.protocols import Capability
+from fairdraw.strategies._server_requests import PLAIN
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairdraw.protocols import Answer, GenerationRequest
+
+_HOT = 100.0
+_NUM = 4
+_ENOUGH = 8
+"""Tokens of a text, or characters where the server does not count: shorter ones are not compared."""
+
+_NUM_PLAIN = 24
+_SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "\n"})
+"""As tokenizers write them inside of a token."""
+
+
+def _hot(trial: Trial) -> GenerationRequest:
+    return PLAIN.request(0, trial.server, 0).replace(temperature=_HOT, logprobs=None)
+
+
+def _require_other_texts(answers: Sequence[Answer], what: str) -> None:
+    """No two of the texts are equal."""
+    for one, two in combinations(answers, 2):
+        mine, theirs = one.choices[0], two.choices[0]
+        if mine.text == theirs.text and min(len(mine.text), mine.num_tokens or len(mine.text)) >= _ENOUGH:
+            effect = f"{what}, two of {len(answers)} texts at temperature {_HOT:g} are {mine.text[:60]!r}"
+            raise failure(two, effect)
+
+
+@server_check("SRV147", stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+def texts_at_a_high_temperature_differ(trial: Trial) -> None:
+    """At temperature 100 the same request gives another text each time, without a seed and with other seeds.
+
+    The temperature is ignored, most often because sampling is a switch of its own that nobody turned on, so that every
+    answer is greedy; or each request begins with the same random numbers.
+    """
+    _require_other_texts(trial.ask("hot", [_hot(trial)] * _NUM, alone=True), "without a seed")
+    if Capability.REQUEST_SEEDS in trial.server.capabilities:
+        seeded = [_hot(trial).replace(seed=seed) for seed in range(1, _NUM + 1)]
+        _require_other_texts(trial.ask("hot, other seeds", seeded, alone=True), "with other seeds")
+
+
+@server_check("SRV148", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+def a_seed_is_not_left_to_the_next_request(trial: Trial) -> None:
+    """A request without a seed gives another text each time, also where a request with a seed came before it.
+
+    The seed of a request is set for the whole process, and what comes next goes on from there: everybody who asks
+    behind the same seeded request gets the same answer.
+    """
+    seeded = _hot(trial).replace(seed=5)
+    answers = trial.ask("after a seed", [seeded, _hot(trial)] * _NUM, alone=True)
+    _require_other_texts(answers[1::2], "after a request with seed 5")
+
+
+@server_check("SRV149", (Capability.TOP_LOGPROBS,), stage=Stage.SHAPE)
+def the_tokens_are_those_of_the_text(trial: Trial) -> None:
+    """The texts of the tokens that log-probabilities are listed for, one after the other, make the text.
+
+    Log-probabilities of another token than the emitted one: the most probable, the drafted, or the first of a list that
+    is not sorted. (Texts that are not ASCII are left out: bytes of a character may belong to several tokens.)
+    """
+    for answer in trial.take(PLAIN, _NUM_PLAIN):
+        for choice in answer.choices:
+            joined = "".join(position.text for position in choice.positions).translate(_SPACES)
+            text = choice.text.strip()
+            # An end token has a text in some servers; a stop string is cut off.
+            is_same = joined.strip().startswith(text)
+            effect = f"the tokens are {joined[:60]!r}, the text is {choice.text[:60]!r}"
+            require(is_same or not joined or not (joined + text).isascii(), answer, effect)

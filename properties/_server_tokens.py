@@ -1,0 +1,438 @@
+"""Properties of tokens: greedy requests, filters, seeds, choices, and requests beside others."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import poisson
+
+from fairdraw._core.checks import Stage
+from fairdraw._core.failures import CapabilityUnsupported
+from fairdraw._oracles.server import IMPOSSIBLE, TIE, choice_cells, listed
+from fairdraw.properties._server_check import ALPHA, Trial, failure, require, server_check
+from fairdraw.protocols import Capability
+from fairdraw.strategies._server_claims import TOLERANCE
+from fairdraw.strategies._server_requests import (
+    MIN_P,
+    PLAIN,
+    PROMPTS,
+    TOKENS_EACH,
+    TOP_K,
+    TOP_P,
+    Kind,
+    kind,
+    num_tokens,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairdraw.protocols import Answer, Choice, GenerationRequest
+
+_LISTS = (Capability.TOP_LOGPROBS,)
+_GREEDY = kind("greedy", temperature=0.0)
+_NUM = 8
+_NUM_MET = 48
+"""Requests among which two choices begin with the same token."""
+
+_NUM_DRAWN = 40
+"""Answers in which a silent greedy server is seen."""
+
+
+# -- greedy -----------------------------------------------------------------------------------------------------------
+
+
+@server_check("SRV121", (*_LISTS, Capability.GREEDY), num_requests=_NUM)
+def greedy_takes_the_most_probable_token(trial: Trial) -> None:
+    """At temperature 0 each token is the most probable one of its list; any of equal ones will do.
+
+    A temperature that is clamped to something small, or the argmax of other logits (drafts, raw ones under a bias).
+    """
+    for answer in trial.take(_GREEDY, _NUM):
+        for choice in answer.choices:
+            for number, position in enumerate(choice.positions):
+                found = listed(position, answer.request.logprobs or 0)
+                if not found.tokens or position.logprob is None:
+                    continue
+                best = float(found.logprobs.max())
+                effect = f"position {number}: token {position.token!r} has {position.logprob:.6g}, the best {best:.6g}"
+                require(position.logprob >= best - TIE * max(1.0, abs(best)), answer, effect)
+
+
+@server_check("SRV122", (Capability.GREEDY,), stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
+def greedy_answers_are_repeated(trial: Trial) -> None:
+    """The same greedy request gives the same tokens again, unless two tokens were almost equally probable.
+
+    Alone, and side by side with requests at temperature 1. Randomness that reaches greedy requests, state of an earlier
+    request, or a temperature of the batch.
+    """
+    first, again = trial.take(_GREEDY, _NUM), trial.take(kind("greedy again", temperature=0.0), _NUM)
+    for one, two in zip(first, again, strict=True):
+        require_same_greedy(one, two, "requested again")
+    both = [(answer.request, answer.request.replace(temperature=1.0)) for answer in first]
+    beside = trial.ask("greedy beside others", [request for pair in both for request in pair])
+    for one, two in zip(first, beside[::2], strict=True):
+        require_same_greedy(one, two, "beside requests at temperature 1")
+
+
+def require_same_greedy(one: Answer, two: Answer, how: str) -> None:
+    """Two answers have the same tokens, as far as their own distributions decide it."""
+    for mine, theirs in zip(one.choices, two.choices, strict=True):
+        at = _first_difference(mine, theirs)
+        if at is None or _is_near_tie(mine, theirs, at):
+            continue
+        seen = [_shown(choice, at) for choice in (mine, theirs)]
+        raise failure(two, f"{how}, position {at} is {seen[1]}, and was {seen[0]}")
+
+
+def _shown(choice: Choice, at: int) -> str:
+    return repr(choice.tokens[at]) if at < len(choice.tokens) else "the end"
+
+
+def _first_difference(one: Choice, two: Choice) -> int | None:
+    """The first position at which tokens differ; `None` if all are the same."""
+    pairs = zip(one.tokens, two.tokens, strict=False)
+    at = next((number for number, (a, b) in enumerate(pairs) if a != b), None)
+    shorter = min(len(one.tokens), len(two.tokens))
+    return at if at is not None else None if len(one.tokens) == len(two.tokens) else shorter
+
+
+def _is_near_tie(one: Choice, two: Choice, at: int) -> bool:
+    """Whether the model itself gave other numbers the second time, so near that another token may come."""
+    if at >= min(len(one.positions), len(two.positions)):
+        return False
+    mine, theirs = one.positions[at], two.positions[at]
+    if mine.logprob is None or theirs.logprob is None or not mine.top:
+        return False
+    other = dict(mine.top).get(theirs.token)
+    return other is not None and abs(mine.logprob - other) <= min(_moved(one, two, at), 2 * TOLERANCE)
+
+
+def _moved(one: Choice, two: Choice, at: int) -> float:
+    """How far the log-probabilities of two equal prefixes are apart; rounding at least."""
+    mine, theirs = dict(one.positions[at].top), dict(two.positions[at].top)
+    return max([2 * TIE, *(2 * abs(mine[token] - theirs[token]) for token in mine if token in theirs)])
+
+
+def require_same_drawn(ones: Sequence[Answer], twos: Sequence[Answer], how: str) -> None:
+    """Answers with seeds have the same tokens as before, as far as the model gave the same distributions.
+
+    Where log-probabilities moved, another token may come, at most as often as distributions are apart. More differences
+    than that are those of the sampler. Without log-probabilities more than half of the answers must differ.
+    """
+    pairs = [(one, two, a, b) for one, two in zip(ones, twos, strict=True) for a, b in _choices(one, two)]
+    places = [_first_difference(a, b) for _, _, a, b in pairs]
+    num_different = sum(at is not None for at in places)
+    if not num_different:
+        return
+    has_lists = all(a.positions and a.positions[0].top for _, _, a, _ in pairs if a.tokens)
+    moved = [_apart(a, b, at) for (_, _, a, b), at in zip(pairs, places, strict=True)]
+    chance = float(poisson.sf(num_different - 1, 4 * sum(moved) + 1e-12))
+    if chance >= ALPHA if has_lists else 2 * num_different <= len(pairs):
+        return
+    number = next(number for number, at in enumerate(places) if at is not None)
+    (_, two, a, b), at = pairs[number], places[number] or 0
+    said = f"distributions moved by {sum(moved):.2g} in all: a correct server does so with probability {chance:.1g}"
+    effect = (
+        f"{how}, {num_different} of {len(pairs)} texts differ: at position {at} {_shown(b, at)}, not {_shown(a, at)}"
+    )
+    raise failure(two, effect, evidence=said if has_lists else "")
+
+
+def _choices(one: Answer, two: Answer) -> list[tuple[Choice, Choice]]:
+    return list(zip(one.choices, two.choices, strict=False))
+
+
+def _apart(one: Choice, two: Choice, at: int | None) -> float:
+    """The total variation between the lists of equal prefixes, added up; an end beyond the lists counts nothing."""
+    most = min(len(one.positions), len(two.positions))
+    places = range(most if at is None else min(at + 1, most))
+    total = 0.0
+    for place in places:
+        mine, theirs = dict(one.positions[place].top), dict(two.positions[place].top)
+        common = [token for token in mine if token in theirs]
+        total += 0.5 * sum(abs(math.exp(mine[token]) - math.exp(theirs[token])) for token in common)
+    return total
+
+
+@server_check("SRV123", _LISTS, stage=Stage.TOKENS)
+def tokens_at_temperature_1_are_drawn(trial: Trial) -> None:
+    """At temperature 1, not every token is the most probable one.
+
+    The most common defect of servers: temperature ignored on some path, so that all requests are greedy. SGLang on ROCm
+    ran every speculative step so (SGLang #39253).
+    """
+    answers = trial.take(PLAIN, _NUM_DRAWN)
+    log_chance = 0.0
+    for answer in answers:
+        for choice in answer.choices:
+            for position in choice.positions:
+                values = listed(position, answer.request.logprobs or 0)
+                if position.logprob is None or not values.tokens:
+                    continue
+                if position.logprob < float(values.logprobs.max()) - TIE:
+                    return
+                log_chance += min(0.0, float(values.logprobs.max()))
+    if log_chance < math.log(ALPHA):
+        said = f"a correct server does so with probability 10^{log_chance / math.log(10):.0f}"
+        raise failure(answers[0], f"all tokens of {len(answers)} answers are the most probable ones", evidence=said)
+
+
+@server_check("SRV124", _LISTS, stage=Stage.TOKENS)
+def no_text_at_temperature_1_is_greedy(trial: Trial) -> None:
+    """At temperature 1, no part of the texts is greedy: a text of most probable tokens alone is as seldom as it should.
+
+    One replica of many that ignores the temperature, or one path that only some batches take. What all tokens together
+    show is too little then.
+    """
+    answers = trial.take(PLAIN, max(_NUM_DRAWN, round(0.4 * num_tokens(trial.server, trial.profile) / TOKENS_EACH)))
+    factors = [(_greedy_factor(choice, one), one) for one in answers for choice in one.choices]
+    for share in _GREEDY_SHARES:
+        # Each factor has mean 1 for a correct server, and so has this product: an e-value.
+        logs = [float(np.logaddexp(math.log1p(-share), math.log(share) + factor)) for factor, _ in factors]
+        said = f"E = 10^{sum(logs) / math.log(10):.0f}, that {share:g} of the texts are greedy"
+        if sum(logs) > -math.log(ALPHA):
+            raise failure(max(factors, key=lambda one: one[0])[1], "some texts hold most probable tokens alone", said)
+
+
+_GREEDY_SHARES = (0.02, 0.2)
+
+
+def _greedy_factor(choice: Choice, answer: Answer) -> float:
+    """The log of how much more probable the text is if it is greedy; -inf if it is not."""
+    total = 0.0
+    for position in choice.positions:
+        found = listed(position, answer.request.logprobs or 0)
+        if found.tokens:
+            total -= min(0.0, float(found.logprobs[0])) if position.token == found.tokens[0] else math.inf
+    return total
+
+
+# -- filters ----------------------------------------------------------------------------------------------------------
+
+
+def _require_support(trial: Trial, one: Kind, what: str) -> None:
+    """No token lies outside of what the filter leaves."""
+    judged = 0
+    for answer in trial.take(one, _NUM_DRAWN):
+        for choice in answer.choices:
+            for number, found in enumerate(choice_cells(choice, answer.request, trial.claims)):
+                judged += found is not None
+                token = choice.positions[number].token
+                outside = found is not None and found.drawn == IMPOSSIBLE
+                require(not outside, answer, f"position {number}: token {token!r} is not among what {what} leaves")
+    if not judged:
+        raise CapabilityUnsupported(f"top-logprobs is unsupported: lists are too short for {what}")
+
+
+@server_check("SRV131", (*_LISTS, Capability.TOP_K), stage=Stage.TOKENS)
+def tokens_lie_within_top_k(trial: Trial) -> None:
+    """With `top_k`, only the so many most probable tokens are emitted, and no more than those are listed.
+
+    One token too many at the edge, a filter that is skipped on some path, or one of another request.
+    """
+    _require_support(trial, TOP_K, "top-k")
+    if trial.claims.after_filters:
+        for answer in trial.take(TOP_K, _NUM_DRAWN):
+            for choice in answer.choices:
+                for number, position in enumerate(choice.positions):
+                    count = len([value for _, value in position.top if value > _REMOVED])
+                    most = answer.request.top_k or 0
+                    require(count <= most, answer, f"position {number}: {count} tokens are left by top_k={most}")
+
+
+_REMOVED = -1e3
+"""Log-probabilities below are those of removed tokens: servers write a large negative number for -inf."""
+
+
+@server_check("SRV132", (*_LISTS, Capability.TOP_P), stage=Stage.TOKENS)
+def tokens_lie_within_top_p(trial: Trial) -> None:
+    """With `top_p`, only the tokens that first reach it are emitted.
+
+    A filter that is skipped on some path, one of another request, or one that sees other probabilities.
+    """
+    _require_support(trial, TOP_P, "top-p")
+
+
+@server_check("SRV133", (*_LISTS, Capability.MIN_P), stage=Stage.TOKENS)
+def tokens_lie_within_min_p(trial: Trial) -> None:
+    """With `min_p`, only tokens of at least so many times the largest probability are emitted.
+
+    A threshold that is absolute, or a filter that is skipped on some path.
+    """
+    _require_support(trial, MIN_P, "min-p")
+
+
+# -- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def _seeded(trial: Trial, count: int, **fields: object) -> list[GenerationRequest]:
+    """Requests with seeds, each with another prompt."""
+    one = Kind("seeds", tuple(fields.items()), seeded=True)
+    return [one.request(number, trial.server, trial.pool.seed) for number in range(count)]
+
+
+@server_check("SRV141", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+def equal_seeds_give_equal_tokens(trial: Trial) -> None:
+    """The same request with the same seed, alone both times, gives the same tokens.
+
+    A seed that is ignored, or a generator that goes on from request to request.
+    """
+    requests = _seeded(trial, _NUM)
+    first, again = (trial.ask(name, requests, alone=True) for name in ("seeds", "seeds again"))
+    require_same_drawn(first, again, "with the same seeds")
+
+
+def _require_different(answers: Sequence[Answer], choices: Sequence[Choice], what: str) -> None:
+    """No text comes more often than is probable."""
+    for tokens, number in Counter(choice.tokens for choice in choices if choice.tokens).items():
+        place = max(at for at, choice in enumerate(choices) if choice.tokens == tokens)
+        log_chance = _log_chance(choices[place])
+        if log_chance is None or number < 2:
+            continue
+        # All but the first of them are equal to it; and so many of the choices may be those.
+        log_bound = (number - 1) * log_chance + math.log(math.comb(len(choices), number) * len(choices))
+        if log_bound < math.log(ALPHA):
+            said = f"the text has probability 10^{log_chance / math.log(10):.1f}"
+            effect = f"{what}: {number} of {len(choices)} are the same {len(tokens)} tokens"
+            raise failure(answers[min(place, len(answers) - 1)], effect, evidence=said)
+
+
+def _log_chance(choice: Choice) -> float | None:
+    """The log-probability of the text by the server's own numbers; `None` if it does not return all of them."""
+    own = [position.logprob for position in choice.positions]
+    return None if not own or None in own else float(np.sum([value for value in own if value is not None]))
+
+
+@server_check("SRV142", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+def different_seeds_give_different_tokens(trial: Trial) -> None:
+    """The same request with other seeds gives other tokens, as seldom equal as its own probabilities say.
+
+    A seed that is cut to few bits or ignored in favour of a fixed one, or greedy decoding.
+    """
+    base = PLAIN.request(0, trial.server, 0)
+    answers = trial.ask("other seeds", [base.replace(seed=seed) for seed in _SEEDS])
+    _require_different(answers, [answer.choices[0] for answer in answers], "with different seeds")
+
+
+_SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
+"""Neighbours, and seeds that are equal in their lowest 8 or 16 bits."""
+
+
+@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
+def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
+    """The same request without a seed gives other tokens each time, one after the other and side by side.
+
+    A generator with a fixed seed for every request that brings none, as mlx-vlm had it (#1818), or one answer for
+    requests that look alike.
+    """
+    # Two prompts, as one of the texts may be short.
+    requests = [PLAIN.request(number, trial.server, 0) for number in range(2)]
+    for number, request in enumerate(requests):
+        alone = trial.ask(f"alike, alone, {number}", [request] * (_NUM // 2), alone=True)
+        beside = trial.ask(f"alike, side by side, {number}", [request] * _NUM)
+        answers = [*alone, *beside]
+        _require_different(answers, [answer.choices[0] for answer in answers], "without a seed")
+
+
+@server_check("SRV144", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=4)
+def choices_of_a_request_differ(trial: Trial) -> None:
+    """The `n` choices of a request are other tokens, with a seed and without.
+
+    One generator state that is copied for every choice, or the request's seed taken for each of them. With a seed, all
+    of them are the same again: not only the first one has it.
+    """
+    base = PLAIN.request(0, trial.server, 0).replace(n=4)
+    has_seeds = Capability.REQUEST_SEEDS in trial.server.capabilities
+    requests = [base, base.replace(prompt=_prompts(trial)[1])]
+    requests += [base.replace(seed=11), base.replace(seed=12)] * has_seeds
+    answers = trial.ask("four choices", requests)
+    for answer in answers:
+        require(len(answer.choices) == 4, answer, f"{len(answer.choices)} choices, not 4")
+        _require_different([answer], answer.choices, "choices of one request")
+    if has_seeds:
+        require_same_drawn(answers[2:], trial.ask("four choices again", requests[2:]), "with the same seeds")
+
+
+@server_check("SRV150", (*_LISTS, Capability.N_CHOICES), stage=Stage.INDEPENDENCE, num_requests=_NUM_MET)
+def choices_of_a_request_may_be_equal(trial: Trial) -> None:
+    """The first tokens of the `n` choices of a request are sometimes equal, as independent ones are.
+
+    Drawn without replacement: the most probable tokens by their noise, one for each choice. Texts look more diverse
+    than the model is.
+    """
+    answers = trial.take(kind("one token of four choices", n=4, max_tokens=1), _NUM_MET)
+    first = [[choice.tokens[0] for choice in one.choices if choice.tokens] for one in answers]
+    if any(len(set(tokens)) < len(tokens) for tokens in first):
+        return
+    chances = [_chance_of_all_different(answer) for answer in answers]
+    log_chance = sum(math.log(chance) for chance in chances)
+    if log_chance < math.log(ALPHA):
+        said = f"a correct server does so with probability 10^{log_chance / math.log(10):.1f}"
+        raise failure(answers[0], f"in {len(answers)} requests no first tokens of two choices are equal", said)
+
+
+def _chance_of_all_different(answer: Answer) -> float:
+    """At most: tokens that are not listed count as different ones."""
+    position = next((p for choice in answer.choices for p in choice.positions), None)
+    found = listed(position, answer.request.logprobs or 0) if position is not None else None
+    if found is None or not found.tokens:
+        return 1.0
+    number = len(answer.choices)
+    ways = np.array([found.rest**k / math.factorial(k) for k in range(number + 1)])  # of k unlisted ones, in any order
+    for chance in np.exp(found.logprobs):
+        ways[1:] += chance * ways[:-1]
+    return min(1.0, float(ways[number]) * math.factorial(number))
+
+
+def _prompts(trial: Trial) -> Sequence[str]:
+    own = trial.server.settings.prompts
+    return own if len(own) > 1 else PROMPTS
+
+
+@server_check("SRV145", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=4 * _NUM)
+def neighbours_do_not_change_a_seeded_answer(trial: Trial) -> None:
+    """A request with a seed gives the tokens that it gave alone, beside requests with seeds, without, and greedy ones.
+
+    A generator for the whole batch, a seed that is ignored as soon as a request without one is there, or a row of
+    parameters that belongs to a neighbour. Where the log-probabilities themselves move, it is the model that depends
+    on its batch; such a difference is not counted.
+    """
+    requests = _seeded(trial, _NUM)
+    alone = trial.ask("seeds", requests, alone=True)
+    for name, others in _neighbours(trial).items():
+        mixed = [request for pair in zip(requests, others, strict=True) for request in pair]
+        beside = trial.ask(f"seeds beside {name}", mixed)[0::2]
+        require_same_drawn(alone, beside, f"beside {name}")
+
+
+def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
+    """What stands beside the requests with seeds."""
+    plain = [PLAIN.request(number, trial.server, 0) for number in range(_NUM)]
+    seeded = [one.replace(seed=900 + number, temperature=1.5) for number, one in enumerate(plain)]
+    mixed = [one.replace(temperature=0.0) if number % 2 else one for number, one in enumerate(plain)]
+    if Capability.GREEDY not in trial.server.capabilities:
+        mixed = plain
+    return {"requests without a seed": mixed, "requests with other seeds": seeded}
+
+
+@server_check("SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
+    """A seeded request gives the same tokens whether it asks for log-probabilities or not.
+
+    Another path for requests with log-probabilities, with another generator or another order of filters.
+    """
+    requests = _seeded(trial, _NUM)
+    with_lists = trial.ask("seeds", requests, alone=True)
+    without = trial.ask("seeds, no lists", [one.replace(logprobs=None) for one in requests], alone=True)
+    for one, two in zip(with_lists, without, strict=True):
+        for mine, theirs in zip(one.choices, two.choices, strict=True):
+            effect = f"with log-probabilities the text is {_brief(mine.text)}, without {_brief(theirs.text)}"
+            require(mine.text == theirs.text or not theirs.text, two, effect)
+
+
+def _brief(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

@@ -1,0 +1,232 @@
+"""Maskers: fairdraw's own, the specification, and the bitmask kernels of xgrammar, llguidance and SGLang.
+
+Tried: `xgrammar` 0.2.8, `llguidance` 1.9.1, `sglang` 0.5.23. Each is called with the batch's tensors and writes in
+place. Kernels in Triton run interpreted without a GPU; xgrammar's asks CUDA for its number of processors, which a shim
+answers then.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from dataclasses import dataclass, field
+from importlib import metadata
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal
+from unittest import mock
+
+import torch
+
+from fairdraw._adapters._others import Known, known_defects
+from fairdraw._adapters._runtime import quiet_imports, triton_is_interpreted
+from fairdraw._adapters._sglang import load_file
+from fairdraw._adapters._step import Backend, capabilities_of, plan_for, rounded_up
+from fairdraw._oracles.grammar import GrammarOracle
+from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, SeededNoise, num_words
+from fairdraw.strategies.noise import hashed_seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols._grammar import Beyond
+    from fairdraw.sampler_impl.step import StepInputs
+
+
+@dataclass(frozen=True)
+class KnownMasker(FunctionGrammarMasker):
+    """A function under the grammar contract, with its known defects."""
+
+    known_defects: Mapping[str, Known] = field(default_factory=dict)
+
+
+def oracle(row: BuiltIn, device: str) -> FunctionGrammarMasker:
+    """The specification."""
+    made = GrammarOracle()
+    return FunctionGrammarMasker(row.name, made.apply_bitmask, made.mask_drafts, device, row.capabilities())
+
+
+def torch_masker(row: BuiltIn, device: str) -> FunctionGrammarMasker:
+    """`fairdraw.sampler_impl.grammar`."""
+    from fairdraw.sampler_impl import grammar
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        return grammar.apply_bitmask(batch.logits, batch.bitmask, batch.indices)
+
+    def drafts(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        return grammar.apply_bitmask(batch.logits, _forked(batch))
+
+    return FunctionGrammarMasker(row.name, apply, drafts, device, row.capabilities())
+
+
+def _forked(batch: GrammarBatch) -> Tensor:  # [num_rows, num_words] int32
+    from fairdraw.sampler_impl.grammar import fork_bitmasks
+
+    words = torch.empty((len(batch.logits), num_words(batch.vocab_size)), dtype=torch.int32)
+    grammars = [request.grammar for request in batch.requests]
+    drafts = [request.draft_token_ids for request in batch.requests]
+    return fork_bitmasks(grammars, drafts, words).to(batch.device)
+
+
+# The step, which takes the bitmask with everything else
+
+
+@dataclass(frozen=True)
+class StepMasker(FunctionGrammarMasker):
+    """A masker that draws the tokens of a step itself."""
+
+    backend: Backend = "torch"
+
+    def emit(self, batch: GrammarBatch, noise: SeededNoise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        """One-hot drafts, verified under the forked grammars."""
+        counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int32, device=batch.device)
+        drafts = [token for one in batch.requests for token in (*one.draft_token_ids, 0)]
+        inputs = _inputs(batch.logits, _forked(batch), noise, counts + 1, torch.tensor(drafts, dtype=torch.int32))
+        plan = _plan(batch.logits, batch.batch_size, batch.max_spec_len, self.backend)
+        tokens: Tensor = plan(inputs).token_ids
+        return tokens[:, : batch.max_spec_len + 1]
+
+
+def step(row: BuiltIn, device: str, *, backend: Backend) -> StepMasker:
+    """`StepPlan` with a grammar mask and no other parameter; its processed logits are float32, cast back exactly."""
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        words = torch.full((batch.batch_size, num_words(batch.vocab_size)), -1, dtype=torch.int32)
+        words = words.to(batch.device)
+        width = min(words.shape[1], batch.bitmask.shape[1])
+        words[batch.rows, :width] = batch.bitmask[batch.rows, :width]
+        return _processed(batch.logits, words, backend)
+
+    def drafts(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        return _processed(batch.logits, _forked(batch), backend)
+
+    capabilities = capabilities_of(row, backend, device)
+    return StepMasker(row.name, apply, drafts, device, capabilities, backend=backend)
+
+
+def _processed(
+    logits: Tensor,  # [num_rows, vocab_size]
+    words: Tensor,  # [num_rows, num_words] int32
+    backend: Backend,
+) -> Tensor:  # [num_rows, vocab_size] as logits
+    counts = torch.ones(len(logits), dtype=torch.int32, device=logits.device)
+    inputs = _inputs(logits, words, hashed_seeds(0, ()), counts)
+    processed: Tensor = _plan(logits, len(logits), 0, backend).processed_logits(inputs)
+    return processed.to(logits.dtype)
+
+
+def _plan(
+    logits: Tensor,  # [num_rows, vocab_size]
+    batch_size: int,
+    max_spec_len: int,
+    backend: Backend,
+) -> Any:  # Any: StepPlan
+    from fairdraw.sampler_impl.step import Capacity, Drafts
+
+    kind = Drafts.ONE_HOT if max_spec_len else Drafts.NONE
+    width = rounded_up(max_spec_len) if max_spec_len else 0
+    sizes = (rounded_up(batch_size), width, logits.shape[1])
+    return plan_for(Capacity(*sizes, logits.dtype, kind, filters=False, grammar=True), logits.device, backend)
+
+
+def _inputs(
+    logits: Tensor,  # [num_rows, vocab_size]
+    words: Tensor,  # [num_rows, num_words] int32
+    noise: SeededNoise,
+    counts: Tensor,  # [batch_size] int32
+    drafts: Tensor | None = None,  # [num_rows] int32
+) -> StepInputs:
+    from fairdraw._core.seeds import derive_seed
+    from fairdraw.sampler_impl.step import Parameters, StepInputs
+
+    seeds = [derive_seed("row", noise.seed, i) % 2**62 for i in range(len(counts))]
+    has_drafts = drafts is not None and int(counts.max()) > 1
+    return StepInputs(
+        logits=logits if logits.stride(-1) == 1 else logits.contiguous(),
+        parameters=Parameters(torch.ones(len(counts), device=logits.device)),
+        seeds=torch.tensor(seeds, dtype=torch.int64, device=logits.device),
+        positions=torch.zeros(len(counts), dtype=torch.int64, device=logits.device),
+        cu_num_rows=torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0)),
+        draft_token_ids=drafts.to(logits.device) if has_drafts and drafts is not None else None,
+        grammar_mask=words,
+    )
+
+
+# Other projects' kernels
+
+
+def xgrammar(row: BuiltIn, device: str, *, backend: Literal["cpu", "torch_native", "triton"] = "cpu") -> KnownMasker:
+    """`apply_token_bitmask_inplace`; it leaves columns beyond the bitmask, as documented, and warns of them."""
+    slow = backend == "triton" and triton_is_interpreted(device)
+    with quiet_imports():
+        library = importlib.import_module("xgrammar")
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        indices = None if batch.indices is None else batch.indices.tolist()
+        with warnings.catch_warnings(), _as_on_a_gpu(slow):
+            warnings.simplefilter("ignore")
+            library.apply_token_bitmask_inplace(batch.logits, batch.bitmask, indices=indices, backend=backend)
+        return batch.logits
+
+    name = f"{row.name.partition('/')[2]} {metadata.version('xgrammar')}"
+    return _masker(row, name, apply, device, slow=slow)
+
+
+def _as_on_a_gpu(is_needed: bool) -> Any:  # Any: a context
+    """Of two processors, so that their loops over work are run, too."""
+    properties = SimpleNamespace(multi_processor_count=2, gcnArchName="")
+    if not is_needed:
+        return mock.patch.dict({})
+    return mock.patch.object(torch.cuda, "get_device_properties", return_value=properties)
+
+
+def llguidance(row: BuiltIn, device: str, *, numpy: bool = False) -> KnownMasker:
+    """`apply_token_bitmask_inplace` of `llguidance.torch`, or of `llguidance.numpy`; columns beyond are forbidden."""
+    name = f"{row.name.partition('/')[2]} {metadata.version('llguidance')}"
+    with quiet_imports():
+        module = importlib.import_module(f"llguidance.{'numpy' if numpy else 'torch'}")
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        given = (batch.logits, batch.bitmask)
+        if numpy:
+            module.apply_token_bitmask_inplace(*(tensor.numpy() for tensor in given))
+        else:
+            with torch.compiler.set_stance(
+                "force_eager"
+            ):  # its kernel is compiled by a decorator; the code is the same
+                module.apply_token_bitmask_inplace(*given)
+        return batch.logits
+
+    return _masker(row, name, apply, device, beyond="forbidden")
+
+
+_SGLANG_FILE = "sglang/kernels/ops/grammar/bitmask_ops.py"
+
+
+def sglang(row: BuiltIn, device: str) -> KnownMasker:
+    """`apply_token_bitmask_inplace_triton`, an older copy of xgrammar's; its file is loaded by itself."""
+    slow = triton_is_interpreted(device)
+    cores = SimpleNamespace(get_device_core_count=lambda: 2 if slow else 132)
+    with mock.patch.dict("sys.modules", {"sglang.srt.utils": cores}):
+        kernel = load_file(_SGLANG_FILE).apply_token_bitmask_inplace_triton
+
+    def apply(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        kernel(batch.logits, batch.bitmask, None if batch.indices is None else batch.indices.tolist())
+        return batch.logits
+
+    return _masker(row, f"sglang {metadata.version('sglang')}", apply, device, slow=slow)
+
+
+def _masker(
+    row: BuiltIn,
+    name: str,
+    apply: Callable[[BitmaskBatch], Tensor],
+    device: str,
+    *,
+    beyond: Beyond = "kept",
+    slow: bool = False,
+) -> KnownMasker:
+    known = known_defects(row.name)
+    return KnownMasker(name, apply, None, device, row.capabilities(slow=slow), beyond, known_defects=known)

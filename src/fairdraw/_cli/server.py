@@ -1,0 +1,103 @@
+"""Options of `fairdraw check` for servers: how one is asked, and how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fairdraw._run.loading import CannotStart, is_address
+from fairdraw.protocols import Capability, ServerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_USUAL = ServerSettings()
+
+_COUNT, _POSITIVE = click.IntRange(1), click.FloatRange(0, min_open=True)
+
+_OPTIONS = (
+    click.option("--model", default="", help="Of a server; its only one if omitted."),
+    click.option("--requests", type=_COUNT, help="Requests to a server, at most."),
+    click.option("--tokens", type=_COUNT, help="Tokens of a server that distributions are judged by."),
+    click.option(
+        "--concurrency", type=_COUNT, default=_USUAL.concurrency, show_default=True, help="Requests at a time."
+    ),
+    click.option(
+        "--timeout", type=_POSITIVE, default=_USUAL.timeout, show_default=True, help="Seconds that a request may take."
+    ),
+    click.option("--rate", type=_POSITIVE, help="Requests per second, at most."),
+    click.option(
+        "--key-variable",
+        default=_USUAL.key_variable,
+        show_default=True,
+        help="Environment variable with the server's key.",
+    ),
+    click.option("--prompts", type=click.Path(dir_okay=False, path_type=Path), help="Your own prompts, one a line."),
+    click.option("--keep-prompts", is_flag=True, help="Reports may show your prompts."),
+    click.option(
+        "--journal",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Answers, kept here: a run that was cut goes on.",
+    ),
+    click.option(
+        "--stage",
+        type=click.Choice(["raw", "temperature", "processed"]),
+        default=None,
+        help="Of its log-probabilities.",
+    ),
+    click.option("--unsupported", metavar="WORD=WHY", multiple=True, help="What the server lacks; repeatable."),
+)
+
+
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: a command of click's
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def named(spec: str, model: str) -> str:
+    """The spec with the model in it, so that commands in reports name it, too.
+
+    Example:
+        >>> named("http://127.0.0.1:8000/v1", "tiny"), named("rejection/torch", "tiny")
+        ('http://127.0.0.1:8000/v1#tiny', 'rejection/torch')
+    """
+    return f"{spec}#{model}" if model and is_address(spec) and "#" not in spec else spec
+
+
+def settings_of(options: dict[str, Any], specs: Iterable[str]) -> ServerSettings | None:  # Any: click's
+    """Take the options of servers out of `options`; `None` if no spec is an address.
+
+    Raises:
+        CannotStart: If the prompts cannot be read, or a capability is unknown.
+    """
+    names = ("model", "requests", "tokens", "concurrency", "timeout", "rate", "key_variable", "keep_prompts", "journal")
+    plain = {name: options.pop(name) for name in names}
+    prompts, stage, lacking = options.pop("prompts"), options.pop("stage"), options.pop("unsupported")
+    if not any(map(is_address, specs)):
+        return None
+    return ServerSettings(**plain, prompts=_read(prompts), stage=stage or "", unsupported=tuple(map(_pair, lacking)))
+
+
+def _read(path: Path | None) -> tuple[str, ...]:
+    if path is None:
+        return ()
+    try:
+        found = tuple(line for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CannotStart(f"--prompts: {path} cannot be read: {error}") from None
+    if not found:
+        raise CannotStart(f"--prompts: {path} holds no prompt. Write one a line.")
+    return found
+
+
+def _pair(text: str) -> tuple[str, str]:
+    word, _, why = text.partition("=")
+    if word not in set(Capability) or not why.strip():
+        raise CannotStart(
+            f"--unsupported: {text!r}, but it must be a capability and a reason: WORD=WHY. See: fairdraw list"
+        )
+    return word, why

@@ -1,0 +1,10 @@
+"""Every fault of a server, by name. Many were found in real servers."""
+
+from __future__ import annotations
+
+from fairdraw._mutants._server import draws, edits, returns
+from fairdraw._mutants._server.fault import Fault
+
+FAULTS: dict[str, Fault] = {
+    one.name: one for module in (draws, returns, edits) for one in vars(module).values() if isinstance(one, Fault)
+}

@@ -1,0 +1,399 @@
+"""Wrong maskers, one fault each. Those of drafts were found in engines again and again.
+
+Each function stands for one step of the oracle, with that step's arguments; `right` has the correct steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._odd_grammar import ODD_BUT_RIGHT
+from fairdraw._oracles.grammar import ALL, GrammarOracle
+from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
+from fairdraw.protocols import num_words as words_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
+
+
+def right() -> FunctionGrammarMasker:
+    """The specification as a masker: what every mutant would be without its fault."""
+    return masker_of(GrammarOracle(), "oracle")
+
+
+def masker_of(oracle: GrammarOracle, name: str) -> FunctionGrammarMasker:
+    """An oracle as a masker."""
+    return grammar_masker(oracle.apply_bitmask, drafts=oracle.mask_drafts, name=name)
+
+
+def mutant(*caught_by: str) -> Callable[[type[GrammarOracle]], Mutant]:
+    """Make a mutant of an oracle with changed steps."""
+
+    def make_mutant(faulty: type[GrammarOracle]) -> Mutant:
+        name = name_of(faulty)
+        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: masker_of(faulty(), name))
+
+    return make_mutant
+
+
+def patched(step: str, *caught_by: str) -> Callable[[Callable[..., Any]], Mutant]:
+    """Make a mutant of the oracle with one step replaced by a function."""
+
+    def make_mutant(body: Callable[..., Any]) -> Mutant:
+        def replaced(self: object, *arguments: Any) -> Any:  # Any: those of the step
+            return body(super(faulty, self), *arguments)
+
+        faulty: Any = type(body.__name__, (GrammarOracle,), {step: replaced, "__doc__": body.__doc__})
+        return mutant(*caught_by)(faulty)
+
+    return make_mutant
+
+
+# Bits and floats
+
+
+@patched("write", "GRM101", "GRM111", "GRM161")
+def forbids_with_a_large_negative_number(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+    """-1e4 seemed low enough; a logit bias of 100, or a temperature of 1000, brings the token back."""
+    logits[rows] = logits[rows].masked_fill(~allowed, -1e4)
+    return logits
+
+
+@patched("write", "GRM104", "GRM131", "GRM161")
+def forbids_halves_with_their_least_number(
+    right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor
+) -> Tensor:
+    """`torch.finfo(dtype).min`, in half precision only."""
+    if logits.dtype == torch.float32:
+        return right.write(logits, rows, allowed)
+    logits[rows] = logits[rows].masked_fill(~allowed, torch.finfo(logits.dtype).min)
+    return logits
+
+
+@patched("apply_bitmask", "GRM104")
+def computes_in_float16(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """bfloat16 logits pass through the other half precision, which has more digits and a smaller range."""
+    if batch.logits.dtype != torch.bfloat16:
+        return right.apply_bitmask(batch)
+    return right.apply_bitmask(batch.replace(logits=batch.logits.half())).bfloat16()
+
+
+@patched("write", "GRM105", "GRM161")
+def adds_the_mask(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+    """0 or -inf is added: -0.0 becomes 0.0, and NaN and +inf stay where they are forbidden."""
+    logits[rows] = logits[rows] + torch.zeros_like(logits[rows]).masked_fill(~allowed, -torch.inf)
+    return logits
+
+
+@patched("write", "GRM105")
+def flushes_denormals(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+    """A kernel that was compiled with flush-to-zero multiplies what it keeps by 1."""
+    logits[rows] = logits[rows].masked_fill(logits[rows].abs() < torch.finfo(logits.dtype).tiny, 0.0)
+    return right.write(logits, rows, allowed)
+
+
+@patched("bits", "GRM102", "GRM103")
+def loses_the_sign_bit(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
+    """`word & (1 << bit) > 0`: the 32nd bit makes the product negative."""
+    return right.bits(words & 0x7FFFFFFF, ids)
+
+
+@patched("bits", "GRM103", "GRM102")
+def takes_a_negative_word_for_all(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
+    """-1 allows everything; a shortcut tests `word < 0`."""
+    return right.bits(torch.where(words < 0, ALL, words), ids)
+
+
+@patched("bits", "GRM102", "GRM101")
+def counts_bits_from_above(right: GrammarOracle, words: Tensor, ids: Tensor) -> Tensor:
+    """The first token of a word is its highest bit, as `numpy.packbits` has it."""
+    return right.bits(words, ids // 32 * 32 + 31 - ids % 32)
+
+
+@patched("allowed", "GRM103", "GRM101")
+def skips_the_partial_word(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+    """`vocab_size // 32` words are read: up to 31 tokens at the end are never forbidden."""
+    return right.allowed(words[:, : vocab_size // 32], vocab_size)
+
+
+@patched("allowed", "GRM103", "GRM101")
+def forbids_the_partial_word(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+    """The load of a word is guarded by its last token instead of its first."""
+    allowed = right.allowed(words, vocab_size)
+    allowed[:, vocab_size // 32 * 32 :] = False
+    return allowed
+
+
+@patched("allowed", "GRM115")
+def knows_ids_of_16_bits(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+    """Ids wrap at 65536: tokens behind have the bits of those at the beginning."""
+    return right.bits(words, torch.arange(vocab_size, device=words.device) % 65536)
+
+
+@patched("allowed", "GRM117", "GRM115")
+def masks_one_block(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+    """The grid has one program per row, of 4096 tokens: nothing is forbidden behind them."""
+    allowed = right.allowed(words, vocab_size)
+    allowed[:, 4096:] = True
+    return allowed
+
+
+# Rows
+
+
+@patched("words", "GRM106")
+def numbers_bitmasks_by_place(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+    """The i-th row that is named gets the i-th bitmask: right if the bitmask is compacted, and here it is not."""
+    return batch.bitmask[torch.arange(len(rows), device=rows.device) % len(batch.bitmask)]
+
+
+@patched("rows", "GRM106")
+def masks_every_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """Indices are ignored; a request without grammar beside others gets whatever is in its bitmask."""
+    return torch.arange(batch.batch_size, device=batch.device)
+
+
+@patched("rows", "GRM106")
+def takes_no_index_for_no_indices(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """`if indices:` where `if indices is not None:` is meant."""
+    return right.rows(batch if batch.rows.numel() else batch.replace(indices=None))
+
+
+@patched("rows", "GRM114")
+def has_a_grid_of_256_rows(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """One program per row, 256 programs: further rows are not masked."""
+    rows = right.rows(batch)
+    return rows[rows < 256]
+
+
+@patched("apply_bitmask", "GRM107")
+def takes_columns_for_the_stride(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """Row `i` is looked for at `i * vocab_size`, whatever the logits' stride is."""
+    shape, offset = batch.logits.shape, batch.logits.storage_offset()
+    return right.apply_bitmask(batch.replace(logits=batch.logits.as_strided(shape, (shape[1], 1), offset)))
+
+
+@patched("apply_bitmask", "GRM107", "GRM116")
+def writes_beyond_the_row(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """The last word is applied as a whole; behind a row there is the next, or somebody else's memory."""
+    masked, base = right.apply_bitmask(batch), batch.logits._base
+    if base is not None and batch.logits.numel():
+        base.view(-1)[-1] = -torch.inf
+    return masked
+
+
+@patched("write", "GRM116")
+def writes_the_next_zero(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+    """A search for the next 0 bit that is not bounded by the vocabulary: where all tokens are allowed, it goes on."""
+    masked = right.write(logits, rows, allowed)
+    full = rows[allowed.all(dim=1)]
+    masked[(full + 1)[full + 1 < len(masked)], 0] = -torch.inf
+    return masked
+
+
+@patched("words", "GRM108")
+def takes_words_for_the_stride(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+    """A bitmask that is a slice of a buffer is read as if it had no gaps."""
+    shape, offset = batch.bitmask.shape, batch.bitmask.storage_offset()
+    return batch.bitmask.as_strided(shape, (shape[1], 1), offset)[rows]
+
+
+@patched("words", "GRM109")
+def takes_the_vocabulary_for_the_width(right: GrammarOracle, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+    """Bitmasks are found at `i * ceil(vocab_size / 32)`, though they are wider."""
+    width = words_for(batch.vocab_size)
+    if width >= batch.bitmask.shape[1]:
+        return right.words(batch, rows)
+    return batch.bitmask.flatten()[: len(batch.bitmask) * width].view(-1, width)[rows]
+
+
+@patched("beyond", "GRM110")
+def forbids_columns_beyond(right: GrammarOracle) -> bool:
+    """Words that are not there are read as 0; declared is that columns beyond stay."""
+    return False
+
+
+@patched("allowed", "GRM111", "GRM101")
+def leaves_empty_rows_alone(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+    """Better any token than none: a row in which nothing is allowed is not masked."""
+    allowed = right.allowed(words, vocab_size)
+    return allowed | ~allowed.any(dim=1, keepdim=True)
+
+
+@patched("allowed", "GRM111", "GRM101")
+def keeps_token_0_of_empty_rows(right: GrammarOracle, words: Tensor, vocab_size: int) -> Tensor:
+    """The same with one token, so that a softmax has something to sum."""
+    allowed = right.allowed(words, vocab_size)
+    allowed[:, 0] |= ~allowed.any(dim=1)
+    return allowed
+
+
+@patched("apply_bitmask", "GRM112")
+def inverts_the_bitmask_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """`bitmask.bitwise_not_()`: the second application forbids what is allowed."""
+    masked = right.apply_bitmask(batch)
+    batch.bitmask.bitwise_not_()
+    return masked
+
+
+@patched("apply_bitmask", "GRM112")
+def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Tensor:
+    """Rows in order are faster, and the caller's list is at hand."""
+    if batch.indices is not None:
+        batch.indices.copy_(batch.indices.sort().values)
+    return right.apply_bitmask(batch)
+
+
+@mutant("GRM113")
+class KeepsABuffer(GrammarOracle):
+    """Bitmasks are copied into a buffer, but for rows that allow everything: those keep the mask of an earlier step."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[torch.Size, Tensor] = {}
+
+    def words(self, batch: BitmaskBatch, rows: Tensor) -> Tensor:
+        words = super().words(batch, rows)
+        kept = self.buffers.setdefault(words.shape, torch.full_like(words, ALL))
+        is_new = (words != ALL).any(dim=1)
+        kept[is_new] = words[is_new]
+        return kept.clone()
+
+
+# Drafts
+
+
+@patched("masks", "GRM121", "GRM130")
+def masks_one_position_late(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """Row `i` has the mask of row `i - 1`: the scheduler advances the grammar after the forward pass."""
+    masks = right.masks(request, width)
+    return torch.cat([masks[:1], masks[:-1]])
+
+
+@patched("masks", "GRM121", "GRM130")
+def masks_one_position_early(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """Row `i` has the mask behind draft `i`, which is the one that it verifies."""
+    masks = right.masks(request, width)
+    return torch.cat([masks[1:], masks[-1:]])
+
+
+@patched("masks", "GRM121", "GRM122")
+def masks_all_rows_alike(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """The grammar is not advanced over drafts: every row has the mask of the first."""
+    return right.masks(request, width)[:1].repeat(len(request.draft_token_ids) + 1, 1)
+
+
+@patched("masks", "GRM122")
+def forgets_the_bonus_row(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """A loop over the drafts: the row behind them allows everything."""
+    masks = right.masks(request, width)
+    if request.draft_token_ids:
+        masks[-1] = ALL
+    return masks
+
+
+@patched("masks", "GRM123")
+def leaves_the_row_of_a_forbidden_draft(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """The prefix ends one row early: the row that must reject the draft allows everything, and accepts it."""
+    masks = right.masks(request, width)
+    if len(request.draft_token_ids) == 0 or not bool((masks[-1] == ALL).all()):
+        return masks
+    masks[int((masks != ALL).any(dim=1).sum()) - 1] = ALL
+    return masks
+
+
+@patched("masks", "GRM124")
+def masks_rows_behind_the_prefix(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """Rows behind a forbidden draft keep the last mask; declared is that they are left alone."""
+    masks = right.masks(request, width)
+    read = int((masks != ALL).any(dim=1).sum())
+    masks[read:] = masks[max(read - 1, 0)]
+    return masks
+
+
+@patched("fork", "GRM125")
+def sorts_requests_with_a_grammar_first(right: GrammarOracle, batch: GrammarBatch) -> Tensor:
+    """Bitmasks are made for requests with a grammar alone, and their rows are counted among those."""
+    ordered = sorted(batch.requests, key=lambda request: request.grammar is None)
+    return right.fork(batch.replace(requests=tuple(ordered)))
+
+
+@patched("fork", "GRM125")
+def gives_the_mask_of_the_neighbour(right: GrammarOracle, batch: GrammarBatch) -> Tensor:
+    """Rows are numbered by requests: right without drafts."""
+    rows = right.fork(batch)
+    masks = [rows[first : first + 1] for first in batch.first_rows]
+    return torch.cat([*masks, rows[len(masks) :]]) if len(rows) > len(masks) else rows
+
+
+@patched("take_back", "GRM126", "GRM127")
+def does_not_roll_back(right: GrammarOracle, request: GrammarRequest, num_tokens: int) -> None:
+    """Drafts are taken for accepted ones: the next step begins behind them."""
+
+
+@patched("take_back", "GRM126", "GRM127")
+def rolls_back_one_too_few(right: GrammarOracle, request: GrammarRequest, num_tokens: int) -> None:
+    """The last draft is thought to be rejected."""
+    right.take_back(request, max(num_tokens - 1, 0))
+
+
+@mutant("GRM127", "GRM130")
+class RepeatsTheMasksOfTheLastStep(GrammarOracle):
+    """Masks are made while the forward pass runs, and in steps with as many rows those of the step before are used."""
+
+    def __init__(self) -> None:
+        self.last: tuple[list[Any], Tensor] | None = None
+
+    def fork(self, batch: GrammarBatch) -> Tensor:
+        rows = super().fork(batch)
+        grammars = [request.grammar for request in batch.requests]
+        last, self.last = self.last, (grammars, rows)
+        known = last is not None and all(a is b for a, b in zip(grammars, last[0], strict=False))
+        if last is None or not known or len(grammars) != len(last[0]):
+            return rows
+        return torch.cat([last[1][:1], rows[1:]])
+
+
+@patched("masks", "GRM128")
+def takes_the_end_for_a_rejection(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """A draft that ends the text counts as forbidden, and the row that it is verified with is dropped."""
+    masks = right.masks(request, width)
+    ends = bool((masks[-1] == ALL).all())
+    if ends and request.draft_token_ids:
+        masks[max(int((masks != ALL).any(dim=1).sum()) - 1, 0)] = ALL
+    return masks
+
+
+@patched("masks", "GRM129")
+def takes_an_empty_mask_for_none(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """A state in which no token may follow is read as no grammar."""
+    masks = right.masks(request, width)
+    masks[(masks == 0).all(dim=1)] = ALL
+    return masks
+
+
+# Distributions
+
+
+@patched("write", "DIST971", "DIST972", "GRM101")
+def halves_what_it_keeps(right: GrammarOracle, logits: Tensor, rows: Tensor, allowed: Tensor) -> Tensor:
+    """The temperature is applied with the mask, to masked rows only: their distribution is flatter."""
+    logits[rows] = logits[rows] / 2
+    return right.write(logits, rows, allowed)
+
+
+@patched("masks", "DIST972", "GRM122")
+def trusts_the_bonus_token(right: GrammarOracle, request: GrammarRequest, width: int) -> Tensor:
+    """After accepted drafts the bonus token is sampled without its mask: rare, and enough to break the text."""
+    masks = right.masks(request, width)
+    masks[-1] = ALL
+    return masks
+
+
+MUTANTS: tuple[Mutant, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Mutant))

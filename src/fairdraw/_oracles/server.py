@@ -1,0 +1,272 @@
+"""What a server's own log-probabilities claim about a token: its distribution over the tokens that were listed.
+
+A list of the `N` most probable tokens stands for cells: one per listed token, and the rest of the vocabulary together.
+What the server does after the stage of its log-probabilities (penalties, temperature, filters) is applied to them here.
+Where the list is too short to do that exactly, the token is judged given that it is a listed one, or the position is
+left out. Both follow from the list and never from which token was drawn, so that the null stays exact.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Choice, Claims, GenerationRequest, Position
+    from fairdraw.protocols._server import Token
+
+TIE = 1e-4
+"""Log-probabilities nearer than this may be equal: float32 rounds those of rare tokens by as much."""
+
+_WHOLE = 1e-4
+"""A list that is shorter than requested, and misses 1 by less, holds the whole vocabulary."""
+
+_REPLACEMENT = "\ufffd"
+"""Stands for incomplete UTF-8. Many tokens have such a text, so it names none of them."""
+
+IMPOSSIBLE = -1
+"""The cell of a token that the request forbids."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The list of one position, the most probable first.
+
+    Args:
+        tokens: Those that are cells of their own.
+        logprobs: Theirs.
+        is_whole: The list holds the whole vocabulary.
+    """
+
+    tokens: tuple[Token, ...]
+    logprobs: NDArray[np.float64]  # [num_listed] float64
+    is_whole: bool = False
+
+    @property
+    def rest(self) -> float:
+        """The probability of all other tokens together."""
+        return max(0.0, 1.0 - float(np.exp(self.logprobs).sum()))
+
+
+def listed(position: Position, num_asked: int) -> Listed:
+    """The list as cells: without a token that is listed only because it was drawn.
+
+    Some servers add it to the list, others (vLLM's chat) put it in the place of the last one, so that the last place is
+    not used. A list with a text that may be that of several tokens is empty: it may have lost entries, and whether it
+    did must not depend on the token that was drawn.
+    """
+    ordered = sorted(position.top, key=lambda one: (-one[1], str(one[0])))[: max(num_asked - 1, 1)]
+    known = dict(ordered) if not any(is_ambiguous(token) for token, _ in ordered) else {}
+    logprobs = np.array(list(known.values()), dtype=np.float64)
+    is_whole = len(position.top) < num_asked and abs(1.0 - float(np.exp(logprobs).sum())) < _WHOLE
+    return Listed(tuple(known), logprobs, is_whole)
+
+
+def is_ambiguous(token: Token) -> bool:
+    """Whether it is a text that many tokens have."""
+    return isinstance(token, str) and _REPLACEMENT in token
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What a position claims, and what was drawn.
+
+    Args:
+        probs: The most probable first; the rest of the vocabulary, if it is a cell, comes last.
+        drawn: The cell of the emitted token; `IMPOSSIBLE` if the request forbids it.
+        places: The place of each cell if tokens were ordered by id, or by text; the rest comes last here, too.
+    """
+
+    probs: NDArray[np.float64]  # [num_cells] float64
+    drawn: int
+    places: NDArray[np.int64]  # [num_cells] int64
+
+
+def cells(position: Position, request: GenerationRequest, claims: Claims, before: Sequence[Token] = ()) -> Cells | None:
+    """The cells of one position; `None` if the list is too short to say anything about it.
+
+    Args:
+        before: Tokens that the choice emitted before; penalties count them.
+    """
+    found = listed(position, request.logprobs or 0)
+    if request.is_greedy or not found.tokens or not np.isfinite(found.logprobs).any():
+        return None
+    is_edited = not claims.after_edits and _edits(request)
+    temperature = 1.0 if claims.after_temperature else request.temperature
+    logprobs = found.logprobs + (_shifts(found.tokens, request, Counter(before)) if is_edited else 0.0)
+    is_changed = is_edited or temperature != 1.0
+    rest = found.rest
+    probs = np.append(np.exp(found.logprobs), rest)
+    if is_changed:  # how much the rest weighs now is not known, so the token is judged given that it is listed
+        weights = np.exp((logprobs - logprobs.max()) / temperature)
+        probs = np.append(weights / weights.sum(), 0.0)
+    if not claims.after_filters and has_filters(request):
+        seen = _seen_by_filters(probs, found, request, claims, is_edited=is_edited)
+        behind = 0.0 if found.is_whole else _weight_behind(found, temperature) if is_changed else rest
+        kept = None if seen is None else _kept(seen, request, found, behind)
+        if kept is None:
+            return None
+        probs = np.append(np.where(kept, probs[:-1], 0.0), 0.0)
+        probs /= probs.sum()
+        return _ordered(probs, found, position.token, rest_is_possible=False)
+    place = _place(found, position.token)
+    if is_changed and place == len(found.tokens):
+        return None
+    return _ordered(probs / probs.sum(), found, position.token, rest_is_possible=not is_changed)
+
+
+def _weight_behind(found: Listed, temperature: float) -> float:
+    """How much the tokens behind the list weigh at a temperature, at most, relative to the listed ones.
+
+    Each of them is at most as probable as the last of the list, so that a temperature below 1 makes them rarer. Above 1
+    there is no bound.
+    """
+    if temperature > 1:
+        return float("inf")
+    power = 1 / temperature
+    least = float(np.exp(found.logprobs.min()))
+    return float(found.rest * least ** (power - 1) / np.exp(found.logprobs * power).sum())
+
+
+def _seen_by_filters(
+    probs: NDArray[np.float64],  # [num_listed + 1] float64
+    found: Listed,
+    request: GenerationRequest,
+    claims: Claims,
+    *,
+    is_edited: bool,
+) -> NDArray[np.float64] | None:  # [num_listed + 1] float64
+    """The probabilities that filters look at; `None` if that is not known. The order does not matter to top-k."""
+    if is_edited and not found.is_whole:  # a token behind the list may have come before a listed one
+        return None
+    commute = request.top_p is None and request.min_p is None
+    if commute or request.temperature == 1.0 or claims.filters_after_temperature:
+        return probs
+    if claims.filters_after_temperature is None or claims.after_temperature or is_edited:
+        return None
+    return np.append(np.exp(found.logprobs), found.rest)
+
+
+def has_filters(request: GenerationRequest) -> bool:
+    """Whether it filters at all."""
+    return request.top_k is not None or request.top_p is not None or request.min_p is not None
+
+
+def _edits(request: GenerationRequest) -> bool:
+    return bool(request.logit_bias or request.presence_penalty or request.frequency_penalty)
+
+
+def _shifts(
+    tokens: Sequence[Token], request: GenerationRequest, counts: Mapping[Token, int]
+) -> NDArray[np.float64]:  # [num_listed] float64
+    """What penalties and bias add to the logits."""
+    seen = np.array([counts.get(token, 0) for token in tokens], dtype=np.float64)
+    bias = dict(request.logit_bias)
+    added = np.array([bias.get(token, 0.0) for token in tokens], dtype=np.float64)
+    return np.asarray(added - request.frequency_penalty * seen - request.presence_penalty * (seen > 0))
+
+
+def _place(found: Listed, token: Token) -> int:
+    """The cell of a token; that behind the listed ones if it is not one of them."""
+    return found.tokens.index(token) if token in found.tokens else len(found.tokens)
+
+
+def _ordered(probs: NDArray[np.float64], found: Listed, token: Token, *, rest_is_possible: bool) -> Cells:
+    """Cells in the order of rank; ties stay in the order of the list, and the rest comes last."""
+    place, places = _place(found, token), np.arange(probs.size)
+    places[np.argsort(np.array(found.tokens), kind="stable")] = np.arange(probs.size - 1)
+    order = np.append(np.argsort(-probs[:-1], kind="stable"), probs.size - 1)
+    drawn = int(np.flatnonzero(order == place)[0])
+    is_possible = probs[place] > 0 or (place == probs.size - 1 and rest_is_possible)
+    return Cells(probs[order], drawn if is_possible else IMPOSSIBLE, places[order])
+
+
+def _kept(
+    probs: NDArray[np.float64],  # [num_listed + 1] float64
+    request: GenerationRequest,
+    found: Listed,
+    behind: float,
+) -> NDArray[np.bool_] | None:  # [num_listed] bool
+    """The listed tokens that the filters leave; `None` if the list does not say, or an edge lies within rounding.
+
+    Args:
+        behind: The weight of the tokens behind the list, at most, relative to the listed ones.
+    """
+    own, is_whole = probs[:-1], found.is_whole
+    kept = np.ones(own.size, dtype=bool)
+    for one in (
+        _in_top_k(own, request.top_k, is_whole=is_whole),
+        _in_top_p(probs, request.top_p, behind, is_whole=is_whole),
+        _above_min_p(own, request.min_p, is_whole=is_whole),
+    ):
+        if one is None:
+            return None
+        kept &= one
+    return kept
+
+
+def _in_top_k(probs: NDArray[np.float64], top_k: int | None, *, is_whole: bool) -> NDArray[np.bool_] | None:
+    everything = np.ones(probs.size, dtype=bool)
+    if top_k is None or (is_whole and probs.size <= top_k):
+        return everything
+    if probs.size <= top_k:
+        return None
+    ranked = np.sort(probs)[::-1]
+    edge, behind = ranked[top_k - 1], ranked[top_k]
+    return None if edge - behind <= TIE * edge else probs >= edge
+
+
+def _in_top_p(
+    probs: NDArray[np.float64], top_p: float | None, behind: float, *, is_whole: bool
+) -> NDArray[np.bool_] | None:
+    """As the others. If the weight behind the list is only bounded, so are the sums, and no edge may lie between."""
+    own = probs[:-1]
+    if top_p is None or top_p >= 1:
+        return np.ones(own.size, dtype=bool)
+    order = np.argsort(-own, kind="stable")
+    highest = np.cumsum(own[order])
+    lowest = highest if probs[-1] > 0 or is_whole else highest / (1 + behind)
+    is_near = (lowest - TIE < top_p) & (top_p < highest + TIE)
+    if is_near.any() or (lowest[-1] < top_p and not is_whole):
+        return None
+    num_kept = int(np.searchsorted(highest, top_p)) + 1
+    if num_kept < own.size and own[order[num_kept - 1]] - own[order[num_kept]] <= TIE * own[order[num_kept]]:
+        return None
+    kept = np.zeros(own.size, dtype=bool)
+    kept[order[:num_kept]] = True
+    return kept
+
+
+def _above_min_p(probs: NDArray[np.float64], min_p: float | None, *, is_whole: bool) -> NDArray[np.bool_] | None:
+    if not min_p:
+        return np.ones(probs.size, dtype=bool)
+    edge = min_p * probs.max()
+    if (np.abs(probs - edge) <= 10 * TIE * edge).any() or (probs.min() > edge and not is_whole):
+        return None
+    return np.asarray(probs > edge)
+
+
+def pit(found: Cells, share: float, *, by_token: bool = False) -> float:
+    """The transform of the drawn cell: uniform on [0, 1] if the claim is true; -1 if the cell is impossible.
+
+    Args:
+        by_token: Cells are ordered by token, not by rank.
+    """
+    if found.drawn == IMPOSSIBLE:
+        return float(IMPOSSIBLE)
+    is_before = found.places < found.places[found.drawn] if by_token else slice(found.drawn)
+    before = float(found.probs[is_before].sum())
+    return min(before + share * float(found.probs[found.drawn]), float(np.nextafter(1.0, 0.0)))
+
+
+def choice_cells(choice: Choice, request: GenerationRequest, claims: Claims) -> list[Cells | None]:
+    """The cells of each position of a choice."""
+    tokens = choice.tokens
+    return [cells(position, request, claims, tokens[:number]) for number, position in enumerate(choice.positions)]

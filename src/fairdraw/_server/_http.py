@@ -1,0 +1,195 @@
+"""A server over HTTP: which dialect it speaks and what it lacks, found by asking; its answers, a journal of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fairdraw._oracles.server import listed
+from fairdraw._server._dialects import Chat, Completions, LlamaCpp, SGLang
+from fairdraw._server._journal import Journal
+from fairdraw._server._transport import Transport
+from fairdraw.protocols import Answer, Capabilities, Capability, Claims, GenerationRequest, NoAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import httpx2
+
+    from fairdraw._server._dialects import Dialect
+    from fairdraw.protocols import ServerSettings
+
+_TRIAL = GenerationRequest("The", max_tokens=2, temperature=1.0)
+"""What every server is asked first."""
+
+_LADDER = (1000, 100, 20, 10, 5, 2)
+"""Lengths of lists that are tried, as servers refuse more than their limit."""
+
+_STAGES = {
+    "raw": Claims(),
+    "temperature": Claims(after_temperature=True, after_edits=True),
+    "processed": Claims(after_temperature=True, after_filters=True, after_edits=True),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class HttpServer:
+    """A server under test.
+
+    Args:
+        name: Address and model.
+        model: As it is sent.
+    """
+
+    name: str
+    model: str
+    transport: Transport
+    dialect: Dialect
+    settings: ServerSettings
+    capabilities: Capabilities
+    claims: Claims | None
+    journal: Journal
+    device: str = "HTTP"
+    contract: str = field(default="server")
+
+    @classmethod
+    def found(cls, spec: str, settings: ServerSettings, through: httpx2.BaseTransport | None = None) -> HttpServer:
+        """Ask the server what it is; `through` as in `Transport`.
+
+        Raises:
+            NoAnswer: If it does not answer, or has no such model.
+        """
+        base, _, model = spec.partition("#")
+        transport = Transport(base.rstrip("/"), settings, through=through)
+        model, vendor = _model_and_vendor(transport, settings.model or model)
+        return _first_that_answers(transport, model, vendor)
+
+    def about(self) -> list[str]:
+        """What was found, for the header."""
+        lists = Capability.TOP_LOGPROBS in self.capabilities
+        ids = "token ids" if Capability.TOKEN_IDS in self.capabilities else "texts of tokens"
+        judged = f"lists of {self.settings.logprobs} log-probabilities, {ids}" if lists else "no log-probabilities"
+        lacks = ", ".join(map(str, self.capabilities.unsupported)) or "nothing"
+        return [
+            f"dialect: {self.dialect.name}, model {self.model or 'unnamed'}: {judged}",
+            f"cannot be judged: {lacks}",
+        ]
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
+        """As `Server.generate`. What the journal holds is not requested again."""
+        with ThreadPoolExecutor(max(1, min(len(requests), self.settings.concurrency))) as threads:
+            waiting = [threads.submit(self._answer, request) for request in requests]
+            try:
+                return [one.result() for one in waiting]
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+    def _answer(self, request: GenerationRequest) -> Answer:
+        url = self.transport.root + self.dialect.path
+        if isinstance(self.dialect, Chat) and not isinstance(request.prompt, str):
+            return Answer(request, refused="a chat takes text, not token ids")
+        body = self.dialect.body(request, self.model)
+        reply = self.journal.reply((url, body), lambda: self.transport.post(url, body, stream=request.stream))
+        curl = self.transport.curl(url, self.dialect.body(self._shown(request), self.model))
+        if reply.refused:
+            return Answer(request, curl=curl, refused=reply.refused)
+        try:
+            return Answer(request, self.dialect.choices(request, reply.parts), curl)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise NoAnswer(f"{url} sent an answer without {error}, which {self.dialect.name} has") from error
+
+    def _shown(self, request: GenerationRequest) -> GenerationRequest:
+        """The request as it may be shown: the user's own prompts are numbered."""
+        own = self.settings.prompts
+        if self.settings.keep_prompts or request.prompt not in own:
+            return request
+        return request.replace(prompt=f"PROMPT {own.index(str(request.prompt)) + 1}")
+
+
+def _model_and_vendor(transport: Transport, asked: str) -> tuple[str, str]:
+    """The model's name, and who made the server if its pages say so."""
+    listed = transport.get(f"{transport.root}/v1/models")
+    rows = listed.get("data") or [] if isinstance(listed, dict) else []
+    names = [str(row.get("id")) for row in rows if isinstance(row, dict)]
+    if asked and names and asked not in names:
+        raise NoAnswer(f"{transport.base} has no model {asked!r}; it has {', '.join(names[:5])} (--model)")
+    owners = {str(row.get("owned_by", "")) for row in rows if isinstance(row, dict)}
+    vendor = "vLLM" if "vllm" in owners else "SGLang" if "sglang" in owners else ""
+    if not vendor and isinstance(transport.get(f"{transport.root}/props"), dict):
+        vendor = "llama.cpp"
+    if not vendor and isinstance(transport.get(f"{transport.root}/get_model_info"), dict):
+        vendor = "SGLang"
+    return asked or (names[0] if names else ""), vendor
+
+
+def _first_that_answers(transport: Transport, model: str, vendor: str) -> HttpServer:
+    """The server in the first dialect that returns lists; if none does, in the first that answers at all."""
+    extensions = vendor if vendor == "vLLM" else ""
+    native: dict[str, Dialect] = {"llama.cpp": LlamaCpp(), "SGLang": SGLang()}
+    known: list[Dialect] = [*([native[vendor]] if vendor in native else []), Completions(extensions), Chat(extensions)]
+    found, reasons = [], []
+    for dialect in known:
+        server = _bare(transport, model, dialect)
+        try:
+            server = _with_lists(server)
+        except NoAnswer as error:
+            reasons.append(str(error))
+            continue
+        if Capability.TOP_LOGPROBS in server.capabilities:
+            return server
+        found.append(server)
+    if not found:
+        raise NoAnswer(reasons[-1])
+    return found[0]
+
+
+def _bare(transport: Transport, model: str, dialect: Dialect) -> HttpServer:
+    settings = transport.settings
+    unsupported = {str(one): why for one, why in dialect.lacks.items()} | dict(settings.unsupported)
+    order = dialect.filters_after_temperature
+    claims = dataclasses.replace(_STAGES.get(settings.stage, Claims(by="")), filters_after_temperature=order)
+    if settings.stage:
+        claims = dataclasses.replace(claims, by="declared")
+    name = transport.base + (f"#{model}" if model else "")
+    journal = Journal(settings.journal)
+    return HttpServer(
+        name, model, transport, dialect, settings, Capabilities.of(unsupported, slow=True), claims, journal
+    )
+
+
+def _with_lists(server: HttpServer) -> HttpServer:
+    """The server with the longest lists that it returns.
+
+    Raises:
+        NoAnswer: If it does not answer in this dialect.
+    """
+    lengths = [length for length in _LADDER if length < server.settings.logprobs]
+    refused = ""
+    for length in (server.settings.logprobs, *lengths):
+        (answer,) = server.generate([_TRIAL.replace(logprobs=length)])
+        positions = answer.choices[0].positions if answer.choices else ()
+        most = max((len(position.top) for position in positions), default=0)
+        if not answer.refused and (most > 1 or length == _LADDER[-1]):
+            is_whole = any(listed(position, length).is_whole for position in positions)  # else it is capped in silence
+            return _as_found(server, positions, length if is_whole else min(most, length))
+        refused = answer.refused or refused
+    (answer,) = server.generate([_TRIAL])
+    if answer.refused:
+        raise NoAnswer(f"{server.transport.base} refuses a plain request ({server.dialect.name}): {answer.refused}")
+    return _as_found(server, (), 0, refused)
+
+
+def _as_found(server: HttpServer, positions: Sequence[object], length: int, refused: str = "") -> HttpServer:
+    """The server with what its first answer shows."""
+    tokens = [getattr(position, "token", "") for position in positions]
+    lacks = dict(server.capabilities.unsupported)
+    if length < 2:
+        lacks.setdefault(Capability.TOP_LOGPROBS, refused or "its answers hold no lists of log-probabilities")
+    if not tokens or not all(isinstance(token, int) for token in tokens):
+        lacks.setdefault(Capability.TOKEN_IDS, "its answers hold texts of tokens and no ids")
+        lacks.setdefault(Capability.LOGIT_BIAS, "its answers hold no token ids, so that no token can be named")
+    settings = dataclasses.replace(server.settings, logprobs=length)
+    return dataclasses.replace(server, settings=settings, capabilities=Capabilities(lacks, slow=True))

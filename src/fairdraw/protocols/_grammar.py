@@ -1,0 +1,256 @@
+"""The grammar contract: bitmasks of allowed tokens on logits, alone and with a grammar forked over drafts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from fairdraw.protocols._batch import Batch, rows_of
+from fairdraw.protocols._capabilities import Capabilities, Capability
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+BITS_PER_WORD = 32
+"""Token ids in a word of a bitmask: id `i` is bit `i % 32` of word `i // 32`."""
+
+Beyond = Literal["kept", "forbidden"]
+"""What happens to columns of the logits for which the bitmask has no word."""
+
+
+def num_words(vocab_size: int) -> int:
+    """Words of a bitmask for so many tokens.
+
+    Example:
+        >>> num_words(33)
+        2
+    """
+    return -(-vocab_size // BITS_PER_WORD)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BitmaskBatch(Batch):
+    """One application of bitmasks: row `i` of the logits is masked by row `i` of the bitmask.
+
+    Args:
+        logits: They may be written in place.
+        bitmask: Bit 0 forbids a token. Bits beyond the vocabulary mean nothing.
+        indices: The rows that are masked, in any order; all others stay as they are. `None` masks every row. With
+            indices, the bitmask may have more rows than the logits.
+    """
+
+    logits: Tensor  # [num_rows, vocab_size] float32 | bfloat16 | float16
+    bitmask: Tensor  # [num_masks, num_words] int32
+    indices: Tensor | None = None  # [num_indices] int64
+
+    @property
+    def batch_size(self) -> int:
+        return int(self.logits.shape[0])
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.logits.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
+
+    @property
+    def rows(self) -> Tensor:  # [num_indices] int64
+        """The rows that are masked."""
+        return rows_of(range(self.batch_size), self.device) if self.indices is None else self.indices
+
+
+class TokenGrammar(Protocol):
+    """The state of one request's grammar: what engines call a matcher."""
+
+    @property
+    def is_terminated(self) -> bool:
+        """The text is complete: no token can follow."""
+        ...
+
+    def accept(self, token_id: int) -> bool:
+        """Advance by a token. `False`, and nothing changes, if the grammar does not allow it."""
+        ...
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last tokens that were accepted."""
+        ...
+
+    def fill(
+        self,
+        bitmask: Tensor,  # [num_words] int32
+    ) -> None:
+        """Write the tokens that are allowed now."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class GrammarRequest:
+    """One request of a step.
+
+    Args:
+        grammar: Its state after the tokens that were emitted before; `None`: the request has no grammar.
+        draft_token_ids: As the drafter proposed them; the grammar may forbid some.
+    """
+
+    grammar: TokenGrammar | None
+    draft_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class GrammarBatch:
+    """One step of requests with and without grammars.
+
+    A request with `n` drafts owns `n + 1` consecutive rows: those that its drafts are verified with, then that of the
+    bonus token. Row `i` allows what the grammar allows after the first `i` drafts. A draft that the grammar forbids,
+    and one that ends the text, ends the prefix: nobody reads the rows behind it.
+
+    Args:
+        logits: They may be written in place.
+    """
+
+    logits: Tensor  # [num_rows, vocab_size] float32 | bfloat16 | float16
+    requests: tuple[GrammarRequest, ...]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.requests)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.logits.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
+
+    @property
+    def num_draft_tokens(self) -> list[int]:
+        return [len(request.draft_token_ids) for request in self.requests]
+
+    @property
+    def max_spec_len(self) -> int:
+        return max(self.num_draft_tokens)
+
+    @property
+    def first_rows(self) -> list[int]:
+        """Per request."""
+        counts = self.num_draft_tokens
+        return [sum(counts[:i]) + i for i in range(len(counts))]
+
+    def replace(self, **changes: Any) -> GrammarBatch:  # Any: one field each, checked by the constructor's users
+        """A copy with some fields replaced."""
+        return dataclasses.replace(self, **changes)
+
+
+@runtime_checkable
+class GrammarMasker(Protocol):
+    """An implementation under the grammar contract. Any object with these attributes is one; do not subclass.
+
+    `apply_bitmask` returns the masked logits, with the dtype of those given: -inf where a token is forbidden, and the
+    very bits of the float where it is allowed, NaN and -0.0 included. A row in which nothing is allowed is -inf
+    throughout. The answer may be the tensor that was given; the bitmask and the indices must not change.
+
+    An attribute `columns_beyond` says what happens to columns for which the bitmask has no word: `kept` (they stay as
+    they are, as xgrammar documents; the default) or `forbidden`.
+
+    A masker with a method `mask_drafts` masks whole steps, too, and forks the grammars over the drafts itself
+    (capability `grammar-drafts`); it leaves every grammar in the state in which it was. One with a method `emit` draws
+    the tokens of such a step, `[batch_size, max_spec_len + 1]` int32 or int64, -1 behind the last: its drafts are
+    one-hot, and it gets `SeededNoise`.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def apply_bitmask(self, batch: BitmaskBatch) -> Tensor: ...
+
+
+def columns_beyond(masker: object) -> Beyond:
+    """What `masker` says that it does with columns beyond the bitmask."""
+    declared: Beyond = getattr(masker, "columns_beyond", "kept")
+    return declared
+
+
+def masks_drafts(masker: object) -> bool:
+    """Whether it forks grammars over drafts itself."""
+    return callable(getattr(masker, "mask_drafts", None))
+
+
+BitmaskFunction = Callable[[BitmaskBatch], "Tensor"]
+DraftsFunction = Callable[[GrammarBatch], "Tensor"]
+
+
+@dataclass(frozen=True)
+class FunctionGrammarMasker:
+    """A plain function, or two, as a `GrammarMasker`; made by `grammar_masker`."""
+
+    name: str
+    function: BitmaskFunction
+    drafts: DraftsFunction | None = None
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    columns_beyond: Beyond = "kept"
+    contract: Literal["grammar"] = "grammar"
+
+    def apply_bitmask(self, batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        return self.function(batch)
+
+    def mask_drafts(self, batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+        """The masked rows of a step.
+
+        Raises:
+            TypeError: If there is no function for drafts.
+        """
+        if self.drafts is None:
+            raise TypeError(f"mask_drafts: drafts=None, but {self.name} must have one. Use grammar_masker(drafts=...).")
+        return self.drafts(batch)
+
+
+def grammar_masker(
+    function: BitmaskFunction,
+    *,
+    drafts: DraftsFunction | None = None,
+    name: str | None = None,
+    device: str = "cpu",
+    unsupported: Mapping[str, str] | None = None,
+    columns_beyond: Beyond = "kept",
+    slow: bool = False,
+) -> FunctionGrammarMasker:
+    """Wrap `function(batch) -> masked logits` for the suite.
+
+    Args:
+        drafts: `function(batch) -> masked logits` of a whole step, a `GrammarBatch`; without one the capability
+            `grammar-drafts` is unsupported.
+        name: Shown in reports; the function's name if `None`.
+        device: Where the batch's tensors are put before each call.
+        unsupported: Capability to the reason why it is unsupported.
+        columns_beyond: What happens to columns for which the bitmask has no word.
+        slow: Draw fewer examples.
+
+    Raises:
+        ValueError: If `unsupported` names an unknown capability or gives no reason.
+    """
+    combined = {} if drafts else {Capability.GRAMMAR_DRAFTS.value: "it masks rows, and forks no grammar"}
+    capabilities = Capabilities.of(combined | dict(unsupported or {}), slow)
+    return FunctionGrammarMasker(name or function.__name__, function, drafts, device, capabilities, columns_beyond)
+
+
+def words_of(token_ids: Sequence[int], width: int) -> list[int]:
+    """The words, as signed integers, in which the bits of these tokens are set.
+
+    Example:
+        >>> words_of([0, 31, 33], 2)
+        [-2147483647, 2]
+    """
+    words = [0] * width
+    for token_id in token_ids:
+        words[token_id // BITS_PER_WORD] |= 1 << token_id % BITS_PER_WORD
+    return [word - (word >> 31 << 32) for word in words]

@@ -1,0 +1,276 @@
+"""Checks of the tokens that a server emits, under the distribution that it returns with each of them.
+
+The transform of `_pit` makes a uniform number of each token, whatever its distribution, so that all prompts, positions
+and settings count together. Numbers of a choice are uniform given all before them: pairs of them fill a square evenly.
+
+The answers come from the pool that all checks of a run share. A check goes on until its plan is fulfilled: answers that
+end early, and positions about which the list says nothing, are made up for by more requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.budget import BudgetEnded, cut_short, guarded
+from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
+from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
+from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
+from fairdraw._oracles.server import choice_cells, pit
+from fairdraw.protocols import NoAnswer
+from fairdraw.statistical._count_tables import Table, count_codes
+from fairdraw.statistical._decision import Decision, Verdict, decide
+from fairdraw.statistical._design import FALSE_PASS_RATE, Plans, SamplePlan, plan_tables
+from fairdraw.statistical._distribution_check import decision_failure, false_fail_rate
+from fairdraw.statistical._pit import PitCells
+from fairdraw.strategies._server_claims import claims_of
+from fairdraw.strategies._server_requests import TOKENS_EACH, Kind, Pool, num_tokens, pool_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    from fairdraw._core.checks import AnyCheck
+    from fairdraw.protocols import Answer, Claims, Server
+    from fairdraw.statistical._count_tables import Counts
+
+_FIRST = 48
+"""Requests before the first checkpoint: a server that is silently greedy is seen there."""
+
+_MOST_CHECKPOINTS = 16
+_MOST_REQUESTS = 3
+"""Times as many requests as planned, at most, before a check gives up."""
+
+_LEAST_JUDGED = 0.4
+"""Share of the positions about which lists must say something."""
+
+_PIT = PitCells(16, 6)
+_ORDERS = (", by rank", ", by token")
+_SIDE = 4
+"""Parts of each number of a pair."""
+
+Numbers = Callable[["Sequence[Answer]", "Claims", int], "NDArray[np.float64]"]
+"""From answers, claims and a seed to numbers. -1 is impossible.
+
+Of single tokens they are the transforms by rank and by token, `[num_samples, 2]`; of pairs those of both tokens,
+`[num_samples, 2, 2]`. By token a shared uniform number shows, as engines search sums of probabilities in this order."""
+
+
+def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.float64]]:  # each [num_tokens, 2] float64
+    """The numbers of each position of each choice, by rank and by token; NaN where the list says nothing.
+
+    Randomness:
+        Shares of cells follow from `seed`, which is independent of the server.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for choice in answer.choices:
+        shares = rng.random(max(1, len(choice.positions)))
+        own = zip(choice_cells(choice, answer.request, claims), shares.tolist(), strict=False)
+        rows = [_UNKNOWN if one is None else (pit(one, share), pit(one, share, by_token=True)) for one, share in own]
+        found.append(np.array(rows, dtype=np.float64).reshape(-1, 2))
+    return found
+
+
+_UNKNOWN = (np.nan, np.nan)
+
+
+def _all_transforms(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:
+    return [transforms(one, claims, derive_seed("share", seed, number)) for number, one in enumerate(answers)]
+
+
+def single(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:  # [num_samples, 2] float64
+    """Every token."""
+    flat = [one for rows in _all_transforms(answers, claims, seed) for one in rows]
+    numbers = np.concatenate([*flat, np.zeros((0, 2))])
+    return np.asarray(numbers[~np.isnan(numbers[:, 0])])
+
+
+def neighbouring_positions(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
+    """A token and the next of its choice, in pairs that do not overlap."""
+    rows = [one for own in _all_transforms(answers, claims, seed) for one in own]
+    return _complete([np.stack([row[0:-1:2], row[1::2]], axis=1) for row in rows if len(row) > 1])
+
+
+def neighbouring_requests(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
+    """Tokens of two requests that were sent one after the other, at the same position."""
+    rows = [own[0] for own in _all_transforms(answers, claims, seed) if own]
+    return _beside(zip(rows[0::2], rows[1::2], strict=False))
+
+
+def choices(answers: Sequence[Answer], claims: Claims, seed: int) -> NDArray[np.float64]:
+    """Tokens of two choices of one request, at the same position."""
+    rows = _all_transforms(answers, claims, seed)
+    return _beside((own[at], own[at + 1]) for own in rows for at in range(0, len(own) - 1, 2))
+
+
+def _beside(pairs: Iterable[tuple[NDArray[np.float64], NDArray[np.float64]]]) -> NDArray[np.float64]:
+    """Number by number, as far as both go."""
+    sizes = [(one, other, min(len(one), len(other))) for one, other in pairs]
+    return _complete([np.stack([one[:size], other[:size]], axis=1) for one, other, size in sizes])
+
+
+def _complete(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:  # [num_samples, 2, 2] float64
+    """Pairs of which both are known. An impossible token is found by the checks of single tokens, and left out here."""
+    pairs = np.concatenate([*parts, np.zeros((0, 2, 2))])
+    return np.asarray(pairs[(pairs >= 0).all(axis=(1, 2))])
+
+
+def _count_pairs(pairs: NDArray[np.float64]) -> NDArray[np.int64]:  # [num_samples, 2] to [num_cells + 1]
+    cells = np.minimum((pairs * _SIDE).astype(np.int64), _SIDE - 1)
+    return count_codes(cells[:, 0] * _SIDE + cells[:, 1], _SIDE**2)
+
+
+def _pair_label(cell: int) -> str:
+    first, second = divmod(cell, _SIDE)
+    named = (("first", first), ("second", second))
+    return ", ".join(f"{word} in mass {part / _SIDE:g} to {(part + 1) / _SIDE:g}" for word, part in named)
+
+
+@dataclass(frozen=True)
+class ServerDistributionCheck(DrawnQuestion):
+    """A check of the tokens of some kinds of requests.
+
+    Args:
+        kinds: Each has a table of its own.
+        part: Of the run's tokens, for all kinds together.
+        numbers: What is counted.
+        tokens_each: Samples that a request brings if its answers have full length.
+        share: Of the run's false-fail rate.
+    """
+
+    kinds: tuple[Kind, ...]
+    part: float
+    numbers: Numbers = single
+    tokens_each: int = TOKENS_EACH
+    share: float = 1.0
+
+    @property
+    def _is_single(self) -> bool:
+        return self.numbers is single
+
+    def num_samples(self, server: Server, profile: Profile) -> int:
+        """Planned, of each kind."""
+        return max(1, round(num_tokens(server, profile) * self.part / len(self.kinds)))
+
+    def num_draws(self, server: Server, profile: Profile) -> int:
+        return self.num_samples(server, profile) * len(self.kinds)
+
+    def num_requests(self, server: Server, profile: Profile) -> int:
+        """Planned, of each kind."""
+        return -(-self.num_samples(server, profile) // self.tokens_each)
+
+    def tables(self, server: Server, profile: Profile) -> dict[str, Table]:
+        """Two per kind, by rank and by token."""
+        number, even = self.num_samples(server, profile), np.full(_SIDE**2, 1 / _SIDE**2)
+        table = _PIT.table(number) if self._is_single else Table(even, label=_pair_label, num_draws=number)
+        return {one.name + order: table for one in self.kinds for order in _ORDERS}
+
+    def planned(self, server: Server, profile: Profile, seed: int) -> Plans:
+        """The plan of each table."""
+        return plan_tables(self.tables(server, profile), 1, self.share * false_fail_rate(seed))
+
+    def count(self, one: Kind, answers: Sequence[Answer], claims: Claims, seed: int) -> dict[str, NDArray[np.int64]]:
+        """The counts of some answers of a kind, each `[num_cells + 1] int64`."""
+        numbers, count = self.numbers(answers, claims, seed), _PIT.count if self._is_single else _count_pairs
+        return {one.name + order: count(numbers[..., column]) for column, order in enumerate(_ORDERS)}
+
+    def checkpoints(self, server: Server, profile: Profile, seed: int, ended: list[BaseException]) -> Iterator[Counts]:
+        """Counts of fresh answers, until there are three times as many requests as planned.
+
+        Args:
+            ended: What ended them early is put here.
+        """
+        pool, planned = pool_of(server, seed), self.num_requests(server, profile)
+        step = max(2, -(-planned // _MOST_CHECKPOINTS) // 2 * 2, min(planned, _FIRST // len(self.kinds)) // 2 * 2)
+        try:
+            claims = claims_of(server, pool)
+            for first in range(0, _MOST_REQUESTS * planned, step):
+                parts = [self._of(server, pool, one, first, step, claims) for one in self.kinds]
+                counts = {name: found for part in parts for name, found in part.items()}
+                if first == 0:
+                    self._require_judged(server, pool, claims, step)
+                yield counts
+        except (BudgetEnded, NoAnswer, Inconclusive) as error:
+            ended.append(error)
+
+    def _require_judged(self, server: Server, pool: Pool, claims: Claims, num_requests: int) -> None:
+        """Give up early if answers say too little, which more requests would not change."""
+        for one in self.kinds:
+            answers = pool.take(server, one, num_requests)
+            most = max((len(answer.choices) for answer in answers), default=0)
+            if most < answers[0].request.n:
+                raise CapabilityUnsupported(f"n-choices is unsupported: its answers hold {most} choices; see SRV144")
+            total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
+            judged = len(single(answers, claims, 0))
+            # Of requests of all kinds, the greedy ones and most filters beside penalties say nothing.
+            if judged < _LEAST_JUDGED * total / (2 if one.is_mixed else 1):
+                raise CapabilityUnsupported(
+                    f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
+                    f"{judged} of {total} positions of {one.name!r}"
+                )
+
+    def _of(
+        self, server: Server, pool: Pool, one: Kind, first: int, step: int, claims: Claims
+    ) -> dict[str, NDArray[np.int64]]:  # each [num_cells + 1] int64
+        answers = pool.take(server, one, first + step)[first:]
+        return self.count(one, answers, claims, derive_seed("numbers", pool.seed, one.name, first))
+
+    def run(
+        self,
+        sampler: Server,
+        *,
+        profile: Profile | None = None,
+        seed: int = 0,
+        reference: Server | None = None,
+        out_of_time: OutOfTime = lambda: False,
+    ) -> int:
+        """As `DistributionCheck.run`; a sample is a token, or a pair of tokens.
+
+        Raises:
+            NoAnswer: If the server does not answer before that is decided.
+        """
+        self.begin(sampler, reference, out_of_time)
+        chosen, ended = profile or PROFILES["ci"], list[BaseException]()
+        server = guarded(sampler, out_of_time)
+        drawn = self.checkpoints(server, chosen, seed, ended)
+        rate = self.share * false_fail_rate(seed)
+        decision = decide(self.tables(server, chosen), self.planned(server, chosen, seed), drawn, rate)
+        seen = sum(int(counts.sum()) for name, counts in decision.counts.items() if not name.endswith(_ORDERS[1]))
+        if decision.verdict is Verdict.PASS:
+            return seen
+        error = self._ended(decision, ended, seen)
+        if isinstance(error, NoAnswer):
+            raise NoAnswer(f"{error}; {seen} tokens were judged until then") from error
+        if not isinstance(error, Ended):
+            raise error
+        error.case, error.tried = self.case(server, chosen), seen
+        raise error
+
+    def _ended(self, decision: Decision, ended: Sequence[BaseException], seen: int) -> BaseException:
+        if decision.verdict is Verdict.FAIL:
+            return decision_failure(decision)
+        if any(isinstance(one, BudgetEnded) for one in ended):
+            return cut_short(decision.reason, seen)
+        return ended[0] if ended else Inconclusive(f"the server's answers show too little: {decision.reason}")
+
+    def __call__(self, sampler: Server) -> None:
+        """Run with the `ci` profile and the release's seed (for `parametrize_with_checks`)."""
+        self.run(sampler, seed=DEFAULT_SEED)
+
+
+def server_fairness(checks: Iterable[AnyCheck], server: Server, profile: Profile, seed: int) -> str:
+    """What the run can see, for the header: alpha, total variation and power."""
+    drawing = [one for one in checks if isinstance(one, ServerDistributionCheck) and one.why_not(server) is None]
+    if not drawing:
+        return "the server returns nothing that distributions can be judged by"
+    plans = [(one, plan) for one in drawing for plan in one.planned(server, profile, seed).values()]
+    seen = [plan.discrepancy for _, plan in plans if isinstance(plan, SamplePlan)]
+    powerless = len(plans) - len(seen)
+    between = f"{min(seen):.2g} to {max(seen):.2g}" if seen else "nothing"
+    words = f"alpha {false_fail_rate(seed):.0e} over {round(1 / drawing[0].share)} checks; sees TV >= {between}"
+    return f"{words} with power {1 - FALSE_PASS_RATE:g}" + (f"; {powerless} tables have no power" if powerless else "")

@@ -1,0 +1,145 @@
+"""What a server's log-probabilities stand for, found from its answers: the stage at which they are taken.
+
+Two requests of one token with the same prompt, at temperatures 1 and 1/2: log-probabilities before the temperature are
+equal, those after it have twice the differences. A third request with `top_k=2` shows whether they are taken after
+filters. Numbers that do neither belong to no stage, and a check says so (SRV107).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fairdraw._core.failures import CapabilityUnsupported
+from fairdraw._oracles.server import listed
+from fairdraw.protocols import Answer, Capability, Claims
+from fairdraw.strategies._server_requests import kind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fairdraw.protocols import Server
+    from fairdraw.strategies._server_requests import Pool
+
+NUM_PROMPTS = 6
+TOLERANCE = 0.05
+"""Of a difference of log-probabilities: half precision and another batch move logits by as much."""
+
+AT_ONE = kind("one token, temperature 1", max_tokens=1)
+AT_HALF = kind("one token, temperature 1/2", max_tokens=1, temperature=0.5)
+AT_TWO = kind("one token, temperature 2", max_tokens=1, temperature=2.0)
+TWO_BEST = kind("one token, top-k 2", max_tokens=1, top_k=2)
+
+
+def gaps(one: Answer, other: Answer) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [num_listed] float64
+    """Of two answers to one prompt: how far each token that both list lies below the first of them."""
+    rows = [_first_list(answer) for answer in (one, other)]
+    common = [token for token in rows[0] if token in rows[1]]
+    found = [np.array([row[token] for token in common], dtype=np.float64) for row in rows]
+    return (found[0] - found[0][:1], found[1] - found[1][:1]) if common else (np.zeros(0), np.zeros(0))
+
+
+def _first_list(answer: Answer) -> dict[object, float]:
+    positions = answer.choices[0].positions if answer.choices else ()
+    if not positions:
+        return {}
+    found = listed(positions[0], answer.request.logprobs or 0)
+    pairs = zip(found.tokens, found.logprobs.tolist(), strict=True)
+    return {token: logprob for token, logprob in pairs if np.isfinite(logprob) and logprob > _LEAST}
+
+
+_LEAST = -30.0
+"""Log-probabilities below this are what is left of a removed token."""
+
+
+@dataclass(frozen=True)
+class Powers:
+    """How the differences of log-probabilities at another temperature relate to those at temperature 1.
+
+    Args:
+        equal: Largest deviation from being equal.
+        scaled: Largest deviation from being divided by the temperature, relative to the largest difference.
+        exponent: The power that fits best, by least squares.
+    """
+
+    equal: float
+    scaled: float
+    exponent: float
+    num_pairs: int
+
+
+def powers(plain: list[Answer], other: list[Answer]) -> Powers:
+    """The relation over all prompts. `exponent` is 1 for raw log-probabilities and `1 / T` for processed ones."""
+    pairs = [gaps(one, two) for one, two in zip(plain, other, strict=True)]
+    base = np.concatenate([one for one, _ in pairs])
+    seen = np.concatenate([two for _, two in pairs])
+    temperature = other[0].request.temperature
+    if not base.size or not np.abs(base).max() > 0:
+        return Powers(0.0, 0.0, float("nan"), 0)
+    scale = np.maximum(1.0, np.abs(base))
+    return Powers(
+        float((np.abs(seen - base) / scale).max()),
+        float((np.abs(seen - base / temperature) / scale).max()),
+        float((base * seen).sum() / (base * base).sum()),
+        int(base.size),
+    )
+
+
+def claims_of(server: Server, pool: Pool) -> Claims:
+    """What the server declares, or what its answers show; remembered with the answers.
+
+    Raises:
+        CapabilityUnsupported: If its log-probabilities belong to no stage that the suite knows.
+        NoAnswer: If the server does not answer.
+    """
+    if server.claims is not None and server.claims.by == "declared":
+        return server.claims
+    plain, half = (pool.take(server, one, NUM_PROMPTS) for one in (AT_ONE, AT_HALF))
+    found = powers(plain, half)
+    if found.num_pairs == 0:
+        raise CapabilityUnsupported("top-logprobs is unsupported: its lists hold one token at most, so show no stage")
+    base = server.claims or Claims()
+    if min(found.equal, found.scaled) > TOLERANCE:
+        raise CapabilityUnsupported(
+            f"its log-probabilities are of no known stage: from temperature 1 to 0.5 they change by the power "
+            f"{found.exponent:.3g}, which should be 1 (raw) or 2 (processed); see SRV107"
+        )
+    is_processed = found.scaled < found.equal
+    return dataclasses.replace(
+        base,
+        after_temperature=is_processed,
+        after_filters=is_processed and _are_cut(server, pool),
+        after_edits=is_processed or _are_edited(server, pool, plain),
+        by="found in its answers",
+    )
+
+
+def _are_edited(server: Server, pool: Pool, plain: list[Answer]) -> bool:
+    """Whether a bias of 2 moves the log-odds of its token, as it does in mlx_lm.server before the temperature."""
+    if Capability.LOGIT_BIAS not in server.capabilities:
+        return False
+    rows = [(answer, list(_first_list(answer))[:2]) for answer in plain if len(_first_list(answer)) > 1]
+    requests = [answer.request.replace(logit_bias=((tokens[1], 2.0),)) for answer, tokens in rows]
+    try:
+        biased = pool.ask(server, "bias +2, for the stage", requests)
+    except CapabilityUnsupported:
+        return False
+    moved = [_odds(two, tokens) - _odds(one, tokens) for (one, tokens), two in zip(rows, biased, strict=True)]
+    return bool(moved) and float(np.nanmedian(moved)) > 1.0
+
+
+def _odds(answer: Answer, tokens: list[object]) -> float:
+    """How far the second of two tokens lies above the first; NaN if one is not listed."""
+    row = _first_list(answer)
+    return row.get(tokens[1], np.nan) - row.get(tokens[0], np.nan)
+
+
+def _are_cut(server: Server, pool: Pool) -> bool:
+    """Whether tokens outside of `top_k=2` have no log-probability."""
+    if Capability.TOP_K not in server.capabilities:
+        return True
+    answers = pool.take(server, TWO_BEST, NUM_PROMPTS)
+    return all(len(_first_list(answer)) <= 2 for answer in answers)

@@ -1,0 +1,215 @@
+"""What a run asks a server: kinds of requests, and the pool of their answers, which all checks of a run share.
+
+Requests are the cost of a run. Each kind is an endless list that follows from the run's seed, so that a check takes the
+first so many answers, and the next check takes the same ones. What was answered before a server died is kept.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fairdraw._core.budget import unwrapped
+from fairdraw._core.failures import CapabilityUnsupported, Inconclusive, calling
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Answer, Capabilities, Capability, GenerationRequest, NoAnswer, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fairdraw._core.checks import Profile
+
+PROMPTS = (
+    "The weather today is",
+    "Once upon a time",
+    "def main():",
+    "A list of colours: red,",
+    "1, 2, 3, 4,",
+    "My favourite animal is",
+    "In the year 2050",
+    "Dear Sir or Madam,",
+)
+"""Short and public. The user's own replace them."""
+
+TOKENS_EACH = 16
+"""Of a request that distributions are judged by."""
+
+_AT_ONCE = 4
+"""Calls of `generate` hold so many times the concurrency: few enough that little is lost with a server that dies."""
+
+Make = Callable[[int, str, int], GenerationRequest]
+"""From the number of a request, its prompt and the run's seed to the request."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of requests: an endless list.
+
+    Args:
+        settings: Fields of all of them.
+        seeded: Each has a seed of its own.
+        in_pairs: Two neighbours have the same prompt, and seeds that follow each other.
+        is_mixed: Each has parameters of its own: a temperature, a filter or a penalty or none, a seed or none.
+    """
+
+    name: str
+    settings: tuple[tuple[str, object], ...] = ()
+    seeded: bool = False
+    in_pairs: bool = False
+    is_mixed: bool = False
+
+    def request(self, number: int, server: Server, seed: int) -> GenerationRequest:
+        """The request of that number."""
+        prompts = server.settings.prompts or PROMPTS
+        prompt = prompts[(number // 2 if self.in_pairs else number) % len(prompts)]
+        own = self._seed(number, seed) if self.seeded else None
+        base = GenerationRequest(prompt, max_tokens=TOKENS_EACH, logprobs=server.settings.logprobs or None, seed=own)
+        return base.replace(**dict(self.settings), **(_mixture(number, server, seed) if self.is_mixed else {}))
+
+    def _seed(self, number: int, seed: int) -> int:
+        """Of the request of that number; servers take 31 bits."""
+        if self.in_pairs:
+            return derive_seed("pair", seed, self.name, number // 2) % 2**30 * 2 + number % 2
+        return derive_seed("request", seed, self.name, number) % 2**31
+
+
+TEMPERATURES = (1.0, 0.6, 1.5, 0.0)
+"""Of requests of all kinds."""
+
+FILTERS: tuple[dict[str, float], ...] = ({}, {"top_k": 4}, {"top_p": 0.7}, {"min_p": 0.2})
+"""One at most, as the order of several is the server's own."""
+
+PENALTIES: tuple[dict[str, float], ...] = ({}, {"frequency_penalty": 1.0}, {"presence_penalty": 0.5})
+"""One at most: a failure then names it."""
+
+_NEEDED = {
+    "top_k": Capability.TOP_K,
+    "top_p": Capability.TOP_P,
+    "min_p": Capability.MIN_P,
+    "frequency_penalty": Capability.PENALTIES,
+    "presence_penalty": Capability.PENALTIES,
+}
+
+
+def supported(choices: Sequence[dict[str, float]], capabilities: Capabilities) -> list[dict[str, float]]:
+    """Those of some settings that a server takes."""
+    return [one for one in choices if all(_NEEDED[name] in capabilities for name in one)]
+
+
+def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: as the fields of a request
+    """The parameters of one request among others of all kinds."""
+    can = server.capabilities
+    changes = supported([*FILTERS, *PENALTIES[1:]], can)  # one at most, so that short lists say what it leaves
+    temperatures = TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1]
+    draw = derive_seed("mixture", seed, number)
+    own = {"seed": draw % 2**31} if Capability.REQUEST_SEEDS in can and number % 2 else {}
+    temperature = temperatures[draw // 7 % len(temperatures)]
+    return {"temperature": temperature, **changes[draw // 101 % len(changes)], **own}
+
+
+def kind(name: str, *, seeded: bool = False, in_pairs: bool = False, **settings: object) -> Kind:
+    """A kind, by its fields."""
+    return Kind(name, tuple(settings.items()), seeded, in_pairs)
+
+
+PLAIN = kind("temperature 1")
+COLD, WARM = kind("temperature 0.6", temperature=0.6), kind("temperature 1.5", temperature=1.5)
+TOP_K, TOP_P, MIN_P = kind("top-k 4", top_k=4), kind("top-p 0.7", top_p=0.7), kind("min-p 0.2", min_p=0.2)
+HOT_TOP_K = kind("top-k 8 at temperature 2", top_k=8, temperature=2.0)
+COLD_MIN_P = kind("min-p 0.2 at temperature 0.5", min_p=0.2, temperature=0.5)
+COLD_TOP_P = kind("top-p 0.7 at temperature 0.5", top_p=0.7, temperature=0.5)
+SEEDED = kind("seeds", seeded=True)
+CONSECUTIVE_SEEDS = kind("consecutive seeds", seeded=True, in_pairs=True)
+FOUR_CHOICES = kind("four choices", n=4)
+REPLAYED = kind("temperature 1, replayed")
+MIXED = Kind("requests of all kinds", is_mixed=True)
+PENALISED = kind("frequency penalty 1 and presence penalty 0.5", frequency_penalty=1.0, presence_penalty=0.5)
+
+_TOKENS = {"smoke": 4_000, "ci": 20_000, "nightly": 400_000}
+"""Of a profile; a server's own settings replace them."""
+
+
+def num_tokens(server: Server, profile: Profile) -> int:
+    """How many tokens distributions are judged by, all kinds of requests together."""
+    return server.settings.tokens or round(_TOKENS.get(profile.name, _TOKENS["ci"]) * profile.scale)
+
+
+@dataclass
+class Pool:
+    """The answers of one server in one run.
+
+    Args:
+        answers: By the name of what was asked.
+        num_requests: Made so far.
+        silent: Why the server does not answer any more; empty as long as it does. It is not tried again.
+    """
+
+    seed: int
+    answers: dict[str, list[Answer]] = field(default_factory=dict)
+    num_requests: int = 0
+    silent: str = ""
+
+    def take(self, server: Server, one: Kind, count: int) -> list[Answer]:
+        """The first `count` answers of a kind."""
+        known = len(self.answers.get(one.name, ()))
+        wanted = [one.request(number, server, self.seed) for number in range(known, count)]
+        return self.extend(server, one.name, wanted)[:count]
+
+    def ask(
+        self, server: Server, name: str, requests: Sequence[GenerationRequest], *, alone: bool = False
+    ) -> list[Answer]:
+        """The answers to these requests, which are made once under this name.
+
+        Args:
+            alone: One after the other; otherwise all of them are on their way together.
+        """
+        name = f"these: {name}"  # a kind may have the same name
+        known = len(self.answers.get(name, ()))
+        return self.extend(server, name, requests[known:], at_once=1 if alone else len(requests))[: len(requests)]
+
+    def extend(
+        self, server: Server, name: str, requests: Sequence[GenerationRequest], *, at_once: int | None = None
+    ) -> list[Answer]:
+        """All answers under this name, after these requests.
+
+        Raises:
+            CapabilityUnsupported: If the server refuses such requests.
+            Inconclusive: If the run may make no more requests.
+        """
+        answers = self.answers.setdefault(name, [])
+        size = at_once or _AT_ONCE * server.settings.concurrency
+        for first in range(0, len(requests), size):
+            part = requests[first : first + size]
+            self._require(server, len(part))
+            try:
+                with calling(unwrapped(server)):
+                    answers += server.generate(part)
+            except NoAnswer as error:
+                self.silent = str(error)
+                raise
+            self.num_requests += len(part)
+        for answer in answers:
+            if answer.refused:
+                raise CapabilityUnsupported(f"the server refuses such a request: {answer.refused}")
+        return answers
+
+    def _require(self, server: Server, count: int) -> None:
+        if self.silent:
+            raise NoAnswer(self.silent)
+        most = server.settings.requests
+        if most is not None and self.num_requests + count > most:
+            raise Inconclusive(f"too few requests: --requests {most} are used up. Allow more.")
+
+
+_pools: dict[int, tuple[weakref.ref[Any], dict[int, Pool]]] = {}
+
+
+def pool_of(server: Server, seed: int) -> Pool:
+    """The pool of a server: of the same object, in whatever wrapper."""
+    inner: Any = unwrapped(server)  # Any: the object itself, which need not be hashable
+    known, pools = _pools.get(id(inner), (None, {}))
+    if known is None or known() is not inner:  # an id is used again once its object is gone
+        _pools[id(inner)] = weakref.ref(inner), (pools := {})
+    return pools.setdefault(seed, Pool(seed))

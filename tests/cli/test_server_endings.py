@@ -1,0 +1,139 @@
+"""Servers that answer badly, or not at all: one sentence says why, what was judged is said, and nothing is green."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants._server.app import make_app, serving
+from fairdraw._mutants._server.dialects import Settings
+from fairdraw._mutants._server.engine import Engine
+from fairdraw._mutants._server.troubles import KEY, TROUBLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = r"http://127\.0\.0\.1:\d+/v1"
+JUDGED = r"; [1-9]\d* tokens were judged until then"
+
+
+@pytest.fixture(autouse=True)
+def _without_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+
+
+@contextlib.contextmanager
+def served(trouble: str = "", **settings: Any) -> Iterator[str]:  # Any: fields of Settings
+    """The stub on loopback."""
+    app = make_app(Engine(DEFAULT_SEED), Settings(**settings))
+    with serving(TROUBLES[trouble].around(app) if trouble else app) as address:
+        yield f"{address}/v1"
+
+
+def checked(address: str, *options: str) -> tuple[int, str]:
+    """Exit code and output of a short run in this process."""
+    words = ["check", address, "--profile", "smoke", "-n", "0", "--timeout", "1", "-k", "DIST911", *options]
+    run = CliRunner().invoke(main, words)
+    assert run.exception is None or isinstance(run.exception, SystemExit)
+    return run.exit_code, run.output
+
+
+BAD = {
+    "is busy for ever": rf"{ADDRESS} was busy \(HTTP 429\) for 1 s \(--timeout\){JUDGED}",
+    "is busy for ever and says until when": rf"{ADDRESS} was busy \(HTTP 429\) for 1 s \(--timeout\){JUDGED}",
+    "breaks in the middle": rf"{ADDRESS}/completions answered HTTP 500: .*EngineDeadError.*{JUDGED}",
+    "sends a page of html": rf"{ADDRESS}/completions sent no JSON: <html>.*{JUDGED}",
+    "sends half an answer": rf"{ADDRESS}/completions sent no JSON: {{.*{JUDGED}",
+    "sends another shape": rf"an answer lists 1 tokens, 0 log-probabilities and 1 lists of them{JUDGED}",
+    "sends nothing": rf"{ADDRESS}/completions sent no JSON: nothing at all{JUDGED}",
+    "is slow": rf"{ADDRESS} did not answer within 1 s \(--timeout\){JUDGED}",
+}
+
+
+@pytest.mark.parametrize("trouble", BAD)
+def test_a_run_that_breaks_off_is_incomplete(trouble: str) -> None:
+    with served(trouble) as address:
+        code, output = checked(address)
+    assert code == 11
+    assert re.search(rf"^incomplete +DIST911 .* \({BAD[trouble]}\)$", output, flags=re.MULTILINE), output
+    assert output.splitlines()[-1].startswith("INCOMPLETE: 1 of 1 checks did not finish: DIST911")
+
+
+@pytest.mark.parametrize("trouble", ["is busy now and then", "is loading at first"])
+def test_a_server_that_recovers_is_judged(trouble: str) -> None:
+    with served(trouble) as address:
+        code, output = checked(address)
+    assert (code, re.findall("^passed +DIST911", output, flags=re.MULTILINE)) == (0, ["passed       DIST911"])
+
+
+def test_half_a_stream_is_no_answer() -> None:
+    with served("sends half a stream") as address:
+        code, output = checked(address, "-k", "SRV171")
+    assert code == 11
+    assert re.search(rf"^incomplete +SRV171 .* \({ADDRESS}/completions sent (half a stream|no JSON).*\)$", output, re.M)
+    assert re.search("^passed +DIST911", output, flags=re.MULTILINE)
+
+
+def test_a_server_that_dies_leaves_what_was_judged() -> None:
+    command = [sys.executable, "-m", "fairdraw._mutants._server", "--trouble", "dies", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT / "src") as server:
+        assert server.stdout is not None
+        code, output = checked(f"{server.stdout.readline().strip()}/v1")
+        assert server.wait(10) == 1
+    assert code == 11
+    assert re.search(rf"{ADDRESS} (broke off|cannot be reached): .*{JUDGED}", output), output
+
+
+def test_no_server() -> None:
+    with served() as address:
+        pass
+    code, output = checked(address)
+    assert code == 11
+    assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} cannot be reached: .*", output.strip())
+
+
+def test_wrong_model() -> None:
+    with served() as address:
+        code, output = checked(address, "--model", "other")
+    assert code == 11
+    assert re.fullmatch(rf"INCOMPLETE: {ADDRESS} has no model 'other'; it has toy \(--model\)", output.strip())
+
+
+def test_a_key_is_wanted_used_and_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STUB_KEY", raising=False)
+    options = ["--key-variable", "STUB_KEY", "--json", "run.jsonl", "--html", "run.html"]
+    with served("wants a key") as address:
+        assert checked(address, *options[:2])[0] == 11
+        monkeypatch.setenv("STUB_KEY", KEY)
+        code, output = checked(address, *options)
+    assert code == 0
+    assert [path for path in (Path("run.jsonl"), Path("run.html")) if KEY in path.read_text()] == []
+    assert KEY not in output
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ({"has_logprobs": False}, 3, "top-logprobs is unsupported: its answers hold no lists"),
+        ({"max_logprobs": 5}, 0, "lists of 5 log-probabilities, token ids"),
+        ({"max_logprobs": 5, "caps_silently": True}, 0, "lists of 5 log-probabilities, token ids"),
+        ({"kind": "openai"}, 0, "lists of 20 log-probabilities, texts of tokens"),
+    ],
+    ids=["no log-probabilities", "capped", "capped in silence", "no ids"],
+)
+def test_what_a_server_lacks_is_said(settings: dict[str, Any], code: int, words: str) -> None:
+    with served(**settings) as address:
+        found, output = checked(address)
+    assert found == code, output
+    assert words in output

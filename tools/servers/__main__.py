@@ -1,0 +1,13 @@
+"""`python tools/servers`: see `servers.main`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+if __name__ == "__main__":
+    from servers.main import main
+
+    sys.exit(main())

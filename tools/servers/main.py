@@ -1,0 +1,118 @@
+"""A real server on loopback under `fairdraw check URL`: start, check, stop.
+
+    python tools/servers llama.cpp                          # without and with speculation: what `make server` runs
+    python tools/servers mlx-draft --profile smoke          # this one
+    python tools/servers all --record docs/records/servers.json --page docs/servers.md
+    python tools/servers --page-only                        # the page, from the record
+
+The model is a random Llama of two layers with 98 tokens, made on the spot. Defects that a server is known to have stand
+in `known_defects.toml` beside this file, as strict expected failures. What follows is passed on to `fairdraw check`.
+Exit code 0: all servers were judged, and fail as known or not at all; 2: a server does not run, and one sentence says
+why; otherwise that of `fairdraw check`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from provenance import ROOT
+
+from servers.defects import write_xfails
+from servers.process import SERVERS, ServerError, running
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servers.process import Running, Server
+
+Row = dict[str, Any]  # Any: JSON
+
+RECORD, PAGE = ROOT / "docs" / "records" / "servers.json", ROOT / "docs" / "servers.md"
+SECONDS = 1200
+OK = (0, 10)
+"""Green, also if a server returns nothing that distributions can be judged by."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parsed(arguments)
+    codes = []
+    for server in options.servers:
+        try:
+            code, report = check(server, options.profile, options.rest)
+        except ServerError as error:
+            print(error, file=sys.stderr)
+            code, report = 2, None
+        codes.append(0 if code in OK else code)
+        if report is not None and options.record:
+            from servers.page import row_of, write
+
+            write(options.record, row_of(server, options.profile, report))
+    if options.page or options.page_only:
+        from servers.page import page
+
+        (options.page or PAGE).write_text(page(json.loads((options.record or RECORD).read_text())))
+    return max(codes, default=0)
+
+
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Start a real server and check it by its address.")
+    parser.add_argument("names", nargs="*", metavar="SERVER", help=f"all, or of {', '.join(SERVERS)}")
+    parser.add_argument("--profile", default="smoke", help="smoke, ci or nightly (default: smoke)")
+    parser.add_argument("--record", type=Path, help="rows are written there; those of other servers stay")
+    parser.add_argument("--page", type=Path, help="write the page of the record there")
+    parser.add_argument("--page-only", action="store_true", help="run nothing")
+    options, options.rest = parser.parse_known_args(arguments)  # the rest goes to fairdraw check
+    if unknown := sorted(set(options.names) - {"all", *SERVERS}):
+        parser.error(f"no such server: {', '.join(unknown)}; known: {', '.join(SERVERS)}")
+    options.servers = selected(options.names)
+    return options
+
+
+def selected(names: Sequence[str]) -> list[Server]:
+    """An engine's name stands for each way to start it."""
+    return [one for one in SERVERS.values() if {"all", one.name, one.engine} & set(names)]
+
+
+def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, list[Row]]:
+    """The exit code of `fairdraw check URL`, and what it wrote.
+
+    Raises:
+        ServerError: If the server does not run, or there is no verdict.
+    """
+    began = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        up, scratch = stack.enter_context(running(server)), stack.enter_context(tempfile.TemporaryDirectory())
+        # Speculation must not change what is said: beside the server stands the same without it.
+        other = stack.enter_context(running(SERVERS[server.reference])) if server.reference else None
+        print(
+            f"[{server.name}] {server.packages[0]} {server.version} at {up.address}, up in {up.start_seconds} s",
+            flush=True,
+        )
+        report = Path(scratch) / "report.json"
+        xfails = write_xfails(server, Path(scratch) / "xfails.toml")
+        command = [sys.executable, "-m", "fairdraw", "check", up.address, *words(up, other), "--profile", profile]
+        command += ["--json", str(report), "--xfails", str(xfails), *rest]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH")))),
+        }
+        finished = subprocess.run(command, check=False, timeout=SECONDS, env=environment)
+        print(f"[{server.name}] exit code {finished.returncode} after {time.perf_counter() - began:.0f} s", flush=True)
+        if not report.exists():
+            raise ServerError(f"{server.name}: fairdraw check returned {finished.returncode} and no report. See above.")
+        return finished.returncode, [json.loads(line) for line in report.read_text().splitlines()]
+
+
+def words(up: Running, other: Running | None) -> list[str]:
+    """What a user would type behind the address."""
+    reference = ["--reference", f"{other.address}#{other.model}"] if other else []
+    return ["--model", up.model, *reference]
