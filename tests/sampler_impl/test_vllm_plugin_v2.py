@@ -7,8 +7,11 @@ them it takes a minute or two: `make plugin-v2`.
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
+import sys
 from importlib import metadata
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +20,9 @@ import pytest
 from fairdraw._adapters._others import release_number
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl._step import pytorch
-from fairdraw.sampler_impl.vllm_plugin import _plugin, _step, _step_states, _validated
+from fairdraw.sampler_impl.vllm_plugin import _plugin, _source, _step, _step_states, _validated
 from fairdraw.sampler_impl.vllm_plugin._log import logger
+from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES
 
 INSTALLED = next((found.version for found in metadata.distributions(name="vllm")), "0")
 if release_number(INSTALLED.partition("+")[0]) < (0, 33):
@@ -40,8 +44,17 @@ TRACE = v2_server.Trace(2, 6)
 BY_UPSTREAM: dict[v2_server.Trace, v2_steps.Ran] = {}
 
 
+STEP = next(piece for piece in PIECES if piece.name == "step")
+PACKAGE = Path(sys.modules["vllm"].__file__ or "").parent
+HASHES = {target: _source.source_hash(PACKAGE, target) for target in STEP.functions}
+
+
 @pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
+def _clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This very source counts as validated, as while `fairdraw validate-vllm` runs."""
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({v2_server.RELEASE: {"pieces": {"step": {}}, "functions": HASHES}}))
+    monkeypatch.setattr(_validated, "TABLE", table)
     yield
     vllm_plugin.unpatch()
 
@@ -450,9 +463,8 @@ def test_it_is_logged_installed_once_a_v2_runner_is_made_and_removed(logged: pyt
         _plugin._current[0].runner_v2_made()
     assert methods() == UPSTREAM
     about = [message for message in logged.messages if message.startswith("fairdraw: step ")]
-    functions = len(next(piece for piece in _plugin.PIECES if piece.name == "step").functions)
     assert about == [
-        f"fairdraw: step is on: vLLM 0.33.0, source of {functions} functions as validated, patched "
+        f"fairdraw: step is on: vLLM {v2_server.RELEASE}, source of {len(HASHES)} functions as validated, patched "
         "RejectionSampler._verify, Sampler.sample. Tokens follow vLLM's distributions; they are not vLLM's bit for bit."
     ]
 
@@ -476,9 +488,6 @@ def test_changed_source_is_refused(monkeypatch: pytest.MonkeyPatch, logged: pyte
         pass
     assert methods() == UPSTREAM
     assert any("step stays off" in message and "_bias_kernel has hash 0" in message for message in logged.messages)
-
-
-HASHES = _validated._read(_validated.TABLE)["0.33.0"]["functions"]
 
 
 def test_replaced_function_is_left_alone(monkeypatch: pytest.MonkeyPatch, logged: pytest.LogCaptureFixture) -> None:
