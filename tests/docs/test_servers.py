@@ -43,7 +43,7 @@ CODES = {
     "mlx-draft": ("SRV122", "SRV147"),
     "transformers": ("SRV122", "SRV141", "SRV147", "SRV148"),
 }
-"""Of each server: some that it passes, and the defects that it is known to have. In all some 15 s of one core."""
+"""Of each server: some that it passes, and the defects that it is known to have. In all some 40 s of one core."""
 
 
 @pytest.fixture(scope="module", params=CODES)
