@@ -361,8 +361,8 @@ def choices_of_a_request_differ(trial: Trial) -> None:
 def choices_of_a_request_may_be_equal(trial: Trial) -> None:
     """The first tokens of the `n` choices of a request are sometimes equal, as independent ones are.
 
-    Drawn without replacement: the most probable tokens by their noise, one for each choice. Texts look more diverse than
-    the model is.
+    Drawn without replacement: the most probable tokens by their noise, one for each choice. Texts look more diverse
+    than the model is.
     """
     answers = trial.take(kind("one token of four choices", n=4, max_tokens=1), _NUM_MET)
     first = [[choice.tokens[0] for choice in one.choices if choice.tokens] for one in answers]
