@@ -61,12 +61,14 @@ class Replayed:
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Answer]:
         """The server's answers to prompts of token ids, each with the reference's lists."""
         number = {prompt: place for place, prompt in enumerate(dict.fromkeys(one.prompt for one in requests))}
-        mine = [one.replace(prompt=self.prompts[number[one.prompt] % len(self.prompts)]) for one in requests]
+        own = self.server.settings.logprobs or None  # some servers return ids with log-probabilities only
+        prompts = [self.prompts[number[one.prompt] % len(self.prompts)] for one in requests]
+        mine = [one.replace(prompt=prompt, logprobs=own) for one, prompt in zip(requests, prompts, strict=True)]
         return [self._with_lists(answer) for answer in self.server.generate(mine)]
 
     def _with_lists(self, answer: Answer) -> Answer:
         made = [self._choice(answer, choice) for choice in answer.choices]
-        return replace(answer, choices=tuple(made))
+        return replace(answer, choices=tuple(made), request=answer.request.replace(logprobs=self.settings.logprobs))
 
     def _choice(self, answer: Answer, choice: Choice) -> Choice:
         """The choice with a list for each token."""

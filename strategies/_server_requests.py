@@ -51,7 +51,7 @@ class Kind:
         settings: Fields of all of them.
         seeded: Each has a seed of its own.
         in_pairs: Two neighbours have the same prompt, and seeds that follow each other.
-        is_mixed: Each has parameters of its own: a temperature, at most one filter, penalties, a seed or none.
+        is_mixed: Each has parameters of its own: a temperature, a filter or a penalty or none, a seed or none.
     """
 
     name: str
@@ -101,14 +101,12 @@ def supported(choices: Sequence[dict[str, float]], capabilities: Capabilities) -
 def _mixture(number: int, server: Server, seed: int) -> dict[str, Any]:  # Any: as the fields of a request
     """The parameters of one request among others of all kinds."""
     can = server.capabilities
-    filters, penalties = supported(FILTERS, can), supported(PENALTIES, can)
+    changes = supported([*FILTERS, *PENALTIES[1:]], can)  # one at most, so that short lists say what it leaves
     temperatures = TEMPERATURES if Capability.GREEDY in can else TEMPERATURES[:-1]
     draw = derive_seed("mixture", seed, number)
     own = {"seed": draw % 2**31} if Capability.REQUEST_SEEDS in can and number % 2 else {}
-    # Sizes without a common divisor would visit all combinations; a hash does so without an order.
     temperature = temperatures[draw // 7 % len(temperatures)]
-    one, other = filters[draw // 101 % len(filters)], penalties[draw // 1009 % len(penalties)]
-    return {"temperature": temperature, **one, **other, **own}
+    return {"temperature": temperature, **changes[draw // 101 % len(changes)], **own}
 
 
 def kind(name: str, *, seeded: bool = False, in_pairs: bool = False, **settings: object) -> Kind:
@@ -167,6 +165,7 @@ class Pool:
         Args:
             alone: One after the other; otherwise all of them are on their way together.
         """
+        name = f"these: {name}"  # a kind may have the same name
         known = len(self.answers.get(name, ()))
         return self.extend(server, name, requests[known:], at_once=1 if alone else len(requests))[: len(requests)]
 

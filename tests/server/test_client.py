@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 BASE = "http://server.test/v1"
 URL = f"{BASE}/completions"
 _LISTS = [{"token_id:5": -0.1, "token_id:7": -2.4}]
-ANSWER = {
+ANSWER: dict[str, list[dict[str, Any]]] = {
     "choices": [
         {
             "index": 0,
@@ -78,11 +78,12 @@ def test_trouble_is_one_sentence(handler: Any, words: str, monkeypatch: pytest.M
 
 
 def test_half_a_stream_is_no_answer() -> None:
-    text = "data: " + json.dumps(ANSWER) + "\n\n"
+    part = {"choices": [{**ANSWER["choices"][0], "finish_reason": None}]}
+    text = "data: " + json.dumps(part) + "\n\n"
     with pytest.raises(NoAnswer, match="half a stream"):
         transport(lambda _: httpx2.Response(200, text=text)).post(URL, {}, stream=True)
     whole = transport(lambda _: httpx2.Response(200, text=text + "data: [DONE]\n\n")).post(URL, {}, stream=True)
-    assert whole.parts == (ANSWER,)
+    assert whole.parts == (part,)
 
 
 def test_refusal_is_no_trouble() -> None:

@@ -14,6 +14,7 @@ why; otherwise that of `fairdraw check`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -88,14 +89,17 @@ def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, 
         ServerError: If the server does not run, or there is no verdict.
     """
     began = time.perf_counter()
-    with running(server) as up, tempfile.TemporaryDirectory() as scratch:
+    with contextlib.ExitStack() as stack:
+        up, scratch = stack.enter_context(running(server)), stack.enter_context(tempfile.TemporaryDirectory())
+        # Speculation must not change what is said: beside the server stands the same without it.
+        other = stack.enter_context(running(SERVERS[server.reference])) if server.reference else None
         print(
             f"[{server.name}] {server.packages[0]} {server.version} at {up.address}, up in {up.start_seconds} s",
             flush=True,
         )
         report = Path(scratch) / "report.json"
         xfails = write_xfails(server, Path(scratch) / "xfails.toml")
-        command = [sys.executable, "-m", "fairdraw", "check", up.address, *words(up), "--profile", profile]
+        command = [sys.executable, "-m", "fairdraw", "check", up.address, *words(up, other), "--profile", profile]
         command += ["--json", str(report), "--xfails", str(xfails), *rest]
         environment = {
             **os.environ,
@@ -108,6 +112,7 @@ def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, 
         return finished.returncode, [json.loads(line) for line in report.read_text().splitlines()]
 
 
-def words(up: Running) -> list[str]:
+def words(up: Running, other: Running | None) -> list[str]:
     """What a user would type behind the address."""
-    return ["--model", up.model]
+    reference = ["--reference", f"{other.address}#{other.model}"] if other else []
+    return ["--model", up.model, *reference]

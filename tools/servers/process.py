@@ -58,6 +58,11 @@ class Server:
         return self.name.partition("-")[0]
 
     @property
+    def reference(self) -> str:
+        """The server to compare with, which does the same without a draft model; empty if there is none."""
+        return self.engine if self.name.endswith("-draft") else ""
+
+    @property
     def version(self) -> str:
         return importlib.metadata.version(self.packages[0])
 

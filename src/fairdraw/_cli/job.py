@@ -139,7 +139,7 @@ class Bench:
         self.checks = [check for check in all_checks(job.only, self.contract.name) if job.matches(check)]
         self.pace = Pace()
         self.profile: Profile = PROFILES[job.profile]
-        reference, self.about_reference = load_reference(job.reference, self.checks)
+        reference, self.about_reference = load_reference(job.reference, self.checks, job.settings)
         self.session = Session(
             job.spec,
             self.profile,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import traceback
 from collections.abc import Mapping
@@ -88,6 +89,28 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     return as_sampler(sampler)
 
 
+def connect(address: str, settings: ServerSettings | None = None) -> AnySampler:
+    """The server at an address, to be given to `check_sampler` or `parametrize_with_checks`.
+
+    One that does not answer is an object, too: each of its checks is then incomplete, and says why.
+
+    Args:
+        address: `http://127.0.0.1:8000/v1`; behind a `#` the model, if there are several.
+        settings: How it is asked, and how much.
+
+    Raises:
+        CannotStart: If the address is none, or the HTTP client is not installed.
+
+    Example:
+        >>> server = connect("http://127.0.0.1:9/v1")
+        >>> server.device
+        'HTTP'
+    """
+    if not is_address(address):
+        raise CannotStart(f"connect: address={address!r}, but it must begin with http:// or https://.")
+    return load_sampler(address, settings)
+
+
 def is_address(spec: str) -> bool:
     """Whether a spec is the address of a server, not the name of a sampler.
 
@@ -129,11 +152,14 @@ def sampler_lines() -> list[str]:
     ]
 
 
-def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySampler | None, str]:
+def load_reference(
+    name: str | None, checks: Iterable[AnyCheck], settings: ServerSettings | None = None
+) -> tuple[AnySampler | None, str]:
     """The sampler that differential checks compare with, and a note about it for the header.
 
     Args:
         name: A sampler; `none` for no reference; `None` for the real vLLM if it can be loaded.
+        settings: Of a server; its model is the reference's own.
         checks: Of one contract. Nothing is loaded unless one is a differential: importing vLLM takes seconds.
 
     Raises:
@@ -149,12 +175,14 @@ def load_reference(name: str | None, checks: Iterable[AnyCheck]) -> tuple[AnySam
     if not (name or usual):
         return None, "none (name one with --reference)"
     try:
-        reference = load_sampler(name or usual)
+        reference = load_sampler(name or usual, settings and dataclasses.replace(settings, model=""))
     except CannotStart as error:
         if name is not None:
             raise
         return None, f"none ({error})"
     _require_contract(reference, asking.contract)
+    if isinstance(reference, SilentServer):
+        raise CannotStart(f"reference {reference.name}: {reference.why}.")
     if name is not None:
         _require_comparable(name, reference, differentials)
     return reference, reference.name

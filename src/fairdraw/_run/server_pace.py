@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._run.speed import worded_seconds
+from fairdraw.protocols import Capability
+from fairdraw.strategies._server_claims import claims_of
 from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, pool_of
 
 if TYPE_CHECKING:
@@ -42,5 +45,19 @@ def timed(server: Any, checks: Sequence[AnyCheck], profile: Profile, seed: int) 
     seconds = time.perf_counter() - started
     planned = planned_requests(server, checks, profile)
     expected = seconds * planned / count
+    stage = _stage(server, seed)
     about = f"about {planned} requests of up to {TOKENS_EACH} tokens, {count} at a time; the first {count} took"
-    return (f"expected duration: {worded_seconds(expected)}; {about} {seconds:.2g} s",), expected
+    return (f"expected duration: {worded_seconds(expected)}; {about} {seconds:.2g} s", *stage), expected
+
+
+def _stage(server: Any, seed: int) -> list[str]:  # Any: a server
+    """What its log-probabilities stand for, in words."""
+    if Capability.TOP_LOGPROBS not in server.capabilities:
+        return []
+    try:
+        claims = claims_of(server, pool_of(server, seed))
+    except CapabilityUnsupported as error:
+        return [str(error)]
+    after = {"temperature": claims.after_temperature, "filters": claims.after_filters, "bias": claims.after_edits}
+    taken = ", ".join(f"{'after' if is_after else 'before'} {what}" for what, is_after in after.items())
+    return [f"log-probabilities are those {taken} ({claims.by})"]

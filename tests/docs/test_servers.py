@@ -1,0 +1,139 @@
+"""Real servers on loopback, with a tiny random model: started, asked by a few checks, stopped.
+
+`make server` runs all checks. Here the defects that they are known to have must be found, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from servers.defects import known, write_xfails
+from servers.main import main
+from servers.model import VOCAB, interleaved
+from servers.process import INSIDE, SERVERS, ServerError, answers, free_port, running
+
+from fairdraw._core.checks import PROFILES, AnyCheck
+from fairdraw._core.failures import CheckFailure
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._run.expected import read_xfails
+from fairdraw._run.loading import all_checks, load_sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fairdraw.protocols import Server
+
+ROOT = Path(__file__).parents[2]
+CHECKS: dict[str, AnyCheck] = {check.code: check for check in all_checks()}
+
+CODES = {
+    "llama.cpp": ("SRV103", "SRV121", "SRV141", "SRV143", "SRV149", "DIST911"),
+    "llama.cpp-draft": ("SRV104", "SRV121", "SRV141"),
+    "mlx": ("SRV141", "SRV147", "SRV148", "SRV149"),
+    "mlx-draft": ("SRV122", "SRV147"),
+    "transformers": ("SRV122", "SRV141", "SRV147", "SRV148"),
+}
+"""Of each server: some that it passes, and the defects that it is known to have. In all some 15 s of one core."""
+
+
+@pytest.fixture(scope="module", params=CODES)
+def started(request: pytest.FixtureRequest) -> Iterator[tuple[str, Server]]:
+    """A server, and how it is named."""
+    server = SERVERS[request.param]
+    if sentence := server.missing():
+        pytest.skip(sentence)
+    with running(server) as up:
+        yield server.name, load_sampler(f"{up.address}#{up.model}")  # type: ignore[misc]
+        health = up.address.replace("/v1", "/health")
+    assert not answers(health)
+
+
+def test_known_defects_are_found_and_nothing_else(started: tuple[str, Server]) -> None:
+    name, server = started
+    failed = [code for code in CODES[name] if fails(CHECKS[code], server)]
+
+    assert failed == [code for code in CODES[name] if code in known(SERVERS[name], SERVERS[name].version)]
+
+
+def fails(check: AnyCheck, server: Server) -> bool:
+    try:
+        check.run(server, profile=PROFILES["smoke"], seed=DEFAULT_SEED)
+    except CheckFailure:
+        return True
+    return False
+
+
+# -- the tools, without a server --------------------------------------------------------------------------------------
+
+
+def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("servers.process._installed", lambda name: name != "xllamacpp")
+
+    assert main(["llama.cpp-draft"]) == 2
+    error = capsys.readouterr().err
+    assert error == "llama.cpp-draft: xllamacpp not installed. Run: python tools/install_others.py\n"
+
+
+def test_server_that_does_not_start_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text("raise ValueError('no such model')")
+    monkeypatch.setattr("servers.process.INSIDE", wrong)
+    monkeypatch.setattr(type(SERVERS["llama.cpp"]), "missing", lambda _: "")
+    monkeypatch.setattr(type(SERVERS["llama.cpp"]), "write", lambda *_: None)
+
+    with pytest.raises(ServerError, match=r"ended with code 1 \(ValueError: no such model\)"), running(SERVERS["mlx"]):
+        pass
+
+
+def test_server_ends_with_its_caller(tmp_path: Path) -> None:
+    """However the caller ends: here its end of the pipe goes away, and no signal is sent."""
+    if sentence := SERVERS["llama.cpp"].missing():
+        pytest.skip(sentence)
+    SERVERS["llama.cpp"].write(tmp_path)
+    port = free_port()
+    command = [sys.executable, str(INSIDE), "llama.cpp", str(tmp_path), str(port)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        ends_at = time.monotonic() + 60
+        while not answers(f"http://127.0.0.1:{port}/health") and time.monotonic() < ends_at:
+            time.sleep(0.1)
+        process.communicate(timeout=60)  # which ends the pipe
+        assert process.returncode == -signal.SIGKILL
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_known_defects_are_read_as_expected_failures(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(SERVERS[name]), "version", "9999")
+    codes = read_xfails(write_xfails(SERVERS[name], tmp_path / "xfails.toml"))
+
+    assert set(codes) == set(known(SERVERS[name], "9999"))
+    pages = {entry["link"] for entries in known(SERVERS[name], "9999").values() for entry in entries}
+    assert [page for page in pages if not page.startswith("https://") and not (ROOT / page).exists()] == []
+
+
+def test_rotary_halves_are_interleaved_head_by_head() -> None:
+    matrix = np.arange(64, dtype=np.float32)[:, None] * np.ones((1, 3), np.float32)
+
+    assert interleaved(matrix)[:, 0].tolist()[:6] == [0, 16, 1, 17, 2, 18]
+    assert interleaved(matrix)[:, 0].tolist()[32:36] == [32, 48, 33, 49]
+
+
+def test_every_token_is_one_character() -> None:
+    assert len(VOCAB) == len(set(VOCAB)) == 98
+    assert {len(word) for word in VOCAB[2:]} == {1}
