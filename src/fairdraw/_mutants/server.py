@@ -624,4 +624,36 @@ class SpeculationSharpens(ToyServer):
         return 1.4 * super().logits(request, output)
 
 
+@wrong("SRV124")
+class OneReplicaIsGreedy(ToyServer):
+    """Every fiftieth request goes to a replica that ignores the temperature."""
+
+    number = 0
+
+    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+        self.number += 1
+        return super().answer(request, beside)
+
+    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+        return int(logits.argmax()) if self.number % 50 == 0 else super().drawn(logits, request, stream)
+
+
+@wrong("SRV150")
+class ChoicesWithoutReplacement(ToyServer):
+    """The first tokens of a request's choices are the best of one race: no two are equal."""
+
+    taken: tuple[int, ...] = ()
+
+    def choice(self, request: GenerationRequest, number: int, stream: Stream) -> Choice:
+        made = super().choice(request, number, stream)
+        self.taken = (*self.taken, stream.output[0]) if number else (stream.output[0],)
+        return made
+
+    def drawn(self, logits: Floats, request: GenerationRequest, stream: Stream) -> int:
+        left = logits.copy()
+        if stream.number and not stream.output:
+            left[list(self.taken)] = -np.inf
+        return super().drawn(left, request, stream)
+
+
 MUTANTS: tuple[Mutant, ...] = mutants_in(sys.modules[__name__])
