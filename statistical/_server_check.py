@@ -157,8 +157,8 @@ class ServerDistributionCheck(DrawnQuestion):
         """Planned, of each kind."""
         return max(1, round(num_tokens(server, profile) * self.part / len(self.kinds)))
 
-    def num_draws(self, server: Server, profile: Profile) -> int:
-        return self.num_samples(server, profile) * len(self.kinds)
+    def num_draws(self, sampler: Server, profile: Profile) -> int:
+        return self.num_samples(sampler, profile) * len(self.kinds)
 
     def num_requests(self, server: Server, profile: Profile) -> int:
         """Planned, of each kind."""
@@ -189,7 +189,8 @@ class ServerDistributionCheck(DrawnQuestion):
         step = max(2, -(-planned // _MOST_CHECKPOINTS) // 2 * 2, min(planned, _FIRST // len(self.kinds)) // 2 * 2)
         try:
             claims = claims_of(server, pool)
-            for first in range(0, _MOST_REQUESTS * planned, step):
+            most = _MOST_REQUESTS * (3 if any(one.is_mixed for one in self.kinds) else 1)  # fewer tokens are judged
+            for first in range(0, most * planned, step):
                 parts = [self._of(server, pool, one, first, step, claims) for one in self.kinds]
                 counts = {name: found for part in parts for name, found in part.items()}
                 if first == 0:

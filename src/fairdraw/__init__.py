@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fairdraw._run.loading import CannotStart, all_checks
+    from fairdraw._run.loading import CannotStart, all_checks, connect
     from fairdraw._run.runner import CheckRecord, check_sampler
     from fairdraw.protocols import (
         PLACEHOLDER_TOKEN_ID,
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         SamplingBatch,
         SamplingNoise,
         SeededNoise,
+        Server,
+        ServerSettings,
         SpecDecodeBatch,
         ThinkingScanner,
         TokenSampler,
@@ -73,12 +75,15 @@ __all__ = [
     "SamplingBatch",
     "SamplingNoise",
     "SeededNoise",
+    "Server",
+    "ServerSettings",
     "SpecDecodeBatch",
     "ThinkingScanner",
     "TokenSampler",
     "__version__",
     "all_checks",
     "check_sampler",
+    "connect",
     "grammar_masker",
     "logits_planner",
     "logprobs_sampler",
@@ -96,6 +101,7 @@ _HOMES = {
     "SamplerTests": "fairdraw.pytest_plugin",
     "all_checks": "fairdraw._run.loading",
     "check_sampler": "fairdraw._run.runner",
+    "connect": "fairdraw._run.loading",
     "parametrize_with_checks": "fairdraw.pytest_plugin",
 }
 """Names that are not of `fairdraw.protocols`."""

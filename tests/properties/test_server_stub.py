@@ -8,14 +8,20 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
+import server_faults
 from scipy.stats import chisquare
 
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants._server.app import make_app
+from fairdraw._mutants._server.app import make_app, serving
 from fairdraw._mutants._server.dialects import Kind, Settings
 from fairdraw._mutants._server.engine import Engine, Request
+from fairdraw._mutants._server.faults import FAULTS
 from fairdraw._mutants._server.in_process import in_process
 from fairdraw._mutants._server.model import TEXTS, VOCAB_SIZE, logits_after, text_of, tokens_of
+from fairdraw._server._http import HttpServer
+from fairdraw.protocols import ServerSettings
 
 SETTINGS: list[dict[str, Any]] = [{}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 5, "min_p": 0.05}]
 
@@ -96,3 +102,42 @@ def test_requests_are_refused_as_by_vllm(fields: dict[str, Any], status: int, me
         answer = client.post("/v1/completions", json={"prompt": "hello"} | fields)
     assert answer.status_code == status
     assert message in answer.json()["error"]["message"]
+
+
+# Faults: each is caught at the numbers of `ci` by the checks that it names, through the whole HTTP client. Those of the
+# toy server (`_mutants/server.py`) are put to the checks alone; here are dialects, concurrency, drafts and streams.
+
+UNSEEN = {
+    "a stream breaks letters",
+    "bad words in the first place only",
+    "stops before min tokens",
+    "repetition ignores the sign",
+}
+"""No check looks there yet: letters of several tokens, a bad word in a later place, `min_tokens` beside stop strings,
+repetition penalties."""
+
+
+@pytest.mark.parametrize("name", [name for name in FAULTS if name not in UNSEEN])
+def test_fault_is_caught_at_ci(name: str) -> None:
+    caught = server_faults.first_caught(FAULTS[name], server_faults.named_first(FAULTS[name]), "ci", DEFAULT_SEED)
+    assert caught.code in FAULTS[name].caught_by, caught.others
+
+
+def test_faults_without_a_check_are_known() -> None:
+    assert {name for name, fault in FAULTS.items() if not fault.caught_by} == UNSEEN
+    assert len(FAULTS) >= 80
+
+
+@pytest.mark.parametrize("name", ["silent greedy", "the batch shares its noise", "a stream drops a token"])
+def test_fault_is_caught_over_loopback(name: str) -> None:
+    fault = FAULTS[name]
+    app = make_app(fault.engine(DEFAULT_SEED), fault.settings, step_seconds=0.0005)
+    with serving(app) as address:
+        server = HttpServer.found(f"{address}/v1", ServerSettings())
+        with pytest.raises(CheckFailure):
+            server_faults.named_first(fault)[0].run(server, profile=PROFILES["ci"], seed=DEFAULT_SEED)
+
+
+def test_silent_greedy_is_seen_within_60_requests() -> None:
+    fault = FAULTS["silent greedy"]
+    assert server_faults.first_caught(fault, server_faults.named_first(fault), "smoke", DEFAULT_SEED).requests <= 60

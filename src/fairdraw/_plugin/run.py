@@ -396,6 +396,7 @@ class PytestRun:
             fairness=self._fairness(checks.values(), list(samplers.values())),
             started=started,
             commit=commit,
+            about=tuple(line for sampler in samplers.values() for line in getattr(sampler, "about", list)()),
         )
 
     def _samplers_of(self, pairs: Sequence[tuple[pytest.Item, AnyCheck]]) -> dict[str, AnySampler]:

@@ -89,6 +89,28 @@ def load_sampler(spec: str, settings: ServerSettings | None = None) -> AnySample
     return as_sampler(sampler)
 
 
+def connect(address: str, settings: ServerSettings | None = None) -> AnySampler:
+    """The server at an address, to be given to `check_sampler` or `parametrize_with_checks`.
+
+    One that does not answer is an object, too: each of its checks is then incomplete, and says why.
+
+    Args:
+        address: `http://127.0.0.1:8000/v1`; behind a `#` the model, if there are several.
+        settings: How it is asked, and how much.
+
+    Raises:
+        CannotStart: If the address is none, or the HTTP client is not installed.
+
+    Example:
+        >>> server = connect("http://127.0.0.1:9/v1")
+        >>> server.device
+        'HTTP'
+    """
+    if not is_address(address):
+        raise CannotStart(f"connect: address={address!r}, but it must begin with http:// or https://.")
+    return load_sampler(address, settings)
+
+
 def is_address(spec: str) -> bool:
     """Whether a spec is the address of a server, not the name of a sampler.
 

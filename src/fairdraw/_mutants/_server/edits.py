@@ -133,7 +133,7 @@ def bad_words_are_ignored(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, bad_words=())
 
 
-@fault("parameters", "SRV163")
+@fault("parameters")
 def bad_words_in_the_first_place_only(right: Engine, choice: Choice) -> Request:
     """The mask is made once."""
     return with_fields(choice.request, bad_words=()) if choice.emitted else choice.request
