@@ -114,8 +114,8 @@ UNSEEN = {
     "stops before min tokens",
     "repetition ignores the sign",
 }
-"""No check looks there yet: requests of all kinds beside lists of 20, letters of several tokens, a bad word in a later place, `min_tokens` beside stop strings,
-repetition penalties."""
+"""No check looks there yet: requests of all kinds where lists are cut at 20, letters of several tokens, a bad word in a
+later place, `min_tokens` beside stop strings, repetition penalties."""
 
 
 @pytest.mark.parametrize("name", [name for name in FAULTS if name not in UNSEEN])
