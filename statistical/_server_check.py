@@ -189,8 +189,7 @@ class ServerDistributionCheck(DrawnQuestion):
         step = max(2, -(-planned // _MOST_CHECKPOINTS) // 2 * 2, min(planned, _FIRST // len(self.kinds)) // 2 * 2)
         try:
             claims = claims_of(server, pool)
-            most = _MOST_REQUESTS * (3 if any(one.is_mixed for one in self.kinds) else 1)  # fewer tokens are judged
-            for first in range(0, most * planned, step):
+            for first in range(0, _MOST_REQUESTS * planned, step):
                 parts = [self._of(server, pool, one, first, step, claims) for one in self.kinds]
                 counts = {name: found for part in parts for name, found in part.items()}
                 if first == 0:
@@ -208,8 +207,7 @@ class ServerDistributionCheck(DrawnQuestion):
                 raise CapabilityUnsupported(f"n-choices is unsupported: its answers hold {most} choices; see SRV144")
             total = sum(len(choice.positions) for answer in answers for choice in answer.choices)
             judged = len(single(answers, claims, 0))
-            # Of requests of all kinds, the greedy ones and most filters beside penalties say nothing.
-            if judged < _LEAST_JUDGED * total / (2 if one.is_mixed else 1):
+            if judged < _LEAST_JUDGED * total:
                 raise CapabilityUnsupported(
                     f"top-logprobs is unsupported for this: lists of {server.settings.logprobs} entries decide "
                     f"{judged} of {total} positions of {one.name!r}"

@@ -238,5 +238,5 @@ class ProcessedServer(ToyServer):
 
 
 def with_short_lists() -> ToyServer:
-    """It lists five tokens, and the sampled one."""
-    return ToyServer(settings=ServerSettings(logprobs=5))
+    """It lists six tokens, and the sampled one."""
+    return ToyServer(settings=ServerSettings(logprobs=6))

@@ -319,7 +319,7 @@ def a_neighbours_temperature(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, temperature=others[0].request.temperature) if others else choice.request
 
 
-@fault("parameters", "DIST925")
+@fault("parameters")
 def a_neighbours_filters(right: Engine, choice: Choice) -> Request:
     """Top-k and top-p of another row."""
     others = right.neighbours(choice)
