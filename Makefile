@@ -16,7 +16,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
-.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm clean
+.PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
@@ -69,6 +69,12 @@ server: $(READY)
 	$(BIN)/python tools/servers $(SERVER) --profile $(PROFILE)
 
 vllm: $(READY)
+
+# The plugin's piece for vLLM's model runner V2, with the mutants of its wiring: a minute or two.
+V2_RELEASE := .cache/vllm/0.33.0
+plugin-v2: $(READY)
+	$(BIN)/python tools/install_vllm.py 0.33.0 --target $(V2_RELEASE)
+	PYTHONPATH=$(V2_RELEASE):src $(BIN)/python -m pytest tests/sampler_impl/test_vllm_plugin_v2.py
 
 clean:
 	rm -rf $(VENV) .cache build dist

@@ -32,7 +32,9 @@ def forbidden_tokens_are_minus_infinity_and_others_keep_their_bits(masker: Gramm
 
 @check(
     "GRM102",
-    lambda can: bitmask_cases(can, max_vocab_size=257, num_rows=(300,), masks=("walking", "all-but-one"), max_rows=1),
+    lambda can: bitmask_cases(
+        can, min_vocab_size=33, max_vocab_size=257, num_rows=(300,), masks=("walking", "all-but-one"), max_rows=1
+    ),
     contract="grammar",
     weight=0.15,
 )
@@ -48,7 +50,10 @@ def every_token_has_its_own_bit(masker: GrammarMasker, case: BitmaskCase) -> Non
 @check(
     "GRM103",
     lambda can: bitmask_cases(
-        can, masks=("last", "last-word", "sign-bits", "all-but-sign-bits", "word-edges", "none"), max_rows=2
+        can,
+        sizes=(33, 63, 100, 1023, 65, 257, 32, 31),
+        masks=("last", "last-word", "sign-bits", "all-but-sign-bits", "word-edges", "none"),
+        max_rows=2,
     ),
     contract="grammar",
     weight=0.5,
@@ -63,7 +68,12 @@ def edges_of_words_are_masked(masker: GrammarMasker, case: BitmaskCase) -> None:
 
 @check(
     "GRM104",
-    lambda can: bitmask_cases(can, dtypes=("bfloat16", "float16"), logits=("normal", "special", "nan", "wide")),
+    lambda can: bitmask_cases(
+        can,
+        dtypes=("bfloat16", "float16"),
+        logits=("special", "normal", "nan"),
+        masks=("all-but-one", "random", "none"),
+    ),
     needs=(Capability.HALF_LOGITS,),
     contract="grammar",
 )
@@ -227,7 +237,7 @@ def calls_do_not_remember_others(masker: GrammarMasker, case: BitmaskCase) -> No
 
 @check(
     "GRM114",
-    lambda can: bitmask_cases(can, num_rows=(129, 300, 513, 1100), max_vocab_size=100, indices=("none", "subset")),
+    lambda can: bitmask_cases(can, num_rows=(300, 257, 513, 1100), max_vocab_size=100, indices=("none", "subset")),
     contract="grammar",
     weight=0.12,
 )

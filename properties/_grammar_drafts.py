@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fairdraw._core.checks import check
 from fairdraw.properties._grammar_asserts import follow
 from fairdraw.properties._rejection_asserts import broken
@@ -88,7 +90,7 @@ def requests_without_a_grammar_are_left_alone(masker: Any, case: AutomatonCase) 
         step.require_read_rows()
 
 
-@_check("GRM126", lambda can: automaton_cases(can, drafts=("legal", "illegal", "last"), ends=True))
+@_check("GRM126", lambda can: automaton_cases(can, min_drafts=1, drafts=("legal", "illegal", "last"), ends=True))
 def grammars_are_left_as_they_were(masker: Any, case: AutomatonCase) -> None:
     """After the call every grammar is in the state in which it was: which drafts are accepted is not known yet.
 
@@ -100,7 +102,12 @@ def grammars_are_left_as_they_were(masker: Any, case: AutomatonCase) -> None:
                 broken(f"step {step.number}: request {request} was in state {text.state}, now {text.matcher.state}")
 
 
-@_check("GRM127", lambda can: automaton_cases(can, num_steps=(3, 5), drafts=("legal", "illegal")))
+@_check(
+    "GRM127",
+    lambda can: automaton_cases(
+        can, num_steps=(4, 6), min_drafts=2, drafts=("legal", "illegal"), without_grammar=False
+    ),
+)
 def masks_follow_texts_over_many_steps(masker: Any, case: AutomatonCase) -> None:
     """Steps follow each other: some drafts are accepted, others not, and their numbers change.
 
@@ -111,7 +118,7 @@ def masks_follow_texts_over_many_steps(masker: Any, case: AutomatonCase) -> None
         step.require_read_rows()
 
 
-@_check("GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), drafts=("legal", "last"), ends=True))
+@_check("GRM128", lambda can: automaton_cases(can, num_steps=(2, 4), min_drafts=1, drafts=("legal", "last"), ends=True))
 def texts_may_end_within_the_drafts(masker: Any, case: AutomatonCase) -> None:
     """A draft that ends the text is verified like others; the grammar is not advanced beyond it, nor asked again.
 
@@ -131,29 +138,36 @@ def dead_ends_forbid_everything(masker: Any, case: AutomatonCase) -> None:
         step.require_read_rows()
 
 
-@_check("GRM130", lambda can: automaton_cases(can, num_steps=(1, 3), drafts=("legal", "illegal", "last"), ends=True))
-def every_emitted_token_is_legal(masker: Any, case: AutomatonCase) -> None:
-    """Greedy tokens of a whole step, accepted draft by draft, are a text of the grammar.
+@_check(
+    "GRM130",
+    lambda can: automaton_cases(
+        can, num_steps=(1, 3), min_drafts=1, drafts=("legal", "illegal", "last"), ends=True, without_grammar=False
+    ),
+)
+def every_token_that_can_be_emitted_is_legal(masker: Any, case: AutomatonCase) -> None:
+    """Draft by draft, as long as drafts can be accepted, what has a logit above -inf continues a text of the grammar.
 
     It fails if any row on the way has the mask of another place. The checks before it say which.
     """
     for step in follow(masker, case):
-        for request, text in enumerate(step.texts):
-            if text.automaton is not None:
-                _require_legal(step, request)
+        for request in range(step.batch.batch_size):
+            _require_legal(step, request)
 
 
 def _require_legal(step: Step, request: int) -> None:
-    text = step.texts[request]
-    drafts, state = step.batch.requests[request].draft_token_ids, text.state
+    text, drafts = step.texts[request], step.batch.requests[request].draft_token_ids
+    state = text.state
     for place, row in enumerate(step.rows(request)):
-        if state == DONE or step.after[row].isneginf().all():
+        if text.automaton is None or state == DONE:
             return
-        token_id = int(step.after[row].argmax())
-        after = None if text.automaton is None else text.automaton.step(state, token_id)
-        if after is None:
-            broken(f"step {step.number}: request {request} emits token {token_id} at place {place}, which is forbidden")
-        if place == len(drafts) or token_id != drafts[place]:
+        possible = (step.after[row] > -torch.inf).nonzero()[:, 0].tolist()
+        illegal = sorted(set(possible) - set(text.automaton.allowed(state)))
+        if illegal:
+            broken(
+                f"step {step.number}: request {request} can emit token {illegal[0]} at place {place}, a forbidden one"
+            )
+        after = text.automaton.step(state, drafts[place]) if place < len(drafts) else None
+        if after is None or drafts[place] not in possible:
             return
         state = after
 

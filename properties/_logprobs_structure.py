@@ -182,12 +182,14 @@ def rows_with_nan_do_not_disturb_others(sampler: LogprobsSampler, case: Logprobs
 
 @check("LPR113", lambda can: cases(can, max_requests=2), needs=(Capability.NO_ROWS,))
 def batches_without_rows_give_empty_tensors(sampler: LogprobsSampler, case: LogprobsCase) -> None:
-    """Requests without a row get an empty answer of the right width, as for a prompt of one token.
+    """Requests without a row get an empty answer of the right width, as for a prompt of one token; the next batch gets
+    what it got before.
 
-    A reduction over no rows raises, or a kernel is launched on an empty grid.
+    A reduction over no rows raises, a kernel is launched on an empty grid, or a buffer is left without memory.
     """
-    requests = tuple(request.replace(num_rows=0) for request in case.requests)
-    call(sampler, case.replace(requests=requests))
+    before = list(seen_rows(sampler, case))
+    call(sampler, case.replace(requests=tuple(request.replace(num_rows=0) for request in case.requests)))
+    same_rows(sampler, before, list(seen_rows(sampler, case)), "after a batch without rows")
 
 
 @check("LPR114", lambda can: cases(can, max_requests=3))
@@ -224,3 +226,24 @@ def drawn_tokens_are_possible_under_what_is_returned(sampler: DrawingLogprobsSam
             broken(f"request {row}: the probabilities that are returned sum to {total:.9g}")
         if not np.isfinite(seen.logprobs[row, 0]):
             broken(f"request {row} drew token {seen.token_ids[row, 0]}, of log-probability {seen.logprobs[row, 0]}")
+
+
+@check(
+    "LPR162",
+    lambda can: sampling_cases(can, explicit=False, greedy=False, logits=("flat", "normal", "half", "zipf")),
+    needs=(Capability.DRAWN_TOKENS,),
+)
+def drawn_tokens_have_the_value_of_their_entry(sampler: DrawingLogprobsSampler, case: SamplingCase) -> None:
+    """The log-probability that comes with a drawn token is the one that the whole list has for it, within rounding.
+
+    A kernel that draws and a kernel that lists: the first returns a value before filters, of a rejected draft, or in a
+    lower precision.
+    """
+    batch = case.batch(sampler.device)
+    seen = call_draw(sampler, batch, SeededNoise(case.seed))
+    for row, (token, own) in enumerate(zip(seen.token_ids[:, 0], seen.logprobs[:, 0], strict=True)):
+        ids, values = seen.token_ids[row, 1:], seen.logprobs[row, 1:].astype(np.float64)
+        for listed in values[ids == token]:
+            slack = 2.0**-23 * (64 + 2 * abs(values.max() - listed) + 4 * abs(values.max()))
+            if not abs(float(own) - listed) <= slack:
+                broken(f"request {row}: token {token} comes with {own!s}, and the list has {listed:.9g} for it")

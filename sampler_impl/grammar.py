@@ -43,7 +43,8 @@ class Matcher(Protocol):
 
     def fill(
         self,
-        bitmask: Tensor,  # [num_words] int32
+        mask_words: Tensor,  # [num_words] int32
+        /,
     ) -> None:
         """Write the tokens that are allowed now."""
         ...
@@ -51,9 +52,9 @@ class Matcher(Protocol):
 
 def apply_bitmask(
     logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
-    bitmask: Tensor,  # [num_masks, num_words] int32
-    indices: Tensor | None = None,  # [num_indices] int64
-) -> Tensor:  # [num_rows, vocab_size] as logits
+    bitmask: Tensor,  # [num_rows, num_words] int32; with indices, it may have more rows than the logits
+    indices: Tensor | None = None,  # [length] int64
+) -> Tensor:  # [num_rows, vocab_size] float32 | bfloat16 | float16
     """Forbid tokens whose bit is 0, in place; the bits of all other logits stay as they are.
 
     Args:
@@ -116,10 +117,10 @@ def _fork(
     """The rows of one request; the matcher is rolled back, whatever happens."""
     accepted = 0
     try:
-        for place, bitmask in enumerate(rows):
+        for place, words in enumerate(rows):
             if matcher.is_terminated:
                 return
-            matcher.fill(bitmask)
+            matcher.fill(words)
             if place == len(drafts) or not matcher.accept(drafts[place]):
                 return
             accepted += 1
@@ -129,9 +130,9 @@ def _fork(
 
 
 def _check(
-    logits: Tensor,  # [num_rows, vocab_size] any
-    bitmask: Tensor,  # [num_masks, num_words] any
-    indices: Tensor | None,  # [num_indices] any
+    logits: Tensor,  # [num_rows, vocab_size] float32 | bfloat16 | float16
+    bitmask: Tensor,  # [num_rows, num_words] int32
+    indices: Tensor | None,  # [length] int64
 ) -> None:
     rules = {
         f"logits.dtype={logits.dtype}": (logits.dtype in FLOATS_OF_MODELS, "float32, bfloat16 or float16. Cast them"),

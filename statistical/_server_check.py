@@ -157,8 +157,8 @@ class ServerDistributionCheck(DrawnQuestion):
         """Planned, of each kind."""
         return max(1, round(num_tokens(server, profile) * self.part / len(self.kinds)))
 
-    def num_draws(self, server: Server, profile: Profile) -> int:
-        return self.num_samples(server, profile) * len(self.kinds)
+    def num_draws(self, sampler: Server, profile: Profile) -> int:
+        return self.num_samples(sampler, profile) * len(self.kinds)
 
     def num_requests(self, server: Server, profile: Profile) -> int:
         """Planned, of each kind."""

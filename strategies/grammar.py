@@ -143,6 +143,7 @@ def token_automata(
     draw: st.DrawFn,
     *,
     vocab_size: int = 100,
+    min_states: int = 1,
     max_states: int = 4,
     max_tokens: int = 4,
     dead_ends: bool = False,
@@ -151,7 +152,7 @@ def token_automata(
     """Small deterministic automata over tokens.
 
     Args:
-        max_states: Beside the one that ends a text.
+        min_states, max_states: Beside the one that ends a text.
         max_tokens: That are allowed in one state.
         dead_ends: States in which no token is allowed are possible.
         ends: Some tokens may end the text.
@@ -159,9 +160,9 @@ def token_automata(
     Raises:
         TypeError, ValueError: If a bound is invalid; when the first automaton is drawn.
     """
-    check_interval("token_automata", "max_states", 1, "max_states", max_states, at_least=1)
+    check_interval("token_automata", "min_states", min_states, "max_states", max_states, at_least=1)
     check_interval("token_automata", "max_tokens", 1, "max_tokens", max_tokens, at_least=1)
-    count = draw(st.integers(1, max_states))
+    count = draw(st.integers(min_states, max_states))
     edges = sorted({0, vocab_size - 1, *(i for i in (31, 32, 63, 64) if i < vocab_size)})
     ids = st.one_of(st.sampled_from(edges), st.integers(0, vocab_size - 1))
     behind = st.sampled_from((*range(count), *((DONE,) if ends else ())))
@@ -209,7 +210,9 @@ def automaton_cases(
     kinds = check_kinds("automaton_cases", "drafts", drafts, DRAFT_TOKEN_KINDS)
     vocab_size = draw(st.sampled_from(vocab_sizes))
     automata = st.lists(
-        token_automata(vocab_size=vocab_size, dead_ends=dead_ends, ends=ends), min_size=1, max_size=max_requests
+        token_automata(vocab_size=vocab_size, min_states=2, dead_ends=dead_ends, ends=ends),
+        min_size=1,
+        max_size=max_requests,
     )
     least = -1 if without_grammar in (None, True) else 0
     one = st.builds(

@@ -6,7 +6,7 @@
 
 Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
 process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
-draw takes a hundred times as long.
+draw takes a hundred times as long, and none on those of JAX, which compiles for seconds at every new shape.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SAMPLERS = {
     "rejection/sglang-block": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
-    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE),
+    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ",)),
     "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
@@ -90,8 +90,8 @@ SAMPLERS = {
     "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
-    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM", "DIST")),
-    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM", "DIST")),
+    "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
+    "sampling/tpu-inference-step": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
     "sampling/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
     "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
@@ -100,6 +100,9 @@ NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
+* Aphrodite 0.24.1: its filters are Python files in a wheel of 336 MB, and none of the contracts here is about filters
+  such as typical-p or top-n-sigma. Not tried.
+* SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as

@@ -155,7 +155,9 @@ def _scan_kernel(
     slots = tl.arange(0, SLOTS)[None, :]
     # Slots behind the list are full from the beginning, so that nothing replaces them.
     best = tl.where(slots < NUMBER, NO_WORD, -NO_WORD - 1) + tl.zeros([ROWS, SLOTS], tl.int64)
-    for tile in range(STRIP_TILES):
+    tile = tl.zeros((), tl.int32)
+    # Not `for`: Triton 3.6 ends in an assertion (OptimizeThreadLocality) where a sum is added to a sum that is scaled.
+    while tile < STRIP_TILES:
         token_ids = ((strip * STRIP_TILES + tile) * TILE + tl.arange(0, TILE))[None, :]
         is_token = (token_ids < vocab_size) & is_row[:, None]
         pointers = logits_ptr + rows[:, None] * row_stride + token_ids
@@ -182,6 +184,7 @@ def _scan_kernel(
                 best = tl.where(enters & (slots == first[:, None]), candidate[:, None], best)
                 words = tl.where(enters & (words == candidate[:, None]), NO_WORD, words)
                 candidate, least = tl.max(words, 1), tl.min(best, 1)
+        tile += 1
 
     place = rows * num_strips + strip
     tl.store(sums_ptr + place * 2, maxima, mask=is_row)

@@ -165,17 +165,7 @@ def emit_kernel(
         )
         tl.debug_barrier()
     # Write the tokens.
+    request = (req_idx, first, count)
     write_tokens(
-        output,
-        results[4],
-        drafts[0],
-        req_idx,
-        first,
-        count,
-        num_accepted,
-        token,
-        max_spec_len,
-        vocab_size,
-        LOGPROBS,
-        POSITIONS,
+        output, results[4], drafts[0], request, num_accepted, token, max_spec_len, vocab_size, LOGPROBS, POSITIONS
     )

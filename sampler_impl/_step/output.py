@@ -26,11 +26,9 @@ def count_accepted(
 @triton.jit
 def write_tokens(
     output,  # token_ids [batch_size, max_spec_len + 1] int32, num_tokens [batch_size] int32, logprobs or None
-    logprobs_ptr,  # [max_rows, 2] float32, or None
+    row_logprobs_ptr,  # [max_rows, 2] float32, or None
     draft_token_ids_ptr,  # [num_rows] int32 | int64, or None
-    req_idx,
-    first,
-    count,
+    request,
     num_accepted,
     token,
     max_spec_len,
@@ -38,7 +36,10 @@ def write_tokens(
     LOGPROBS: tl.constexpr,
     POSITIONS: tl.constexpr,
 ):
-    """Write the tokens of a request, -1 behind the last. Takes `token`: that of the first rejected row."""
+    """Write the tokens of a request, -1 behind the last.
+
+    Takes `request`: its number, first row and number of rows; `token`: that of its first rejected row."""
+    req_idx, first, count = request
     token_ids_ptr, num_tokens_ptr, output_logprobs_ptr = output
     offsets = tl.arange(0, POSITIONS)
     # Where two requests lay claim to a row, only their ids are certain to be of the vocabulary.
@@ -55,5 +56,5 @@ def write_tokens(
     if LOGPROBS:
         which = 2 * (first + offsets) + is_last.to(tl.int32)
         has_token = (offsets <= num_accepted) & (offsets < count)
-        of_token = tl.load(logprobs_ptr + which, mask=has_token, other=0.0, cache_modifier=".cg")
+        of_token = tl.load(row_logprobs_ptr + which, mask=has_token, other=0.0, cache_modifier=".cg")
         tl.store(output_logprobs_ptr + req_idx.to(tl.int64) * width + offsets, of_token, mask=is_written)

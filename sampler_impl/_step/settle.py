@@ -678,15 +678,14 @@ def _emit_as_last(
     results,
     arrivals_ptr,  # [batch_size] int32, 0 before and after a step
     drafts,
-    req_idx,
-    first,
-    count,
+    request,
     max_spec_len,
     vocab_size,
     LOGPROBS: tl.constexpr,
     POSITIONS: tl.constexpr,
 ):
-    """The last of a request's programs emits its tokens: a kernel less to wait for."""
+    """The last of a request's programs emits its tokens: a kernel less to wait for. Takes `request`: `write_tokens`."""
+    req_idx, first, count = request
     tl.debug_barrier()  # every thread has written what it found, before one of them says so
     arrived = tl.atomic_add(arrivals_ptr + req_idx, 1)
     if arrived + 1 == tl.maximum(count, 1):
@@ -695,18 +694,7 @@ def _emit_as_last(
         token_ptr = results[1] + (first + num_accepted).to(tl.int64)
         token = tl.load(token_ptr, mask=count > 0, other=-1, cache_modifier=".cg")
         write_tokens(
-            output,
-            results[4],
-            drafts[0],
-            req_idx,
-            first,
-            count,
-            num_accepted,
-            token,
-            max_spec_len,
-            vocab_size,
-            LOGPROBS,
-            POSITIONS,
+            output, results[4], drafts[0], request, num_accepted, token, max_spec_len, vocab_size, LOGPROBS, POSITIONS
         )
 
 
@@ -794,16 +782,5 @@ def settle_kernel(
     # Emit the tokens of the request.
     if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if offset < tl.maximum(count, 1):
-            _emit_as_last(
-                output,
-                results,
-                arrivals_ptr,
-                drafts,
-                req_idx,
-                first,
-                count,
-                max_spec_len,
-                vocab_size,
-                LOGPROBS,
-                POSITIONS,
-            )
+            request = (req_idx, first, count)
+            _emit_as_last(output, results, arrivals_ptr, drafts, request, max_spec_len, vocab_size, LOGPROBS, POSITIONS)

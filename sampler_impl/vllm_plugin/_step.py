@@ -184,6 +184,7 @@ def _use(
     Raises:
         NotOursError: If not.
     """
+    slots = slots.astype(int)  # as NumPy would for each of a dozen lookups
     require_neutral(sampler, slots, wants_logprobs=wants_logprobs)
     if logits.shape[1] != sampler.sampling_states.vocab_size:
         raise _calls.NotOursError("logits of another width than the sampler's vocabulary")

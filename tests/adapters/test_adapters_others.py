@@ -141,6 +141,18 @@ def test_token_sampler_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 10
 
 
+MASKED = ("GRM101", "GRM106", "GRM110", "GRM116", "GRM125", "GRM127", "GRM130", "DIST971", "DIST972")
+"""Those of strides, which some fail as known, take long to be made smaller; `tools/samplers_table.py` runs all."""
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("grammar/") and name[-2:] != "v2"])
+def test_masker_meets_its_contract(name: str) -> None:
+    records = asked_at_smoke(name, tuple(check for check in all_checks(contract="grammar") if check.code in MASKED))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 3
+
+
 def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_five_are_asked_here() -> None:
     answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
     here = {name for name, (package, _) in PACKAGES.items() if importlib.util.find_spec(package) is not None}

@@ -11,8 +11,10 @@ from house import test_lines as lines_of_tests
 # Issue 17 widened the suite: sizes, values, combinations and moments in every contract, each seen failing by a mutant.
 # Issue 18 brought model runner V2 under every contract, drafters, and a command that validates a user's own vLLM.
 # Issue 19 brought the whole sampling step, in Triton and in PyTorch.
-MAX_LIBRARY_LINES = 41_200
-MAX_TEST_LINES = 15_400
+# Issue 20 brought three contracts (server, with a client and a stub server; log-probabilities; grammar), and the plugin's
+# piece for model runner V2; issue 21 four projects' samplers.
+MAX_LIBRARY_LINES = 52_000
+MAX_TEST_LINES = 16_900
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

@@ -56,6 +56,14 @@ def test_contracts_say_whether_they_have_distributions() -> None:
         assert suites <= set(SUITES)
 
 
+def test_function_that_is_given_its_tokens_has_no_distribution_to_judge() -> None:
+    reason = "drawn-tokens is unsupported: it is given its tokens"
+    skipped = record("DIST951", "skipped", "logprobs", reason=reason)
+    verdict = verdict_of([record("LPR101", contract="logprobs"), skipped])
+    assert verdict.exit_code == GREEN
+    assert "distributions not judged: drawn-tokens is unsupported" in verdict.text
+
+
 def test_known_exception_is_no_judgement() -> None:
     verdict = verdict_of([record("REJ101"), known_exception("DIST101")])
     assert verdict.exit_code == NOT_JUDGED

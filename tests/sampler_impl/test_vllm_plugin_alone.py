@@ -32,6 +32,7 @@ MANUAL = ROOT / "docs" / "vllm-plugin.md"
 SOURCE = Path(fairdraw.__file__).parents[1]
 RELEASES = ("0.22.0", "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0")
 """All of PyPI from 0.22.0 to 0.28.0."""
+V2_RELEASE = "0.33.0"
 FOR_V1 = [piece for piece in PIECES if piece.runner == "V1"]
 FUNCTION = """
 class Thing:
@@ -144,7 +145,7 @@ def test_table_has_evidence_and_a_hash_for_every_function() -> None:
         assert {"date", "torch", "python", *of_its_runner} <= set(entry["evidence"])
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("release", [*RELEASES, V2_RELEASE])
 def test_table_agrees_with_the_release(release: str) -> None:
     package = ROOT / ".cache" / "vllm" / release / "vllm"
     if not package.exists():
@@ -299,6 +300,27 @@ def test_real_worker_is_not_reported_as_v2_before_a_runner_v2_is_made() -> None:
         refused,
         "vllm.v1.worker.gpu.model_runner False",
     ]
+
+
+OF_V2 = Path(__file__).with_name("test_vllm_plugin_v2.py")
+FAST = "not mutant and not interpreted and not skewed"
+
+
+def test_piece_for_v2_in_its_release() -> None:
+    """A process has one vLLM, and this one's is older. Mutants: `make plugin-v2`."""
+    folder = ROOT / ".cache" / "vllm" / V2_RELEASE
+    if not folder.exists():
+        pytest.skip(f"python tools/install_vllm.py {V2_RELEASE} --target .cache/vllm/{V2_RELEASE} was not run")
+    path = os.pathsep.join(map(str, (folder, SOURCE)))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", FAST, str(OF_V2)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert ran.returncode == 0, ran.stdout[-4000:]
 
 
 def test_call_left_to_upstream_is_logged_once(logged: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,7 @@
 """The plugin's piece for model runner V2, in a vLLM that has it: on against off, mutants of the wiring, fallbacks.
 
-A process has one vLLM: `test_vllm_plugin_alone.py` starts this file with the newest release that is installed.
+A process has one vLLM: `test_vllm_plugin_alone.py` starts this file, without the mutants, with one that has V2. With
+them it takes a minute or two: `make plugin-v2`.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ def differences(*traces: v2_server.Trace) -> list[str]:
 
 @pytest.mark.usefixtures("known")
 def test_steps_agree() -> None:
-    report = v2_steps.compare([*FIRST_STEPS, TRACE, v2_server.Trace(4, 3, speculative=False)])
+    report = v2_steps.compare([*FIRST_STEPS[:8], TRACE, v2_server.Trace(4, 3, speculative=False)])
     assert report["differences"] == []
     assert report["calls"]["ours"] >= report["counts"]["steps"] - report["counts"].get("left to vLLM", 0)
-    assert report["counts"]["rows"] > 60
+    assert report["counts"]["rows"] > 40
 
 
 @pytest.mark.usefixtures("known")

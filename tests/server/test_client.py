@@ -147,6 +147,25 @@ def test_own_prompts_are_not_shown() -> None:
     assert "my secret" in shown.curl
 
 
+@pytest.mark.parametrize("status", [400, 500])
+def test_message_that_repeats_a_prompt_is_not_shown(status: int) -> None:
+    echo = {"error": {"message": 'input: {"prompt": "my own secret"}'}}
+    is_odd = [False]
+
+    def repeats(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, json=echo) if is_odd[0] else right(request)
+
+    server = found(repeats, prompts=("my own secret",))
+    is_odd[0] = True
+    try:
+        (answer,) = server.generate([GenerationRequest("my own secret", max_tokens=1)])
+        said = answer.refused
+    except NoAnswer as error:
+        said = str(error)
+    assert f"HTTP {status} (its message repeats the prompt" in said
+    assert "secret" not in said
+
+
 def test_journal_answers_what_was_answered_before(tmp_path: Path) -> None:
     calls: list[str] = []
 

@@ -38,3 +38,23 @@ def ours(row: BuiltIn, device: str, *, backend: Literal["torch", "triton"] = "to
         return LogprobsResult(found.logprob_token_ids, found.logprobs)
 
     return FunctionLogprobsSampler(row.name, logprobs, draw, device, row.capabilities(slow=slow))
+
+
+def step(row: BuiltIn, device: str, *, backend: Literal["torch", "triton"]) -> FunctionLogprobsSampler:
+    """Tokens of `fairdraw.sampler_impl.step` with the log-probabilities that the step itself returns, beside lists of
+    its processed logits; tokens that are given are looked up as `logprobs/torch` does.
+    """
+    from fairdraw._adapters._step import capabilities_of, plan_of, sampling_inputs
+    from fairdraw.sampler_impl.logprobs import top_logprobs
+
+    def draw(batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
+        plan, inputs = plan_of(batch, backend, logprobs=True), sampling_inputs(batch, noise)
+        output = plan(inputs)
+        assert output.logprobs is not None
+        tokens, own = output.token_ids[:, 0].clone(), output.logprobs[:, :1].clone()
+        found = top_logprobs(plan.processed_logits(inputs), tokens, -1, backend="torch")
+        values = found.logprobs
+        return LogprobsResult(found.logprob_token_ids, values.index_copy(1, values.new_zeros(1).long(), own))
+
+    function, capabilities = ours(row, device).function, capabilities_of(row, backend, device)
+    return FunctionLogprobsSampler(row.name, function, draw, device, capabilities)

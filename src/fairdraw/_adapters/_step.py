@@ -30,11 +30,11 @@ def sampling(row: BuiltIn, device: str, *, backend: Backend) -> FunctionTokenSam
     """A plan without drafts. Of tokens that tie at the edge of top-p all stay."""
 
     def sample(batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-        return _plan_of(batch, backend)(_sampling_inputs(batch, noise)).token_ids[:, 0]
+        return plan_of(batch, backend)(sampling_inputs(batch, noise)).token_ids[:, 0]
 
     def draft(batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
         """Tokens, and the softmax of processed rows."""
-        plan, inputs = _plan_of(batch, backend), _sampling_inputs(batch, noise)
+        plan, inputs = plan_of(batch, backend), sampling_inputs(batch, noise)
         tokens = plan(inputs).token_ids[:, 0].long()
         return Drafted(tokens, _probs(plan.processed_logits(inputs), tokens, batch.is_greedy))
 
@@ -78,16 +78,16 @@ def by_row(
 # Sampling
 
 
-def _plan_of(batch: SamplingBatch, backend: Backend) -> StepPlan:
+def plan_of(batch: SamplingBatch, backend: Backend, *, logprobs: bool = False) -> StepPlan:
     from fairdraw.sampler_impl.step import Capacity, Drafts
 
     filters = any(value is not None for value in (batch.top_k, batch.top_p, batch.min_p))
     size = rounded_up(batch.batch_size)
-    capacity = Capacity(size, 0, batch.vocab_size, batch.logits.dtype, Drafts.NONE, filters)
+    capacity = Capacity(size, 0, batch.vocab_size, batch.logits.dtype, Drafts.NONE, filters, logprobs=logprobs)
     return plan_for(capacity, batch.device, backend)
 
 
-def _sampling_inputs(batch: SamplingBatch, noise: SamplingNoise) -> StepInputs:
+def sampling_inputs(batch: SamplingBatch, noise: SamplingNoise) -> StepInputs:
     from fairdraw.sampler_impl.step import Parameters, StepInputs
 
     assert not isinstance(noise, RaceNoise), "explicit noise is unsupported"

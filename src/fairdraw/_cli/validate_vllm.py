@@ -42,9 +42,10 @@ Exit codes:
 def validate_vllm_command(folder: Path | None, table: Path, steps: int, profile: str) -> None:
     """Validate the vLLM that is installed here, patched or not, for fairdraw's vLLM plugin.
 
-    Some minutes on a CPU: event traces with and without the plugin must agree bit for bit, and the suite's properties
-    must hold. Run it where no GPU is visible, in a container say. Then start vLLM with FAIRDRAW_VLLM_VALIDATED naming
-    the table.
+    Some minutes on a CPU, for model runner V2 a quarter of an hour: event traces with and without the plugin must agree
+    bit for bit; of V2 rows and distributions must, in 20 times as many random steps; and the suite's properties must
+    hold. Run it where no GPU is visible, in a container say. Then start vLLM with FAIRDRAW_VLLM_VALIDATED naming the
+    table.
     """
     place = (folder or _importable()).resolve()
     release = _release(place)

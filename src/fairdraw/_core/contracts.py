@@ -20,6 +20,7 @@ class Contract:
         reference: The sampler that differential checks compare with if none is named.
         raised: Code of a report of an exception.
         has_distributions: Whether outputs are random, so that there are distributions to test.
+        draws_with: The capability without which a sampler draws nothing, and has no distribution to test.
         is_watched: Whether arguments of calls are tensors, which coverage looks at.
     """
 
@@ -32,6 +33,7 @@ class Contract:
     reference: str
     raised: str
     has_distributions: bool = False
+    draws_with: str = ""
     is_watched: bool = True
 
 
@@ -110,6 +112,7 @@ CONTRACTS = {
             reference="logprobs/vllm",
             raised="LPR100",
             has_distributions=True,
+            draws_with="drawn-tokens",
         ),
         Contract(
             name="grammar",

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from fairdraw._mutants._mutant import Mutant, name_of
+from fairdraw._mutants._odd_grammar import ODD_BUT_RIGHT
 from fairdraw._oracles.grammar import ALL, GrammarOracle
 from fairdraw.protocols import BitmaskBatch, FunctionGrammarMasker, GrammarBatch, GrammarRequest, grammar_masker
 from fairdraw.protocols import num_words as words_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+__all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
 
 def right() -> FunctionGrammarMasker:
@@ -248,7 +251,7 @@ def sorts_the_indices_in_place(right: GrammarOracle, batch: BitmaskBatch) -> Ten
     return right.apply_bitmask(batch)
 
 
-@mutant("GRM113", "GRM127")
+@mutant("GRM113")
 class KeepsABuffer(GrammarOracle):
     """Bitmasks are copied into a buffer, but for rows that allow everything: those keep the mask of an earlier step."""
 

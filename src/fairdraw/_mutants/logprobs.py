@@ -205,6 +205,20 @@ class MakesARowOfNone(LogprobsOracle):
         return LogprobsResult(ids, values, torch.zeros(1, dtype=torch.int64))
 
 
+@_mutant("LPR113")
+class FreesItsBufferForNoRows(LogprobsOracle):
+    """After an empty batch the values of the next one are not written."""
+
+    was_empty = False
+
+    def logprobs(self, batch: LogprobsBatch) -> LogprobsResult:
+        found = super().logprobs(batch)
+        if self.was_empty and len(found.logprobs):
+            found.logprobs.zero_()
+        self.was_empty = not len(found.logprobs)
+        return found
+
+
 @_mutant("LPR114")
 class CountsARowForEveryRequest(LogprobsOracle):
     """A request without a row is given the last one of the request before it."""
@@ -602,6 +616,17 @@ class DrawsLessFromTheEnd(Drawing):
 
     def _weights(self, size: int) -> NDArray[np.float64]:  # [vocab_size] float64
         return np.where(np.arange(size) < size - size // 16, 1.0, 0.5)
+
+
+@_mutant("LPR162")
+class ReturnsARawValueWithTheToken(Drawing):
+    """The token comes with its log-probability at temperature 1, the list with those that it was drawn from."""
+
+    def answer(self, batch: SamplingBatch, noise: SamplingNoise) -> LogprobsResult:
+        found = super().answer(batch, noise)
+        plain = torch.from_numpy(log_softmax(batch.logits.float().numpy()).astype(np.float32))
+        found.logprobs[:, :1] = plain.gather(1, found.token_ids[:, :1])
+        return found
 
 
 MUTANTS = tuple(value for value in list(vars().values()) if isinstance(value, Mutant))

@@ -249,6 +249,10 @@ def _gaps(own: Sequence[CheckRecord], contract: str, narrowed: str) -> list[_Gap
             found.append(_Gap(what, narrowed or f"no {_SUITES[suite][1]} check was selected"))
         else:
             reason, _ = Counter(record.reason for record in checks).most_common(1)[0]
+            draws = CONTRACTS[contract].draws_with
+            if draws and reason.startswith(f"{draws} is unsupported"):
+                found.append(_Gap(what, reason, has_none=True))
+                continue
             became = "skipped" if all(record.status == "skipped" for record in checks) else "skipped or known to raise"
             found.append(_Gap(what, f"all {len(checks)} checks were {became}: {reason}", is_missing=True))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,6 +27,16 @@ _TRIAL = GenerationRequest("The", max_tokens=2, temperature=1.0)
 
 _LADDER = (1000, 100, 20, 10, 5, 2)
 """Lengths of lists that are tried, as servers refuse more than their limit."""
+
+_REPEATED = 8
+"""Characters of a prompt in a message that count as its repetition."""
+
+
+def _repeats(message: str, prompt: str) -> bool:
+    """Whether a part of the prompt stands in the message."""
+    size = min(len(prompt), _REPEATED)
+    return any(prompt[start : start + size] in message for start in range(len(prompt) - size + 1))
+
 
 _STAGES = {
     "raw": Claims(),
@@ -92,14 +103,27 @@ class HttpServer:
         if isinstance(self.dialect, Chat) and not isinstance(request.prompt, str):
             return Answer(request, refused="a chat takes text, not token ids")
         body = self.dialect.body(request, self.model)
-        reply = self.journal.reply((url, body), lambda: self.transport.post(url, body, stream=request.stream))
+        try:
+            reply = self.journal.reply((url, body), lambda: self.transport.post(url, body, stream=request.stream))
+        except NoAnswer as error:
+            raise NoAnswer(self._without_prompt(str(error), request)) from None
         curl = self.transport.curl(url, self.dialect.body(self._shown(request), self.model))
         if reply.refused:
-            return Answer(request, curl=curl, refused=reply.refused)
+            return Answer(request, curl=curl, refused=self._without_prompt(reply.refused, request))
         try:
             return Answer(request, self.dialect.choices(request, reply.parts), curl)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise NoAnswer(f"{url} sent an answer without {error}, which {self.dialect.name} has") from error
+
+    def _without_prompt(self, message: str, request: GenerationRequest) -> str:
+        """A server's message, unless it repeats a prompt of the user's: validation errors do so."""
+        prompt = str(request.prompt)
+        if self._shown(request) is request or request.prompt not in self.settings.prompts:
+            return message
+        if not any(_repeats(message, one) for one in (prompt, json.dumps(prompt)[1:-1])):
+            return message
+        head = message[: message.find(": ")] if ": " in message else self.transport.base
+        return f"{head} (its message repeats the prompt, see --keep-prompts)"
 
     def _shown(self, request: GenerationRequest) -> GenerationRequest:
         """The request as it may be shown: the user's own prompts are numbered."""

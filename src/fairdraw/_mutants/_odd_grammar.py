@@ -1,0 +1,87 @@
+"""Maskers that are correct and unlike the specification. The checks must pass every one of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fairdraw._oracles.grammar import GrammarOracle
+from fairdraw.protocols import (
+    BitmaskBatch,
+    Capability,
+    FunctionGrammarMasker,
+    GrammarBatch,
+    GrammarRequest,
+    grammar_masker,
+)
+
+
+def _in_place(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+    """The tensor that was given, written."""
+    return batch.logits.copy_(GrammarOracle().apply_bitmask(batch))
+
+
+def _column_by_column(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+    """An answer with other strides."""
+    return GrammarOracle().apply_bitmask(batch).t().contiguous().t()
+
+
+def _through_float32(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+    """Half precision is widened and narrowed again: exact, but for the payload of NaN."""
+    return GrammarOracle().apply_bitmask(batch.replace(logits=batch.logits.float())).to(batch.logits.dtype)
+
+
+class _ForbidsBeyond(GrammarOracle):
+    def beyond(self) -> bool:
+        return False
+
+
+class _KeepsTheLastMask(GrammarOracle):
+    """Rows that nobody reads get the mask of the last that is read, as vLLM 0.33.0 does where a draft is refused."""
+
+    def masks(self, request: GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
+        masks = super().masks(request, width)
+        read = int((masks != -1).any(dim=1).sum())
+        masks[read:] = masks[max(read - 1, 0)]
+        return masks
+
+
+class _CopiesBeforeItWalks(GrammarOracle):
+    """Each row has a walk of its own: the grammar is advanced by its prefix, and rolled back at once."""
+
+    def masks(self, request: GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
+        return torch.cat([self._row(request, place, width) for place in range(len(request.draft_token_ids) + 1)])
+
+    def _row(self, request: GrammarRequest, place: int, width: int) -> Tensor:  # [1, num_words] int32
+        grammar, prefix = request.grammar, request.draft_token_ids[:place]
+        row = torch.full((1, width), -1, dtype=torch.int32)
+        if grammar is None:
+            return row
+        accepted = 0
+        while accepted < place and not grammar.is_terminated and grammar.accept(prefix[accepted]):
+            accepted += 1
+        if accepted == place and not grammar.is_terminated:
+            grammar.fill(row[0])
+        self.take_back(request, accepted)
+        return row
+
+
+def _drafts_in_place(batch: GrammarBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+    return batch.logits.copy_(_CopiesBeforeItWalks().mask_drafts(batch))
+
+
+_forbids, _keeps = _ForbidsBeyond(), _KeepsTheLastMask()
+
+ODD_BUT_RIGHT: tuple[FunctionGrammarMasker, ...] = (
+    grammar_masker(_in_place, drafts=_drafts_in_place, name="in place, a walk per row"),
+    grammar_masker(_column_by_column, name="column by column"),
+    grammar_masker(_through_float32, name="through float32"),
+    grammar_masker(_forbids.apply_bitmask, columns_beyond="forbidden", name="forbids columns beyond"),
+    grammar_masker(
+        _keeps.apply_bitmask,
+        drafts=_keeps.mask_drafts,
+        name="keeps the last mask",
+        unsupported={Capability.UNREACHED_ROWS.value: "it masks them by the last mask"},
+    ),
+)
+"""Each is what a real engine does, or could do, without being wrong."""
