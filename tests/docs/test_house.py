@@ -11,8 +11,8 @@ from house import test_lines as lines_of_tests
 # Issue 17 widened the suite: sizes, values, combinations and moments in every contract, each seen failing by a mutant.
 # Issue 18 brought model runner V2 under every contract, drafters, and a command that validates a user's own vLLM.
 # Issue 19 brought the whole sampling step, in Triton and in PyTorch.
-# Issue 20 brought three contracts (server, with a client and a stub server; log-probabilities; grammar), and the plugin's
-# piece for model runner V2; issue 21 four projects' samplers.
+# Issue 20 brought three contracts: server (with a client and a stub server), log-probabilities, grammar.
+# Issue 21 brought four projects' samplers.
 MAX_LIBRARY_LINES = 52_000
 MAX_TEST_LINES = 16_900
 

@@ -52,7 +52,7 @@ ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "penalties": penalties.ODD_BUT_RIGHT,
     "thinking_budget": thinking_budget.ODD_BUT_RIGHT,
     "logits_plan": (logits_plan.right(), *logits_plan.ODD_BUT_RIGHT),
-    "logprobs": (logprobs.right(), *logprobs.ODD_BUT_RIGHT),
+    "logprobs": logprobs.ODD_BUT_RIGHT,
     "grammar": (grammar.right(), *grammar.ODD_BUT_RIGHT),
 }
 ENOUGH = 75
