@@ -127,7 +127,7 @@ def test_a_key_is_wanted_used_and_never_shown(tmp_path: Path, monkeypatch: pytes
         ({"has_logprobs": False}, 3, "top-logprobs is unsupported: its answers hold no lists"),
         ({"max_logprobs": 5}, 0, "lists of 5 log-probabilities, token ids"),
         ({"max_logprobs": 5, "caps_silently": True}, 0, "lists of 5 log-probabilities, token ids"),
-        ({"kind": "openai"}, 3, "lists of 20 log-probabilities, texts of tokens"),
+        ({"kind": "openai"}, 0, "lists of 20 log-probabilities, texts of tokens"),
     ],
     ids=["no log-probabilities", "capped", "capped in silence", "no ids"],
 )

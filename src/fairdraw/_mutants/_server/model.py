@@ -74,7 +74,7 @@ def _tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     pair[..., [BOS, SPECIAL.index(b"<unk>")]] -= 12.0  # never seen in practice, and not impossible
     pair[..., EOS] += 0.4
     for start, end in SPELLED:  # pieces come as pairs, mostly
-        pair[..., start] -= 1.0
+        pair[..., start] -= 4.0
         pair[..., end] -= 6.0
         pair[:, start, end] += 14.0
     return pair, third
