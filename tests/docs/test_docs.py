@@ -40,6 +40,7 @@ DIFFERS_FROM_CALL_TO_CALL = {
     "adds to its workspace",
     "draws from the operating system",
     "goes on with the seed of an earlier call",
+    "keeps the widest buffer",
     "swaps two buffers once in a thousand calls",
     "writes into two buffers in turn",
 }
