@@ -16,6 +16,7 @@ from fairdraw._core.contracts import CONTRACTS, load_part
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
+from fairdraw._mutants._toy_server import ToyServer
 from fairdraw._mutants.logprobs import ReturnsAUniformDistribution
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._mutants._lifecycle_scanners import Copy
-    from fairdraw.protocols import AnySampler, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw._mutants._toy_server import Stream
+    from fairdraw.protocols import AnySampler, GenerationRequest, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
     from fairdraw.protocols._logits_plan import LogitsBatch, PlanSetup
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +54,10 @@ SMOKE = PROFILES["smoke"]
 BY_CODE = {check.code: check for check in all_checks()}
 TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
-UNJUDGED = {("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none"}
+UNJUDGED = {
+    ("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none",
+    ("server", Capability.TOP_LOGPROBS): "tokens without log-probabilities claim no distribution",
+}
 """Contract and capability to the reason why no distribution can be tested without it."""
 
 LEAST = {
@@ -123,6 +128,13 @@ class UniformLogprobs(LogprobsOracle):
         return np.full(logits.shape, -np.log(logits.shape[1]))
 
 
+class UniformServer(ToyServer):
+    """Every token is as probable as any other, whatever the lists say."""
+
+    def drawn(self, logits: Any, request: GenerationRequest, stream: Stream) -> int:  # Any: an array of float64
+        return int(stream.rng.random() * len(logits))
+
+
 def ignorant(contract: str) -> AnySampler:
     """A sampler under `contract` that supports everything and ignores what matters."""
     made: dict[str, Callable[[], AnySampler]] = {
@@ -135,6 +147,7 @@ def ignorant(contract: str) -> AnySampler:
             UniformLogprobs().logprobs, drawing=ReturnsAUniformDistribution.make().drawing
         ),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
+        "server": UniformServer,
     }
     return made[contract]()
 
