@@ -43,11 +43,6 @@ WHY = {
     Capability.TOP_LOGPROBS: "they judge tokens by the log-probabilities that come with them",
     Capability.TOKEN_IDS: "they name tokens by their ids",
     Capability.N_CHOICES: "they compare the choices of a request",
-    Capability.STREAMING: "they compare a stream with the answer as a whole",
-    Capability.LOGIT_BIAS: "they test logit bias",
-    Capability.STOP_STRINGS: "it tests stop strings",
-    Capability.MIN_TOKENS: "it tests the least number of tokens",
-    Capability.BAD_WORDS: "it tests bad words",
     Capability.PENALTIES: "they test penalties",
     Capability.DRAFT_DISTRIBUTION: "they compare drafts with the distribution that came with them",
 }

@@ -114,9 +114,10 @@ def clear_caches() -> None:
 def control_rows(contract: str, checks: Sequence[AnyCheck], sampler: Any) -> Iterator[Row]:
     for draws in CONTROL_DRAWS if any(check.suite == "statistical" for check in checks) else CONTROL_DRAWS[:1]:
         profile = Profile("table", PROFILES["smoke"].examples, 5, draws, draws)
+        session = Session(sampler.name, profile, crash_folder=None)
         started = time.process_time()
-        for mutant in controls_for(checks, sampler, profile):
-            run_control(mutant, sampler, profile)
+        for planned in controls_for(checks, sampler, session):
+            run_control(planned, sampler, session)
         yield row(f"controls {contract}", draws, Cost(seconds=time.process_time() - started))
 
 

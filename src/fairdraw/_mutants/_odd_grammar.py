@@ -31,6 +31,19 @@ def _through_float32(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] a
     return GrammarOracle().apply_bitmask(batch.replace(logits=batch.logits.float())).to(batch.logits.dtype)
 
 
+def _slice_of_wider(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+    """A part of a padded buffer."""
+    num_rows, vocab_size = batch.logits.shape
+    buffer = batch.logits.new_zeros(num_rows, vocab_size + 7)
+    return buffer[:, :vocab_size].copy_(GrammarOracle().apply_bitmask(batch))
+
+
+def _from_the_last_row(batch: BitmaskBatch) -> Tensor:  # [num_rows, vocab_size] as the logits
+    """Rows in another order, each masked alone."""
+    masked = GrammarOracle().apply_bitmask(batch)
+    return torch.stack([masked[row] for row in reversed(range(len(masked)))]).flip(0) if len(masked) else masked
+
+
 class _ForbidsBeyond(GrammarOracle):
     def beyond(self) -> bool:
         return False
@@ -76,6 +89,8 @@ ODD_BUT_RIGHT: tuple[FunctionGrammarMasker, ...] = (
     grammar_masker(_in_place, drafts=_drafts_in_place, name="in place, a walk per row"),
     grammar_masker(_column_by_column, name="column by column"),
     grammar_masker(_through_float32, name="through float32"),
+    grammar_masker(_slice_of_wider, name="a slice of a wider tensor"),
+    grammar_masker(_from_the_last_row, name="from the last row"),
     grammar_masker(_forbids.apply_bitmask, columns_beyond="forbidden", name="forbids columns beyond"),
     grammar_masker(
         _keeps.apply_bitmask,
