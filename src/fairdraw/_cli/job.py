@@ -197,6 +197,7 @@ class Bench:
         """The pieces of the job, and the header of the run."""
         name = self.job.spec if self.sampler.name == self.job.spec else f"{self.job.spec} ({self.sampler.name})"
         fairness = worded_fairness(self.checks, self.sampler, self.profile, self.job.seed)
+        about = getattr(self.sampler, "about", tuple)
         header = Header(
             name,
             self.sampler.device,
@@ -206,7 +207,7 @@ class Bench:
             count_checks(self.checks),
             fairness,
             duration="; ".join(self.pace.words),
-            about=tuple(self.sampler.about()) if hasattr(self.sampler, "about") else (),
+            about=tuple(about()),
         )
         silent = self.sampler.why if isinstance(self.sampler, SilentServer) else ""
         nothing = silent or ("" if self.checks else self.job.why_nothing(self.contract.name))

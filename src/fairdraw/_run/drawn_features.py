@@ -282,7 +282,7 @@ def _pairs_among(contract: str, traits: frozenset[str]) -> tuple[str, ...]:
 
 def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: those of either contract
     """Calls of one signature hold about the same: in the loops of the statistical suite only some of them are read."""
-    batch, noise = (*arguments, None)[:2]
+    batch, noise = arguments[0], arguments[1] if len(arguments) > 1 else None
     if noise is None:  # the grammar contract
         return batch.batch_size.bit_length(), batch.logits.dtype, type(batch)
     has_drafts = hasattr(batch, "target_logits")
