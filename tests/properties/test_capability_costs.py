@@ -17,7 +17,7 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler
 from fairdraw._mutants._lifecycle_scanners import PenaltiesFollower, Scanner, ThinkingFollower
 from fairdraw._mutants._toy_server import ToyServer
-from fairdraw._mutants.logprobs import ReturnsAUniformDistribution
+from fairdraw._mutants.logprobs import Drawing
 from fairdraw._mutants.rejection import MUTANTS
 from fairdraw._mutants.sampling_distributions import DistributionTokenSampler
 from fairdraw._oracles.logits_plan import LogitsPlanOracle
@@ -128,6 +128,16 @@ class UniformLogprobs(LogprobsOracle):
         return np.full(logits.shape, -np.log(logits.shape[1]))
 
 
+class UniformDrawing(Drawing):
+    """Says that everything possible is equally probable, whatever it drew from."""
+
+    def returned(self, batch: SamplingBatch, distribution: Any) -> Any:
+        return (distribution > 0) / (distribution > 0).sum(axis=1, keepdims=True)
+
+    def drawn(self, batch: SamplingBatch, noise: SamplingNoise) -> Any:
+        return noise.exponentials.double().numpy() if isinstance(noise, RaceNoise) else self.draw(batch, noise)
+
+
 class UniformServer(ToyServer):
     """Every token is as probable as any other, whatever the lists say."""
 
@@ -143,9 +153,7 @@ def ignorant(contract: str) -> AnySampler:
         "logits_plan": lambda: logits_planner(forgetful),
         "penalties": lambda: Scanner("forgetful", ForgetfulPenalties, "penalties"),
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
-        "logprobs": lambda: logprobs_sampler(
-            UniformLogprobs().logprobs, drawing=ReturnsAUniformDistribution.make().drawing
-        ),
+        "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
         "server": UniformServer,
     }
