@@ -4,7 +4,8 @@
     python tools/step_record.py --rows 64 --draws 2000 --device cpu --out /tmp/step.json   # in Triton's interpreter
 
 Kept sets: rows with ties at every threshold, -inf, NaN, one token, flat, denormal and far apart, with parameters of
-their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` counts apart.
+their own each, beside a float64 reference in PyTorch. A row whose reference is within 1e-6 of `top_p` counts apart. A
+row with NaN, of which nothing in particular is kept, counts as equal.
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
 less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution, one-hot
