@@ -106,7 +106,7 @@ def _from_logits(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Te
 
 
 def as_sglang(fi: Sampling, batch: SamplingBatch, noise: SamplingNoise) -> Tensor:  # [batch_size] int32
-    """As `_sample_from_probs` of SGLang's sampler.py: filters in turn if any request has a min-p, else the joint two."""
+    """As SGLang's `_sample_from_probs`: in turn if any request has a min-p, else top-k and top-p jointly."""
     assert not isinstance(noise, RaceNoise)  # unsupported
     probs = batch.logits.float().div(batch.temperature[:, None]).softmax(-1)
     one = torch.ones_like(batch.temperature)
