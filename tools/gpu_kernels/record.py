@@ -75,7 +75,7 @@ class Run:
         """One question; an error is an answer, too."""
         begin = time.monotonic()
         if begin > self.until:
-            self.record.setdefault("not_asked", []).append(name)
+            self.record.setdefault("left_out", []).append(name)
             return
         try:
             function(self)

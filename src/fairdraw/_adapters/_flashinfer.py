@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._adapters._table import BuiltIn
-    from fairdraw.protocols import Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
+    from fairdraw.protocols import Noise as RejectionNoise
+    from fairdraw.protocols import SamplingBatch, SamplingNoise, SpecDecodeBatch
 
 Sampling = Any  # Any: FlashInfer's module `sampling`
 _TRACES = (
@@ -129,7 +130,9 @@ _SAMPLERS: dict[str, tuple[Callable[[Sampling, SamplingBatch, SamplingNoise], Te
 }
 
 
-def _verify(fi: Sampling, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(
+    fi: Sampling, batch: SpecDecodeBatch, noise: RejectionNoise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """One call per number of drafts. The bonus token's row allows that token alone; n-gram drafts get one-hot rows."""
     assert not isinstance(noise, ExplicitNoise)  # unsupported
     target_probs, draft_probs = batch.target_probs(), one_hot_or_dense(batch)
@@ -216,8 +219,8 @@ def _buffer(name: str, num_bytes: int, device: torch.device, zero_init: bool = F
     return _BUFFERS[name, device]
 
 
-class _Noise(ctypes.Structure):
-    """`Noise` of flashinfer_kernels.cu."""
+class Noise(ctypes.Structure):
+    """Of flashinfer_kernels.cu."""
 
     _fields_ = (
         ("seeds", ctypes.c_void_p),
@@ -233,7 +236,7 @@ def noise_of(seeds: Tensor | None, seed: int, offsets: Tensor | None, offset: in
     """Per row (or one for all of them, `[1]`), or as numbers beside `None`."""
     strides = (int(one is not None and one.numel() > 1) for one in (seeds, offsets))
     addresses = (None if one is None else kernels.address(one) for one in (seeds, offsets))
-    return ctypes.byref(_Noise(*addresses, *strides, seed % 2**64, offset % 2**64))
+    return ctypes.byref(Noise(*addresses, *strides, seed % 2**64, offset % 2**64))
 
 
 class Module:
