@@ -254,5 +254,5 @@ def test_page_shows_what_failed() -> None:
         )
     )
 
-    assert "| `a` | SAM101 | failed | 1\\|2 |" in shown
+    assert "| `a` | SAM101 | 1\\|2 |" in shown
     assert "| `k` | holds | 1e+08 | failed | times 3 |" in shown
