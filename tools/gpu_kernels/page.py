@@ -59,10 +59,8 @@ def contracts(record: Json) -> str:
     broken = [row for row in record["rows"] if row["part"] == "contracts" and row["result"] == "failed"]
     parts = [_table("adapter | passed | failed | undecided | unsupported", lines)]
     if broken:
-        rows = [
-            [f"`{row['kernel']}`", row["check"], row.get("status", "error"), shown(row["effect"])] for row in broken
-        ]
-        parts.append(_table("adapter | check | result | effect", rows))
+        rows = [[f"`{row['kernel']}`", row["check"], shown(row["effect"])] for row in broken]
+        parts.append(_table("adapter | failed check | effect", rows))
     return "\n\n".join(parts)
 
 
