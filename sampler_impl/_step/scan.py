@@ -1,6 +1,6 @@
 """The kernel that reads the logits, all of them once: of each tile the largest, and the sum of exp2 terms over it.
 
-    program (strip, request)    for each block of tiles of the strip
+    program (strip, request)    for each block of tiles of the strip        (request, strip) in a plan of many requests
                                     for each row of the request      counts of penalties are in the cache by then
                                         load, edit, reduce; one word per tile
 
@@ -83,16 +83,17 @@ def scan_kernel(
     all_tiles,
     STRIP: tl.constexpr,
     BLOCK: tl.constexpr,
+    REQUESTS: tl.constexpr,
     WAITS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(WAITS)
     let_next_kernel_start(OVERLAPS)
-    req_idx = tl.program_id(1)
+    req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     scale = exponent_scale(tl.load(temperature_ptr + slot))
     for step in range(STRIP):
-        first_tile = (tl.program_id(0) * STRIP + step) * BLOCK
+        first_tile = (strip * STRIP + step) * BLOCK
         tiles = first_tile + tl.arange(0, BLOCK)
         has_entries = first_tile + BLOCK > tl.cdiv(vocab_size, TILE)
         words = words_of_tiles(tiles)
