@@ -270,6 +270,18 @@ class TemperatureOfTheNeighbour(ToyServer):
         return self.first or request.temperature
 
 
+@wrong("SRV145")
+class StopStringOfTheNeighbour(ToyServer):
+    """The stop strings of a batch are looked for in every text."""
+
+    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+        self.stops = tuple(sorted({stop for one in beside for stop in one.stop}))
+        return super().answer(request, beside)
+
+    def is_stopped(self, stream: Stream) -> bool:
+        return any(one in self.text(stream.output) for one in self.stops)
+
+
 @wrong("SRV146")
 class AnotherPathWithLists(ToyServer):
     """Requests with log-probabilities have a generator of their own."""
@@ -315,6 +327,31 @@ class PromptIsPenalised(ProcessedServer):
         return super().penalised(row, request, [*prompt, *output])
 
 
+@wrong("SRV155")
+class RepetitionDividesEverything(ProcessedServer):
+    """A repetition penalty divides negative logits, too, which rewards them."""
+
+    def repeated(self, row: Floats, factor: float) -> Floats:
+        return row / factor
+
+
+@wrong("SRV155")
+class RepetitionRewards(ToyServer):
+    """A repetition penalty is applied as its inverse; log-probabilities are raw."""
+
+    def repeated(self, row: Floats, factor: float) -> Floats:
+        return super().repeated(row, 1 / factor)
+
+
+@wrong("SRV164")
+class StopStringBeforeMinTokens(ToyServer):
+    """A stop string ends the text before `min_tokens`."""
+
+    def is_stopped(self, stream: Stream) -> bool:
+        stream = replace(stream, request=stream.request.replace(min_tokens=0))
+        return super().is_stopped(stream)
+
+
 @wrong("SRV161")
 class StopStringKept(ToyServer):
     """The stop string stays at the end of the text."""
@@ -329,6 +366,15 @@ class StopStringWithinATokenOnly(ToyServer):
 
     def is_stopped(self, stream: Stream) -> bool:
         return any(one in self.text(stream.output[-1:]) for one in stream.request.stop)
+
+
+@wrong("SRV165")
+class FirstStopStringAlone(ToyServer):
+    """Of several stop strings only the first ends a text."""
+
+    def is_stopped(self, stream: Stream) -> bool:
+        stream = replace(stream, request=stream.request.replace(stop=stream.request.stop[:1]))
+        return super().is_stopped(stream)
 
 
 @wrong("SRV162")
@@ -356,6 +402,16 @@ class StreamDropsAToken(ToyServer):
 
     def streamed(self, made: Choice) -> Choice:
         return replace(made, positions=made.positions[:-1], text=self.text(_ids(made)[:-1]))
+
+
+@wrong("SRV173")
+class StreamLosesWhatItHeldBack(ToyServer):
+    """The last letter is not streamed if a stop string begins with it."""
+
+    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
+        made, stop = super().finished(stream, positions, reason), stream.request.stop
+        is_held = stream.request.stream and reason == "length" and made.text.endswith(tuple(one[0] for one in stop))
+        return replace(made, text=made.text[:-1]) if is_held else made
 
 
 @wrong("SRV172")
