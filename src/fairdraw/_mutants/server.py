@@ -258,7 +258,7 @@ class SeedIgnoredBesideUnseeded(ToyServer):
         return super().seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
-@wrong("SRV145", "DIST925")
+@wrong("DIST925", "SRV145")
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
@@ -516,11 +516,11 @@ class MinPDrawsEvenly(ToyServer):
 
 
 @wrong("DIST916")
-class TemperatureLostWithFilters(ToyServer):
-    """A request with a filter has temperature 1."""
+class TemperatureInvertedWithFilters(ToyServer):
+    """The kernel that filters multiplies by the temperature."""
 
     def temperature(self, request: GenerationRequest) -> float:
-        return 1.0 if request.top_k or request.top_p else request.temperature
+        return 1 / request.temperature if request.top_k or request.top_p else request.temperature
 
 
 @wrong("DIST917")
@@ -659,7 +659,7 @@ class TokensAreTheFirstOfTheirLists(ToyServer):
         return super().position(int(logprobs.argmax()), logprobs, request)
 
 
-@wrong("DIST925")
+@wrong("SRV145", "DIST925")
 class FilterOfTheNeighbour(ToyServer):
     """In a batch, `top_k` of one request is applied to all that have no filter."""
 
@@ -677,7 +677,7 @@ class SpeculationSharpens(ToyServer):
     """Verification prefers probable drafts, and log-probabilities are those of what it does."""
 
     def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return 1.4 * super().logits(request, output)
+        return 2.0 * super().logits(request, output)
 
 
 @wrong("SRV124")
