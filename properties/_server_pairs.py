@@ -60,7 +60,7 @@ def _repeatable(trial: Trial) -> list[GenerationRequest]:
     return found
 
 
-@server_check("SRV171", (Capability.STREAMING,), stage=Stage.SHAPE, num_requests=10 * _NUM_STREAMED)
+@server_check("SRV171", (Capability.STREAMING,), stage=Stage.SHAPE, num_requests=32, num_alone=32)
 def a_stream_holds_the_same_text(trial: Trial) -> None:
     """The parts of a streamed answer make the text, the tokens and the finish reason of the answer as a whole.
 
@@ -119,7 +119,7 @@ def a_stream_holds_the_same_log_probabilities(trial: Trial) -> None:
 
 
 @server_check(
-    "SRV173", (Capability.STREAMING, Capability.STOP_STRINGS), stage=Stage.SHAPE, num_requests=6 * _NUM_STREAMED
+    "SRV173", (Capability.STREAMING, Capability.STOP_STRINGS), stage=Stage.SHAPE, num_requests=28, num_alone=28
 )
 def a_stream_with_stop_strings_holds_the_same_text(trial: Trial) -> None:
     """A streamed answer with stop strings has the text of the answer as a whole, whether one of them comes or not.

@@ -276,7 +276,9 @@ def _seeded(trial: Trial, count: int, **fields: object) -> list[GenerationReques
     return [one.request(number, trial.server, trial.pool.seed) for number in range(count)]
 
 
-@server_check("SRV141", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=4 * _NUM)
+@server_check(
+    "SRV141", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=4 * _NUM, num_alone=4 * _NUM
+)
 def equal_seeds_give_equal_tokens(trial: Trial) -> None:
     """The same request with the same seed, alone both times, gives the same tokens, whatever its parameters are.
 
@@ -327,7 +329,7 @@ _SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
 """Neighbours, and seeds that are equal in their lowest 8 or 16 bits."""
 
 
-@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
+@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM, num_alone=_NUM)
 def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     """The same request without a seed gives other tokens each time, one after the other and side by side.
 
@@ -452,7 +454,9 @@ def _changed(trial: Trial, requests: Sequence[GenerationRequest], alone: Sequenc
     return [one.replace(**found[number % len(found)]) for number, one in enumerate(requests)]
 
 
-@server_check("SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+@server_check(
+    "SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM, num_alone=_NUM
+)
 def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
     """A seeded request gives the same tokens whether it asks for log-probabilities or not.
 

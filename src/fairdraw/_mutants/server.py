@@ -661,15 +661,15 @@ class TokensAreTheFirstOfTheirLists(ToyServer):
 
 @wrong("SRV145", "DIST925")
 class FilterOfTheNeighbour(ToyServer):
-    """In a batch, `top_k` of one request is applied to all that have no filter."""
+    """In a batch, `top_p` of one request is applied to all that have no filter."""
 
     def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
-        self.top_k = next((one.top_k for one in beside if one.top_k), None)
+        self.top_p = next((one.top_p for one in beside if one.top_p), None)
         return super().answer(request, beside)
 
     def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
         is_bare = not (request.top_k or request.top_p or request.min_p)
-        return super().filtered(logits, request.replace(top_k=self.top_k) if is_bare else request)
+        return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
 
 
 @wrong("DIST931", "SRV182")
