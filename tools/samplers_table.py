@@ -88,6 +88,12 @@ SAMPLERS = {
     "grammar/llguidance": _LLGUIDANCE,
     "grammar/llguidance-numpy": _LLGUIDANCE,
     "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
+    "logprobs/vllm": Entry(_VLLM, _VLLM_PAGE, ("LPR", "DIST")),
+    "logprobs/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("LPR", "DIST")),
+    "logprobs/transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("LPR", "DIST")
+    ),
+    "logprobs/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("LPR", "DIST")),
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
     "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
