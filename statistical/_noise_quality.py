@@ -15,9 +15,10 @@
 What is resolved, of numbers that are multiples of 2**-bits:
     Inverse CDF: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
     vocabulary). Race: 18 bits at `ci`; finer ones decide otherwise in less than one of 2**18 draws, and pass.
-    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`, there also with 1e-9 added; of 23 bits one is 0 in
-    8 million, and it takes a dozen. That end at some number: at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they
-    change no probability by more than 0.05 %). Rounded probabilities: 8 bits at `ci`.
+    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Exponentials with 1e-9 added: 23 bits at `nightly`
+    and, with four seeds of five, at `ci`; one of 8 million is 0 then, and it takes a dozen. That end at some number:
+    at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they change no probability by more than 0.05 %). Rounded
+    probabilities: 8 bits at `ci`.
     Acceptance: 8 bits at `smoke`, 11 at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for
     practical purposes and pass; the number of rows is bounded so that they always do.
 
@@ -59,7 +60,7 @@ _VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _SMALLEST_VOCAB_SIZE = 131072, 16384, 1024
 """For a slow sampler the smaller one, and the smallest for one that does not support large ones."""
 
 _ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
-_VANISHING = 2.0**-50
+_MANY_DRAWS, _VANISHING = 5_000_000, 2.0**-50
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +176,9 @@ def _is_small(setting: Setting) -> bool:
 def _num_rows(setting: Setting) -> int:
     """Rows that are drawn; an interpreter's are cheap, as they are short, and few."""
     rows = min(_MOST_ROWS, max(64, setting.num_draws // _DRAWS_PER_ROW))
-    return 2 * rows if _is_finest(setting) else rows
+    if not _is_finest(setting):
+        return rows
+    return 8 * rows if setting.num_draws >= _MANY_DRAWS else 2 * rows
 
 
 def _plan(setting: Setting, call: Callable[[RareTokens, Any, int], NDArray[np.integer]]) -> SamplingPlan:

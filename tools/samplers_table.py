@@ -102,6 +102,17 @@ SAMPLERS = {
     "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
 
+IN_CI = frozenset(
+    {
+        *(f"rejection/{one}" for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block")),
+        *(f"sampling/{one}" for one in ("vllm", "transformers", "mlx", "sglang", "llama.cpp")),
+        *("sampling/torch-multinomial", "sampling/torch-exponential"),
+        *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
+        *("logprobs/transformers", "logprobs/vllm"),
+    }
+)
+"""Asked by `tests/adapters` in every run of CI, on a CPU; with `make others ALL=1` more are."""
+
 NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
@@ -220,7 +231,7 @@ def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
 def as_markdown(rows: Sequence[Row]) -> str:
     statuses = ("passed", "xfailed", "failed", "error", "xpassed", "inconclusive", "skipped")
     shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
-    header = ["fairdraw check", "sampler", "contract", "run", *shown]
+    header = ["fairdraw check", "sampler", "contract", "in CI", "run", *shown]
     lines = [
         "# Third-party samplers",
         "",
@@ -230,7 +241,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
         _summary(rows),
         "",
         "| " + " | ".join(header) + " |",
-        "| --- | --- | --- |" + " ---: |" * (len(header) - 3),
+        "| --- | --- | --- | --- |" + " ---: |" * (len(header) - 4),
         *(_line(row, shown) for row in rows),
         "",
         *(line for row in rows for line in _section(row)),
@@ -243,17 +254,18 @@ def _summary(rows: Sequence[Row]) -> str:
     tested = [row["name"] for row in rows if not row["problem"]]
     projects = {SAMPLERS[name].page for name in tested}
     return (
-        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run, on a CPU. Seconds "
-        "are wall time on a shared machine."
+        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run of "
+        f"{len(IN_CI.intersection(tested))} of them, on a CPU. Seconds are wall time on a shared machine."
     )
 
 
 def _line(row: Row, shown: Sequence[str]) -> str:
     name, page = row["name"], SAMPLERS[row["name"]].page
     if row["problem"]:
-        return f"| `{name}` | no result | | | " + " | ".join("" for _ in shown) + " |"
+        return f"| `{name}` | no result | | | | " + " | ".join("" for _ in shown) + " |"
     run = sum(count for status, count in row["counts"].items() if status != "skipped")
-    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], str(run)]
+    in_ci = "yes" if name in IN_CI else ""
+    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run)]
     return "| " + " | ".join([*cells, *(str(row["counts"].get(status, 0)) for status in shown)]) + " |"
 
 
