@@ -109,7 +109,7 @@ def finest_plan(table: Table, num_draws: int, false_fail_rate: float) -> SampleP
     if num_samples < 1:
         rate = table.observed_per_draw
         return NoPower(f"{num_draws} draws may bring no observation (probability {rate:.3g} each)")
-    pooling = pool_cells(table.probs, num_samples, table.possible)
+    pooling = pool_cells(table.probs, num_samples, table.possible, table.min_expected)
     if pooling.num_pools < 2 and np.count_nonzero(pooling.pool_of < 1) == 1:
         # One cell is possible and no other (a greedy request): a single observation elsewhere decides.
         return SamplePlan(pooling, num_samples, -float(np.log(FALSE_PASS_RATE)) / num_samples, false_fail_rate)
