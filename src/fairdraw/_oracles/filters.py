@@ -29,6 +29,8 @@ Mask = Any  # NDArray[np.bool_], [vocab_size]
 
 _ULP = 2.0**-24
 """Half a unit in the last place of float32."""
+_UNDERFLOW = -87.0
+"""Log-probabilities below it may be those of 0 in float32."""
 _FAR_OUT = -1e30
 """Logits below it may be -inf in float32."""
 
@@ -138,7 +140,8 @@ class FilteredRow:
         """
         log_probs, top = self.log_probs, self.values.max(where=self.kept, initial=-np.inf)
         is_top = self.kept & (self.values == top)
-        sure, possible = log_probs >= threshold + slack, log_probs >= threshold - slack
+        sure = log_probs >= np.maximum(threshold + slack, _UNDERFLOW)
+        possible = log_probs >= threshold - slack
         reach = log_probs >= threshold
         if keeps_ties:
             return self.cut(reach | is_top, sure | is_top, possible | is_top)
