@@ -420,7 +420,7 @@ class SkipsOthersBesideMirostat(_Batchwise):
         return batch.replace(params=others) if any(speaks) else batch
 
 
-@_mutant("FIL131", "FIL103")
+@_mutant("FIL103", "FIL131")
 class TakesTheMaximumOfTheBatch(_Batchwise):
     """Min-p relative to the largest logit of all rows."""
 
