@@ -54,7 +54,7 @@ def two_filters_follow_the_declared_order(filterer: LogitsFilterer, case: Filter
 
 @check("FIL143", lambda can: filter_cases(can, settings="extreme", together=(1, 2)))
 def extreme_settings_follow_the_specification(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """0, 1, one step of float32 below 1, 1e-30, more than the vocabulary: each as the formula says.
+    """1, one step of float32 below it, 1e-30, more than the vocabulary: each as the formula says.
 
     `if not value` takes 0 for off; 1e-30 is rounded to 0 by a bfloat16 or a clamp; a k beyond the vocabulary.
     """
@@ -79,7 +79,7 @@ def wide_vocabularies_follow_the_specification(filterer: LogitsFilterer, case: F
 
 @check("FIL145", lambda can: filter_cases(can, logits=("one-hot", "last-only", "flat"), max_vocab_size=3, settings="any"))
 def a_single_token_stays(filterer: LogitsFilterer, case: FilterCase) -> None:
-    """With one possible token, or a vocabulary of one to three, filters do what the formula says.
+    """With one possible token, or a vocabulary of two or three, filters do what the formula says.
 
     An entropy of 0 that is divided by log(1), a deviation of one number over n - 1, a second difference of two.
     """

@@ -97,17 +97,16 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {  # Any: one type per paramet
 _NEARLY_ONE = 1 - 2.0**-24
 EXTREMES: dict[str, tuple[dict[str, Any], ...]] = {  # Any: as above
     "top_k": ({"top_k": 1}, {"top_k": 1 << 30}),
-    "top_p": ({"top_p": 0.0}, {"top_p": 1e-30}, {"top_p": _NEARLY_ONE}),
+    "top_p": ({"top_p": 1e-30}, {"top_p": _NEARLY_ONE}),
     "min_p": ({"min_p": 1.0}, {"min_p": _NEARLY_ONE}, {"min_p": 1e-30}),
     "typical_p": ({"typical_p": 1e-30}, {"typical_p": _NEARLY_ONE}),
     "top_n_sigma": ({"top_n_sigma": 1e-30}, {"top_n_sigma": 1e30}),
     "top_a": ({"top_a": 1.0}, {"top_a": 1e-30}),
-    "tail_free": ({"tail_free": 0.0}, {"tail_free": _NEARLY_ONE}),
-    "eta": ({"eta": 1.0}, {"eta": 1e-30}),
-    "epsilon": ({"epsilon": 1.0}, {"epsilon": 1e-30}),
+    "tail_free": ({"tail_free": 1e-30}, {"tail_free": _NEARLY_ONE}),
+    "eta": ({"eta": _NEARLY_ONE}, {"eta": 1e-30}),
+    "epsilon": ({"epsilon": _NEARLY_ONE}, {"epsilon": 1e-30}),
     "xtc": (
         {"xtc_probability": 1.0, "xtc_threshold": 0.5},
-        {"xtc_probability": 1.0, "xtc_threshold": 1.0},
         {"xtc_probability": 1.0, "xtc_threshold": 1e-30},
     ),
     "mirostat_v2": ({"mirostat_v2_tau": 1e-30}, {"mirostat_v2_tau": 100.0}),
@@ -257,7 +256,7 @@ def filter_cases(
     draw: st.DrawFn,
     capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
     *,
-    min_vocab_size: int = 1,
+    min_vocab_size: int = 2,
     max_vocab_size: int = 1025,
     min_rows: int = 1,
     max_rows: int = 3,

@@ -11,6 +11,7 @@ import torch
 
 from fairdraw._core.failures import AdapterError, calling
 from fairdraw._core.harness import seeded
+from fairdraw._core.seeds import derive_seed
 from fairdraw._core.validation import Validator, check_answer
 from fairdraw.protocols import FilterBatch, FilterParams, FilterResult, SeededNoise
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw.protocols import LogitsFilterer
+
+
+_STEPS = "fairdraw: steps"
+"""In `SeededNoise.kept`: the number of the last step."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +42,14 @@ def call_filters(filterer: LogitsFilterer, batch: FilterBatch, noise: SeededNois
         Exception: Whatever the filterer raises, marked as its own.
 
     Randomness:
-        torch's default generators are seeded with `noise.seed` just before the call. Their states are put back.
+        torch's default generators are seeded just before the call: with `noise.seed` for the first step with this noise
+        object, and otherwise for each later one. Their states are put back.
     """
     check_filter_batch(batch)
     shape, num_rows = list(batch.logits.shape), batch.batch_size
-    with seeded(noise, batch.device):
+    step = noise.kept[_STEPS] = int(str(noise.kept.get(_STEPS, -1))) + 1
+    own = SeededNoise(derive_seed("step", noise.seed, step) if step else noise.seed)
+    with seeded(own, batch.device):
         with calling(filterer):
             answer, name = filterer.filter_logits(batch.clone(), noise), filterer.name
         if not isinstance(answer, FilterResult):

@@ -368,7 +368,7 @@ class LeavesNanAtTheTop(FiltersOracle):
     def tail_free(self, row: Any, asked: Asked) -> Any:
         found = super().tail_free(row, asked)
         values = np.where(row.kept, np.nan, found.values)
-        return found if asked.params.tail_free else dataclasses.replace(found, values=values)
+        return found if asked.params.tail_free > 1e-20 else dataclasses.replace(found, values=values)
 
 
 @_mutant("FIL124")
