@@ -76,11 +76,20 @@ STEP = tl.constexpr(0.7)
 """By how much the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
 LIKELY = tl.constexpr(0.9)
 """Of the sum that is needed, what the runs' largest have where the candidates, which are more, may have all of it."""
+MOST_SURE = tl.constexpr(160)
+"""Runs that are rather read at once than a part of them, and then more: their largest have the whole sum."""
 STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
 
 
-# Thresholds. Orders are integers.
+# Thresholds. Orders are integers. A threshold is the order of an entry, so a bisection goes on from entry to entry: it
+# ends after some log2(entries) steps, and not after as many as an order has bits.
+
+
+@triton.jit
+def middle_of(low, high):
+    """Between two orders, above the lower one. Their difference may not be an int32."""
+    return ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)
 
 
 @triton.jit
@@ -94,9 +103,11 @@ def reached_with(reached, weights, need):
         low = tl.min(tl.where(weights > 0, reached, high))
         while low < high:
             middle = (low + high + 1) >> 1
-            is_enough = tl.sum(tl.where(reached >= middle, weights, 0.0)) >= need
-            low = tl.where(is_enough, middle, low)
-            high = tl.where(is_enough, high, middle - 1)
+            reaches = reached >= middle
+            if tl.sum(tl.where(reaches, weights, 0.0)) >= need:
+                low = tl.min(tl.where(reaches & (weights > 0), reached, high))
+            else:
+                high = tl.max(tl.where(reaches | (weights <= 0), low, reached))
     return low
 
 
@@ -108,11 +119,11 @@ def highest_with(orders, weights, floor, need):
     low = floor
     high = tl.maximum(tl.max(tl.where(weights > 0, orders, floor)), floor)
     while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
+        middle = middle_of(low, high)
         if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
-            low = middle
+            low = tl.min(tl.where((orders >= middle) & (weights > 0), orders, high))
         else:
-            high = middle - 1
+            high = tl.max(tl.where((orders < middle) & (weights > 0), orders, low))
     return low
 
 
@@ -206,14 +217,20 @@ def _unpack(words):
 @triton.jit
 def _weigh(scratch, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """Count or sum of the candidates at or above an order."""
-    total = tl.zeros((), tl.int64)
+    total = tl.zeros((BLOCK,), tl.int64)
     for begin in range(0, size, BLOCK):
         _, orders, scaled = _load_candidates(scratch, begin, size, BLOCK)
-        weights = tl.full((BLOCK,), 1, tl.int64)
-        if BY_SUM:
-            weights = weights_of(scaled, best)
-        total += tl.sum(tl.where(orders >= least, weights, 0))
-    return total
+        total += tl.where(orders >= least, _weights(scaled, best, BY_SUM), 0)
+    return tl.sum(total)
+
+
+@triton.jit
+def _weights(scaled, best, BY_SUM: tl.constexpr):
+    """[...] int64: by which entries are summed, or 1 each. Takes `scaled` [...] float32."""
+    weights = tl.full(scaled.shape, 1, tl.int64)
+    if BY_SUM:
+        weights = weights_of(scaled, best)
+    return weights
 
 
 @triton.jit
@@ -222,12 +239,28 @@ def _highest_listed(scratch, size, best, floor, need, BY_SUM: tl.constexpr, BLOC
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
-        if _weigh(scratch, size, middle, best, BY_SUM, BLOCK) >= need:
-            low = middle
+        middle = middle_of(low, high)
+        total, above, below = _split(scratch, size, middle, best, BY_SUM, BLOCK)
+        if total >= need:
+            low = tl.minimum(above, high)
         else:
-            high = middle - 1
+            high = tl.maximum(below, low)
     return low
+
+
+@triton.jit
+def _split(scratch, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """Count or sum of the candidates at or above an order, the least order of these, and the largest of the others."""
+    total = tl.zeros((BLOCK,), tl.int64)
+    above = tl.full((BLOCK,), NO_ID, tl.int32)
+    below = tl.full((BLOCK,), LEAST, tl.int32)
+    for begin in range(0, size, BLOCK):
+        _, orders, scaled = _load_candidates(scratch, begin, size, BLOCK)
+        weights = _weights(scaled, best, BY_SUM)
+        total += tl.where(orders >= middle, weights, 0)
+        above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
+        below = tl.maximum(below, tl.where(orders < middle, orders, LEAST))
+    return tl.sum(total), tl.min(above), tl.max(below)
 
 
 @triton.jit
@@ -271,18 +304,21 @@ def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, row_sum):
 def _measure(
     row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Count or sum of everything at or above an order and the floor; reads the row."""
-    total = tl.zeros((), tl.int64)
+    """As `_split`, of everything at or above the floor; reads the row."""
+    total = tl.zeros((BLOCK, WORDS, 32), tl.int64)
+    above = tl.full((BLOCK, WORDS, 32), NO_ID, tl.int32)
+    below = tl.full((BLOCK, WORDS, 32), LEAST, tl.int32)
     for begin in range(0, all_tiles * RUNS, BLOCK):
         logits = load_logits(row, words_of_runs(begin + tl.arange(0, BLOCK)), vocab_size)
         scaled = scaled_by(logits, temperature)
         orders = argmax_order(scaled)
-        is_kept = (orders >= middle) & (orders >= floor) & (logits > float("-inf"))
-        if BY_SUM:
-            total += tl.sum(tl.sum(tl.sum(tl.where(is_kept, weights_of(scaled, largest), 0), axis=2), axis=1))
-        else:
-            total += tl.sum(tl.sum(tl.sum(is_kept.to(tl.int32), axis=2), axis=1)).to(tl.int64)
-    return total
+        is_there = (orders >= floor) & (logits > float("-inf"))
+        weights = tl.where(is_there, _weights(scaled, largest, BY_SUM), 0)
+        total += tl.where(orders >= middle, weights, 0)
+        above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
+        below = tl.maximum(below, tl.where(is_there & (orders < middle), orders, LEAST))
+    above = tl.min(tl.min(tl.min(above, axis=2), axis=1))
+    return tl.sum(tl.sum(tl.sum(total, axis=2), axis=1)), above, tl.max(tl.max(tl.max(below, axis=2), axis=1))
 
 
 @triton.jit
@@ -291,24 +327,25 @@ def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SU
     low = tl.full((), LEAST, tl.int32)
     high = argmax_order(largest)
     while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
-        if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK) >= need:
-            low = middle
+        middle = middle_of(low, high)
+        total, above, below = _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK)
+        if total >= need:
+            low = tl.minimum(above, high)
         else:
-            high = middle - 1
+            high = tl.maximum(below, low)
     return low
 
 
 @triton.jit
 def _bisect_row(row, all_tiles, largest, floor, top_k, top_p, temperature, vocab_size, BLOCK: tl.constexpr):
-    """What is kept of a row, as the order of the least one, by reading it some 60 times."""
+    """What is kept of a row, as the order of the least one, by reading it some 20 times for each filter."""
     kept = floor
     if top_k > 0:
         need = top_k.to(tl.int64)
         kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, False, BLOCK))
     if top_p < 1:
         least = tl.full((), LEAST, tl.int32)
-        total = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
+        total, _, _ = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
         need = tl.maximum((total.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64), 1)
         kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, True, BLOCK))
     return kept
@@ -414,6 +451,8 @@ def _first_bound(reached, floor, largest, scale, top_k, need, min_p):
         bound = reached_with(reached, is_run.to(tl.float32), top_k.to(tl.float32))
     elif min_p <= 0:  # with min-p everything that reaches the floor is wanted
         bound = _bound_of_sum(reached, largest, scale, need)
+        if (bound == NO_BOUND) | (tl.sum((reached >= bound).to(tl.int32)) > MOST_SURE):
+            bound = _bound_of_sum(reached, largest, scale, need * LIKELY)
     if bound == NO_BOUND:  # the runs' largest are not enough
         bound = tl.min(tl.where(is_run, reached, NO_ID))
     return tl.maximum(bound, floor)
@@ -429,8 +468,8 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
     largest, row_sum, scale, temperature = statistics
     top_k, top_p, min_p = filters
     wanted = top_p * row_sum * ENOUGH
+    bound = _first_bound(reached, floor, largest, scale, top_k, wanted, min_p)
     need = wanted * LIKELY
-    bound = _first_bound(reached, floor, largest, scale, top_k, need, min_p)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
