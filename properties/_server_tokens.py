@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import poisson
+from scipy.special import pdtrc
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
@@ -131,7 +131,7 @@ def require_same_drawn(ones: Sequence[Answer], twos: Sequence[Answer], how: str)
         return
     has_lists = all(a.positions and a.positions[0].top for _, _, a, _ in pairs if a.tokens)
     moved = [_apart(a, b, at) for (_, _, a, b), at in zip(pairs, places, strict=True)]
-    chance = float(poisson.sf(num_different - 1, 4 * sum(moved) + 1e-12))
+    chance = float(pdtrc(num_different - 1, 4 * sum(moved) + 1e-12))
     if chance >= ALPHA if has_lists else 2 * num_different <= len(pairs):
         return
     number = next(number for number, at in enumerate(places) if at is not None)
