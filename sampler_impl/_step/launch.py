@@ -22,7 +22,7 @@ import triton
 from torch import Tensor
 
 from .._shared.kernels import INTERPRETED, quiet_numpy
-from .compiled import Compiled, Key, described
+from .compiled import Compiled, Key, current_stream, described
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
@@ -195,7 +195,7 @@ class Launches:
         """All kernels; without `emits` all but the tokens."""
         given = self._given(inputs)
         strip = STRIPS[-1] if self.num_blocks * inputs.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
-        facts, addresses = described(given)
+        facts, addresses = _described(given)
         key = (facts, strip, emits)
         number = self.known.get(key)
         if number is not None:
@@ -216,7 +216,7 @@ class Launches:
             (inputs.seeds, inputs.positions),
             (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p),
             _drafts(inputs),
-            NO_EDITS if inputs.edits is None or not self.edit_capacity else _edit_groups(inputs.edits),
+            NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits),
         )
 
     def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
@@ -238,10 +238,11 @@ class Launches:
         (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
         batch_size, sizes = inputs.batch_size, (inputs.num_rows, max_spec_len, *self.sizes)
-        by_row = (batch_size, self.width, 1)
+        by_row, stream = (batch_size, self.width, 1), current_stream()
         if self.edit_capacity:
             self.edit_kernel.launch(
                 number,
+                stream,
                 by_row,
                 memory.edits,
                 memory.mentions,
@@ -261,10 +262,11 @@ class Launches:
         sides = (self.programs[strip], batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], 1)
         written = memory.words, memory.reached
-        self.scan_kernels[strip].launch(number, grid, *written, rows, *requests, filters[0], *sizes)
+        self.scan_kernels[strip].launch(number, stream, grid, *written, rows, *requests, filters[0], *sizes)
         is_last = emits and drafts[1] is None
         self.settle_kernel.launch(
             number,
+            stream,
             by_row,
             memory.outputs if is_last else NO_OUTPUT,
             memory.arrivals,
@@ -282,8 +284,16 @@ class Launches:
         if emits and not is_last:
             arguments = (rows, *requests, *noise, filters[0], drafts, *sizes)
             self.emit_kernel.launch(
-                number, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
+                number, stream, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
             )
+
+
+def _described(given: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: as above
+    """As `described`; that there are no edits is known without looking at each of them."""
+    if given[-1] is not NO_EDITS:
+        return described(given)
+    facts, addresses = described(given[:-1])
+    return (*facts, "no edits"), (*addresses, NO_EDITS)
 
 
 def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
