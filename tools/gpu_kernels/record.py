@@ -558,7 +558,7 @@ def disabled_top_p_keeps_all(run: Run) -> None:
 
 
 def rows_do_not_depend_on_the_batch(run: Run) -> None:
-    """The same rows in batches of 128 and of 129, for which the kernel differs. Equal bits are not promised."""
+    """The same rows in batches of 128 and of 129, for which the kernel differs. No documentation says equal bits."""
     noise = torch.Generator("cuda").manual_seed(5)
     logits = torch.randn(129, PRODUCTION, generator=noise, device="cuda") * 3
     small, large = run.fi.softmax(logits[:128].contiguous()), run.fi.softmax(logits)[:128]
