@@ -42,6 +42,7 @@ PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
 _VLLM, _OTHERS, _ALL = "python tools/install_vllm.py", "make others", "make others ALL=1"
+_CARD = "pip install flashinfer-python, on a machine with a GPU"
 
 PACKAGES = {
     "rejection/vllm": ("vllm", _VLLM),
@@ -202,7 +203,8 @@ def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
 def test_defects_name_adapters_and_checks_that_exist() -> None:
     codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
     for defect in read_defects():
-        assert defect["sampler"] in PACKAGES or "/vllm" in defect["sampler"]
+        needs_more = "/vllm" in defect["sampler"] or "flashinfer" in defect["sampler"]  # another release, a GPU
+        assert defect["sampler"] in PACKAGES or needs_more
         assert set(defect["checks"]) <= codes
         assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
 
@@ -291,6 +293,8 @@ def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def package_of(page: Path) -> tuple[str, str]:
     """Of the project that the page's name begins with, and how to get it."""
     project = page.stem.partition("-")[0]
+    if needs_gpu(page):
+        return "flashinfer", _CARD
     of_servers = ("mlx_lm", _OTHERS)  # what a page about several has beside transformers
     own = (found for name, found in PACKAGES.items() if name.partition("/")[2].startswith(project))
     return of_servers if project == "servers" else next(own)
@@ -313,6 +317,20 @@ def program_of(page: Path) -> str:
     return "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 
 
+def needs_gpu(page: Path) -> bool:
+    """Whether its program calls CUDA kernels. FAIRDRAW_GPU_PAGES=1 runs it, where there is a GPU."""
+    return 'device="cuda"' in program_of(page)
+
+
+def left_out(page: Path) -> str:
+    """Why its program does not run here; empty if it does."""
+    if starts_servers(page):
+        return "the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it"
+    if needs_gpu(page) and "FAIRDRAW_GPU_PAGES" not in os.environ:
+        return "the program needs a GPU: FAIRDRAW_GPU_PAGES=1 runs it"
+    return ""
+
+
 def starts_servers(page: Path) -> bool:
     """Whether its program starts servers of other people, on fixed ports: too slow for every CI run, where checks find
     the same defects (`tests/docs/test_servers.py`). FAIRDRAW_SERVER_PAGES=1 runs it."""
@@ -322,8 +340,8 @@ def starts_servers(page: Path) -> bool:
 @cache
 def what_programs_print(project: str) -> tuple[dict[str, str], str]:
     """What the programs of all pages about `project` print, by page, and errors: one process imports it once."""
-    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not too_new(page)]
-    pages = [page for page in pages if not starts_servers(page)]
+    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not left_out(page)]
+    pages = [page for page in pages if not too_new(page)]
     programs = [program_of(page) for page in pages]
     command = [sys.executable, "-W", "ignore", "-c", EXECUTE, *programs]
     # As in an activated environment: a page about a server starts it by its command.
@@ -337,11 +355,11 @@ def what_programs_print(project: str) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
     project = page.stem.partition("-")[0]
+    if left_out(page):
+        pytest.skip(left_out(page))
     require(*package_of(page))
     if too_new(page):
         pytest.skip(f"the program needs {project} {too_new(page)} or later")
-    if starts_servers(page):
-        pytest.skip("the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it")
 
     (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
     printed, errors = what_programs_print(project)
