@@ -52,6 +52,7 @@ PACKAGES = {
     "rejection/sglang-block": ("sglang", _OTHERS),
     "rejection/tpu-inference": ("tpu_inference", _ALL),
     "rejection/lmdeploy": ("lmdeploy", _ALL),
+    "rejection/flashspec": ("flashspec", _OTHERS),
     "sampling/vllm": ("vllm", _VLLM),
     "sampling/transformers": ("transformers", "pip install transformers"),
     "sampling/mlx": ("mlx_lm", _OTHERS),
@@ -123,7 +124,7 @@ def test_rejection_sampler_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 40
 
 
-_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy")
+_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy", "flashspec")
 KERNELS = tuple(f"rejection/{origin}" for origin in _KERNELS)
 
 
