@@ -127,7 +127,7 @@ NOT_TESTED = """## Not in the table
   such as typical-p or top-n-sigma. Not tried.
 * mlx-dspark 0.20.3 (350 kB): its verification is a closure of a decoding loop for Apple's GPU, and its
   `sampling.truncate_probs` is a filter; no function of it has the shape of a contract here. Not tried.
-* TensorRT-LLM: its index has no wheel, only a source that downloads a CUDA build; nothing of it can be imported here.
+* TensorRT-LLM 1.2.1: PyPI has a source package whose build failed on a machine without CUDA. Not tried.
 * SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
