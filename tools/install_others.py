@@ -26,7 +26,7 @@ PACKAGES = (
     ("mlx-lm[cpu]",),
     # Thousands of files of which one is used: compiling them would take longer than installing them.
     ("--no-deps", "--no-compile", "sglang"),
-    ("--no-deps", "accelerate", "gguf", "uvicorn", "xllamacpp"),
+    ("--no-deps", "accelerate", "flashspec", "gguf", "uvicorn", "xllamacpp"),
 )
 """The arguments of pip for each; constraints.txt says which version."""
 

@@ -53,6 +53,7 @@ PACKAGES = {
     "rejection/sglang-block": ("sglang", _OTHERS),
     "rejection/tpu-inference": ("tpu_inference", _ALL),
     "rejection/lmdeploy": ("lmdeploy", _ALL),
+    "rejection/flashspec": ("flashspec", _OTHERS),
     "sampling/vllm": ("vllm", _VLLM),
     "sampling/transformers": ("transformers", "pip install transformers"),
     "sampling/mlx": ("mlx_lm", _OTHERS),
@@ -128,7 +129,7 @@ def test_rejection_sampler_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 40
 
 
-_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy")
+_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy", "flashspec")
 KERNELS = tuple(f"rejection/{origin}" for origin in _KERNELS)
 
 
@@ -229,6 +230,45 @@ def test_recovery_of_tpu_inference_reaches_exponentials_of_zero() -> None:
     check = next(check for check in all_checks() if check.code == "DIST341")
     with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
         check.run(fast, profile=PROFILES["ci"], seed=0)
+
+
+SHARDED = """
+import jax, numpy as np
+from fairdraw._adapters._tpu_inference import _key, _load
+
+rng = np.random.default_rng(0)
+logits = 3 * rng.normal(size=(8, 512)).astype(np.float32)
+drafts = np.where(np.arange(8) < 4, logits.argmax(1), rng.integers(0, 512, 8)).astype(np.int32)
+columns = {
+    "temperature": np.array([-1, 1, 0.7, 1, 2, 1, 1, 1], np.float32),
+    "top_k": np.array([0, 5, 0, 50, 0, 0, 9, 0], np.int32),
+    "top_p": np.array([1, 1, 0.5, 0.9, 1, 1, 1, 0.3], np.float32),
+}
+
+def tokens(num_devices):
+    released = _load(num_devices)
+    spread = jax.sharding.NamedSharding(released.mesh, jax.sharding.PartitionSpec(None, "model"))
+    placed = jax.device_put(logits, spread)
+    assert len(placed.sharding.device_set) == num_devices
+    metadata = released.metadata(**columns, do_sampling=True)
+    plain, _ = released.sample(_key(3), released.mesh, placed, metadata)
+    ones = np.ones(8, np.int32)
+    verified = released.rejection_sampler(drafts, ones, None, placed, drafts, metadata, _key(3))
+    return [*np.asarray(plain).tolist(), *np.asarray(verified).tolist()]
+
+assert tokens(1) == tokens(8), (tokens(1), tokens(8))
+"""
+
+
+def test_tokens_of_tpu_inference_do_not_depend_on_the_number_of_devices() -> None:
+    """Rows that are spread over eight virtual devices, in a process of its own: JAX counts its devices once."""
+    require(*PACKAGES["rejection/tpu-inference"])
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **devices, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", SHARDED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert done.returncode == 0, done.stderr
 
 
 # multinomial, the race that it is
