@@ -303,8 +303,9 @@ class FiltersOracle:
         Whether tokens of probability 0 belong to the curve is open: there are implementations of both.
         """
         order, z = row.ids, asked.params.tail_free
-        if len(order) < 3:
-            return row.cut(row.kept, row.values == row.values.max(), row.possible)
+        if len(order) < 3:  # there is no curvature
+            top = row.kept & (row.values == row.values[order[0]])
+            return row.cut(row.kept, top & (top.sum() == 1), row.possible)
         counts = []
         for padding in (0, 2) if len(order) < len(row.values) else (0,):
             probs = np.append(np.exp(row.log_probs[order]), np.zeros(padding))
