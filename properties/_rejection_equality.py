@@ -316,3 +316,16 @@ def tokens_equal_upstream_on_large_vocabularies(
     Tiles of another size must not show: neither at their seams nor in the order of ties.
     """
     _equals_the_reference(sampler, case, reference)
+
+
+@differential(
+    "REJ427",
+    lambda can: lively(can, explicit=False, greedy=True, widths=UPSTREAM_WIDTHS),
+    needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+)
+def greedy_tokens_equal_upstream(sampler: RejectionSampler, case: RejectionCase, reference: RejectionSampler) -> None:
+    """Batches of greedy requests give the tokens of the real vLLM, whatever noise either side has.
+
+    So vLLM's model runner V2, which draws its own numbers, can be the reference, too. Look at ties.
+    """
+    _equals_the_reference(sampler, case, reference)

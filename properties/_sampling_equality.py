@@ -188,3 +188,17 @@ def tokens_equal_upstream_on_large_vocabularies(
     Sums over many tokens decide the edge of top-p; rows where rounding decides are left out.
     """
     _equals_the_reference(sampler, case, reference)
+
+
+@differential(
+    "SAM155",
+    lambda can: ordinary(can, explicit=False, greedy=True),
+    needs=(Capability.SEEDED_NOISE, Capability.GREEDY),
+)
+def greedy_tokens_equal_upstream(sampler: TokenSampler, case: SamplingCase, reference: TokenSampler) -> None:
+    """Batches of greedy requests, filtered or not, give the tokens of the real vLLM, whatever noise either side has.
+
+    So vLLM's model runner V2, which draws its own numbers, can be the reference, too. Look at ties, and at filters that
+    a greedy request does not skip.
+    """
+    _equals_the_reference(sampler, case, reference)

@@ -15,9 +15,12 @@ host     the same until the call returns
 ======== ==============================================================================================================
 
 Arms: `ours` (a `StepPlan` that has what the set needs), `vllm033` (`RejectionSampler._verify`: float32 copy, penalties,
-temperature, filters, rejection), `copy` (graph only: moves as many bytes as the logits have). The mean number of tokens
-per request stands beside the times: both arms draw from the same distributions. A cell that fails is a row with its
-error, and the record is written after every cell.
+temperature, filters, rejection), `copy` (graph only: moves as many bytes as the logits have), and those of
+`_flashinfer_step` where `python tools/gpu_kernels` has built their library. The mean number of tokens per request
+stands beside the times: all arms draw from the same distributions. A cell that fails is a row with its error, and the
+record is written after every cell.
+
+With `--plain` each request has one row and no drafts, and ours is measured beside FlashInfer.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _flashinfer_step as flashinfer
 import bench_rejection as bench
 import torch
 import triton
@@ -41,7 +45,7 @@ from provenance import commit, gpu
 from torch import Tensor
 
 from fairdraw.perf_regression._records import write_record
-from fairdraw.sampler_impl.step import Capacity, Parameters, Penalties, StepInputs, StepPlan
+from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, Penalties, StepInputs, StepPlan
 
 Json = dict[str, Any]  # Any: JSON
 Arm = Callable[[], object]
@@ -135,14 +139,15 @@ class Workload:
     def _uniforms(self, *shape: int) -> Tensor:  # [...] float32
         return torch.rand(*shape, generator=self.noise, device=self.noise.device)
 
-    def ours(self, batch_size: int, parameters: list[Json], backend: str | None) -> Arm:
+    def ours(self, batch_size: int, parameters: list[Json], backend: str | None, num_drafts: int) -> Arm:
         """A plan with what the set needs, and its inputs."""
         device, vocab_size = self.logits.device, self.logits.shape[1]
         filters = any({"top_k", "top_p", "min_p"} & one.keys() for one in parameters)
         penalties = any(name.endswith("_penalty") for one in parameters for name in one)
-        capacity = Capacity(batch_size, NUM_DRAFTS, vocab_size, filters=filters, penalties=penalties)
+        form = Drafts.ONE_HOT if num_drafts else Drafts.NONE
+        capacity = Capacity(batch_size, num_drafts, vocab_size, drafts=form, filters=filters, penalties=penalties)
         plan = StepPlan(capacity, device, backend=backend)  # type: ignore[arg-type]  # a word of the options
-        rows = batch_size * (NUM_DRAFTS + 1)
+        rows = batch_size * (num_drafts + 1)
 
         def column(name: str, dtype: torch.dtype = torch.float32) -> Tensor:  # [batch_size] any
             return torch.tensor([one.get(name, OFF[name]) for one in parameters], dtype=dtype, device=device)
@@ -159,8 +164,8 @@ class Workload:
             Parameters(column("temperature"), *filtered),
             self.seeds[:batch_size],
             self.positions[:batch_size],
-            torch.arange(0, rows + 1, NUM_DRAFTS + 1, dtype=torch.int32, device=device),
-            draft_token_ids=self.draft_token_ids[:rows],
+            torch.arange(0, rows + 1, num_drafts + 1, dtype=torch.int32, device=device),
+            draft_token_ids=self.draft_token_ids[:rows] if num_drafts else None,
             penalties=None if counts is None else Penalties(*factors, counts, prompt),
         )
         return lambda: plan(inputs).num_tokens
@@ -203,12 +208,14 @@ class Run:
 def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folder: Path | None, cell: Json) -> None:
     """All modes of one batch size and parameter set."""
     batch_size, own = cell["B"], SETS[cell["set"]]
+    num_drafts = cell.get("drafts", NUM_DRAFTS)
+    rows = batch_size * (num_drafts + 1)
     parameters = [own[i % len(own)] for i in range(batch_size)]
     on_gpu = isinstance(clock, GpuClock)
     makers: dict[str, Callable[[], Arm]] = {
-        "ours": lambda: workload.ours(batch_size, parameters, None if on_gpu else "triton")
+        "ours": lambda: workload.ours(batch_size, parameters, None if on_gpu else "triton", num_drafts)
     }
-    if folder is not None:
+    if folder is not None and num_drafts:
         makers["vllm033"] = lambda: workload.vllm(folder, batch_size, parameters)
     arms: dict[str, Arm] = {}
     tokens: dict[str, float] = {}
@@ -218,17 +225,25 @@ def measure_cell(run: Run, clock: GpuClock | CpuClock, workload: Workload, folde
             arm()
             tokens[name] = round(float(arm().float().mean()), 3)  # type: ignore[attr-defined]  # [batch_size] int32
             arms[name] = arm
+    if on_gpu and len(own) == 1 and flashinfer.versions():
+        with run.errors_are_rows(**cell, arm="flashinfer"):
+            theirs = flashinfer.arms(workload.logits[:rows], workload.draft_token_ids[:rows], batch_size, own[0])
+            answers = {name: arm() for name, arm in theirs.items()}
+            if num_drafts and "flashinfer" in answers:
+                tokens["flashinfer"] = round(1 + float(answers["flashinfer"].float().mean()), 3)
+            arms |= theirs
     for mode, measure in clock.modes().items():
         timed = dict(arms)
         if mode == "graph":
             timed = {name: arm for name, arm in arms.items() if is_captured(run, arm, **cell, mode=mode, arm=name)}
-            timed["copy"] = bench.copy_arm(2 * batch_size * (NUM_DRAFTS + 1) * cell["V"])
+            timed["copy"] = bench.copy_arm(2 * rows * cell["V"])
         with run.errors_are_rows(**cell, mode=mode):
             times = {name: bench.summary(values) for name, values in measure(timed).items()}
             medians = {name: time["median"] for name, time in times.items()}
             ratio: Json = {}
-            if {"ours", "vllm033"} <= medians.keys():
-                ratio = {"ratio": round(medians["ours"] / medians["vllm033"], 3)}
+            for key, other in (("ratio", "vllm033"), ("ratio_flashinfer", "flashinfer")):
+                if {"ours", other} <= medians.keys():
+                    ratio[key] = round(medians["ours"] / medians[other], 3)
             run.add(**cell, mode=mode, us=times, tokens=tokens, **ratio)
 
 
@@ -256,6 +271,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="only B=16 and 256, V=151936, without none and min-p")
     parser.add_argument("--sets", nargs="*", choices=SETS, help="only these parameter sets")
+    parser.add_argument("--plain", action="store_true", help="one row per request and no drafts, beside FlashInfer")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
     options = parser.parse_args()
     sizes, sets = Sizes(), options.sets or [*SETS]
@@ -271,14 +287,17 @@ def main() -> int:
         "before": machine(),
         "rounds": options.rounds,
         "upstream": VERIFY,
+        "flashinfer": None if options.interpret else flashinfer.versions(),
     }
+    drafts = {"drafts": 0} if options.plain else {}
     run = Run(options.out, {**known, "rows": []})
     for vocab_size in sizes.vocab_sizes:
         device = "cpu" if options.interpret else "cuda"
         workload = Workload(max(sizes.batch_sizes), vocab_size, sizes.output_length, device)
         for name in sets:
             for batch_size in sizes.batch_sizes:
-                measure_cell(run, clock, workload, options.vllm, {"B": batch_size, "V": vocab_size, "set": name})
+                cell = {"B": batch_size, "V": vocab_size, "set": name, **drafts}
+                measure_cell(run, clock, workload, options.vllm, cell)
     run.record |= {"after": machine(), "sources": bench.sources(), "seconds": round(time.monotonic() - begin)}
     write_record(options.out, run.record)
     print(f"written: {options.out}, {len(run.record['rows'])} rows in {run.record['seconds']} s")

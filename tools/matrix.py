@@ -356,16 +356,16 @@ V2 as its default still has V1's files.
 REFERENCES = """## Which reference to compare with
 
 The cells above need no reference: the specification decides. Differential checks (`PEN401`, `THK401`, `PLAN160` to
-`PLAN162`, `REJ421` to `REJ426`, `SAM151` to `SAM154`) compare your sampler with a released one, bit by bit.
+`PLAN162`, `REJ421` to `REJ427`, `SAM151` to `SAM155`) compare your sampler with a released one, bit by bit.
 `--reference` names it, and the release is the one on PYTHONPATH.
 
 * You replace a part of vLLM up to 0.28, or run with `VLLM_USE_V2_MODEL_RUNNER=0`: V1 of your own release. V1 is taken
   if you name no reference; 0.22.0 is the release that this project's samplers are compared with.
 * You replace a part of vLLM from 0.29 on: V2, 0.33.0, for what is exact: `--reference penalties/vllm-v2`,
   `thinking_budget/vllm-v2`, `logits_plan/vllm-v2`.
-* Tokens: V2 draws its own noise inside its kernels, so it cannot be handed yours, and as a reference of `rejection` or
-  `sampling` it is refused. Compare tokens with V1. Distribution checks need no reference, and V2 passes or fails them
-  itself: `fairdraw check rejection/vllm-v2 --only statistical`.
+* Tokens: V2 draws its own noise inside its kernels, so it cannot be handed yours. As a reference of `rejection` or
+  `sampling` it decides greedy batches alone (`REJ427`, `SAM155`); compare random tokens with V1. Distribution checks
+  need no reference, and V2 passes or fails them itself: `fairdraw check rejection/vllm-v2 --only statistical`.
 """
 
 

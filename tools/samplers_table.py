@@ -88,6 +88,12 @@ SAMPLERS = {
     "grammar/llguidance": _LLGUIDANCE,
     "grammar/llguidance-numpy": _LLGUIDANCE,
     "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
+    "logprobs/vllm": Entry(_VLLM, _VLLM_PAGE, ("LPR", "DIST")),
+    "logprobs/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("LPR", "DIST")),
+    "logprobs/transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("LPR", "DIST")
+    ),
+    "logprobs/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("LPR", "DIST")),
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
     "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
@@ -95,6 +101,17 @@ SAMPLERS = {
     "sampling/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
     "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
+
+IN_CI = frozenset(
+    {
+        *(f"rejection/{one}" for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block")),
+        *(f"sampling/{one}" for one in ("vllm", "transformers", "mlx", "sglang", "llama.cpp")),
+        *("sampling/torch-multinomial", "sampling/torch-exponential"),
+        *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
+        *("logprobs/transformers", "logprobs/vllm"),
+    }
+)
+"""Asked by `tests/adapters` in every run of CI, on a CPU; with `make others ALL=1` more are."""
 
 NOT_TESTED = """## Not in the table
 
@@ -214,7 +231,7 @@ def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
 def as_markdown(rows: Sequence[Row]) -> str:
     statuses = ("passed", "xfailed", "failed", "error", "xpassed", "inconclusive", "skipped")
     shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
-    header = ["fairdraw check", "sampler", "contract", "run", *shown]
+    header = ["fairdraw check", "sampler", "contract", "in CI", "run", *shown]
     lines = [
         "# Third-party samplers",
         "",
@@ -224,7 +241,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
         _summary(rows),
         "",
         "| " + " | ".join(header) + " |",
-        "| --- | --- | --- |" + " ---: |" * (len(header) - 3),
+        "| --- | --- | --- | --- |" + " ---: |" * (len(header) - 4),
         *(_line(row, shown) for row in rows),
         "",
         *(line for row in rows for line in _section(row)),
@@ -237,17 +254,18 @@ def _summary(rows: Sequence[Row]) -> str:
     tested = [row["name"] for row in rows if not row["problem"]]
     projects = {SAMPLERS[name].page for name in tested}
     return (
-        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run, on a CPU. Seconds "
-        "are wall time on a shared machine."
+        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run of "
+        f"{len(IN_CI.intersection(tested))} of them, on a CPU. Seconds are wall time on a shared machine."
     )
 
 
 def _line(row: Row, shown: Sequence[str]) -> str:
     name, page = row["name"], SAMPLERS[row["name"]].page
     if row["problem"]:
-        return f"| `{name}` | no result | | | " + " | ".join("" for _ in shown) + " |"
+        return f"| `{name}` | no result | | | | " + " | ".join("" for _ in shown) + " |"
     run = sum(count for status, count in row["counts"].items() if status != "skipped")
-    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], str(run)]
+    in_ci = "yes" if name in IN_CI else ""
+    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run)]
     return "| " + " | ".join([*cells, *(str(row["counts"].get(status, 0)) for status in shown)]) + " |"
 
 

@@ -24,6 +24,7 @@ RUN_SIZE = 256
 """Vocabulary entries whose largest is kept: what one warp loads at once."""
 TILE_SIZE = 1024
 """Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
+MAX_BATCH_SIZE = 1 << 20
 MAX_VOCAB_SIZE = 1 << 19
 MIN_TEMPERATURE = 1e-5
 """Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
@@ -174,7 +175,7 @@ class StepOutput:
 def check_capacity(function: str, capacity: Capacity) -> None:
     """Sizes are in their ranges, and drafts agree with `max_spec_len`."""
     for name, least, most in (
-        ("batch_size", 1, 65535),
+        ("batch_size", 1, MAX_BATCH_SIZE),
         ("max_spec_len", 0, MAX_SPEC_LEN),
         ("vocab_size", 1, MAX_VOCAB_SIZE),
         ("edits", 0, MAX_VOCAB_SIZE),

@@ -37,6 +37,10 @@ BLOCK = 8
 """Runs that a program has in flight where it searches for candidates."""
 SETTLE_REGISTERS = 128
 """With four programs per multiprocessor, 256 requests take 171 us instead of 220, and 64 take 71 instead of 70."""
+FEW_ROWS = 256
+"""A plan for so few settles each with eight warps and all the registers they want: no other program needs them."""
+SCAN_REGISTERS = 168
+"""With penalties: three programs per multiprocessor instead of two. 256 requests take 357 us instead of 387."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
@@ -44,6 +48,9 @@ EACH_ROUNDED = {"enable_fp_fusion": False}
 STRIPS = (1, 2)
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
+LONGEST_SIDE = 65535
+"""Programs on the second side of a grid, where requests are if it has room: the first side is for a request's strips,
+which lie next to each other in memory."""
 
 
 class Memory(NamedTuple):
@@ -121,12 +128,15 @@ class Launches:
         # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
         overlaps = not capacity.filters and not INTERPRETED and device.type == "cuda" and can_overlap(device)
         follows = first | ({"launch_pdl": True} if overlaps else {})
-        limited = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
+        limits = torch.version.hip is None
+        of_settle: dict[str, int] = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and limits else {}
+        if capacity.filters and capacity.max_rows <= FEW_ROWS:
+            of_settle = {"num_warps": 8}
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=overlaps)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
             settle_kernel,
-            follows | limited,
+            follows | of_settle,
             FILTERS=capacity.filters,
             EDITS=self.edit_capacity,
             LOGPROBS=capacity.logprobs,
@@ -139,10 +149,12 @@ class Launches:
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
         waits = overlaps and self.edit_capacity > 0
-        scan_options, of_scan = follows if waits else first, {"WAITS": waits, "OVERLAPS": overlaps}
-        self.scan_kernels = {
-            strip: Compiled(scan_kernel, scan_options, STRIP=strip, BLOCK=SCAN_BLOCK, **of_scan) for strip in STRIPS
-        }
+        self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
+        of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
+        scan_options = follows if waits else first
+        if capacity.penalties and limits:
+            scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
+        self.scan_kernels = {strip: Compiled(scan_kernel, scan_options, STRIP=strip, **of_scan) for strip in STRIPS}
         self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
@@ -165,7 +177,7 @@ class Launches:
         if inputs.batch_size > 0:
             with quiet_numpy():
                 self._launch(inputs, emits=False)
-                processed_kernel[(self.all_tiles, inputs.batch_size, self.width)](
+                processed_kernel[(inputs.batch_size, self.all_tiles, self.width)](
                     processed,
                     self.memory.results[2],
                     self._rows(self.memory, self._given(inputs)),
@@ -246,7 +258,8 @@ class Launches:
                 stride,
                 self.num_words,
             )
-        grid = (self.programs[strip], batch_size, 1)
+        sides = (self.programs[strip], batch_size)
+        grid = (sides[1 - self.requests_at], sides[self.requests_at], 1)
         written = memory.words, memory.reached
         self.scan_kernels[strip].launch(number, grid, *written, rows, *requests, filters[0], *sizes)
         is_last = emits and drafts[1] is None

@@ -26,12 +26,12 @@ def processed_kernel(
     vocab_size,
     all_tiles,
 ):
-    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(1), num_rows, max_spec_len)
+    first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(0), num_rows, max_spec_len)
     offset = tl.program_id(2)
     if offset < count:
         row_idx = (first + offset).to(tl.int64)
         row = (inputs, locate(inputs, row_idx, slot))
-        logits, indices = load_one_tile(row, tl.program_id(0), vocab_size)
+        logits, indices = load_one_tile(row, tl.program_id(1), vocab_size)
         given = tl.load(temperature_ptr + slot)
         if given != 0:
             logits = scaled_by(logits, tl.maximum(given, MIN_TEMPERATURE))

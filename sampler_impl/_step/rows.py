@@ -107,11 +107,13 @@ def penalised(logits, seen, factors):
 
     Takes `logits` [...] float32; `seen` [...] int16: twice the count in the output, and 1 if the prompt has it."""
     presence, frequency, repetition, _ = factors
-    counts = (seen >> 1).to(tl.int32)
-    inverse = tl.div_rn(1.0, repetition)
-    logits = tl.where(seen > 0, logits * tl.where(logits > 0, inverse, repetition), logits)
-    logits = logits - frequency * counts.to(tl.float32)
-    return logits - tl.where(counts > 0, presence, 0.0)
+    # What is off costs nothing: the scan has no time left for what changes no number.
+    if repetition != 1:
+        inverse = tl.div_rn(1.0, repetition)
+        logits = tl.where(seen > 0, logits * tl.where(logits > 0, inverse, repetition), logits)
+    if frequency != 0:
+        logits = logits - frequency * (seen >> 1).to(tl.int32).to(tl.float32)
+    return logits - tl.where(seen > 1, presence, 0.0)
 
 
 @triton.jit
@@ -196,12 +198,14 @@ def load_logits(row, words, vocab_size):
     seen = words
     if inputs[5][3] is not None:
         seen = load_seen(inputs, place, words, vocab_size)
-    return edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size)
+    return edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size, True)
 
 
 @triton.jit
-def edited(row, words, raw, seen, vocab_size):
-    """[..., 32] float32: what `load_raw` gave, penalised with what `load_seen` gave, masked, and moved."""
+def edited(row, words, raw, seen, vocab_size, has_entries):
+    """[..., 32] float32: what `load_raw` gave, penalised with what `load_seen` gave, masked, and moved.
+
+    Takes `has_entries`: whether a tile of edits may be among them."""
     inputs, place = row
     _, _, grammar_ptr, num_words, edits, penalties = inputs
     row_idx, _, num_edits, factors = place
@@ -216,10 +220,11 @@ def edited(row, words, raw, seen, vocab_size):
         if num_edits != 0:
             moved = load_bits(edits[0] + row_idx * num_words, words, vocab_size)
             logits = tl.where(moved != 0, float("-inf"), logits)
-            entries = indices_of(words) - tl.cdiv(vocab_size, TILE) * TILE
-            is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
-            known = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
-            logits = tl.where(is_edit, known, logits)
+            if has_entries:
+                entries = indices_of(words) - tl.cdiv(vocab_size, TILE) * TILE
+                is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
+                known = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
+                logits = tl.where(is_edit, known, logits)
     return logits
 
 

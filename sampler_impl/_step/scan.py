@@ -1,6 +1,6 @@
 """The kernel that reads the logits, all of them once: of each tile the largest, and the sum of exp2 terms over it.
 
-    program (strip, request)    for each block of tiles of the strip
+    program (strip, request)    for each block of tiles of the strip        (request, strip) in a plan of many requests
                                     for each row of the request      counts of penalties are in the cache by then
                                         load, edit, reduce; one word per tile
 
@@ -27,6 +27,7 @@ from .._shared.kernels import LOG2_E, argmax_order
 from .rows import (
     MIN_TEMPERATURE,
     RUNS,
+    TILE,
     edited,
     find_request,
     let_next_kernel_start,
@@ -82,16 +83,19 @@ def scan_kernel(
     all_tiles,
     STRIP: tl.constexpr,
     BLOCK: tl.constexpr,
+    REQUESTS: tl.constexpr,
     WAITS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(WAITS)
     let_next_kernel_start(OVERLAPS)
-    req_idx = tl.program_id(1)
+    req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     scale = exponent_scale(tl.load(temperature_ptr + slot))
     for step in range(STRIP):
-        tiles = (tl.program_id(0) * STRIP + step) * BLOCK + tl.arange(0, BLOCK)
+        first_tile = (strip * STRIP + step) * BLOCK
+        tiles = first_tile + tl.arange(0, BLOCK)
+        has_entries = first_tile + BLOCK > tl.cdiv(vocab_size, TILE)
         words = words_of_tiles(tiles)
         place = locate(inputs, first, slot)
         seen = words
@@ -100,7 +104,7 @@ def scan_kernel(
         for offset in range(0, count):
             row_idx = (first + offset).to(tl.int64)
             row = (inputs, locate(inputs, row_idx, slot))
-            logits = edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size)
+            logits = edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size, has_entries)
             sums, reached = sum_tiles(logits, scale)
             at = row_idx * all_tiles + tiles
             store_by_warps(words_ptr + at, sums, tiles < all_tiles)

@@ -76,11 +76,20 @@ STEP = tl.constexpr(0.7)
 """By how much the bound is lowered where the runs' largest do not help, as a power of 2 of probability."""
 LIKELY = tl.constexpr(0.9)
 """Of the sum that is needed, what the runs' largest have where the candidates, which are more, may have all of it."""
+MOST_SURE = tl.constexpr(160)
+"""Runs that are rather read at once than a part of them, and then more: their largest have the whole sum."""
 STREAMED = tl.constexpr(-2)
 """In place of a token: `emit` draws it."""
 
 
-# Thresholds. Orders are integers.
+# Thresholds. Orders are integers. A threshold is the order of an entry, so a bisection goes on from entry to entry: it
+# ends after some log2(entries) steps, and not after as many as an order has bits.
+
+
+@triton.jit
+def middle_of(low, high):
+    """Between two orders, above the lower one. Their difference may not be an int32."""
+    return ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)
 
 
 @triton.jit
@@ -94,9 +103,11 @@ def reached_with(reached, weights, need):
         low = tl.min(tl.where(weights > 0, reached, high))
         while low < high:
             middle = (low + high + 1) >> 1
-            is_enough = tl.sum(tl.where(reached >= middle, weights, 0.0)) >= need
-            low = tl.where(is_enough, middle, low)
-            high = tl.where(is_enough, high, middle - 1)
+            reaches = reached >= middle
+            if tl.sum(tl.where(reaches, weights, 0.0)) >= need:
+                low = tl.min(tl.where(reaches & (weights > 0), reached, high))
+            else:
+                high = tl.max(tl.where(reaches | (weights <= 0), low, reached))
     return low
 
 
@@ -108,11 +119,11 @@ def highest_with(orders, weights, floor, need):
     low = floor
     high = tl.maximum(tl.max(tl.where(weights > 0, orders, floor)), floor)
     while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
+        middle = middle_of(low, high)
         if tl.sum(tl.where(orders >= middle, weights, 0)) >= need:
-            low = middle
+            low = tl.min(tl.where((orders >= middle) & (weights > 0), orders, high))
         else:
-            high = middle - 1
+            high = tl.max(tl.where((orders < middle) & (weights > 0), orders, low))
     return low
 
 
@@ -151,11 +162,12 @@ def _least_with_quotient_of(bound, temperature):
 
 @triton.jit
 def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write index and scaled logit of every entry whose quotient is at least the bound's, in the order of indices.
+    """Write index and logit of every entry whose quotient is at least the bound's, in the order of indices.
     Returns how many, of which at most MOST are written.
 
-    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `reached` of the runs."""
-    runs_ptr, indices_ptr, scaled_ptr = scratch
+    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, logits [MOST] float32, the temperature; `reached`
+    of the runs."""
+    runs_ptr, indices_ptr, logits_ptr, _ = scratch
     least = _least_with_quotient_of(bound, temperature)
     tl.debug_barrier()
     num_listed = _list_runs(runs_ptr, reached, least >> 16)
@@ -174,7 +186,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(scaled_ptr + places, scaled_by(logits, temperature), mask=writes)
+        tl.store(logits_ptr + places, logits, mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
     return size
@@ -183,10 +195,12 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
 @triton.jit
 def _load_candidates(scratch, begin, size, BLOCK: tl.constexpr):
     """[BLOCK] int32 twice and float32: indices, orders and scaled logits, from one on; LEAST behind the last."""
-    _, indices_ptr, scaled_ptr = scratch
+    _, indices_ptr, logits_ptr, temperature = scratch
     entries = begin + tl.arange(0, BLOCK)
     indices = tl.load(indices_ptr + entries, mask=entries < size, other=NO_ID)
-    scaled = tl.load(scaled_ptr + entries, mask=entries < size, other=float("-inf"))
+    # Divided here and not where they were found: few of what is read there are candidates.
+    scaled = scaled_by(tl.load(logits_ptr + entries, mask=entries < size, other=0.0), temperature)
+    scaled = tl.where(entries < size, scaled, float("-inf"))
     return indices, tl.where(entries < size, argmax_order(scaled), LEAST), scaled
 
 
@@ -206,14 +220,20 @@ def _unpack(words):
 @triton.jit
 def _weigh(scratch, size, least, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
     """Count or sum of the candidates at or above an order."""
-    total = tl.zeros((), tl.int64)
+    total = tl.zeros((BLOCK,), tl.int64)
     for begin in range(0, size, BLOCK):
         _, orders, scaled = _load_candidates(scratch, begin, size, BLOCK)
-        weights = tl.full((BLOCK,), 1, tl.int64)
-        if BY_SUM:
-            weights = weights_of(scaled, best)
-        total += tl.sum(tl.where(orders >= least, weights, 0))
-    return total
+        total += tl.where(orders >= least, _weights(scaled, best, BY_SUM), 0)
+    return tl.sum(total)
+
+
+@triton.jit
+def _weights(scaled, best, BY_SUM: tl.constexpr):
+    """[...] int64: by which entries are summed, or 1 each. Takes `scaled` [...] float32."""
+    weights = tl.full(scaled.shape, 1, tl.int64)
+    if BY_SUM:
+        weights = weights_of(scaled, best)
+    return weights
 
 
 @triton.jit
@@ -222,12 +242,28 @@ def _highest_listed(scratch, size, best, floor, need, BY_SUM: tl.constexpr, BLOC
     low = floor
     high = tl.maximum(argmax_order(best), floor)
     while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
-        if _weigh(scratch, size, middle, best, BY_SUM, BLOCK) >= need:
-            low = middle
+        middle = middle_of(low, high)
+        total, above, below = _split(scratch, size, middle, best, BY_SUM, BLOCK)
+        if total >= need:
+            low = tl.minimum(above, high)
         else:
-            high = middle - 1
+            high = tl.maximum(below, low)
     return low
+
+
+@triton.jit
+def _split(scratch, size, middle, best, BY_SUM: tl.constexpr, BLOCK: tl.constexpr):
+    """Count or sum of the candidates at or above an order, the least order of these, and the largest of the others."""
+    total = tl.zeros((BLOCK,), tl.int64)
+    above = tl.full((BLOCK,), NO_ID, tl.int32)
+    below = tl.full((BLOCK,), LEAST, tl.int32)
+    for begin in range(0, size, BLOCK):
+        _, orders, scaled = _load_candidates(scratch, begin, size, BLOCK)
+        weights = _weights(scaled, best, BY_SUM)
+        total += tl.where(orders >= middle, weights, 0)
+        above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
+        below = tl.maximum(below, tl.where(orders < middle, orders, LEAST))
+    return tl.sum(total), tl.min(above), tl.max(below)
 
 
 @triton.jit
@@ -271,18 +307,21 @@ def _thresholds_of_many(scratch, size, best, floor, top_k, top_p, row_sum):
 def _measure(
     row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Count or sum of everything at or above an order and the floor; reads the row."""
-    total = tl.zeros((), tl.int64)
+    """As `_split`, of everything at or above the floor; reads the row."""
+    total = tl.zeros((BLOCK, WORDS, 32), tl.int64)
+    above = tl.full((BLOCK, WORDS, 32), NO_ID, tl.int32)
+    below = tl.full((BLOCK, WORDS, 32), LEAST, tl.int32)
     for begin in range(0, all_tiles * RUNS, BLOCK):
         logits = load_logits(row, words_of_runs(begin + tl.arange(0, BLOCK)), vocab_size)
         scaled = scaled_by(logits, temperature)
         orders = argmax_order(scaled)
-        is_kept = (orders >= middle) & (orders >= floor) & (logits > float("-inf"))
-        if BY_SUM:
-            total += tl.sum(tl.sum(tl.sum(tl.where(is_kept, weights_of(scaled, largest), 0), axis=2), axis=1))
-        else:
-            total += tl.sum(tl.sum(tl.sum(is_kept.to(tl.int32), axis=2), axis=1)).to(tl.int64)
-    return total
+        is_there = (orders >= floor) & (logits > float("-inf"))
+        weights = tl.where(is_there, _weights(scaled, largest, BY_SUM), 0)
+        total += tl.where(orders >= middle, weights, 0)
+        above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
+        below = tl.maximum(below, tl.where(is_there & (orders < middle), orders, LEAST))
+    above = tl.min(tl.min(tl.min(above, axis=2), axis=1))
+    return tl.sum(tl.sum(tl.sum(total, axis=2), axis=1)), above, tl.max(tl.max(tl.max(below, axis=2), axis=1))
 
 
 @triton.jit
@@ -291,24 +330,25 @@ def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SU
     low = tl.full((), LEAST, tl.int32)
     high = argmax_order(largest)
     while low < high:
-        middle = ((low.to(tl.int64) + high.to(tl.int64) + 1) >> 1).to(tl.int32)  # their difference may not be an int32
-        if _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK) >= need:
-            low = middle
+        middle = middle_of(low, high)
+        total, above, below = _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK)
+        if total >= need:
+            low = tl.minimum(above, high)
         else:
-            high = middle - 1
+            high = tl.maximum(below, low)
     return low
 
 
 @triton.jit
 def _bisect_row(row, all_tiles, largest, floor, top_k, top_p, temperature, vocab_size, BLOCK: tl.constexpr):
-    """What is kept of a row, as the order of the least one, by reading it some 60 times."""
+    """What is kept of a row, as the order of the least one, by reading it some 20 times for each filter."""
     kept = floor
     if top_k > 0:
         need = top_k.to(tl.int64)
         kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, False, BLOCK))
     if top_p < 1:
         least = tl.full((), LEAST, tl.int32)
-        total = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
+        total, _, _ = _measure(row, all_tiles, least, kept, largest, temperature, vocab_size, True, BLOCK)
         need = tl.maximum((total.to(tl.float64) * top_p.to(tl.float64)).to(tl.int64), 1)
         kept = tl.maximum(kept, _bisect(row, all_tiles, need, kept, largest, temperature, vocab_size, True, BLOCK))
     return kept
@@ -399,24 +439,41 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _bound_of_sum(reached, largest, scale, need):
-    """The bound at which the runs' largest alone have some sum."""
+def _terms_of_runs(reached, largest, scale):
+    """[runs] float32: what the largest entry of each run adds to the row's sum. Takes `reached` [runs] int32."""
     terms = tl.exp2((order_to_float(reached << 16) - largest) * scale)
-    return reached_with(reached, tl.where(reached > NOTHING >> 16, terms, 0.0), need)
+    return tl.where(reached > NOTHING >> 16, terms, 0.0)
 
 
 @triton.jit
-def _first_bound(reached, floor, largest, scale, top_k, need, min_p):
-    """The bound to begin with. Takes `reached` [runs] int32."""
+def _bound_of_sum(reached, largest, scale, need):
+    """The bound at which the runs' largest alone have some sum."""
+    return reached_with(reached, _terms_of_runs(reached, largest, scale), need)
+
+
+@triton.jit
+def _least_bound(reached):
+    """That of all runs in which there is something."""
+    return tl.min(tl.where(reached > NOTHING >> 16, reached, NO_ID))
+
+
+@triton.jit
+def _first_bound(reached, floor, largest, scale, top_k, wanted, min_p):
+    """The bound to begin with, and the sum that the runs' largest have at it. Takes `reached` [runs] int32.
+
+    Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read."""
     bound = floor
-    is_run = reached > NOTHING >> 16
+    guess = wanted
     if top_k > 0:
-        bound = reached_with(reached, is_run.to(tl.float32), top_k.to(tl.float32))
+        bound = reached_with(reached, (reached > NOTHING >> 16).to(tl.float32), top_k.to(tl.float32))
     elif min_p <= 0:  # with min-p everything that reaches the floor is wanted
-        bound = _bound_of_sum(reached, largest, scale, need)
+        bound = _bound_of_sum(reached, largest, scale, wanted)
+        if (bound == NO_BOUND) | (tl.sum((reached >= bound).to(tl.int32)) > MOST_SURE):
+            guess = LIKELY * tl.minimum(wanted, tl.sum(_terms_of_runs(reached, largest, scale)))
+            bound = _bound_of_sum(reached, largest, scale, guess)
     if bound == NO_BOUND:  # the runs' largest are not enough
-        bound = tl.min(tl.where(is_run, reached, NO_ID))
-    return tl.maximum(bound, floor)
+        bound = _least_bound(reached)
+    return tl.maximum(bound, floor), guess
 
 
 @triton.jit
@@ -429,8 +486,7 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
     largest, row_sum, scale, temperature = statistics
     top_k, top_p, min_p = filters
     wanted = top_p * row_sum * ENOUGH
-    need = wanted * LIKELY
-    bound = _first_bound(reached, floor, largest, scale, top_k, need, min_p)
+    bound, need = _first_bound(reached, floor, largest, scale, top_k, wanted, min_p)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
@@ -448,7 +504,9 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
             lower = tl.full((), NO_BOUND, tl.int32)
             if top_k <= 0:
                 lower = _bound_of_sum(reached, largest, scale, need)
-            below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
+            below = _least_bound(reached)  # the runs' largest have not got that: all runs, and then less
+            if bound <= below:
+                below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
             bound = tl.maximum(tl.minimum(tl.where(lower == NO_BOUND, below, lower), bound - 1), floor)
         tries += 1
     return tl.where(state == 0, -1, size), bound <= floor
@@ -705,7 +763,7 @@ def settle_kernel(
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
     run_reached_ptr,  # [max_rows, num_runs] int16, or None
-    scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
+    scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, logits [max_rows, MOST] float32
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
     slots_ptr,  # [batch_size] int32, or None
@@ -751,12 +809,14 @@ def settle_kernel(
             row_sum = tl.where(has_quotients, row_sum, float("nan"))
             is_valid = (row_sum > 0) & (row_sum < float("inf"))
             # Filter.
-            listed = (scratch[0], scratch[1], scratch[2])
+            listed = (scratch[0], scratch[1], scratch[2], temperature)
             memory = (words_ptr, run_reached_ptr, listed)
             kept = tl.full((), NOTHING + 1, tl.int32)
             size = tl.full((), -1, tl.int32)
             if FILTERS:
-                listed = (scratch[0] + row_idx * TILES * RUNS, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
+                runs_ptr, indices_ptr, logits_ptr = scratch
+                indices_ptr += row_idx * MOST
+                listed = (runs_ptr + row_idx * TILES * RUNS, indices_ptr, logits_ptr + row_idx * MOST, temperature)
                 memory = (words_ptr, run_reached_ptr + row_idx * all_tiles * RUNS, listed)
                 filters = _load_filters(parameters, slot, vocab_size)
                 if is_valid & ((filters[0] > 0) | (filters[1] < 1) | (filters[2] > 0)):

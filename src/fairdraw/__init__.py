@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         logprobs_sampler,
         rejection_sampler,
         token_sampler,
+        with_arrays,
     )
     from fairdraw.pytest_plugin import SamplerTests, parametrize_with_checks
 
@@ -102,6 +103,7 @@ __all__ = [
     "parametrize_with_checks",
     "rejection_sampler",
     "token_sampler",
+    "with_arrays",
 ]
 
 __version__ = "0.1.0"

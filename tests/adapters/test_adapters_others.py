@@ -16,14 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import samplers_table
 import torch
 
+import fairdraw
 from fairdraw._adapters import SamplerNotFound, load
 from fairdraw._adapters._others import read_defects, release_number
 from fairdraw._adapters._transformers import _race, multinomial_noise
 from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw.properties import rejection, sampling
@@ -32,7 +35,7 @@ from fairdraw.protocols import ExplicitNoise
 if TYPE_CHECKING:
     from fairdraw._core.checks import Check
     from fairdraw._run.runner import CheckRecord
-    from fairdraw.protocols import AnySampler
+    from fairdraw.protocols import AnySampler, SeededNoise, SpecDecodeBatch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
@@ -68,8 +71,12 @@ PACKAGES = {
     "grammar/xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
     "grammar/xgrammar-torch": ("xgrammar", "pip install --no-deps xgrammar"),
     "grammar/xgrammar-triton": ("xgrammar", "pip install --no-deps xgrammar"),
+    "logprobs/transformers": ("transformers", "pip install transformers"),
+    "logprobs/vllm": ("vllm", _VLLM),
 }
 """Adapter to the package that it wraps, and how to get it."""
+
+SHARES = {"properties": 0.25, "statistical": 1.0}
 
 DISTRIBUTIONS_OF_FILTERS = ("DIST703", "DIST704", "DIST705", "DIST706")
 """Each sampler's own `FilterPolicy` is asked for."""
@@ -81,10 +88,11 @@ def require(package: str, command: str) -> None:
 
 
 def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
+    """Distributions with the draws of `smoke`, properties with few cases: `tools/samplers_table.py` has all."""
     require(*PACKAGES[name])
-    session = Session(profile=PROFILES["smoke"], crash_folder=None)
-    sampler = loaded(name)
-    return [run_check(check, sampler, session) for check in checks]
+    smoke, sampler = PROFILES["smoke"], loaded(name)
+    sessions = {suite: Session(profile=smoke.scaled(share), crash_folder=None) for suite, share in SHARES.items()}
+    return [run_check(check, sampler, sessions[check.suite]) for check in checks]
 
 
 def loaded(name: str) -> AnySampler:
@@ -107,18 +115,23 @@ def broken(records: list[CheckRecord]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["rejection/transformers", "rejection/mlx"])
+REJECTION = ("rejection/transformers", "rejection/mlx")
+
+
+@pytest.mark.parametrize("name", REJECTION)
 def test_rejection_sampler_meets_its_contract(name: str) -> None:
-    records = asked_at_smoke(name, rejection.CHECKS)
+    """Checks of few but wide cases take most of the time, and are in the record of `tools/samplers_table.py`."""
+    records = asked_at_smoke(name, tuple(check for check in rejection.CHECKS if check.weight > 0.1))
 
     assert not broken(records)
     assert sum(record.status == "passed" for record in records) >= 40
 
 
-KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy")
+_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy")
+KERNELS = tuple(f"rejection/{origin}" for origin in _KERNELS)
 
 
-@pytest.mark.parametrize("name", [f"rejection/{origin}" for origin in KERNELS])
+@pytest.mark.parametrize("name", KERNELS)
 def test_rejection_kernel_meets_its_contract(name: str) -> None:
     """Interpreted by Triton or compiled for each shape by JAX: structure and greedy requests, which need few draws."""
     checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
@@ -129,9 +142,12 @@ def test_rejection_kernel_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 10
 
 
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling/")])
+SAMPLING = tuple(name for name in PACKAGES if name.startswith("sampling/"))
+
+
+@pytest.mark.parametrize("name", SAMPLING)
 def test_token_sampler_meets_its_contract(name: str) -> None:
-    """Checks of few but wide cases take most of the time, and are in the record of `tools/samplers_table.py`."""
+    """As above."""
     distributions = (check for check in all_checks("statistical", "sampling") if check.code in DISTRIBUTIONS_OF_FILTERS)
     properties = (check for check in sampling.CHECKS if check.weight > 0.1)
 
@@ -145,9 +161,10 @@ MASKED = ("GRM101", "GRM106", "GRM116", "GRM125", "GRM130", "DIST971")
 """Those of strides, which some fail as known, take long to be made smaller; `tools/samplers_table.py` runs all."""
 
 
-@pytest.mark.parametrize(
-    "name", [f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")]
-)
+MASKERS = tuple(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm"))
+
+
+@pytest.mark.parametrize("name", MASKERS)
 def test_masker_meets_its_contract(name: str) -> None:
     records = asked_at_smoke(name, tuple(check for check in all_checks(contract="grammar") if check.code in MASKED))
 
@@ -155,13 +172,31 @@ def test_masker_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 3
 
 
-def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_five_are_asked_here() -> None:
+LOGPROBS = ("logprobs/transformers", "logprobs/vllm")
+
+
+@pytest.mark.parametrize("name", LOGPROBS)
+def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
+    """Structure alone, of which transformers has little; `tools/samplers_table.py` runs all."""
+    records = asked_at_smoke(name, tuple(c for c in all_checks(contract="logprobs") if c.code[:5] == "LPR10"))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 2
+
+
+def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_ci() -> None:
     answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
-    here = {name for name, (package, _) in PACKAGES.items() if importlib.util.find_spec(package) is not None}
+    projects = {samplers_table.SAMPLERS[name].page for name in answered}
 
     assert set(PACKAGES) <= set(samplers_table.SAMPLERS)  # those of vLLM 0.33.0 are not here
-    assert len(answered) >= 7
-    assert len(here & answered) >= 5
+    assert len(answered) >= 20
+    assert len(projects) >= 10
+    assert len(samplers_table.IN_CI & answered) >= 15
+
+
+def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
+    asked = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS}
+    assert {name for name in asked if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
 
 
 def test_defects_name_adapters_and_checks_that_exist() -> None:
@@ -170,6 +205,28 @@ def test_defects_name_adapters_and_checks_that_exist() -> None:
         assert defect["sampler"] in PACKAGES or "/vllm" in defect["sampler"]
         assert set(defect["checks"]) <= codes
         assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
+
+
+def test_recovery_of_tpu_inference_reaches_exponentials_of_zero() -> None:
+    """Its function alone and as a fast sampler: `docs/findings/tpu-inference-zero-exponential.md`."""
+    require(*PACKAGES["rejection/tpu-inference"])
+    sampler: Any = loaded("rejection/tpu-inference")  # Any: the adapter's own words follow
+    import jax
+
+    from fairdraw._adapters._tpu_inference import _key, _load
+
+    recover = jax.jit(vars(type(_load().rejection_sampler))["__call__"].__globals__["_sample_recovered_tokens"])
+
+    def verify(batch: SpecDecodeBatch, noise: SeededNoise) -> torch.Tensor:  # [batch_size, 2] int32
+        """Every draft of this check is rejected."""
+        probs = jax.nn.softmax(batch.target_logits.numpy())
+        tokens = np.array(recover(batch.draft_token_ids.numpy(), None, probs, _key(noise.seed)))
+        return torch.nn.functional.pad(torch.from_numpy(tokens).int()[:, None], (0, 1), value=-1)
+
+    fast = fairdraw.rejection_sampler(verify, unsupported=sampler.capabilities.unsupported)
+    check = next(check for check in all_checks() if check.code == "DIST341")
+    with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
+        check.run(fast, profile=PROFILES["ci"], seed=0)
 
 
 # multinomial, the race that it is
@@ -327,8 +384,8 @@ def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
 
     text = (tmp_path / "samplers.md").read_text()
     assert (
-        "| `rejection/mlx` | [rejection/mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |"
-        in text
+        "| `rejection/mlx` | [rejection/mlx 1.0](https://github.com/ml-explore/mlx-lm) "
+        "| rejection | yes | 3 | 2 | 1 | 3 |" in text
     )
     assert "recovers a possible token: why ([page](findings/page-of.md))." in text
     assert "Of the distribution checks only DIST102 ran." in text

@@ -89,14 +89,13 @@ def is_wide(check: AnyCheck) -> bool:
 def asked(contract: str, sampler: Any) -> list[AnyCheck]:  # Any: as in ODD
     """The properties whose turn it is to run on `sampler`.
 
-    Of the samplers that it can run on, a check has every second where there are many checks, and every fifth if its
-    cases are few but wide, because those take most of the time.
+    Of the samplers that it can run on, a check has every third where there are many checks, and one if its cases are
+    few but wide, because those take most of the time.
     """
     found = []
     for check in all_checks("properties", contract):
-        turns = 5 if is_wide(check) else 2 if contract in DRAWN else 1
         able = [one for one in ODD[contract] if check.why_not(one, REFERENCE.get(contract)) is None]
-        turns = min(turns, max(1, len(able)))
+        turns = min(len(able) if is_wide(check) else 3 if contract in DRAWN else 1, len(able)) or 1
         found += [check] if sampler in able[int(check.code[-3:]) % turns :: turns] else []
     return found
 

@@ -229,6 +229,27 @@ def test_both_backends_draw_the_same_tokens(vocab_size: int, edits: bool, drafts
     torch.testing.assert_close(theirs.logprobs, ours.logprobs, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
+def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second side of a grid is too short for the requests of a large plan; they are then on the first."""
+    from fairdraw.sampler_impl._step import launch
+    from fairdraw.sampler_impl._step.compiled import Compiled
+
+    grids: list[tuple[int, int, int]] = []
+    run = Compiled.launch
+
+    def noted(self: Compiled, key: object, grid: tuple[int, int, int], *arguments: object) -> None:
+        if self.kernel.fn.__name__ == "scan_kernel":
+            grids.append(grid)
+        run(self, key, grid, *arguments)
+
+    case = make_case(9, [0, 0, 0], 5000, drafts=Drafts.NONE)
+    ours = plan_of(case)(case.on(DEVICE)).token_ids
+    monkeypatch.setattr(Compiled, "launch", noted)
+    monkeypatch.setattr(launch, "LONGEST_SIDE", 2)
+    assert torch.equal(plan_of(case, "triton")(case.on(DEVICE)).token_ids, ours)
+    assert grids == [(3, 2, 1)]
+
+
 @pytest.mark.parametrize("edits", [False, True])
 def test_rows_of_the_kernels_equal_the_reference(edits: bool) -> None:
     assert_rows_equal(make_case(6, [1, 0, 0], 40, edits=edits), "triton")

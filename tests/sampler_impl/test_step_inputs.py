@@ -14,7 +14,7 @@ from fairdraw.sampler_impl.step import Capacity, Drafts, StepPlan
 
 GOOD = Capacity(4, 2, 40, torch.float32)
 CAPACITIES: dict[str, tuple[Capacity, str]] = {
-    "no request": (replace(GOOD, batch_size=0), "batch_size=0, but it must be an int in [1, 65535]. Correct it."),
+    "no request": (replace(GOOD, batch_size=0), "batch_size=0, but it must be an int in [1, 1048576]. Correct it."),
     "half a request": (replace(GOOD, batch_size=1.5), "batch_size=1.5, but it must be an int"),  # type: ignore[arg-type]
     "too many drafts": (replace(GOOD, max_spec_len=129), "max_spec_len=129, but it must be an int in [0, 128]"),
     "no vocabulary": (replace(GOOD, vocab_size=0), "vocab_size=0, but it must be"),

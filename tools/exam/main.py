@@ -10,8 +10,9 @@ members without a fault show false alarms.
 
 A member is checked as by `fairdraw check`: every check of its contract with the profile's numbers, without a reference
 sampler. With the first seed the whole run is made, and its first report is compared with the area that the fault was
-declared to lie in; with the others a run ends at the first check that fails. Rows are written at once to a file beside
-the record, so that `--resume` continues.
+declared to lie in; with the others a run ends at the first check that fails, and begins with the check that found the
+member before (`--hints`): whether a fault is found does not depend on the order. Rows are written at once to a file
+beside the record, so that `--resume` continues.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from fairdraw._run.runner import CheckRecord
 
 Row = dict[str, Any]  # Any: JSON
-Task = tuple[str, str, int, int, bool]
-"""Member, profile, seed, number of the exam, whether every check is run."""
+Task = tuple[str, str, int, int, bool, tuple[str, ...]]
+"""Member, profile, seed, number of the exam, whether every check is run, the checks that come first."""
 EXAM = 17
 PROFILE_NAMES = ("smoke", "ci")
 
@@ -59,7 +60,9 @@ def seeds() -> tuple[int, ...]:
 # -- one run --------------------------------------------------------------------------------------------------------
 
 
-def records_of(member: Member, profile: str, seed: int, *, whole: bool) -> Iterator[CheckRecord]:
+def records_of(
+    member: Member, profile: str, seed: int, hints: tuple[str, ...], *, whole: bool
+) -> Iterator[CheckRecord]:
     """The records of a run, which ends at the first failed check unless it is to be whole."""
     from fairdraw._core.checks import PROFILES
     from fairdraw._run.loading import all_checks
@@ -67,7 +70,7 @@ def records_of(member: Member, profile: str, seed: int, *, whole: bool) -> Itera
 
     session, sampler = Session(profile=PROFILES[profile], seed=seed, crash_folder=None), member.make()
     checks = [check for check in all_checks(contract=member.contract) if not check.differential]
-    for check in sorted(checks, key=lambda check: check.suite == "statistical"):
+    for check in sorted(checks, key=lambda check: (check.code not in hints, check.suite == "statistical")):
         record = run_check(check, sampler, session)
         yield record
         if is_found(record) and not whole:
@@ -81,9 +84,9 @@ def is_found(record: CheckRecord) -> bool:
 
 def sat(task: Task) -> Row:
     """One row: a member that was examined."""
-    name, profile, seed, exam, whole = task
+    name, profile, seed, exam, whole, hints = task
     member, started = known(exam)[name], time.process_time()
-    records = list(records_of(member, profile, seed, whole=whole))
+    records = list(records_of(member, profile, seed, hints, whole=whole))
     found = [record for record in records if is_found(record)]
     return {
         "member": name,
@@ -127,17 +130,26 @@ def key(row: Row) -> tuple[object, ...]:
 
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
-    """What is asked for, the longest first."""
+    """What is asked for; the members that nothing found before come last, since theirs are whole runs."""
     asked = re.compile(arguments.match)
     named = {f"{m.kind} {m.contract} {m.name} {m.words}": m for m in known(arguments.exam).values()}
     chosen = [member for text, member in named.items() if asked.search(text)]
-    profiles = arguments.profile or PROFILE_NAMES
+    profiles, hints = arguments.profile or PROFILE_NAMES, found_by(arguments.hints)
+    chosen.sort(key=lambda member: member.name not in hints)
     return [
-        (member.name, profile, seed, arguments.exam, number == 0 and not arguments.quick)
+        (member.name, profile, seed, arguments.exam, number == 0 and not arguments.quick, hints.get(member.name, ()))
         for profile in sorted(profiles)
-        for number, seed in enumerate(seeds()[: arguments.seeds])
         for member in chosen
+        for number, seed in enumerate(seeds()[: arguments.seeds])
     ]
+
+
+def found_by(earlier: Iterable[Path]) -> dict[str, tuple[str, ...]]:
+    """Member to the checks that found it in earlier records."""
+    rows = [row for path in earlier for row in json.loads(path.read_text(encoding="utf-8"))["rows"] if row["found"]]
+    return {
+        name: tuple({row["found"] for row in rows if row["member"] == name}) for name in {r["member"] for r in rows}
+    }
 
 
 def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
@@ -146,8 +158,8 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
     lines = [line for path in earlier if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
     kept = {key(row): row for row in map(json.loads, lines)}
     asked = {
-        (name, known(arguments.exam)[name].words, profile, seed): (name, profile, seed, exam, whole)
-        for name, profile, seed, exam, whole in tasks(arguments)
+        (name, known(arguments.exam)[name].words, profile, seed): (name, profile, seed, *rest)
+        for name, profile, seed, *rest in tasks(arguments)
     }
     with part.open("a" if arguments.resume else "w", encoding="utf-8") as file:
         for row in examined([task for about, task in asked.items() if about not in kept], arguments):
@@ -215,6 +227,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep the rows of a run that was stopped")
     parser.add_argument("--quick", action="store_true", help="every run ends at its first failure: no first reports")
     parser.add_argument("--kept", type=Path, action="append", default=[], help="keep the rows of this .part file, too")
+    parser.add_argument("--hints", type=Path, action="append", default=[], help="a record: what found a member before")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no run after so many; write the rest"
     )

@@ -48,7 +48,7 @@ def make(row: BuiltIn, device: str, *, block_verification: bool = False) -> Know
     kernel = partial(function, block_verification=block_verification)
     name = f"{row.name.partition('/')[2]} {metadata.version('sglang')}"
     capabilities = row.capabilities(slow=interpreted)
-    return KnownSampler(name, partial(_verify, kernel), device, capabilities, known_defects=known_defects(row.name))
+    return KnownSampler(name, partial(verify, kernel), device, capabilities, known_defects=known_defects(row.name))
 
 
 def load_file(name: str) -> Any:  # Any: a module of theirs
@@ -67,9 +67,10 @@ def load_file(name: str) -> Any:  # Any: a module of theirs
     return module
 
 
-def _verify(
+def verify(
     kernel: Callable[..., None], batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Call `kernel`, a verification of chains by SGLang's arguments, once per number of drafts."""
     uniforms, last_uniforms = _uniforms(batch, noise)
     target_probs, draft_probs = batch.target_probs(), _draft_probs(batch)
     counts = torch.tensor(batch.num_draft_tokens, device=batch.device)

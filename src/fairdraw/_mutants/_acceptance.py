@@ -156,7 +156,7 @@ def greedy_accepts_by_chance(right: RejectionOracle, steps: Steps, bonus: int) -
     return right.random_request(steps, bonus)
 
 
-@patched(RejectionOracle, "greedy_token", "REJ202", "REJ201")
+@patched(RejectionOracle, "greedy_token", "REJ202", "REJ201", "REJ427")
 def greedy_takes_the_highest_id_on_ties(right: RejectionOracle, step: DraftStep) -> int:
     """`>=` in the scan for the maximum; bfloat16 logits tie often."""
     return step.target_logits.size - 1 - int(np.argmax(step.target_logits[::-1]))

@@ -205,13 +205,13 @@ def does_not_subtract_the_maximum(right: SamplingOracle, request: Request) -> Ro
         return np.asarray(weights / weights.sum())
 
 
-@patched(SamplingOracle, "token", "SAM123")
+@patched(SamplingOracle, "token", "SAM123", "SAM155")
 def takes_the_argmax_behind_the_filters(right: SamplingOracle, request: Request, exponentials: Row) -> int:
     """A filter that breaks ties by the highest id decides for greedy requests, too."""
     return right.greedy_token(right.filtered(request)) if request.is_greedy else right.token(request, exponentials)
 
 
-@patched(SamplingOracle, "greedy_token", "SAM121")
+@patched(SamplingOracle, "greedy_token", "SAM121", "SAM155")
 def greedy_ties_go_to_the_last_id(right: SamplingOracle, logits: Row) -> int:
     """`>=` in the scan over tiles."""
     return int(logits.size - 1 - np.argmax(logits[::-1]))

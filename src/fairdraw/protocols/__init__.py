@@ -5,6 +5,7 @@ Importing this package is free: torch is needed only once a batch exists.
 
 from __future__ import annotations
 
+from fairdraw.protocols._arrays import ArrayNamespace, with_arrays
 from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability
 from fairdraw.protocols._filters import (
     LOGIT_FILTERS,
@@ -129,6 +130,7 @@ __all__ = [
     "AddedRow",
     "Answer",
     "AnySampler",
+    "ArrayNamespace",
     "BitmaskBatch",
     "Capabilities",
     "Capability",
@@ -213,5 +215,6 @@ __all__ = [
     "rounding_of",
     "token_sampler",
     "trims_drafts",
+    "with_arrays",
     "words_of",
 ]

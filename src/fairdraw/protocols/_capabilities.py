@@ -163,6 +163,8 @@ class Capability(StrEnum):
     """A server: takes `min_tokens`. Declare it unsupported if it ignores or refuses it."""
     BAD_WORDS = "bad-words"
     """A server: takes `bad_words`. Declare it unsupported if it ignores or refuses it."""
+    REPETITION_PENALTY = "repetition-penalty"
+    """A server: takes `repetition_penalty`. Declare it unsupported if it ignores or refuses it."""
     PENALTIES = "penalties"
     """A server: takes presence and frequency penalties. Declare it unsupported if it ignores or refuses them."""
     TEMPERATURE = "temperature"

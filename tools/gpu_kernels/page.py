@@ -1,0 +1,93 @@
+"""Write the tables of docs/foreign-kernels.md from its record; no figure is copied by hand.
+
+python tools/gpu_kernels/page.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from provenance import ROOT, with_section
+
+Json = dict[str, Any]  # Any: JSON
+RECORD = ROOT / "statistical" / "records" / "foreign_kernels_h200.json"
+PAGE = ROOT / "docs" / "foreign-kernels.md"
+
+
+def main() -> int:
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), json.loads(RECORD.read_text(encoding="utf-8"))))
+    print(f"written: {PAGE}")
+    return 0
+
+
+def page(text: str, record: Json) -> str:
+    """The page with the tables of `record`."""
+    return with_section(text, "tables", "\n" + "\n\n".join(tables(record)) + "\n\n")
+
+
+def tables(record: Json) -> list[str]:
+    rows = {part: [row for row in record["rows"] if row["part"] == part] for part in ("edges", "kept", "distributions")}
+    return [
+        origin(record),
+        "## Under the contracts\n\n" + contracts(record),
+        "## Questions that reading the kernels raised\n\n" + answers(rows["edges"]),
+        "## Kept tokens\n\n" + answers(rows["kept"]),
+        "## Distributions\n\n" + answers(rows["distributions"]),
+    ]
+
+
+def origin(record: Json) -> str:
+    machine, built = record["machine"], record["versions"]
+    return (
+        f"{machine['gpu']}, CUDA {machine['cuda']}, torch {machine['torch']}; commit {record['commit'][:7]}. "
+        f"FlashInfer {built['flashinfer-python']}, SGLang {built['sglang']}, compiled by nvcc {built['nvcc']} "
+        f"for {built['arch']}."
+    )
+
+
+def contracts(record: Json) -> str:
+    """A line per adapter, then the checks that did not pass."""
+    lines = []
+    for name, run in record.get("contracts", {}).items():
+        failed = run["failed"] + run["error"]
+        lines.append([f"`{name}`", run["passed"], failed, run["inconclusive"] + run["incomplete"], run["skipped"]])
+    broken = [row for row in record["rows"] if row["part"] == "contracts" and row["result"] == "failed"]
+    parts = [_table("adapter | passed | failed | undecided | unsupported", lines)]
+    if broken:
+        rows = [[f"`{row['kernel']}`", row["check"], shown(row["effect"])] for row in broken]
+        parts.append(_table("adapter | failed check | effect", rows))
+    return "\n\n".join(parts)
+
+
+def answers(rows: list[Json]) -> str:
+    cells = [
+        [f"`{row['kernel']}`", row["check"], f"{row.get('draws', 0):.3g}", row["result"], shown(row["effect"])]
+        for row in rows
+    ]
+    return _table("kernel | what must hold | draws or rows | result | counted", cells)
+
+
+def shown(effect: object) -> str:
+    """An effect on one line of a table."""
+    if isinstance(effect, dict):
+        return ", ".join(f"{name} {_number(value)}" for name, value in effect.items())
+    return " ".join(str(effect).split()).replace("|", "\\|")
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(head: str, rows: list[list[Any]]) -> str:  # Any: printed
+    columns = head.count("|") + 1
+    lines = [f"| {head} |", "|" + " --- |" * columns, *("| " + " | ".join(map(str, row)) + " |" for row in rows)]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
