@@ -80,6 +80,12 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "filters/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("FIL", "DIST")),
+    "filters/transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("FIL", "DIST")
+    ),
+    "filters/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("FIL", "DIST")),
+    "filters/aphrodite": Entry(_ALL_OTHERS, "https://github.com/dphnAI/sonar", ("FIL", "DIST")),
     "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
     "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
     "grammar/xgrammar": _XGRAMMAR,
@@ -117,8 +123,6 @@ NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
-* Aphrodite 0.24.1: its filters are Python files in a wheel of 336 MB, and none of the contracts here is about filters
-  such as typical-p or top-n-sigma. Not tried.
 * SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
