@@ -10,7 +10,17 @@ import torch
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import contract_name
-from fairdraw._mutants import _odd_filters, filters, grammar, logits_plan, logprobs, penalties, rejection, sampling, thinking_budget
+from fairdraw._mutants import (
+    _odd_filters,
+    filters,
+    grammar,
+    logits_plan,
+    logprobs,
+    penalties,
+    rejection,
+    sampling,
+    thinking_budget,
+)
 from fairdraw._mutants.odd_abuses import ABUSES
 from fairdraw._mutants.odd_rejection import (
     ODD_REJECTION,
