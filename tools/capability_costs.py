@@ -38,6 +38,7 @@ WHY = {
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",
     Capability.MIN_P: "it tests this filter",
+    Capability.XTC: "it is the only filter that tosses a coin",
     Capability.GRAMMAR_DRAFTS: "they emit tokens under masks that were forked over drafts",
     Capability.DRAWN_TOKENS: "they compare drawn tokens with the log-probabilities that came with them",
     Capability.TOP_LOGPROBS: "they judge tokens by the log-probabilities that come with them",
@@ -54,7 +55,7 @@ Made from the checks by `tools/capability_costs.py`: what is skipped if a sample
 supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of the
 batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a large
 vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing;
-only a function of log-probabilities that is given its tokens (no `drawn-tokens`) has none to test.
+only a function of log-probabilities that is given its tokens (no `drawn-tokens`), and filters without `xtc`, have none.
 
 A sampler that supports neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore. Its
 distributions are tested, but a failure cannot be repeated exactly. Capabilities that are not listed under a contract

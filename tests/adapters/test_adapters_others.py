@@ -65,6 +65,10 @@ PACKAGES = {
     "sampling/lmdeploy-step": ("lmdeploy", _ALL),
     "sampling/torch-multinomial": ("torch", "pip install torch"),
     "sampling/torch-exponential": ("torch", "pip install torch"),
+    "filters/llama.cpp": ("xllamacpp", _OTHERS),
+    "filters/transformers": ("transformers", "pip install transformers"),
+    "filters/mlx": ("mlx_lm", _OTHERS),
+    "filters/aphrodite": ("aphrodite", _ALL),
     "grammar/vllm": ("vllm", _VLLM),
     "grammar/vllm-v2": ("vllm", _VLLM),
     "grammar/sglang": ("sglang", _OTHERS),
@@ -181,6 +185,18 @@ LOGPROBS = ("logprobs/transformers", "logprobs/vllm")
 def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
     """Structure alone, of which transformers has little; `tools/samplers_table.py` runs all."""
     records = asked_at_smoke(name, tuple(c for c in all_checks(contract="logprobs") if c.code[:5] == "LPR10"))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 2
+
+
+FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163")
+"""A few of them; `tools/samplers_table.py` runs all."""
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("filters/")])
+def test_filters_meet_their_contract(name: str) -> None:
+    records = asked_at_smoke(name, tuple(check for check in all_checks(contract="filters") if check.code in FILTERED))
 
     assert not broken(records)
     assert sum(record.status == "passed" for record in records) >= 2
