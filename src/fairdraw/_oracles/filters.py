@@ -325,7 +325,7 @@ class FiltersOracle:
     def xtc(self, row: FilteredRow, asked: Asked) -> FilteredRow:
         """[p-e-w, text-generation-webui PR #6335, "Exclude Top Choices"]: of the tokens that reach the threshold,
         only the least probable one stays; nothing happens if there is one such token, or none."""
-        if not asked.fires:
+        if asked.fires is False:
             return row
         log_probs, order, slack = row.log_probs, row.ids, row.slack + 8 * _ULP
         threshold = np.log(asked.params.xtc_threshold)
