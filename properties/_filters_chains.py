@@ -34,7 +34,7 @@ _CLEAR = ("ladder", "normal", "zipf", "grid", "peaked", "half")
 _NUM_STEPS = 6
 
 
-@check("FIL141", lambda can: wide_filter_cases(can), weight=0.06)
+@check("FIL141", wide_filter_cases, weight=0.06)
 def every_two_filters_together_follow_the_declared_order(filterer: LogitsFilterer, case: FilterCase) -> None:
     """In one batch, every two filters are on together in one row, with two settings each: all as declared.
 
@@ -77,7 +77,9 @@ def wide_vocabularies_follow_the_specification(filterer: LogitsFilterer, case: F
     require_rows(filterer, case)
 
 
-@check("FIL145", lambda can: filter_cases(can, logits=("one-hot", "last-only", "flat"), max_vocab_size=3, settings="any"))
+@check(
+    "FIL145", lambda can: filter_cases(can, logits=("one-hot", "last-only", "flat"), max_vocab_size=3, settings="any")
+)
 def a_single_token_stays(filterer: LogitsFilterer, case: FilterCase) -> None:
     """With one possible token, or a vocabulary of two or three, filters do what the formula says.
 

@@ -70,12 +70,16 @@ def a_batch_without_filters_keeps_its_bits(filterer: LogitsFilterer, case: Filte
         require_bits(f"row {number}", before[number], found[number])
 
 
-@check("FIL122", lambda can: cases(can, settings="any", max_rows=8, min_vocab_size=24), needs_one_of=_one_of(tuple(LOGIT_FILTERS)))
+@check(
+    "FIL122",
+    lambda can: cases(can, settings="any", max_rows=8, min_vocab_size=24),
+    needs_one_of=_one_of(tuple(LOGIT_FILTERS)),
+)
 def rows_without_filters_keep_their_bits_beside_others(filterer: LogitsFilterer, case: FilterCase) -> None:
     """A row whose parameters are all off comes back bit for bit beside rows with filters, before and behind them.
 
-    A default that is no identity once one request of the batch switches the filter on: n = 0 standard deviations leave the
-    largest logit alone, a mass of 1 loses the tail to rounding.
+    A default that is no identity once one request of the batch switches the filter on: n = 0 standard deviations
+    leave the largest logit alone, a mass of 1 loses the tail to rounding.
     """
     plain = tuple(FilterRow(kind, _OFF) for kind in ("normal", "zipf", "half"))
     rows = (plain[0], *case.rows, *plain[1:])
@@ -102,7 +106,8 @@ def a_token_is_always_left(filterer: LogitsFilterer, case: FilterCase) -> None:
 def what_is_forbidden_stays_out(filterer: LogitsFilterer, case: FilterCase) -> None:
     """A logit of -inf is -inf afterwards.
 
-    A filter that sorts may give back the wrong ids; `-inf - -inf` is NaN, and NaN that is replaced by 0 is possible again.
+    A filter that sorts may give back the wrong ids; `-inf - -inf` is NaN, and NaN that is replaced by 0 is possible
+    again.
     """
     batch = case.batch(filterer.device)
     out, found = batch.logits.cpu().numpy() == -np.inf, call(filterer, batch, case.seed)
@@ -120,7 +125,8 @@ def what_is_forbidden_stays_out(filterer: LogitsFilterer, case: FilterCase) -> N
 def forbidden_tokens_do_not_disturb_the_others(filterer: LogitsFilterer, case: FilterCase) -> None:
     """Without its forbidden tokens, a row keeps the same ones; rows of one case have the same logits.
 
-    An entropy of `0 * log(0)`, a standard deviation with -inf in it, a number of candidates that counts what is forbidden.
+    An entropy of `0 * log(0)`, a standard deviation with -inf in it, a number of candidates that counts what is
+    forbidden.
     """
     batch = case.batch(filterer.device)
     alive = batch.logits[0].isfinite()
@@ -130,7 +136,9 @@ def forbidden_tokens_do_not_disturb_the_others(filterer: LogitsFilterer, case: F
     same_rows(filterer, batch, expected, call(filterer, batch, case.seed), "with forbidden tokens")
 
 
-@check("FIL126", lambda can: cases(can, filters=TRUNCATING, together=(1, 2), max_rows=8), needs_one_of=_one_of(TRUNCATING))
+@check(
+    "FIL126", lambda can: cases(can, filters=TRUNCATING, together=(1, 2), max_rows=8), needs_one_of=_one_of(TRUNCATING)
+)
 def what_stays_keeps_its_distance(filterer: LogitsFilterer, case: FilterCase) -> None:
     """Filters that cut leave the differences between the logits that stay as they were.
 
@@ -259,7 +267,8 @@ def stronger_filters_keep_a_part(filterer: LogitsFilterer, case: FilterCase) -> 
 def calls_leave_nothing_behind(filterer: LogitsFilterer, case: FilterCase) -> None:
     """The same call gives the same again, also after a call with other rows and another vocabulary.
 
-    Buffers that are kept for the largest call, parameters in place that are scaled twice, state of a request that ended.
+    Buffers that are kept for the largest call, parameters in place that are scaled twice, state of a request that
+    ended.
     """
     batch = case.batch(filterer.device)
     expected = call(filterer, batch, case.seed)

@@ -57,8 +57,8 @@ ALONE = tuple(
         ),
         (
             *("FIL105", "top_n_sigma", "top-n-sigma keeps logits within n standard deviations of the largest"),
-            """Top-n-sigma keeps logits of at least `max - n * sigma`; sigma is that of the logits that are left (Tang et al.
-            2024). Which of n and n - 1 it divides by is declared (`sigma_ddof`).
+            """Top-n-sigma keeps logits of at least `max - n * sigma`; sigma is that of the logits that are left (Tang
+            et al. 2024). Which of n and n - 1 it divides by is declared (`sigma_ddof`).
 
             The deviation of probabilities, of the batch, or with -inf among the logits, which makes it NaN.
             """,
@@ -72,8 +72,8 @@ ALONE = tuple(
         ),
         (
             *("FIL107", "tail_free", "tail-free sampling keeps tokens up to a share of the curvature"),
-            """TFS sorts probabilities and keeps tokens as long as the absolute second differences have, added up, at most the
-            given share of their sum; how many more is declared (`tail_free_extra`).
+            """TFS sorts probabilities and keeps tokens as long as the absolute second differences have, added up, at
+            most the given share of their sum; how many more is declared (`tail_free_extra`).
 
             First differences, no normalisation, or a sum without absolute values.
             """,
@@ -95,8 +95,8 @@ ALONE = tuple(
         ),
         (
             *("FIL110", "xtc", "XTC leaves the least probable token above the threshold"),
-            """With probability 1, XTC removes all tokens that reach the threshold but the least probable of them; with one
-            such token or none it does nothing.
+            """With probability 1, XTC removes all tokens that reach the threshold but the least probable of them;
+            with one such token or none it does nothing.
 
             All of them are removed, the most probable one stays, or the threshold is one of the sorted places.
             """,
@@ -110,16 +110,16 @@ ALONE = tuple(
         ),
         (
             *("FIL112", "dynatemp", "the dynamic temperature follows the entropy"),
-            """The temperature is `low + (high - low) * share ** exponent`, where `share` is the entropy over the logarithm of
-            the number of tokens that are left.
+            """The temperature is `low + (high - low) * share ** exponent`, where `share` is the entropy over the
+            logarithm of the number of tokens that are left.
 
             Forbidden tokens that are counted, an exponent at the wrong place, or low and high exchanged.
             """,
         ),
         (
             *("FIL113", "smoothing", "quadratic smoothing bends logits around the largest"),
-            """A logit at distance d from the largest becomes `max - f (3 - c) / 2 d**2 + f (c - 1) / 2 d**3`, with factor f
-            and curve c.
+            """A logit at distance d from the largest becomes `max - f (3 - c) / 2 d**2 + f (c - 1) / 2 d**3`, with
+            factor f and curve c.
 
             A maximum of the batch, or a cubic term of the wrong sign.
             """,
@@ -134,15 +134,16 @@ ALONE = tuple(
         ),
         (
             *("FIL115", "mirostat_v1", "mirostat keeps the k tokens of its estimate"),
-            """In its first step, version 1 keeps k tokens, by the Zipf exponent of the most probable ones and mu = 2 tau (Basu
-            et al. 2021, algorithm 1).
+            """In its first step, version 1 keeps k tokens, by the Zipf exponent of the most probable ones and mu = 2
+            tau (Basu et al. 2021, algorithm 1).
 
             A logarithm to another base, an exponent of ranks that begin at 0, or a k that overflows.
             """,
         ),
         (
             *("FIL116", "mirostat_v2", "mirostat 2 keeps tokens up to a surprise"),
-            """In its first step, version 2 keeps tokens whose surprise is at most mu = 2 tau bits, and the most probable one.
+            """In its first step, version 2 keeps tokens whose surprise is at most mu = 2 tau bits, and the most
+            probable one.
 
             Surprise in nats, or mu that begins at tau.
             """,

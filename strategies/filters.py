@@ -128,7 +128,7 @@ class FilterRow(Recipe):
     """
 
     logits: str = "ladder"
-    params: FilterParams = FilterParams()
+    params: FilterParams = FilterParams()  # noqa: RUF009  frozen
     text: str = "one"
     num_tokens: int = 0
     num_prompt: int = 0

@@ -72,6 +72,9 @@ SAMPLERS = {
     ),
     "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ",)),
     "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
+    "rejection/flashspec": Entry(
+        "pip install --no-deps flashspec", "https://github.com/Mattral/FlashSpec", ("REJ", *_FEW)
+    ),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
@@ -80,6 +83,12 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "filters/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("FIL", "DIST")),
+    "filters/transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("FIL", "DIST")
+    ),
+    "filters/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("FIL", "DIST")),
+    "filters/aphrodite": Entry(_ALL_OTHERS, "https://github.com/dphnAI/sonar", ("FIL", "DIST")),
     "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
     "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
     "grammar/xgrammar": _XGRAMMAR,
@@ -104,7 +113,10 @@ SAMPLERS = {
 
 IN_CI = frozenset(
     {
-        *(f"rejection/{one}" for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block")),
+        *(
+            f"rejection/{one}"
+            for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block", "flashspec")
+        ),
         *(f"sampling/{one}" for one in ("vllm", "transformers", "mlx", "sglang", "llama.cpp")),
         *("sampling/torch-multinomial", "sampling/torch-exponential"),
         *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
@@ -117,8 +129,9 @@ NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
-* Aphrodite 0.24.1: its filters are Python files in a wheel of 336 MB, and none of the contracts here is about filters
-  such as typical-p or top-n-sigma. Not tried.
+* mlx-dspark 0.20.3 (350 kB): its verification is a closure of a decoding loop for Apple's GPU, and its
+  `sampling.truncate_probs` is a filter; no function of it has the shape of a contract here. Not tried.
+* TensorRT-LLM 1.2.1: PyPI has a source package whose build failed on a machine without CUDA. Not tried.
 * SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.

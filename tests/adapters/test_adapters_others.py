@@ -42,6 +42,7 @@ PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
 _VLLM, _OTHERS, _ALL = "python tools/install_vllm.py", "make others", "make others ALL=1"
+_CARD = "pip install flashinfer-python, on a machine with a GPU"
 
 PACKAGES = {
     "rejection/vllm": ("vllm", _VLLM),
@@ -52,6 +53,7 @@ PACKAGES = {
     "rejection/sglang-block": ("sglang", _OTHERS),
     "rejection/tpu-inference": ("tpu_inference", _ALL),
     "rejection/lmdeploy": ("lmdeploy", _ALL),
+    "rejection/flashspec": ("flashspec", _OTHERS),
     "sampling/vllm": ("vllm", _VLLM),
     "sampling/transformers": ("transformers", "pip install transformers"),
     "sampling/mlx": ("mlx_lm", _OTHERS),
@@ -63,6 +65,10 @@ PACKAGES = {
     "sampling/lmdeploy-step": ("lmdeploy", _ALL),
     "sampling/torch-multinomial": ("torch", "pip install torch"),
     "sampling/torch-exponential": ("torch", "pip install torch"),
+    "filters/llama.cpp": ("xllamacpp", _OTHERS),
+    "filters/transformers": ("transformers", "pip install transformers"),
+    "filters/mlx": ("mlx_lm", _OTHERS),
+    "filters/aphrodite": ("aphrodite", _ALL),
     "grammar/vllm": ("vllm", _VLLM),
     "grammar/vllm-v2": ("vllm", _VLLM),
     "grammar/sglang": ("sglang", _OTHERS),
@@ -127,7 +133,7 @@ def test_rejection_sampler_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 40
 
 
-_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy")
+_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy", "flashspec")
 KERNELS = tuple(f"rejection/{origin}" for origin in _KERNELS)
 
 
@@ -184,6 +190,18 @@ def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 2
 
 
+FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163")
+"""A few of them; `tools/samplers_table.py` runs all."""
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("filters/")])
+def test_filters_meet_their_contract(name: str) -> None:
+    records = asked_at_smoke(name, tuple(check for check in all_checks(contract="filters") if check.code in FILTERED))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 2
+
+
 def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_ci() -> None:
     answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
     projects = {samplers_table.SAMPLERS[name].page for name in answered}
@@ -202,7 +220,8 @@ def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
 def test_defects_name_adapters_and_checks_that_exist() -> None:
     codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
     for defect in read_defects():
-        assert defect["sampler"] in PACKAGES or "/vllm" in defect["sampler"]
+        needs_more = "/vllm" in defect["sampler"] or "flashinfer" in defect["sampler"]  # another release, a GPU
+        assert defect["sampler"] in PACKAGES or needs_more
         assert set(defect["checks"]) <= codes
         assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
 
@@ -227,6 +246,45 @@ def test_recovery_of_tpu_inference_reaches_exponentials_of_zero() -> None:
     check = next(check for check in all_checks() if check.code == "DIST341")
     with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
         check.run(fast, profile=PROFILES["ci"], seed=0)
+
+
+SHARDED = """
+import jax, numpy as np
+from fairdraw._adapters._tpu_inference import _key, _load
+
+rng = np.random.default_rng(0)
+logits = 3 * rng.normal(size=(8, 512)).astype(np.float32)
+drafts = np.where(np.arange(8) < 4, logits.argmax(1), rng.integers(0, 512, 8)).astype(np.int32)
+columns = {
+    "temperature": np.array([-1, 1, 0.7, 1, 2, 1, 1, 1], np.float32),
+    "top_k": np.array([0, 5, 0, 50, 0, 0, 9, 0], np.int32),
+    "top_p": np.array([1, 1, 0.5, 0.9, 1, 1, 1, 0.3], np.float32),
+}
+
+def tokens(num_devices):
+    released = _load(num_devices)
+    spread = jax.sharding.NamedSharding(released.mesh, jax.sharding.PartitionSpec(None, "model"))
+    placed = jax.device_put(logits, spread)
+    assert len(placed.sharding.device_set) == num_devices
+    metadata = released.metadata(**columns, do_sampling=True)
+    plain, _ = released.sample(_key(3), released.mesh, placed, metadata)
+    ones = np.ones(8, np.int32)
+    verified = released.rejection_sampler(drafts, ones, None, placed, drafts, metadata, _key(3))
+    return [*np.asarray(plain).tolist(), *np.asarray(verified).tolist()]
+
+assert tokens(1) == tokens(8), (tokens(1), tokens(8))
+"""
+
+
+def test_tokens_of_tpu_inference_do_not_depend_on_the_number_of_devices() -> None:
+    """Rows that are spread over eight virtual devices, in a process of its own: JAX counts its devices once."""
+    require(*PACKAGES["rejection/tpu-inference"])
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **devices, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", SHARDED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert done.returncode == 0, done.stderr
 
 
 # multinomial, the race that it is
@@ -291,6 +349,8 @@ def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def package_of(page: Path) -> tuple[str, str]:
     """Of the project that the page's name begins with, and how to get it."""
     project = page.stem.partition("-")[0]
+    if needs_gpu(page):
+        return "flashinfer", _CARD
     of_servers = ("mlx_lm", _OTHERS)  # what a page about several has beside transformers
     own = (found for name, found in PACKAGES.items() if name.partition("/")[2].startswith(project))
     return of_servers if project == "servers" else next(own)
@@ -313,6 +373,20 @@ def program_of(page: Path) -> str:
     return "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 
 
+def needs_gpu(page: Path) -> bool:
+    """Whether its program calls CUDA kernels. FAIRDRAW_GPU_PAGES=1 runs it, where there is a GPU."""
+    return 'device="cuda"' in program_of(page)
+
+
+def left_out(page: Path) -> str:
+    """Why its program does not run here; empty if it does."""
+    if starts_servers(page):
+        return "the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it"
+    if needs_gpu(page) and "FAIRDRAW_GPU_PAGES" not in os.environ:
+        return "the program needs a GPU: FAIRDRAW_GPU_PAGES=1 runs it"
+    return ""
+
+
 def starts_servers(page: Path) -> bool:
     """Whether its program starts servers of other people, on fixed ports: too slow for every CI run, where checks find
     the same defects (`tests/docs/test_servers.py`). FAIRDRAW_SERVER_PAGES=1 runs it."""
@@ -322,8 +396,8 @@ def starts_servers(page: Path) -> bool:
 @cache
 def what_programs_print(project: str) -> tuple[dict[str, str], str]:
     """What the programs of all pages about `project` print, by page, and errors: one process imports it once."""
-    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not too_new(page)]
-    pages = [page for page in pages if not starts_servers(page)]
+    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not left_out(page)]
+    pages = [page for page in pages if not too_new(page)]
     programs = [program_of(page) for page in pages]
     command = [sys.executable, "-W", "ignore", "-c", EXECUTE, *programs]
     # As in an activated environment: a page about a server starts it by its command.
@@ -337,11 +411,11 @@ def what_programs_print(project: str) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
     project = page.stem.partition("-")[0]
+    if left_out(page):
+        pytest.skip(left_out(page))
     require(*package_of(page))
     if too_new(page):
         pytest.skip(f"the program needs {project} {too_new(page)} or later")
-    if starts_servers(page):
-        pytest.skip("the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it")
 
     (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
     printed, errors = what_programs_print(project)

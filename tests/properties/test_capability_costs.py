@@ -34,6 +34,7 @@ from fairdraw.protocols import (
     RaceNoise,
     SeededNoise,
     grammar_masker,
+    logits_filterer,
     logprobs_sampler,
     rejection_sampler,
     token_sampler,
@@ -57,6 +58,7 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
 UNJUDGED = {
     ("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none",
+    ("filters", Capability.XTC): "no other filter tosses a coin",
     ("server", Capability.TOP_LOGPROBS): "tokens without log-probabilities claim no distribution",
 }
 """Contract and capability to the reason why no distribution can be tested without it."""
@@ -156,6 +158,7 @@ def ignorant(contract: str) -> AnySampler:
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
         "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
+        "filters": lambda: logits_filterer(lambda batch, noise: batch.logits, name="idle"),
         "server": UniformServer,
     }
     return made[contract]()

@@ -10,7 +10,17 @@ import torch
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import contract_name
-from fairdraw._mutants import grammar, logits_plan, logprobs, penalties, rejection, sampling, thinking_budget
+from fairdraw._mutants import (
+    _odd_filters,
+    filters,
+    grammar,
+    logits_plan,
+    logprobs,
+    penalties,
+    rejection,
+    sampling,
+    thinking_budget,
+)
 from fairdraw._mutants.odd_abuses import ABUSES
 from fairdraw._mutants.odd_rejection import (
     ODD_REJECTION,
@@ -53,6 +63,7 @@ ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "thinking_budget": thinking_budget.ODD_BUT_RIGHT,
     "logits_plan": (logits_plan.right(), *logits_plan.ODD_BUT_RIGHT),
     "logprobs": logprobs.ODD_BUT_RIGHT,
+    "filters": (filters.right(), *_odd_filters.ODD_BUT_RIGHT),
     "grammar": (grammar.right(), *grammar.ODD_BUT_RIGHT),
 }
 ENOUGH = 75

@@ -1,8 +1,9 @@
 """Aphrodite's filters (PyPI `aphrodite-engine`, tried: 0.24.1): `v1/sample/ops`, run by its `Sampler` in its order.
 
-Its package needs a GPU and some 400 MB of kernels, so the sampler's files are imported without it. A parameter is a tensor
-if one request of the batch uses it and `None` otherwise, as `InputBatch` makes them; values of the others are the defaults
-of its `SamplingParams`. Top-k, top-p and min-p come after these filters and are vLLM's; DRY is a compiled operator.
+Its package needs a GPU and some 400 MB of kernels, so the sampler's files are imported without it. A parameter is a
+tensor if one request of the batch uses it and `None` otherwise, as `InputBatch` makes them; values of the others are
+the defaults of its `SamplingParams`. Top-k, top-p and min-p come after these filters and are vLLM's; DRY is a compiled
+operator.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ _FIELDS = {
 }
 """Filter to its fields of `SamplingMetadata`, each with ours; the defaults are equal."""
 _NAMES = (
-    "DRY PENALTIES NO_REPEAT_NGRAM TEMPERATURE TOP_NSIGMA TOP_P_TOP_K TOP_A MIN_P TFS ETA_CUTOFF EPSILON_CUTOFF TYPICAL_P "
-    "QUADRATIC XTC"
+    "DRY PENALTIES NO_REPEAT_NGRAM TEMPERATURE TOP_NSIGMA TOP_P_TOP_K TOP_A MIN_P TFS ETA_CUTOFF EPSILON_CUTOFF "
+    "TYPICAL_P QUADRATIC XTC"
 )
 
 

@@ -1,7 +1,7 @@
 """The specification of filters, and those of Hugging Face transformers and MLX-LM, behind the contract.
 
-transformers' warpers are made and ordered by its own `_get_logits_processor`, from a `GenerationConfig`. MLX-LM's functions
-are called in the order of its `make_sampler`, which draws a token at the end and returns no logits; they get
+transformers' warpers are made and ordered by its own `_get_logits_processor`, from a `GenerationConfig`. MLX-LM's
+functions are called in the order of its `make_sampler`, which draws a token at the end and returns no logits; they get
 log-probabilities, as there. Both know one set of parameters per call, so each row is a call.
 """
 
@@ -47,7 +47,9 @@ def transformers(row: BuiltIn, device: str) -> KnownFilterer:
         rows = []
         for number, params in enumerate(batch.params):
             tokens = [*batch.prompt_token_ids[number], *batch.output_token_ids[number]] or [0]
-            made = GenerationMixin()._get_logits_processor(_config(GenerationConfig, params), len(tokens), device=device)
+            made = GenerationMixin()._get_logits_processor(
+                _config(GenerationConfig, params), len(tokens), device=device
+            )
             rows.append(made(torch.tensor([tokens], device=device), batch.logits[number : number + 1]))
         return torch.cat(rows)
 

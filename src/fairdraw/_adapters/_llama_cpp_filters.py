@@ -1,9 +1,9 @@
 """llama.cpp's filters (PyPI `xllamacpp`), through their C interface, in the order of `common_sampler_init`.
 
-Every sampler of the chain is made for every row, as the server does: those that are off are llama.cpp's empty ones. A row
-with mirostat gets a temperature and mirostat alone. DRY is made by `llama_sampler_init_dry_testing`, which
-llama.cpp's own tests call, because its public function takes breakers as texts, and a vocabulary; it is left out where it
-is off.
+Every sampler of the chain is made for every row, as the server does: those that are off are llama.cpp's empty ones. A
+row with mirostat gets a temperature and mirostat alone. DRY is made by `llama_sampler_init_dry_testing`, which
+llama.cpp's own tests call, because its public function takes breakers as texts, and a vocabulary; it is left out
+where it is off.
 """
 
 from __future__ import annotations

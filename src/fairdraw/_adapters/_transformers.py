@@ -132,7 +132,7 @@ class _MultinomialNoise(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _race(probs: Tensor, num_samples: int) -> Tensor:  # [1, vocab_size] float32 -> [1, 1] int64
+def _race(probs: Tensor, num_samples: int, generator: None = None) -> Tensor:  # [rows, vocab_size] -> [rows, 1] int64
     """`torch.multinomial` for one token, as ATen computes it: a test compares them."""
     if num_samples != 1 or not bool((probs >= 0).all() & probs.isfinite().all() & (probs.sum() > 0)):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,7 +124,9 @@ class MultipliesZeroByInfinity(FiltersOracle):
 
     def typical_p(self, row: Any, asked: Asked) -> Any:
         has_zero = bool((row.log_probs < -104).any())
-        return self.by_mass(row, asked.params.typical_p, -row.values, 0.0) if has_zero else super().typical_p(row, asked)
+        return (
+            self.by_mass(row, asked.params.typical_p, -row.values, 0.0) if has_zero else super().typical_p(row, asked)
+        )
 
 
 @_mutant("FIL105")
@@ -518,7 +521,9 @@ class HasAnotherOrder(FiltersOracle):
     """Temperature and XTC come first, and everything else behind them."""
 
     def order(self, asked: Asked) -> Any:
-        return tuple(sorted(super().order(asked), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1]))[::-1]
+        return tuple(sorted(super().order(asked), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1]))[
+            ::-1
+        ]
 
 
 @_mutant("FIL141")
@@ -592,7 +597,7 @@ class PenalisesBreakers(FiltersOracle):
         found, breakers = super().repetitions(asked), asked.params.dry_breakers
         tokens = list(asked.tokens)
         if tokens and tokens[-1] not in breakers:
-            found |= {b: 1 for a, b in zip(tokens, tokens[1:], strict=False) if a == tokens[-1] and b in breakers}
+            found |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
         return found
 
 

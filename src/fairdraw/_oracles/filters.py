@@ -1,8 +1,8 @@
 """The filters contract, executable: each filter in float64, by its paper, with a margin for what float32 may decide
 otherwise.
 
-A `FilteredRow` says of every token whether it is `sure` to stay, or `possible`. What is possible and not sure lies within
-rounding of a threshold, or ties with the token at which a filter cuts.
+A `FilteredRow` says of every token whether it is `sure` to stay, or `possible`. What is possible and not sure lies
+within rounding of a threshold, or ties with the token at which a filter cuts.
 """
 
 from __future__ import annotations
@@ -244,7 +244,8 @@ class FiltersOracle:
         return row.above(min(epsilon, epsilon / 2 - row.entropy), slack, keeps_ties=False)
 
     def top_n_sigma(self, row: FilteredRow, asked: Asked) -> FilteredRow:
-        """[Tang et al. 2024, arXiv 2411.07641, algorithm 1]: at most n standard deviations of the logits below the top."""
+        """[Tang et al. 2024, arXiv 2411.07641, algorithm 1]: at most n standard deviations of the logits below the
+        top."""
         sigma, slack = self.sigma(row)
         top, number = row.values.max(where=row.kept, initial=-np.inf), asked.params.top_n_sigma
         rounding = 8 * _ULP * (abs(top) + np.where(row.kept, np.abs(row.values), 0)) + row.error
@@ -270,7 +271,8 @@ class FiltersOracle:
         return row.best(number, number, number, error=2 * row.error.max(where=row.kept, initial=0))
 
     def top_p(self, row: FilteredRow, asked: Asked) -> FilteredRow:
-        """[Holtzman et al. 2020, arXiv 1904.09751, eq. 2]: the fewest most probable tokens that have this probability."""
+        """[Holtzman et al. 2020, arXiv 1904.09751, eq. 2]: the fewest most probable tokens that have this
+        probability."""
         return self.by_mass(row, asked.params.top_p, -row.values, 2 * row.error.max(where=row.kept, initial=0))
 
     def typical_p(self, row: FilteredRow, asked: Asked) -> FilteredRow:
@@ -303,8 +305,9 @@ class FiltersOracle:
         Whether tokens of probability 0 belong to the curve is open: there are implementations of both.
         """
         order, z = row.ids, asked.params.tail_free
-        if len(order) < 3:
-            return row.cut(row.kept, row.values == row.values.max(), row.possible)
+        if len(order) < 3:  # there is no curvature
+            top = row.kept & (row.values == row.values[order[0]])
+            return row.cut(row.kept, top & (top.sum() == 1), row.possible)
         counts = []
         for padding in (0, 2) if len(order) < len(row.values) else (0,):
             probs = np.append(np.exp(row.log_probs[order]), np.zeros(padding))
@@ -320,8 +323,8 @@ class FiltersOracle:
         return row.best(fewest, number, most, error=2 * row.error.max(where=row.kept, initial=0))
 
     def xtc(self, row: FilteredRow, asked: Asked) -> FilteredRow:
-        """[p-e-w, text-generation-webui PR #6335, "Exclude Top Choices"]: of the tokens that reach the threshold, only the
-        least probable one stays; nothing happens if there is one such token, or none."""
+        """[p-e-w, text-generation-webui PR #6335, "Exclude Top Choices"]: of the tokens that reach the threshold,
+        only the least probable one stays; nothing happens if there is one such token, or none."""
         if not asked.fires:
             return row
         log_probs, order, slack = row.log_probs, row.ids, row.slack + 8 * _ULP

@@ -33,8 +33,8 @@ LOGIT_FILTERS: dict[str, str] = {
     "mirostat_v1": "mirostat_v1_tau",
     "mirostat_v2": "mirostat_v2_tau",
 }
-"""Filter to the parameter that switches it on: by any value other than its default. The filter's capability has the same
-name, with dashes."""
+"""Filter to the parameter that switches it on: by any value other than its default. The filter's capability has the
+same name, with dashes."""
 
 
 @dataclass(frozen=True)
