@@ -12,9 +12,9 @@ from house import test_lines as lines_of_tests
 # Issue 18 brought model runner V2 under every contract, drafters, and a command that validates a user's own vLLM.
 # Issue 19 brought the whole sampling step, in Triton and in PyTorch.
 # Issue 20 brought three contracts: server (with a client and a stub server), log-probabilities, grammar.
-# Issue 21 brought four projects' samplers.
-MAX_LIBRARY_LINES = 52_000
-MAX_TEST_LINES = 16_900
+# Issue 21 brought samplers of seven projects, the contract filters, and CUDA kernels of two more.
+MAX_LIBRARY_LINES = 54_900
+MAX_TEST_LINES = 17_300
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

@@ -41,15 +41,15 @@ def transformers(row: BuiltIn, device: str) -> KnownFilterer:
     with quiet_imports():
         import transformers
         from transformers import GenerationConfig
-        from transformers.generation.utils import GenerationMixin
+        from transformers.generation import utils
+
+    mixin: Any = utils.GenerationMixin  # Any: its stubs want a whole model
 
     def filtered(batch: FilterBatch, noise: SeededNoise) -> Tensor:  # [num_rows, vocab_size] float32
         rows = []
         for number, params in enumerate(batch.params):
             tokens = [*batch.prompt_token_ids[number], *batch.output_token_ids[number]] or [0]
-            made = GenerationMixin()._get_logits_processor(
-                _config(GenerationConfig, params), len(tokens), device=device
-            )
+            made = mixin()._get_logits_processor(_config(GenerationConfig, params), len(tokens), device=device)
             rows.append(made(torch.tensor([tokens], device=device), batch.logits[number : number + 1]))
         return torch.cat(rows)
 
@@ -90,7 +90,7 @@ def _mlx_row(logits: Tensor, params: FilterParams) -> Tensor:  # [vocab_size] fl
     import mlx.core as mx
     from mlx_lm import sample_utils
 
-    methods = [
+    methods: list[tuple[bool, Any, tuple[Any, ...]]] = [  # Any: MLX-LM's functions and what they take
         (0 < params.top_p < 1, sample_utils.apply_top_p, (params.top_p,)),
         (params.min_p != 0, sample_utils.apply_min_p, (params.min_p, 1)),
         (params.xtc_probability > 0, sample_utils.apply_xtc, (params.xtc_probability, params.xtc_threshold, [])),
