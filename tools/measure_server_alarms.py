@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from fairdraw._server._http import HttpServer
     from fairdraw.statistical._decision import Decision
 
+COMMIT = commit()
+"""Of the code that this process runs, whatever happens to the tree meanwhile."""
+
 SERVERS = (
     (Settings("vllm"), 0),
     (Settings("vllm"), 3),
@@ -93,7 +96,7 @@ def line(number: int, entropy: int, tokens: int) -> dict[str, Any]:  # Any: JSON
     """One run, for the journal."""
     skipped, started = Counter[str](), time.perf_counter()
     run = one_run(number, entropy, tokens, skipped)
-    about = {"tokens": tokens, "entropy": entropy, "checks": codes(), "commit": commit()}
+    about = {"tokens": tokens, "entropy": entropy, "checks": codes(), "commit": COMMIT}
     return dataclasses.asdict(run) | about | {"skipped": dict(skipped), "wall_seconds": time.perf_counter() - started}
 
 
