@@ -124,7 +124,9 @@ def penalties_move_the_log_odds_by_what_was_emitted(trial: Trial) -> None:
 
 
 def _penalised(trial: Trial) -> list[GenerationRequest]:
-    return [PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
+    """Every second one rewards tokens for coming again, so that some come more than once."""
+    plain = [PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
+    return [one.replace(frequency_penalty=-one.frequency_penalty) if n % 2 else one for n, one in enumerate(plain)]
 
 
 def _shifts(trial: Trial, answer: Answer, before: tuple[Token, ...]) -> dict[Token, float]:

@@ -412,8 +412,9 @@ def neighbours_do_not_change_a_seeded_answer(trial: Trial) -> None:
     alone = trial.ask("seeds", requests, alone=True)
     for name, others in _neighbours(trial).items():
         _require_same_beside(trial, alone, name, others)
+    every = {name: value for one in _strong(trial, alone) for name, value in one.items()}
+    _require_same_beside(trial, alone, _CHANGED, [one.replace(seed=None, **every) for one in reversed(requests)])
     changed = _changed(trial, requests, alone)
-    _require_same_beside(trial, alone, _CHANGED, [one.replace(seed=None) for one in reversed(changed)])
     plain = _neighbours(trial)["requests without a seed"]
     _require_same_beside(trial, trial.ask(f"{_CHANGED}, alone", changed, alone=True), f"others, {_CHANGED}", plain)
 
@@ -440,18 +441,17 @@ def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
 
 def _changed(trial: Trial, requests: Sequence[GenerationRequest], alone: Sequence[Answer]) -> list[GenerationRequest]:
     """The requests, each with one parameter that changes its answer."""
+    found = _strong(trial, alone)
+    return [one.replace(**found[number % len(found)]) for number, one in enumerate(requests)]
+
+
+def _strong(trial: Trial, alone: Sequence[Answer]) -> list[dict[str, Any]]:  # Any: as the fields of a request
+    """Parameters that the server takes, each of which changes an answer."""
     tokens = [token for one in alone for choice in one.choices for token in choice.tokens[:1]]
     bias: dict[str, Any] = {"logit_bias": ((tokens[0], 100.0),)} if tokens and isinstance(tokens[0], int) else {}
-    strong: list[dict[str, Any]] = [
-        {"top_k": 2},
-        {"top_p": 0.1},
-        {"min_p": 0.5},
-        bias,
-        {"stop": ("e", " ")},
-        {"presence_penalty": 2.0},
-    ]
-    found = supported([*strong, {"frequency_penalty": 2.0}, {"min_tokens": TOKENS_EACH}], trial.server.capabilities)
-    return [one.replace(**found[number % len(found)]) for number, one in enumerate(requests)]
+    filters: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.1}, {"min_p": 0.5}, bias]
+    others: list[dict[str, Any]] = [{"stop": ("e", " ")}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}]
+    return supported([*filters, *others, {"min_tokens": TOKENS_EACH}], trial.server.capabilities)
 
 
 @server_check(

@@ -7,7 +7,7 @@ The page is the program: a block with the title of a file is written to it, a di
 the commands print is put beneath them, shortened, with the seconds that each took. Nothing else is typed, so a missing
 step stops the script.
 
-A recipe is followed twice: as it stands, which must end green, and with a fault planted into the sampler, which must
+A recipe is followed twice: as it stands, which must end green, and with a fault put into the sampler, which must
 end red. Nothing is written into the page.
 """
 

@@ -617,6 +617,18 @@ def _load_reached(
 
 
 @triton.jit
+def _scratch_of(scratch, row_idx, temperature, TILES: tl.constexpr, MOST: tl.constexpr):
+    """Where a row lists its runs and candidates, and the temperature that these are divided by."""
+    runs_ptr, indices_ptr, logits_ptr = scratch
+    return (
+        runs_ptr + row_idx * TILES * RUNS,
+        indices_ptr + row_idx * MOST,
+        logits_ptr + row_idx * MOST,
+        temperature,
+    )
+
+
+@triton.jit
 def _load_filters(parameters, slot, vocab_size):
     """top_k, 0 if it is off, top_p, min_p."""
     top_k = load_or(parameters[1], slot, tl.zeros((), tl.int32))
@@ -814,9 +826,7 @@ def settle_kernel(
             kept = tl.full((), NOTHING + 1, tl.int32)
             size = tl.full((), -1, tl.int32)
             if FILTERS:
-                runs_ptr, indices_ptr, logits_ptr = scratch
-                indices_ptr += row_idx * MOST
-                listed = (runs_ptr + row_idx * TILES * RUNS, indices_ptr, logits_ptr + row_idx * MOST, temperature)
+                listed = _scratch_of(scratch, row_idx, temperature, TILES, MOST)
                 memory = (words_ptr, run_reached_ptr + row_idx * all_tiles * RUNS, listed)
                 filters = _load_filters(parameters, slot, vocab_size)
                 if is_valid & ((filters[0] > 0) | (filters[1] < 1) | (filters[2] > 0)):

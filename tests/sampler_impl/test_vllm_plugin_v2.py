@@ -161,7 +161,6 @@ INPUTS: dict[str, Callable[[StepInputs], StepInputs]] = {
     ),
     "bad words are not read": lambda inputs: with_edits(inputs, bad_words=None),
     "bad words see the prompt": lambda inputs: with_bad_words(inputs, lambda w: {"starts": w.starts * 0}),
-    "bad words see another text": lambda inputs: with_bad_words(inputs, lambda w: {"text": w.text.roll(1, 0)}),
     "counts of the neighbour": lambda inputs: with_penalties(
         inputs, lambda p: {"output_counts": p.output_counts.roll(1, 0)}
     ),
@@ -243,6 +242,22 @@ def one_token_less(patch: pytest.MonkeyPatch) -> None:
 def test_mutant_is_caught(fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     assert differences(*FIRST_STEPS, TRACE)
+
+
+def test_bad_words_that_see_another_text_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mixed steps few requests have bad words that begin with the end of their output; here all have."""
+    monkeypatch.setattr(_validated, "check", lambda *_: None)
+    monkeypatch.setattr(v2_server, "some_params", forbidding_what_follows)
+    traces = [v2_server.Trace(seed, 1) for seed in range(8)]
+    assert differences(*traces) == []
+    changed_inputs(monkeypatch, lambda inputs: with_bad_words(inputs, lambda w: {"text": w.text.roll(1, 0)}))
+    assert differences(*traces)
+
+
+def forbidding_what_follows(rng: Any, tokens: Any) -> Any:  # Any: vLLM's SamplingParams
+    params = v2_server.SamplingParams(temperature=1.0)
+    params._bad_words_token_ids = [[tokens[-1], token_id] for token_id in range(8)]
+    return params
 
 
 def test_draws_that_are_skewed_are_caught_by_their_distribution(monkeypatch: pytest.MonkeyPatch) -> None:

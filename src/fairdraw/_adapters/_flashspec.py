@@ -1,6 +1,6 @@
 """FlashSpec's verification (PyPI `flashspec`, tried: 0.3.1): `rejection_step` and `rejection_step_onehot`, in PyTorch.
 
-Both take log-probabilities, and padded drafts of one length, so requests are grouped by their number of drafts. The
+Both take log-probabilities, and drafts of one length, so requests are grouped by their number of drafts. The
 step draws the bonus token itself: it gets a last row that allows the batch's bonus token alone. With explicit noise the
 race inside of `torch.multinomial` is run on the exponentials handed in.
 

@@ -82,7 +82,7 @@ class FilteredRow:
     def slack(self) -> Row:
         """How far float32 may be from `log_probs`: differences, exponentials, and a sum in any order."""
         distance = np.where(self.kept, self.values.max(where=self.kept, initial=-np.inf) - self.values, 0)
-        mean_error = float((np.exp(self.log_probs) * np.where(self.kept, self.error, 0)).sum())
+        mean_error = float((np.exp(self.log_probs) * np.where(self.kept, np.minimum(self.error, -_FAR_OUT), 0)).sum())
         return _ULP * (64 + 2 * self.kept.sum() + 4 * np.abs(distance)) + self.error + mean_error
 
     @property
@@ -110,7 +110,7 @@ class FilteredRow:
 
     def bend(self, values: Row, error: Row) -> FilteredRow:
         """With other values; what may be -inf in float32 is no longer sure."""
-        far = values < _FAR_OUT
+        far = np.isfinite(values) & (values < _FAR_OUT)
         maybe = dataclasses.replace(self, values=values, error=np.where(far, np.inf, error))
         return maybe if not (far & self.sure).any() else maybe.cut(self.kept, self.sure & ~far, self.possible)
 
@@ -193,7 +193,10 @@ class FiltersOracle:
         """By a temperature with this relative error. A constant per row is free, so distances from the top count."""
         values = row.values / temperature
         distance = np.abs(np.where(row.kept, values - values.max(where=row.kept, initial=-np.inf), 0))
-        return row.bend(values, row.error / temperature + 4 * _ULP * np.abs(values) + error * distance)
+        return row.bend(
+            values,
+            np.where(np.isfinite(values), row.error / temperature + 4 * _ULP * np.abs(values) + error * distance, 0),
+        )
 
     def dynatemp(self, row: FilteredRow, asked: Asked) -> FilteredRow:
         """[kalomaze, koboldcpp 1.51, "Dynamic Temperature"]: entropy over the logarithm of the number of candidates."""
@@ -325,7 +328,7 @@ class FiltersOracle:
     def xtc(self, row: FilteredRow, asked: Asked) -> FilteredRow:
         """[p-e-w, text-generation-webui PR #6335, "Exclude Top Choices"]: of the tokens that reach the threshold,
         only the least probable one stays; nothing happens if there is one such token, or none."""
-        if not asked.fires:
+        if asked.fires is False:
             return row
         log_probs, order, slack = row.log_probs, row.ids, row.slack + 8 * _ULP
         threshold = np.log(asked.params.xtc_threshold)
@@ -409,7 +412,7 @@ class FiltersOracle:
         """
         source = before if self.chain.mirostat_surprise == "full" else row
         surprise = -float(source.log_probs[token]) / np.log(2)
-        return mu - params.mirostat_eta * (surprise - (params.mirostat_v1_tau or params.mirostat_v2_tau))
+        return float(mu - params.mirostat_eta * (surprise - (params.mirostat_v1_tau or params.mirostat_v2_tau)))
 
     # batches
 

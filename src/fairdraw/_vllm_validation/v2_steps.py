@@ -231,6 +231,8 @@ class Comparison:
             mine, yours = tokens_of(ours.output)[i], tokens_of(theirs.output)[i]
             if part.request.params.temperature == 0 and mine != yours:
                 yield f"request {i}, greedy: tokens {mine}, but vLLM has {yours}"
+            if mine and _ends_in_its_draft(part, mine) and ours.processed[first + len(mine) - 1].isfinite().any():
+                yield f"request {i}: tokens {mine} end in an accepted draft, and nothing follows it"
             first += part.num_rows
         self.ours.add(parts, ours)
         self.theirs.add(parts, theirs)
@@ -303,13 +305,12 @@ def _differences_of_structure(parts: Sequence[Part], theirs: Upstream, ours: Ups
             yield f"request {i} has {len(tokens)} tokens and {rejected} rejected of {len(part.drafts)} drafts"
         elif tuple(tokens[:-1]) != part.drafts[: len(tokens) - 1]:
             yield f"request {i}: tokens {tokens}, but its drafts are {part.drafts}"
-        elif tokens and _ends_in_its_draft(part, tokens):
-            yield f"request {i}: tokens {tokens} end in an accepted draft, and nothing follows it"
     yield from _differences_of_logprobs(parts, theirs.logprobs_tensors, ours.logprobs_tensors, ours)
 
 
 def _ends_in_its_draft(part: Part, tokens: Sequence[int]) -> bool:
-    """A token that replaces a draft is another one: what is drawn from excludes the draft."""
+    """A token that replaces a draft is another one: what is drawn from excludes the draft. Where nothing is left to
+    draw from, the token is 0, as documented, and the draft may be, too."""
     place = len(tokens) - 1
     return place < len(part.valid) and tokens[-1] == part.valid[place]
 
