@@ -130,7 +130,7 @@ def test_rejection_sampler_meets_its_contract(name: str) -> None:
     records = asked_at_smoke(name, tuple(check for check in rejection.CHECKS if check.weight > 0.1))
 
     assert not broken(records)
-    assert sum(record.status == "passed" for record in records) >= 40
+    assert sum(record.status == "passed" for record in records) >= 37  # of 39 that MLX-LM supports; two xfail
 
 
 _KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy", "flashspec")
