@@ -16,6 +16,9 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 
+# Containers often set it. Then every process compiles the suite anew, and pytest rewrites it anew: a second or more each.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: check test tests perf bench lint ruff mypy pyright docs engine others server matrix vllm plugin-v2 clean
 
 check: $(READY)

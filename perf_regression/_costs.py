@@ -13,6 +13,7 @@ A `launch` is one of a Triton kernel or of a torch operator: on a GPU the host p
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -206,9 +207,8 @@ def num_compilations(subject: AnySampler) -> tuple[int, int]:
 
 def _num_graphs() -> int:
     """What `torch.compile` has compiled in this process so far."""
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
+    dynamo = sys.modules.get("torch._dynamo.utils")  # nothing is compiled before it is imported
+    return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
 def bytes_kept(subject: AnySampler) -> int:

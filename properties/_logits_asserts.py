@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import AdapterError, calling
-from fairdraw._core.interpreter import prepare_triton
 from fairdraw._oracles.intervals import alike
 from fairdraw._oracles.logits_bounds import RowBounds, logits_bounds
 from fairdraw._oracles.logits_plan import process as oracle_process
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 _COPYING = ("aten::_to_copy", "aten::clone", "aten::copy_")
 
 
-class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types here
+class Counted(DispatchMode):
     """Names of the operations on the logits, and how many of them copied all logits.
 
     Other operations are bookkeeping: tensors of parameters, counts and indices that a plan makes, on the host or on the
@@ -40,8 +39,7 @@ class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
     """
 
     def __init__(self, logits: Tensor) -> None:  # [num_rows, vocab_size] any
-        prepare_triton()  # entering a dispatch mode imports it
-        super().__init__()  # type: ignore[no-untyped-call]  # nor here
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
         self.operations: list[str] = []
         self.num_copies = 0
         self._shape = logits.shape

@@ -81,10 +81,12 @@ class ServerCheck(AnyCheck):
 
     Args:
         num_requests: That it makes, beside those that other checks make, too.
+        num_alone: Of these, those that are made one after the other.
     """
 
     body: Body
     num_requests: int = 0
+    num_alone: int = 0
 
     def run(
         self,

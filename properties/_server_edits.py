@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.properties._server_check import Trial, require, server_check
-from fairdraw.protocols import Capability
+from fairdraw.protocols import Capability, Claims
 from fairdraw.strategies._server_claims import AT_ONE, TOLERANCE
 from fairdraw.strategies._server_requests import PENALISED, PLAIN, kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from fairdraw.protocols import Answer, GenerationRequest, Position
     from fairdraw.protocols._server import Token
 
@@ -122,7 +124,9 @@ def penalties_move_the_log_odds_by_what_was_emitted(trial: Trial) -> None:
 
 
 def _penalised(trial: Trial) -> list[GenerationRequest]:
-    return [PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
+    """Every second one rewards tokens for coming again, so that some come more than once."""
+    plain = [PENALISED.request(number, trial.server, trial.pool.seed) for number in range(_NUM)]
+    return [one.replace(frequency_penalty=-one.frequency_penalty) if n % 2 else one for n, one in enumerate(plain)]
 
 
 def _shifts(trial: Trial, answer: Answer, before: tuple[Token, ...]) -> dict[Token, float]:
@@ -141,6 +145,113 @@ def _ids_prompt(trial: Trial) -> tuple[int, ...]:
     return tuple(int(token) for token in tokens)
 
 
+@server_check(
+    "SRV155", (*_LISTS, Capability.TOKEN_IDS, Capability.REPETITION_PENALTY, Capability.GREEDY), num_requests=8 * _NUM
+)
+def a_repetition_penalty_lowers_emitted_tokens_by_a_factor(trial: Trial) -> None:
+    """A repetition penalty makes no token more probable, and lowers those that were emitted by a factor of the logit.
+
+    A logit that is positive is divided, one that is negative multiplied. Dividing all of them rewards tokens with
+    negative logits. Whether tokens of the prompt count is the server's own. Where log-probabilities are raw, the order
+    of greedy tokens tells: a repeated one comes only if no new token was more probable.
+    """
+    ids, is_edited = _ids_prompt(trial), trial.claims.after_edits
+    plain = [PLAIN.request(number, trial.server, 0) for number in range(_NUM)]
+    changed = [one.replace(prompt=ids[number % 4 :], repetition_penalty=_FACTOR) for number, one in enumerate(plain)]
+    # Hot texts repeat tokens with negative logits, too.
+    answers = trial.ask("repetition", [one.replace(temperature=_HOT if is_edited else 0.0) for one in changed])
+    for number, answer in enumerate(answers):
+        if is_edited:
+            _require_factor(trial, number, answer)
+        else:
+            _require_order(answer)
+
+
+_FACTOR, _HOT = 1.5, 4.0
+_LIFT = 40.0
+"""Added to the logit of a token, so that it is listed."""
+
+
+def _require_order(answer: Answer) -> None:
+    """A greedy token is the most probable of its group: of those emitted before, of the prompt's, or of new ones.
+
+    Emitted ones, and perhaps those of the prompt, are lowered, so that none of them comes before a new one that was
+    more probable.
+    """
+    tokens, prompt = _tokens_of(answer), set(answer.request.prompt)
+    for at, position in enumerate(answer.choices[0].positions):
+        known = set(tokens[:at])
+        group = dict.fromkeys(prompt, "prompt") | dict.fromkeys(known, "emitted")
+        own = group.get(position.token, "new")
+        rivals = [(value, token) for token, value in position.top if group.get(token, "new") in (own, "new")]
+        if position.logprob is None or not rivals:
+            continue
+        best, token = max(rivals, key=lambda one: one[0])
+        effect = f"position {at}: greedy token {position.token!r} ({position.logprob:.4g}, {own}) came before {token!r}"
+        effect = f"{effect} ({best:.4g}, {group.get(token, 'new')}), which was lowered by no more"
+        require(best <= position.logprob + TOLERANCE, answer, effect)
+
+
+def _require_factor(trial: Trial, number: int, answer: Answer) -> None:
+    """Emitted tokens moved as one penalty moves logits that differ from the log-probabilities by one number."""
+    tokens, prompt, positions = _tokens_of(answer), set(answer.request.prompt), answer.choices[0].positions
+    scale = answer.request.temperature if trial.claims.after_temperature else 1.0
+    for at, old in _unpenalised(trial, number, answer, scale).items():
+        new, known = {token: scale * value for token, value in _own(positions[at]).items()}, set(tokens[:at])
+        common = [token for token in old if token in new and min(old[token], new[token]) > scale * _LEAST]
+        still = next((token for token in common if token not in known | prompt), None)
+        if still is None:
+            continue
+        moved = {token: (new[token] - new[still]) - (old[token] - old[still]) for token in common}
+        for token in common:
+            effect = f"position {at}: the logit of token {token!r} moved by {moved[token]:.4g}"
+            least = -float("inf") if token in known | prompt else -scale * TOLERANCE
+            require(moved[token] <= scale * TOLERANCE, answer, f"{effect}; a penalty makes none more probable")
+            require(moved[token] >= least, answer, f"{effect}, but it is new")
+        own = {token: moved[token] for token in common if token in known}
+        fits = [_is_factor(one, old, own, scale) for token in own for one in _offsets(old[token], moved[token])]
+        said = ", ".join(f"{token!r} by {value:.3g}" for token, value in own.items())
+        require(any(fits) or not own, answer, f"position {at}: logits moved: {said}; no penalty of {_FACTOR} does that")
+
+
+def _own(position: Position) -> dict[Token, float]:
+    """The list with the emitted token."""
+    return dict(position.top) | ({} if position.logprob is None else {position.token: position.logprob})
+
+
+def _unpenalised(trial: Trial, number: int, answer: Answer, scale: float) -> dict[int, dict[Token, float]]:
+    """Of each position, the list times the temperature, as it is without a penalty.
+
+    A token that is emitted again is lifted into it by a bias, which is subtracted.
+    """
+    tokens = _tokens_of(answer)
+    can_lift = Capability.LOGIT_BIAS in trial.server.capabilities
+    lifts = {at: {token: _LIFT} if can_lift and token in tokens[:at] else {} for at, token in enumerate(tokens) if at}
+    plain = answer.request.replace(max_tokens=1, repetition_penalty=1.0)
+    prefixes = [
+        plain.replace(prompt=(*answer.request.prompt, *tokens[:at]), logit_bias=tuple(lift.items()))
+        for at, lift in lifts.items()
+    ]
+    found = zip(lifts.items(), trial.ask(f"without repetition, {number}", prefixes), strict=True)
+    return {
+        at: {token: scale * value - lift.get(token, 0.0) for token, value in one.choices[0].positions[0].top}
+        for (at, lift), one in found
+        if one.choices and one.choices[0].positions
+    }
+
+
+def _offsets(logprob: float, moved: float) -> tuple[float, float]:
+    """Logit minus log-probability, if the logit was positive (and divided), or negative (and multiplied)."""
+    return -moved / (1 - 1 / _FACTOR) - logprob, moved / (_FACTOR - 1) - logprob
+
+
+def _is_factor(offset: float, logprobs: Mapping[Token, float], moved: Mapping[Token, float], scale: float) -> bool:
+    """Whether all tokens moved as their logits say, if these are the log-probabilities plus `offset`."""
+    logits = {token: logprobs[token] + offset for token in moved}
+    wanted = {token: -one * (1 - 1 / _FACTOR) if one > 0 else one * (_FACTOR - 1) for token, one in logits.items()}
+    return all(abs(wanted[token] - moved[token]) <= TOLERANCE * max(scale, abs(logits[token])) for token in moved)
+
+
 # -- ends -------------------------------------------------------------------------------------------------------------
 
 
@@ -150,19 +261,41 @@ def a_stop_string_ends_the_text_before_it(trial: Trial) -> None:
 
     A stop string that is found too late because it spans tokens, sent before it is recognised, or left in the text.
     """
-    plain, wanted, requests = trial.take(_GREEDY, _NUM), [], []
-    for answer in plain:
-        text = answer.choices[0].text if answer.choices else ""
-        stop = text[len(text) // 2 : len(text) // 2 + 2]
-        if len(text) >= 4 and "\ufffd" not in text and stop.strip():
-            requests.append(answer.request.replace(stop=(stop,)))
-            wanted.append(text[: text.index(stop)])
-    if not requests:
-        raise CapabilityUnsupported("stop-strings is unsupported: greedy answers hold too little text to stop in")
-    for answer, text in zip(trial.ask("stop", requests), wanted, strict=True):
-        (choice,), (stop,) = answer.choices, answer.request.stop
+    found = _stopping(trial)
+    _require_stopped(trial.ask("stop", [request for request, _ in found]), [text for _, text in found])
+
+
+def _require_stopped(answers: Sequence[Answer], texts: Sequence[str]) -> None:
+    """The texts end before their stop strings, and say so."""
+    for answer, text in zip(answers, texts, strict=True):
+        (choice,), stop = answer.choices, answer.request.stop
         require(choice.text == text, answer, f"with stop={stop!r} the text is {choice.text!r}, not {text!r}")
         require(choice.finish_reason != "length", answer, f"the finish reason of stop={stop!r} is length")
+
+
+def _stopping(trial: Trial) -> list[tuple[GenerationRequest, str]]:
+    """Greedy requests with a stop string of two or five letters that their answer holds, and the text before it."""
+    found = []
+    for number, answer in enumerate(trial.take(_GREEDY, _NUM)):
+        text = answer.choices[0].text if answer.choices else ""
+        middle, size = len(text) // 2, 5 if number % 2 else 2
+        stop = text[middle : middle + size]
+        if len(text) >= 4 and "\ufffd" not in text and stop.strip():
+            found.append((answer.request.replace(stop=(stop,)), text[: text.index(stop)]))
+    if not found:
+        raise CapabilityUnsupported("stop-strings is unsupported: greedy answers hold too little text to stop in")
+    return found
+
+
+@server_check("SRV165", (Capability.STOP_STRINGS, Capability.GREEDY), stage=Stage.SHAPE, num_requests=_NUM)
+def one_of_several_stop_strings_ends_the_text(trial: Trial) -> None:
+    """The second of two stop strings ends the text, and what the first one held back before is there.
+
+    Only the first of a list is looked for, or text that might have become one stop string is lost when another comes.
+    """
+    found = _stopping(trial)
+    requests = [one.replace(stop=(f"{text[-1:]}~~~", *one.stop)) for one, text in found]  # it begins before the other
+    _require_stopped(trial.ask("several stop strings", requests), [text for _, text in found])
 
 
 @server_check("SRV162", (Capability.MIN_TOKENS,), stage=Stage.SHAPE, num_requests=16)
@@ -184,25 +317,54 @@ def a_text_does_not_end_before_min_tokens(trial: Trial) -> None:
 _LEAST_ENDS = 4
 
 
-@server_check("SRV163", (*_LISTS, Capability.BAD_WORDS, Capability.GREEDY), num_requests=_NUM)
-def bad_words_do_not_come(trial: Trial) -> None:
-    """A word of one token, with which a greedy answer begins, does not come if it is a bad word.
+@server_check(
+    "SRV164", (Capability.STOP_STRINGS, Capability.MIN_TOKENS, Capability.GREEDY), stage=Stage.SHAPE, num_requests=_NUM
+)
+def a_stop_string_waits_for_min_tokens(trial: Trial) -> None:
+    """With `min_tokens` equal to `max_tokens`, a stop string in the middle does not end the text.
 
-    Only the first token of a word is looked at, or only rows without drafts are.
+    `min_tokens` masks the end token and nothing looks at it where stop strings are found. SGLang documents that stop
+    strings end a text before `min_new_tokens`; there this is not required.
     """
-    first = [answer for answer in trial.take(_ONE_GREEDY, _NUM) if _tokens_of(answer)]
-    words = {_tokens_of(answer)[0]: answer.choices[0].text for answer in first}
-    words = {token: text for token, text in words.items() if text.isascii() and text.isalnum()}  # no space before it
-    chosen = [answer for answer in first if _tokens_of(answer)[0] in words]
-    requests = [
-        answer.request.replace(bad_words=(words[_tokens_of(answer)[0]],), max_tokens=8, temperature=temperature)
-        for answer in chosen
-        for temperature in (0.0, 1.0)
-    ]
-    if not requests:
-        raise CapabilityUnsupported("bad-words is unsupported: no greedy answer begins with a word of one token")
-    tokens = {text: token for token, text in words.items()}
+    if not (trial.server.claims or Claims()).stop_waits:
+        raise CapabilityUnsupported("min-tokens is unsupported for this: its stop strings need not wait, as documented")
+    requests = [request.replace(min_tokens=request.max_tokens) for request, _ in _stopping(trial)]
+    for answer in trial.ask("stop and min tokens", requests):
+        choice, least = answer.choices[0], answer.request.min_tokens
+        count = len(choice.positions) or choice.num_tokens
+        effect = f"stop={answer.request.stop!r} ended the text after {count} tokens, but min_tokens is {least}"
+        require(count is None or count >= least, answer, effect)
+
+
+@server_check("SRV163", (*_LISTS, Capability.BAD_WORDS, Capability.GREEDY), num_requests=4 * _NUM)
+def bad_words_do_not_come(trial: Trial) -> None:
+    """A word of one token, which a greedy answer holds, does not come if it is a bad word: at no place.
+
+    Only the first token of an answer is masked, only the first of several words is, or only rows without drafts are.
+    """
+    found = _words(trial)
+    if not found:
+        raise CapabilityUnsupported("bad-words is unsupported: no greedy answer begins with words of one token")
+    words = {word: token for _, word, token in found}
+    requests = [answer.request.replace(bad_words=(word,), max_tokens=8) for answer, word, _ in found]
+    every = PLAIN.request(0, trial.server, 0).replace(bad_words=tuple(words))
+    requests += [every.replace(prompt=answer.request.prompt) for answer in trial.take(_ONE_GREEDY, _NUM)]
     for answer in trial.ask("bad words", requests):
-        (word,) = answer.request.bad_words
-        came = tokens[word] in _tokens_of(answer)
-        require(not came, answer, f"the bad word {word!r} came: {answer.choices[0].text!r}")
+        came = [word for word in answer.request.bad_words if words[word] in _tokens_of(answer)]
+        require(not came, answer, f"the bad words {came!r} came: {answer.choices[0].text!r}")
+
+
+def _words(trial: Trial) -> list[tuple[Answer, str, Token]]:
+    """Greedy answers with the word and the token of their first places, where those are words without a space."""
+    ladder = [_ONE_GREEDY, *(kind(f"{count} greedy tokens", temperature=0.0, max_tokens=count) for count in (2, 3))]
+    rows = zip(*(trial.take(one, _NUM) for one in ladder), strict=True)
+    found = []
+    for row in rows:
+        text = ""
+        tokens: tuple[Token, ...] = ()
+        for answer in row:
+            now, made = _tokens_of(answer), answer.choices[0].text if answer.choices else ""
+            if now[:-1] == tokens and made.startswith(text) and now:
+                found.append((answer, made.removeprefix(text), now[-1]))
+            text, tokens = made, now
+    return [one for one in found if one[1].isascii() and one[1].isalnum()]

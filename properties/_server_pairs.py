@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ from fairdraw.strategies._server_claims import TOLERANCE
 from fairdraw.strategies._server_requests import PLAIN, kind, pool_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fairdraw.protocols import Answer, GenerationRequest, Position
 
 _LISTS = (Capability.TOP_LOGPROBS,)
@@ -22,27 +25,53 @@ _GREEDY = kind("greedy", temperature=0.0)
 _NUM = 6
 
 
+_LETTERS = ("Prices: 5 €, 10 €, 20 €", "café, thé, été, é", "😀 😃 😀 😃 😀")
+"""Prompts whose texts go on with letters of several bytes, which several tokens may make."""
+
+
+_NUM_STREAMED = 4
+
+
 def _pairs(trial: Trial) -> list[tuple[Answer, Answer]]:
-    """The same requests as a whole and as a stream: greedy ones, and seeded ones where there are seeds."""
-    requests: list[GenerationRequest] = []
-    if Capability.GREEDY in trial.server.capabilities:
-        requests += [_GREEDY.request(number, trial.server, 0) for number in range(_NUM)]
-    if Capability.REQUEST_SEEDS in trial.server.capabilities:
-        requests += [PLAIN.request(number, trial.server, 0).replace(seed=70 + number) for number in range(_NUM)]
-    if not requests:
-        raise CapabilityUnsupported("greedy and request-seeds are unsupported: no answer can be repeated")
-    whole = trial.ask("whole", requests, alone=True)
-    streamed = trial.ask("streamed", [one.replace(stream=True) for one in requests], alone=True)
+    """The same requests as a whole and as a stream: greedy ones, seeded ones, and several choices."""
+    requests = _repeatable(trial)
+    found = _both_ways(trial, "", requests)
+    if Capability.N_CHOICES in trial.server.capabilities and requests[-1].seed is not None:
+        with contextlib.suppress(CapabilityUnsupported):  # a server may refuse them
+            found += _both_ways(trial, " choices", [one.replace(n=2) for one in requests[-2:]])
+    return found
+
+
+def _both_ways(trial: Trial, name: str, requests: Sequence[GenerationRequest]) -> list[tuple[Answer, Answer]]:
+    whole = trial.ask(f"whole{name}", requests, alone=True)
+    streamed = trial.ask(f"streamed{name}", [one.replace(stream=True) for one in requests], alone=True)
     return list(zip(whole, streamed, strict=True))
 
 
-@server_check("SRV171", (Capability.STREAMING,), stage=Stage.SHAPE, num_requests=4 * _NUM)
+def _repeatable(trial: Trial) -> list[GenerationRequest]:
+    """Requests whose answers can be repeated; the seeded ones come last."""
+    can, plain = trial.server.capabilities, [PLAIN.request(number, trial.server, 0) for number in range(_NUM_STREAMED)]
+    plain += [plain[0].replace(prompt=prompt) for prompt in _LETTERS]
+    found = [one.replace(temperature=0.0) for one in plain] if Capability.GREEDY in can else []
+    if Capability.REQUEST_SEEDS in can:
+        found += [one.replace(seed=70 + number) for number, one in enumerate(plain)]
+    if not found:
+        raise CapabilityUnsupported("greedy and request-seeds are unsupported: no answer can be repeated")
+    return found
+
+
+@server_check("SRV171", (Capability.STREAMING,), stage=Stage.SHAPE, num_requests=32, num_alone=32)
 def a_stream_holds_the_same_text(trial: Trial) -> None:
     """The parts of a streamed answer make the text, the tokens and the finish reason of the answer as a whole.
 
-    A part that is dropped or sent twice: at the end, where UTF-8 is incomplete, or where a step emits several tokens.
+    A part that is dropped or sent twice: at the end, where UTF-8 is incomplete, or where a step emits several tokens;
+    parts of several choices that are mixed up.
     """
-    for whole, streamed in _pairs(trial):
+    _require_same_text(_pairs(trial))
+
+
+def _require_same_text(pairs: Sequence[tuple[Answer, Answer]]) -> None:
+    for whole, streamed in pairs:
         for one, two in zip(whole.choices, streamed.choices, strict=True):
             effect = f"streamed the text is {two.text[:80]!r}, as a whole {one.text[:80]!r}"
             require(one.text == two.text or _moved(one.positions, two.positions), streamed, effect)
@@ -87,6 +116,24 @@ def a_stream_holds_the_same_log_probabilities(trial: Trial) -> None:
                 require(
                     _are_near(mine, theirs, TOLERANCE), streamed, f"position {number}: the streamed list is another"
                 )
+
+
+@server_check(
+    "SRV173", (Capability.STREAMING, Capability.STOP_STRINGS), stage=Stage.SHAPE, num_requests=28, num_alone=28
+)
+def a_stream_with_stop_strings_holds_the_same_text(trial: Trial) -> None:
+    """A streamed answer with stop strings has the text of the answer as a whole, whether one of them comes or not.
+
+    What may become a stop string is held back. It is sent although it becomes one, or lost although it does not: when
+    the text ends by its length in between.
+    """
+    requests = _repeatable(trial)
+    whole = trial.ask("whole", requests, alone=True)
+    texts = [(one, answer.choices[0].text) for one, answer in zip(requests, whole, strict=True) if answer.choices]
+    # The first begins with the last letter of the text, so that this letter is held back; the second comes.
+    chosen = [one.replace(stop=(f"{text[-1]}~~~",)) for one, text in texts if text][::2]
+    chosen += [one.replace(stop=(text[len(text) // 2 :][:2],)) for one, text in texts if text.strip()][1::2]
+    _require_same_text(_both_ways(trial, " stop", chosen))
 
 
 @server_check("SRV181", (*_LISTS, Capability.GREEDY), stage=Stage.PAIRS, differential=True, num_requests=_NUM)

@@ -42,7 +42,7 @@ def _require_other_texts(answers: Sequence[Answer], what: str) -> None:
             raise failure(two, effect)
 
 
-@server_check("SRV147", stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+@server_check("SRV147", stage=Stage.INDEPENDENCE, num_requests=2 * _NUM, num_alone=2 * _NUM)
 def texts_at_a_high_temperature_differ(trial: Trial) -> None:
     """At temperature 100 the same request gives another text each time, without a seed and with other seeds.
 
@@ -55,7 +55,9 @@ def texts_at_a_high_temperature_differ(trial: Trial) -> None:
         _require_other_texts(trial.ask("hot, other seeds", seeded, alone=True), "with other seeds")
 
 
-@server_check("SRV148", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+@server_check(
+    "SRV148", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM, num_alone=2 * _NUM
+)
 def a_seed_is_not_left_to_the_next_request(trial: Trial) -> None:
     """A request without a seed gives another text each time, also where a request with a seed came before it.
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import poisson
+from scipy.special import pdtrc
 
 from fairdraw._core.checks import Stage
 from fairdraw._core.failures import CapabilityUnsupported
@@ -25,6 +25,7 @@ from fairdraw.strategies._server_requests import (
     Kind,
     kind,
     num_tokens,
+    supported,
 )
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def require_same_drawn(ones: Sequence[Answer], twos: Sequence[Answer], how: str)
         return
     has_lists = all(a.positions and a.positions[0].top for _, _, a, _ in pairs if a.tokens)
     moved = [_apart(a, b, at) for (_, _, a, b), at in zip(pairs, places, strict=True)]
-    chance = float(poisson.sf(num_different - 1, 4 * sum(moved) + 1e-12))
+    chance = float(pdtrc(num_different - 1, 4 * sum(moved) + 1e-12))
     if chance >= ALPHA if has_lists else 2 * num_different <= len(pairs):
         return
     number = next(number for number, at in enumerate(places) if at is not None)
@@ -275,15 +276,21 @@ def _seeded(trial: Trial, count: int, **fields: object) -> list[GenerationReques
     return [one.request(number, trial.server, trial.pool.seed) for number in range(count)]
 
 
-@server_check("SRV141", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=2 * _NUM)
+@server_check(
+    "SRV141", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=4 * _NUM, num_alone=4 * _NUM
+)
 def equal_seeds_give_equal_tokens(trial: Trial) -> None:
-    """The same request with the same seed, alone both times, gives the same tokens.
+    """The same request with the same seed, alone both times, gives the same tokens, whatever its parameters are.
 
-    A seed that is ignored, or a generator that goes on from request to request.
+    A seed that is ignored, be it only where a filter or a penalty is set, or a generator that goes on from request to
+    request.
     """
     requests = _seeded(trial, _NUM)
-    first, again = (trial.ask(name, requests, alone=True) for name in ("seeds", "seeds again"))
-    require_same_drawn(first, again, "with the same seeds")
+    first = trial.ask("seeds", requests, alone=True)
+    require_same_drawn(first, trial.ask("seeds again", requests, alone=True), "with the same seeds")
+    changed = _changed(trial, requests, first)
+    first, again = (trial.ask(f"{_CHANGED}, {name}", changed, alone=True) for name in ("alone", "again"))
+    require_same_drawn(first, again, "with the same seeds and parameters")
 
 
 def _require_different(answers: Sequence[Answer], choices: Sequence[Choice], what: str) -> None:
@@ -322,7 +329,7 @@ _SEEDS = (0, 1, 2, 3, 256, 65_536, 2**31 - 1, 1_234_567)
 """Neighbours, and seeds that are equal in their lowest 8 or 16 bits."""
 
 
-@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM)
+@server_check("SRV143", _LISTS, stage=Stage.INDEPENDENCE, num_requests=3 * _NUM, num_alone=_NUM)
 def requests_without_a_seed_give_different_tokens(trial: Trial) -> None:
     """The same request without a seed gives other tokens each time, one after the other and side by side.
 
@@ -393,20 +400,33 @@ def _prompts(trial: Trial) -> Sequence[str]:
     return own if len(own) > 1 else PROMPTS
 
 
-@server_check("SRV145", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=4 * _NUM)
+@server_check("SRV145", (Capability.REQUEST_SEEDS,), stage=Stage.INDEPENDENCE, num_requests=9 * _NUM)
 def neighbours_do_not_change_a_seeded_answer(trial: Trial) -> None:
-    """A request with a seed gives the tokens that it gave alone, beside requests with seeds, without, and greedy ones.
+    """A request with a seed gives the tokens that it gave alone, beside requests of any kind, whatever its own is.
 
     A generator for the whole batch, a seed that is ignored as soon as a request without one is there, or a row of
-    parameters that belongs to a neighbour. Where the log-probabilities themselves move, it is the model that depends
-    on its batch; such a difference is not counted.
+    parameters that belongs to a neighbour: its temperature, filter, penalty, bias, stop string. Where the
+    log-probabilities themselves move, it is the model that depends on its batch; such a difference is not counted.
     """
     requests = _seeded(trial, _NUM)
     alone = trial.ask("seeds", requests, alone=True)
     for name, others in _neighbours(trial).items():
-        mixed = [request for pair in zip(requests, others, strict=True) for request in pair]
-        beside = trial.ask(f"seeds beside {name}", mixed)[0::2]
-        require_same_drawn(alone, beside, f"beside {name}")
+        _require_same_beside(trial, alone, name, others)
+    every = {name: value for one in _strong(trial, alone) for name, value in one.items()}
+    _require_same_beside(trial, alone, _CHANGED, [one.replace(seed=None, **every) for one in reversed(requests)])
+    changed = _changed(trial, requests, alone)
+    plain = _neighbours(trial)["requests without a seed"]
+    _require_same_beside(trial, trial.ask(f"{_CHANGED}, alone", changed, alone=True), f"others, {_CHANGED}", plain)
+
+
+_CHANGED = "requests with parameters"
+
+
+def _require_same_beside(trial: Trial, alone: Sequence[Answer], name: str, others: Sequence[GenerationRequest]) -> None:
+    """Every answer is the same once more, with another request beside each."""
+    pairs = zip((one.request for one in alone), others, strict=True)
+    beside = trial.ask(f"seeds beside {name}", [request for pair in pairs for request in pair])[0::2]
+    require_same_drawn(alone, beside, f"beside {name}")
 
 
 def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
@@ -419,7 +439,24 @@ def _neighbours(trial: Trial) -> dict[str, list[GenerationRequest]]:
     return {"requests without a seed": mixed, "requests with other seeds": seeded}
 
 
-@server_check("SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM)
+def _changed(trial: Trial, requests: Sequence[GenerationRequest], alone: Sequence[Answer]) -> list[GenerationRequest]:
+    """The requests, each with one parameter that changes its answer."""
+    found = _strong(trial, alone)
+    return [one.replace(**found[number % len(found)]) for number, one in enumerate(requests)]
+
+
+def _strong(trial: Trial, alone: Sequence[Answer]) -> list[dict[str, Any]]:  # Any: as the fields of a request
+    """Parameters that the server takes, each of which changes an answer."""
+    tokens = [token for one in alone for choice in one.choices for token in choice.tokens[:1]]
+    bias: dict[str, Any] = {"logit_bias": ((tokens[0], 100.0),)} if tokens and isinstance(tokens[0], int) else {}
+    filters: list[dict[str, Any]] = [{"top_k": 2}, {"top_p": 0.1}, {"min_p": 0.5}, bias]
+    others: list[dict[str, Any]] = [{"stop": ("e", " ")}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}]
+    return supported([*filters, *others, {"min_tokens": TOKENS_EACH}], trial.server.capabilities)
+
+
+@server_check(
+    "SRV146", (*_LISTS, Capability.REQUEST_SEEDS), stage=Stage.INDEPENDENCE, num_requests=_NUM, num_alone=_NUM
+)
 def asking_for_log_probabilities_does_not_change_tokens(trial: Trial) -> None:
     """A seeded request gives the same tokens whether it asks for log-probabilities or not.
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.stats import binom
 
+from fairdraw.statistical._binomial import binomial_probs
 from fairdraw.statistical._count_tables import Table, count_codes
 from fairdraw.statistical._dependence import BLOCK, SUSPECT, suspicious_triple
 
@@ -65,7 +65,7 @@ def coin_tables(shape: CoinShape) -> dict[str, Table]:
     fair, label = np.full(_NUM_CELLS, 1 / _NUM_CELLS), "the third in quarter {} of what the other two suggest".format
     tables = {name: Table(fair, label=label, num_draws=shape.num_threes(axis)) for name, axis in _THREE.items()}
     for name, size in shape.blocks.items():
-        probs = binom.pmf(np.arange(size + 1), size, shape.prob)
+        probs = binomial_probs(size, shape.prob)
         groups = 2 * shape.num_calls * (shape.num_rows // size)
         tables[name] = Table(probs / probs.sum(), label=f"{{}} of {size} accepted".format, num_draws=groups)
     return shape.named(tables)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.statistical._pooling import MIN_EXPECTED
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Table:
         outside: What the last entry of the counts stands for, in words.
         fault: The kind of fault that a directed table is made for; empty for others.
         information: How much one observation tells about it: the chi-square distance of its cells per unit, squared.
+        min_expected: As `pool_cells` takes it; 0 keeps a rare cell by itself, which is then judged by few observations.
         is_binomial: Each draw is an observation with probability `observed_per_draw`, exactly and independently of
             others. Too few of them are then evidence by themselves.
     """
@@ -64,6 +66,7 @@ class Table:
     fault: str = ""
     information: float = 0.0
     is_binomial: bool = False
+    min_expected: float = MIN_EXPECTED
 
 
 def digit_label(sizes: tuple[int, ...], words: tuple[str, ...] = (), placeholder: int | None = None) -> Label:

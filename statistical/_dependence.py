@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, irfft2, rfft, rfft2
-from scipy.stats import binom
 
+from fairdraw.statistical._binomial import binomial_probs
 from fairdraw.statistical._count_tables import Table, count_codes
 from fairdraw.statistical._related_seeds import seed_words
 
@@ -302,7 +302,7 @@ def dependence_tables(shape: Shape) -> dict[str, Table]:
     tables = {n: Table(fair, label=names.__getitem__, num_draws=coins) for n, coins in _num_coins(shape).items()}
     for name, (calls, rows) in shape.blocks.items():
         size, groups = calls * rows, (2 * shape.num_calls // calls) * (shape.num_rows // rows)
-        probs = binom.pmf(np.arange(size + 1), size, 0.5)
+        probs = binomial_probs(size, 0.5)
         label = f"{{}} of {size} draws in the upper half".format
         tables[name] = Table(probs / probs.sum(), label=label, num_draws=groups * len(shape.features))
     return shape.named(tables)

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import chndtrinc
-from scipy.stats import binom, chi2
+from scipy.special import chdtri, chndtrinc
 
+from fairdraw.statistical._binomial import binomial_quantile
 from fairdraw.statistical._pooling import Pooling, pool_cells
 from fairdraw.statistical._validation import check_rate, refuse
 
@@ -91,7 +91,7 @@ def noncentrality(num_cells: int, false_fail_rate: float, false_pass_rate: float
         raise refuse("noncentrality", f"num_cells={num_cells}", "it must be at least 2", "Pool less, or draw more.")
     check_rate("noncentrality", "false_fail_rate", false_fail_rate)
     check_rate("noncentrality", "false_pass_rate", false_pass_rate)
-    critical_value = chi2.isf(false_fail_rate, num_cells - 1)
+    critical_value = chdtri(num_cells - 1, false_fail_rate)
     return float(chndtrinc(critical_value, num_cells - 1, false_pass_rate))
 
 
@@ -105,11 +105,11 @@ def finest_plan(table: Table, num_draws: int, false_fail_rate: float) -> SampleP
         ValueError: If the table has no distribution, or the rate lies outside (0, 1).
     """
     check_rate("finest_plan", "false_fail_rate", false_fail_rate)
-    num_samples = int(binom.ppf(_SHORTFALL_RATE, num_draws, table.observed_per_draw))
+    num_samples = int(binomial_quantile(_SHORTFALL_RATE, num_draws, table.observed_per_draw))
     if num_samples < 1:
         rate = table.observed_per_draw
         return NoPower(f"{num_draws} draws may bring no observation (probability {rate:.3g} each)")
-    pooling = pool_cells(table.probs, num_samples, table.possible)
+    pooling = pool_cells(table.probs, num_samples, table.possible, table.min_expected)
     if pooling.num_pools < 2 and np.count_nonzero(pooling.pool_of < 1) == 1:
         # One cell is possible and no other (a greedy request): a single observation elsewhere decides.
         return SamplePlan(pooling, num_samples, -float(np.log(FALSE_PASS_RATE)) / num_samples, false_fail_rate)

@@ -1,6 +1,6 @@
 """Explicit noise for a sampler that does not take it: what torch would draw inside is handed in.
 
-Every random operation of torch passes through a `TorchDispatchMode`. Uniforms, Bernoulli draws, exponentials and
+Every random operation of torch passes through a dispatch mode. Uniforms, Bernoulli draws, exponentials and
 multinomial draws get the numbers of `ExplicitNoise`, in whatever shape the sampler asks for them: for the whole batch,
 request by request, or position by position. Whether that is what the sampler makes of them is not known. So `probe`
 tries it first: with noise that tells every place of every row apart, tokens must be those that the noise demands, and
@@ -14,14 +14,13 @@ Limits:
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from fairdraw._core.dispatch import DispatchMode
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw.protocols import Capabilities, Capability, ExplicitNoise, SeededNoise
 
@@ -62,14 +61,11 @@ class Injected:
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         if not isinstance(noise, ExplicitNoise):
             return self.inner.verify(batch, noise)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import torch._dynamo  # noqa: F401  # a dispatch mode imports it at its first dispatch; that may warn
         with _Handing(batch, noise):
             return self.inner.verify(batch, SeededNoise(0))
 
 
-class _Handing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+class _Handing(DispatchMode):
     """Replaces the results of random operations. Requests of a batch have equally many drafts."""
 
     def __init__(self, batch: SpecDecodeBatch, noise: ExplicitNoise) -> None:

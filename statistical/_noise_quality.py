@@ -3,7 +3,9 @@
 * Rare tokens (N1). One token has most of the probability. Thousands share the rest evenly: each has less than a number
   of few bits can say, and together they are drawn often. An inverse CDF over a grid reaches only some of them, which
   the tables by place and by residue show; a race with exponentials on a grid loses them all, or takes the lowest ids
-  among ties. The other tokens have 2**-50 together: one of them wins if its exponential was 0, and never otherwise.
+  among ties. Others have 2**-50 together: one of them wins if its exponential was 0, and never otherwise. A fast
+  sampler's row has a third kind, 2**-28 each: they win if an epsilon was added to an exponential of 0, or if it was
+  clamped there.
 * Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
   2**-11).
 * Fine odds (N3). Millions of draws from two short rows. In one, a token of 0.11 beside one of 0.89 wins less often if
@@ -12,9 +14,11 @@
 
 What is resolved, of numbers that are multiples of 2**-bits:
     Inverse CDF: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
-    vocabulary). Race: 17 bits at `ci`; finer ones decide otherwise in less than one of 2**17 draws, and pass.
-    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`; that end at some number: at 3 or below at `smoke`,
-    at 4 or below at `ci` (at 5 they change no probability by more than 0.05 %). Rounded probabilities: 8 bits at `ci`.
+    vocabulary). Race: 18 bits at `ci`; finer ones decide otherwise in less than one of 2**18 draws, and pass.
+    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Exponentials with 1e-9 added: 23 bits at `nightly`
+    and, with four seeds of five, at `ci`; one of 8 million is 0 then, and it takes a dozen. That end at some number:
+    at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they change no probability by more than 0.05 %). Rounded
+    probabilities: 8 bits at `ci`.
     Acceptance: 8 bits at `smoke`, 11 at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for
     practical purposes and pass; the number of rows is bounded so that they always do.
 
@@ -26,7 +30,7 @@ Null, exactly:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +44,7 @@ from fairdraw.statistical._dependence_workloads import plain_batch, plain_noise
 from fairdraw.statistical._distributions import softmax_probs
 from fairdraw.statistical._explained import ExplainedPlan
 from fairdraw.statistical._noise import draw_rows
+from fairdraw.statistical._pooling import MIN_EXPECTED
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
 if TYPE_CHECKING:
@@ -55,74 +60,112 @@ _VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _SMALLEST_VOCAB_SIZE = 131072, 16384, 1024
 """For a slow sampler the smaller one, and the smallest for one that does not support large ones."""
 
 _ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
-_VANISHING, _NUM_PLACES, _EVERY = 2.0**-50, 8, 2
+_MANY_DRAWS, _VANISHING = 5_000_000, 2.0**-50
 
 
 @dataclass(frozen=True, eq=False)
 class RareTokens:
-    """A row: every second token shares `1 / rarity`, one has the rest, and all others have next to nothing.
+    """A row: one token of each group shares `mass`, one token has the rest, and all others have next to nothing.
 
-    The first of those that share has half of a share, so that multiples of a power of two, which a grid consists of,
-    fall into the middle of a share and not on its edge.
+    The first group has half of a share and the last one that half besides, so that multiples of a power of two, which a
+    grid consists of, fall into the middle of a group and not on its edge.
+
+    Args:
+        every: Tokens of a group: the one with the share, one that never comes, and others.
+        seldom: The probability of these others; 0: they never come either.
+        num_places: Groups are counted by so many places, and by so many residues.
     """
 
     vocab_size: int
-    rarity: int
+    mass: float
+    every: int = 2
+    seldom: float = 0.0
+    num_places: int = 8
 
     @property
     def head(self) -> int:
         """The frequent token, in the middle of the vocabulary."""
         return self.vocab_size // 2 + 1
 
+    @cached_property
+    def kinds(self) -> NDArray[np.int64]:  # [vocab_size] int64
+        """0: shares, 1: never comes, 2 and more: hardly ever."""
+        return np.arange(self.vocab_size) % self.every
+
     def logits(self) -> NDArray[np.float32]:  # [vocab_size] float32
         """Token 1 is impossible: a draft of it is always rejected."""
-        num_shares = self.vocab_size // _EVERY
-        share = 1 / (self.rarity * num_shares)
-        probs = np.full(self.vocab_size, _VANISHING / self.vocab_size)
-        probs[::_EVERY], probs[0], probs[1], probs[self.head] = share, share / 2, 0.0, 1 - (num_shares - 0.5) * share
+        probs = np.where(self.kinds > 1, self.seldom, _VANISHING / self.vocab_size)
+        group = self.mass * self.every / self.vocab_size
+        shares = np.full(self.vocab_size // self.every, group)
+        shares[0], shares[-1] = group / 2, 1.5 * group
+        probs[:: self.every] = shares - (self.every - 2) * self.seldom
+        probs[1], probs[self.head] = 0.0, 1 - self.mass
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(probs), dtype=np.float32)
 
+    @cached_property
     def cells(self) -> dict[str, NDArray[np.int64]]:  # [vocab_size] int64
         """The cell of each token, by table: the head is the last, tokens that never come have none."""
-        ids, shares = np.arange(self.vocab_size), np.arange(self.vocab_size) // _EVERY
+        ids, other = np.arange(self.vocab_size), np.where(self.kinds > 1, self.num_places, NO_CELL)
         named = {
-            "N1 rare tokens by place": ids * _NUM_PLACES // self.vocab_size,
-            "N1 rare tokens by residue": shares % _NUM_PLACES,
+            "N1 rare tokens by place": ids * self.num_places // self.vocab_size,
+            "N1 rare tokens by residue": ids // self.every % self.num_places,
         }
-        found = {name: np.where(ids % _EVERY == 0, cell, NO_CELL) for name, cell in named.items()}
+        found = {name: np.where(self.kinds == 0, cell, other) for name, cell in named.items()}
+        if self.seldom:
+            found[_SELDOM] = np.where(self.kinds == 1, NO_CELL, np.where(self.kinds > 1, 0, self.num_places))
         for cell in found.values():
-            cell[self.head] = _NUM_PLACES
+            cell[self.head] = self.num_places
         return found
 
     def tables(self, num_draws: int) -> dict[str, Table]:
         """Their null, from the stored logits."""
         probs = softmax_probs(self.logits()[None])[0]
         found = {}
-        for name, cell in self.cells().items():
-            mass = np.bincount(cell[cell >= 0], weights=probs[cell >= 0], minlength=_NUM_PLACES + 1)
-            label = _label(name.rpartition(" ")[2])
+        for name, cell in self.cells.items():
+            mass = np.bincount(cell[cell >= 0], weights=probs[cell >= 0], minlength=self.num_places + 1)
+            few = 0.0 if name == _SELDOM else MIN_EXPECTED
             outside = "a token whose probability is 1e-15 with all its like"
-            found[name] = Table(mass / mass.sum(), label=label, num_draws=num_draws, outside=outside)
+            found[name] = Table(
+                mass / mass.sum(), label=self._label(name), num_draws=num_draws, outside=outside, min_expected=few
+            )
         return found
+
+    def _label(self, name: str) -> Callable[[int], str]:
+        """Names of cells."""
+        if name == _SELDOM:
+            return lambda cell: "all others" if cell == self.num_places else "tokens that hardly ever come"
+        word = name.rpartition(" ")[2]
+        return lambda cell: "the frequent token" if cell == self.num_places else f"rare tokens, {word} {cell}"
 
     def count(self, tokens: NDArray[np.integer]) -> Counts:
         """The tables of drawn tokens."""
         known = (tokens >= 0) & (tokens < self.vocab_size)
         ids = np.where(known, tokens, 1)
-        return {name: count_codes(cell[ids], _NUM_PLACES + 1) for name, cell in self.cells().items()}
+        return {name: count_codes(cell[ids], self.num_places + 1) for name, cell in self.cells.items()}
 
 
-def _label(word: str) -> Callable[[int], str]:
-    """Names of cells."""
-    return lambda cell: "the frequent token" if cell == _NUM_PLACES else f"rare tokens, {word} {cell}"
+_SELDOM = "N1 tokens that hardly ever come"
+
+
+@cache
+def _rare_row(vocab_size: int, *, is_finest: bool, has_many_draws: bool) -> RareTokens:
+    """One row for all runs: its cells are made once."""
+    if is_finest:
+        return RareTokens(vocab_size, 1 / 64, every=8, seldom=2.0**-28, num_places=4)
+    return RareTokens(vocab_size, 1 / 16 if has_many_draws else 1 / 2)
 
 
 def _rare_tokens(setting: Setting) -> RareTokens:
     """The finest row that the draws can judge: about 40 rare tokens must come."""
     large = _SMALLER_VOCAB_SIZE if _is_small(setting) else _VOCAB_SIZE
     size = large if Capability.LARGE_VOCAB in setting.supported else _SMALLEST_VOCAB_SIZE
-    return RareTokens(size, 16 if _num_rows(setting) >= 640 else 2)
+    return _rare_row(size, is_finest=_is_finest(setting), has_many_draws=_num_rows(setting) >= 640)
+
+
+def _is_finest(setting: Setting) -> bool:
+    """Whether so many numbers are drawn that exponentials of 23 bits reach 0 a dozen times."""
+    return setting.num_draws >= _MOST_ROWS * _DRAWS_PER_ROW and Capability.LARGE_VOCAB in setting.supported
 
 
 def _is_small(setting: Setting) -> bool:
@@ -132,7 +175,10 @@ def _is_small(setting: Setting) -> bool:
 
 def _num_rows(setting: Setting) -> int:
     """Rows that are drawn; an interpreter's are cheap, as they are short, and few."""
-    return min(_MOST_ROWS, max(64, setting.num_draws // _DRAWS_PER_ROW))
+    rows = min(_MOST_ROWS, max(64, setting.num_draws // _DRAWS_PER_ROW))
+    if not _is_finest(setting):
+        return rows
+    return 8 * rows if setting.num_draws >= _MANY_DRAWS else 2 * rows
 
 
 def _plan(setting: Setting, call: Callable[[RareTokens, Any, int], NDArray[np.integer]]) -> SamplingPlan:
@@ -150,15 +196,15 @@ def _plan(setting: Setting, call: Callable[[RareTokens, Any, int], NDArray[np.in
 def _explain_rare(counts: Sequence[Counts], name: str) -> str:
     """What the counts of rare tokens say about the noise."""
     total = np.sum([one[name] for one in counts], axis=0)
+    if name == _SELDOM:
+        return "tokens that hardly ever come do: exponentials that are 0, behind an epsilon that is added or a clamp"
     if total[-1]:
         return "tokens came that are too rare for it: noise that reaches 0, or ends too early"
-    drawn = total[:_NUM_PLACES]
+    drawn = total[:-2]
     if not drawn.any():
         return "rare tokens never come: the noise has too few bits, or is cut off"
     if (drawn == 0).any():
-        return (
-            f"{int((drawn == 0).sum())} of {_NUM_PLACES} groups of rare tokens never come: the noise has too few bits"
-        )
+        return f"{int((drawn == 0).sum())} of {len(drawn)} groups of rare tokens never come: the noise has too few bits"
     return "rare tokens come too often, too seldom or at some places only: the noise has too few bits, or ties"
 
 

@@ -24,8 +24,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.stats import binom
 
+from fairdraw.statistical._binomial import binomial_quantile
 from fairdraw.statistical._decision import weigh
 from fairdraw.statistical._validation import refuse
 
@@ -117,7 +117,7 @@ class _Pools:
 
     def band(self, rate: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # each [num_pools] float64
         """Counts between which a cell stays with probability `1 - rate`."""
-        low, high = (binom.ppf(edge, self.num_samples, self.probs) for edge in (rate / 2, 1 - rate / 2))
+        low, high = (binomial_quantile(edge, self.num_samples, self.probs) for edge in (rate / 2, 1 - rate / 2))
         return np.asarray(low), np.asarray(high)
 
     def bands(self) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64], str, str]]:

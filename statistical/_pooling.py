@@ -73,8 +73,9 @@ def pool_cells(
     probs: ArrayLike,  # [num_cells] float64
     num_samples: int,
     possible: NDArray[np.bool_] | None = None,  # [num_cells] bool
+    min_expected: float = MIN_EXPECTED,
 ) -> Pooling:
-    """Pool the cells of a distribution so that each pooled cell expects `MIN_EXPECTED` of `num_samples` observations.
+    """Pool the cells of a distribution so that each pooled cell expects `min_expected` of `num_samples` observations.
 
     Args:
         num_samples: Planned observations, not observed ones.
@@ -90,10 +91,10 @@ def pool_cells(
     if num_samples < 1:
         raise refuse("pool_cells", f"num_samples={num_samples}", "it must be at least 1", "Plan some samples.")
     cells = np.flatnonzero((exact > 0) if possible is None else (possible | (exact > 0)))
-    is_single = exact[cells] * num_samples >= MIN_EXPECTED
+    is_single = exact[cells] * num_samples >= min_expected
     singles, tail = cells[is_single], cells[~is_single]
     singles = singles[np.argsort(-exact[singles], kind="stable")]
-    tail_pool = _pool_tail(exact[tail], tail, MIN_EXPECTED / num_samples)
+    tail_pool = _pool_tail(exact[tail], tail, min_expected / num_samples)
 
     pool_of = np.full(exact.size + 1, -1, dtype=np.int64)
     pool_of[singles] = np.arange(singles.size)

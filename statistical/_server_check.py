@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from fairdraw._core.budget import BudgetEnded, cut_short, guarded
 from fairdraw._core.checks import PROFILES, DrawnQuestion, OutOfTime, Profile
 from fairdraw._core.failures import CapabilityUnsupported, Ended, Inconclusive
 from fairdraw._core.seeds import DEFAULT_SEED, derive_seed
-from fairdraw._oracles.server import choice_cells, pit
+from fairdraw._oracles.server import IMPOSSIBLE, choice_cells, edges
 from fairdraw.protocols import NoAnswer
 from fairdraw.statistical._count_tables import Table, count_codes
 from fairdraw.statistical._decision import Decision, Verdict, decide
@@ -67,16 +68,21 @@ def transforms(answer: Answer, claims: Claims, seed: int) -> list[NDArray[np.flo
         Shares of cells follow from `seed`, which is independent of the server.
     """
     rng = np.random.default_rng(seed)
-    found = []
-    for choice in answer.choices:
-        shares = rng.random(max(1, len(choice.positions)))
-        own = zip(choice_cells(choice, answer.request, claims), shares.tolist(), strict=False)
-        rows = [_UNKNOWN if one is None else (pit(one, share), pit(one, share, by_token=True)) for one, share in own]
-        found.append(np.array(rows, dtype=np.float64).reshape(-1, 2))
-    return found
+    return [_transformed(one, rng.random(max(1, len(one)))) for one in _edges(answer, claims)]
 
 
-_UNKNOWN = (np.nan, np.nan)
+def _transformed(known: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """From edges `[num_tokens, 3]` and shares `[num_tokens]` to numbers `[num_tokens, 2] float64`."""
+    starts, widths = known[:, :2], known[:, 2:]
+    numbers = np.minimum(starts + shares[: len(known), None] * widths, np.nextafter(1.0, 0.0))
+    return np.where(starts == IMPOSSIBLE, float(IMPOSSIBLE), numbers)
+
+
+@lru_cache(maxsize=8192)
+def _edges(answer: Answer, claims: Claims) -> tuple[NDArray[np.float64], ...]:  # each [num_tokens, 3] float64
+    """The edges of each choice's tokens. Several checks count the same answers, and lists are long."""
+    found = (choice_cells(choice, answer.request, claims) for choice in answer.choices)
+    return tuple(np.array([edges(one) for one in own], dtype=np.float64).reshape(-1, 3) for own in found)
 
 
 def _all_transforms(answers: Sequence[Answer], claims: Claims, seed: int) -> list[list[NDArray[np.float64]]]:

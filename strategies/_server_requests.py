@@ -90,11 +90,14 @@ _NEEDED = {
     "min_p": Capability.MIN_P,
     "frequency_penalty": Capability.PENALTIES,
     "presence_penalty": Capability.PENALTIES,
+    "logit_bias": Capability.LOGIT_BIAS,
+    "stop": Capability.STOP_STRINGS,
+    "min_tokens": Capability.MIN_TOKENS,
 }
 
 
-def supported(choices: Sequence[dict[str, float]], capabilities: Capabilities) -> list[dict[str, float]]:
-    """Those of some settings that a server takes."""
+def supported(choices: Sequence[dict[str, Any]], capabilities: Capabilities) -> list[dict[str, Any]]:
+    """Those of some settings that a server takes. Any: as the fields of a request."""
     return [one for one in choices if all(_NEEDED[name] in capabilities for name in one)]
 
 

@@ -1,9 +1,15 @@
 """FlashInfer's kernels as arms of `bench_step`: the same logits, drafts and parameters, FlashInfer's own functions.
 
 Verification: `softmax` of all rows, `top_k_renorm_probs` and `top_p_renorm_probs` where the set filters, then
-`chain_speculative_sampling`. It needs dense draft distributions; the one-hot rows are made before the clock starts,
-which favours it. Plain sampling: `softmax`, then the function that fits the filters. A second arm takes both filters
-jointly, a third has the filter kernels alone. Seeds and offsets are tensors, as a CUDA graph needs them.
+`chain_speculative_sampling`. SGLang's `eagle_utils.py` calls the first three in this order; FlashInfer has no function
+that does both filters for a verification. The last one needs dense draft distributions; the one-hot rows are made
+before the clock starts, which favours it. `flashinfer top-k` and `flashinfer top-p` are one filter each, on the
+softmax.
+
+Plain sampling: `softmax`, then the function that fits the filters; `flashinfer joint` takes both filters at once, and
+`flashinfer logits` is `sampling_from_logits` or `top_k_top_p_sampling_from_logits`, as vLLM calls it. A parameter comes
+per request, as in a server: FlashInfer's short cut for one top-k of the whole batch is not taken. Seeds and offsets are
+tensors, as a CUDA graph needs them.
 
 FlashInfer has no penalties, no greedy requests and, before a verification, no min-p: such sets have no arm.
 """
@@ -51,9 +57,10 @@ def arms(
         return {}
     if len(logits) > batch_size:
         verifying = {} if step.min_p is not None else {"flashinfer": step.verify}
-        return verifying | ({"flashinfer filters": step.filter} if step.filters_probs else {})
-    joint = {"flashinfer joint": step.sample_jointly} if step.top_k is not None and step.top_p is not None else {}
-    return {"flashinfer": step.sample, **joint}
+        both = {"flashinfer top-k": step.keep_top_k, "flashinfer top-p": step.keep_top_p}
+        return verifying | (both if step.filters_jointly else {})
+    joint = {"flashinfer joint": step.sample_jointly} if step.filters_jointly else {}
+    return {"flashinfer": step.sample, **joint} | ({"flashinfer logits": step.sample_logits} if step.has_logits else {})
 
 
 class _Step:
@@ -69,7 +76,8 @@ class _Step:
         self.top_k, self.top_p, self.min_p = column("top_k", torch.int32), column("top_p"), column("min_p")
         self.noise = {name: torch.ones(1, dtype=torch.int64, device=device) for name in ("seed", "offset")}
         self.width = len(logits) // batch_size
-        self.filters_probs = self.top_k is not None or self.top_p is not None
+        self.filters_jointly = self.top_k is not None and self.top_p is not None
+        self.has_logits = self.min_p is None and (self.filters_jointly or self.top_k is self.top_p)
         if self.width > 1:
             self.draft_ids = draft_token_ids.view(-1, self.width)[:, :-1].contiguous()
             shape = (*self.draft_ids.shape, logits.shape[1])
@@ -83,9 +91,15 @@ class _Step:
         kept: Tensor = self.fi.chain_speculative_sampling(self.draft_probs, self.draft_ids, targets, **self.noise)[2]
         return kept
 
-    def filter(self) -> Tensor:  # [num_rows, vocab_size] float32
-        """Nothing but the filters, on probabilities that are there."""
-        return self._filtered(self.probs)
+    def keep_top_k(self) -> Tensor:  # [num_rows, vocab_size] float32
+        """Nothing but this filter, on probabilities that are there."""
+        kept: Tensor = self.fi.top_k_renorm_probs(self.probs, self.top_k)
+        return kept
+
+    def keep_top_p(self) -> Tensor:  # [num_rows, vocab_size] float32
+        """The same; no top-k before it."""
+        kept: Tensor = self.fi.top_p_renorm_probs(self.probs, self.top_p)
+        return kept
 
     def _filtered(self, probs: Tensor) -> Tensor:  # [num_rows, vocab_size] float32
         probs = probs if self.top_k is None else self.fi.top_k_renorm_probs(probs, self.top_k)
@@ -108,4 +122,14 @@ class _Step:
         probs = self.fi.softmax(self.logits, self.temperature)
         filters = (probs, self.top_k, self.top_p)
         tokens: Tensor = self.fi.top_k_top_p_sampling_from_probs(*filters, filter_apply_order="joint", **self.noise)
+        return tokens
+
+    def sample_logits(self) -> Tensor:  # [batch_size] int32
+        logits = self.logits.float()
+        logits = logits if self.temperature is None else logits / self.temperature[:, None]
+        tokens: Tensor
+        if not self.filters_jointly:
+            tokens = self.fi.sampling_from_logits(logits, **self.noise)
+            return tokens
+        tokens = self.fi.top_k_top_p_sampling_from_logits(logits, self.top_k, self.top_p, **self.noise)
         return tokens

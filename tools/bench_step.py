@@ -32,7 +32,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--quick", action="store_true", help="only B=16 and 256, V=151936, without none and min-p")
     parser.add_argument("--sets", nargs="*", choices=SETS, help="only these parameter sets")
+    parser.add_argument("--batches", nargs="*", type=int, help="only these batch sizes")
+    parser.add_argument("--vocab", nargs="*", type=int, help="only these vocabularies")
     parser.add_argument("--plain", action="store_true", help="one row per request and no drafts, beside FlashInfer")
     parser.add_argument("--interpret", action="store_true", help="tiny sizes, in Triton's interpreter, on the CPU")
     options = parser.parse_args()
@@ -280,6 +282,11 @@ def main() -> int:
         sets = options.sets or [name for name in SETS if name not in ("none", "min-p 0.05")]
     if options.interpret:
         sizes = Sizes((2,), (300,), 20)
+    sizes = replace(
+        sizes,
+        batch_sizes=tuple(options.batches or sizes.batch_sizes),
+        vocab_sizes=tuple(options.vocab or sizes.vocab_sizes),
+    )
     clock = CpuClock() if options.interpret else GpuClock(options.rounds)
     begin = time.monotonic()
     known: Json = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from fairdraw._core.contracts import CONTRACTS
 from fairdraw._run.capability_words import glossary
 from fairdraw._run.loading import all_checks
-from fairdraw.protocols import Capability
+from fairdraw.protocols import Capabilities, Capability
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, MANUAL = DOCS / "capability-costs.md", DOCS / "own-sampler.md"
@@ -38,6 +38,7 @@ WHY = {
     Capability.TOP_K: "it tests this filter",
     Capability.TOP_P: "it tests this filter",
     Capability.MIN_P: "it tests this filter",
+    Capability.XTC: "it is the only filter that tosses a coin",
     Capability.GRAMMAR_DRAFTS: "they emit tokens under masks that were forked over drafts",
     Capability.DRAWN_TOKENS: "they compare drawn tokens with the log-probabilities that came with them",
     Capability.TOP_LOGPROBS: "they judge tokens by the log-probabilities that come with them",
@@ -54,7 +55,7 @@ Made from the checks by `tools/capability_costs.py`: what is skipped if a sample
 supports all others. A check needs only what it tests. Anything else that a sampler does not support is left out of the
 batches instead: filters of other requests, draft probabilities, greedy requests, different numbers of drafts, a large
 vocabulary (1024 tokens replace 32768). So distributions are tested whichever single capability is missing;
-only a function of log-probabilities that is given its tokens (no `drawn-tokens`) has none to test.
+only a function of log-probabilities that is given its tokens (no `drawn-tokens`), and filters without `xtc`, have none.
 
 A sampler that supports neither `seeded-noise` nor `explicit-noise` is given seeds, which it may ignore. Its
 distributions are tested, but a failure cannot be repeated exactly. Capabilities that are not listed under a contract
@@ -82,7 +83,29 @@ def main() -> int:
 def with_table(manual: str) -> str:
     """The manual with the rows of every capability, as `fairdraw explain` describes them."""
     rows = "".join(f"{word.row()}\n" for word in glossary().values())
-    return re.sub(r"(^\| word \|.*\n\|[-|]+\|\n)(?:\|.*\n)+", lambda head: head[1] + rows, manual, flags=re.MULTILINE)
+    table = r"(^\| word \|.*\n\|[-|]+\|\n)(?:\|.*\n)+"
+    return with_counts(re.sub(table, lambda head: head[1] + rows, manual, flags=re.MULTILINE))
+
+
+def with_counts(manual: str) -> str:
+    """The manual with the numbers of checks that its own sampler runs without explicit noise, and with it.
+
+    With it the sampler's recovered tokens are not the oracle's, as the page says: no `reference-race`.
+    """
+    checks, noise = all_checks(contract="rejection"), str(Capability.EXPLICIT_NOISE)
+    declared = re.search(r"^unsupported = \{\n(.*?)^\}", manual, flags=re.MULTILINE | re.DOTALL)
+    assert declared is not None
+    without = dict(re.findall(r'^    "([\w-]+)": "(.*)",$', declared[1], flags=re.MULTILINE))
+    given = {word: why for word, why in without.items() if word != noise} | {str(Capability.REFERENCE_RACE): "its own"}
+    lacking = (Capabilities.of({"drafter": "none", "trim": "none"} | words) for words in (without, given))
+    less, more = (sum(check.missing(one) is None for check in checks) for one in lacking)
+    cost = len(glossary()[Capability.EXPLICIT_NOISE].skipped["rejection"])
+    text = (
+        f"It costs {cost} of the {len(checks)} checks of this contract; on this sampler, which lacks other things too, "
+    )
+    text += f"{less} run\nin place of {more}."
+    manual = re.sub(r"It costs \d+ of the \d+ checks of .*\n.*?\d\.", text, manual)
+    return re.sub(r"== \d+ - \d+$", f"== {more} - {less}", manual, flags=re.MULTILINE)
 
 
 def page() -> str:

@@ -14,6 +14,7 @@ import statistics
 import tokenize
 import tomllib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def _docstring_lines(tree: ast.Module) -> set[int]:
     return lines
 
 
+@cache
 def code_lines(text: str) -> set[int]:
     """Numbers of the lines of `text` that hold code."""
     lines: set[int] = set()

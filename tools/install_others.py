@@ -1,13 +1,13 @@
 """Install the samplers and servers of other people that a CPU can run, 92 MB to download, some 20 seconds.
 
     python tools/install_others.py          # into this environment, which has torch and transformers already
-    python tools/install_others.py --all    # and what is too large for each run of CI: 201 MB more
+    python tools/install_others.py --all    # and what is too large for each run of CI: 540 MB more
 
 MLX-LM brings MLX's CPU backend and no torch. xllamacpp is llama.cpp's server as a library; `transformers serve` needs
 accelerate and uvicorn beside what vLLM has brought already. SGLang comes without its declared dependencies, which would
 pull a CUDA build of another torch: its adapters load one file, which needs triton alone.
 
-With --all: JAX for CPUs, and of tpu-inference and LMDeploy the Python files that hold their samplers. Neither can be
+With --all: JAX for CPUs, and of tpu-inference, LMDeploy and Aphrodite the files that hold their samplers. None can be
 imported here, and the adapters do without.
 """
 
@@ -26,7 +26,7 @@ PACKAGES = (
     ("mlx-lm[cpu]",),
     # Thousands of files of which one is used: compiling them would take longer than installing them.
     ("--no-deps", "--no-compile", "sglang"),
-    ("--no-deps", "accelerate", "gguf", "uvicorn", "xllamacpp"),
+    ("--no-deps", "accelerate", "flashspec", "gguf", "uvicorn", "xllamacpp"),
 )
 """The arguments of pip for each; constraints.txt says which version."""
 
@@ -34,7 +34,7 @@ PACKAGES = (
 LARGE = (("--no-deps", "jax", "jaxlib", "ml_dtypes", "opt_einsum"),)
 """The same with --all."""
 
-PARTS = {"tpu-inference": "tpu_inference/", "lmdeploy": "lmdeploy/pytorch/"}
+PARTS = {"tpu-inference": "tpu_inference/", "lmdeploy": "lmdeploy/pytorch/", "aphrodite-engine": "aphrodite/v1/sample/"}
 """With --all: distribution to the folder of its wheel that is taken; the rest has kernels, tests and servers."""
 
 

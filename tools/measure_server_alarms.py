@@ -1,17 +1,20 @@
 """How often do the checks of the contract `server` accuse a correct server? 200 runs on the stub, with fresh seeds.
 
     python tools/measure_server_alarms.py                # writes statistical/records/server_false_alarms.json
-    python tools/measure_server_alarms.py --runs 8 --out /tmp/few.json
+    python tools/measure_server_alarms.py --runs 8 --out /tmp/few.json --journal /tmp/few.jsonl
 
 Every run is all properties and all distribution checks, at `--tokens` tokens, through the whole HTTP client to the stub
 in this process. The stub is in turn vLLM without and with speculation, vLLM with processed log-probabilities, SGLang,
 llama.cpp, and servers with OpenAI's fields alone. The p-values that stand beside decisions must be uniform, table by
 table, as in `tools/measure_false_alarms.py`.
+
+Each run is a line of the journal. A measurement that was cut goes on with it, as long as the checks are the same.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import secrets
 import sys
@@ -55,32 +58,61 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Count the false alarms of the checks of servers.")
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=1300, help="of a run, for all distribution checks")
-    parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "server_false_alarms.json")
+    parser.add_argument("--journal", type=Path, default=ROOT / ".cache" / "server_alarms.jsonl")
     options = parser.parse_args(arguments)
-    entropy = secrets.randbits(32) if options.entropy is None else options.entropy
-    started, skipped = time.perf_counter(), Counter[str]()
-    made_by = {"machine": machine(), "commit": commit()}
-    runs = list[Run]()
-    for number in range(options.runs):
-        runs.append(one_run(number, entropy, options.tokens, skipped))
-        print(f"{number + 1} runs, {time.perf_counter() - started:.0f} s", flush=True)
-        if number % 10 == 9 or number == options.runs - 1:  # a run that is cut leaves what it has
-            about = {"tokens": options.tokens, "entropy": entropy, "wall_seconds": time.perf_counter() - started}
-            record = written(options.out, runs, skipped, about | made_by)
+    lines = known(options.journal, options.tokens)
+    entropy = lines[0]["entropy"] if lines else secrets.randbits(32)  # fresh seeds
+    for number in range(len(lines), options.runs):
+        lines.append(line(number, entropy, options.tokens))
+        with options.journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(lines[-1]) + "\n")
+        if number % 10 == 9 or number == options.runs - 1:
+            print(f"{number + 1} runs, {sum(one['cpu_seconds'] for one in lines):.0f} s of CPU", flush=True)
+    record = written(options.out, lines[: options.runs], options.tokens)
     print(f"{record['alarms']} alarms in {record['runs']} runs; {record['uniformity']['verdict']}: {options.out}")
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 
 
-def written(path: Path, runs: list[Run], skipped: Counter[str], about: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
-    """The record of the runs until now."""
+def known(journal: Path, tokens: int) -> list[dict[str, Any]]:  # Any: JSON
+    """The runs of the journal. Another size, or other checks, make a new journal."""
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.loads(one) for one in journal.read_text().splitlines()] if journal.exists() else []
+    if any((one["tokens"], one["checks"]) != (tokens, codes()) for one in lines):
+        journal.unlink()
+        return []
+    return lines
+
+
+def codes() -> list[str]:
+    """Of all checks."""
+    return [check.code for check in all_checks(contract="server")]
+
+
+def line(number: int, entropy: int, tokens: int) -> dict[str, Any]:  # Any: JSON
+    """One run, for the journal."""
+    skipped, started = Counter[str](), time.perf_counter()
+    run = one_run(number, entropy, tokens, skipped)
+    about = {"tokens": tokens, "entropy": entropy, "checks": codes(), "commit": commit()}
+    return dataclasses.asdict(run) | about | {"skipped": dict(skipped), "wall_seconds": time.perf_counter() - started}
+
+
+def written(path: Path, lines: list[dict[str, Any]], tokens: int) -> dict[str, Any]:  # Any: JSON
+    """The record of the runs."""
+    fields = [field.name for field in dataclasses.fields(Run)]
+    runs = [Run(**{name: one[name] for name in fields}) for one in lines]
+    skipped = sum((Counter(one["skipped"]) for one in lines), Counter[str]())
     record = summary(runs, ("server",)) | {
-        "checks": len(all_checks(contract="server")),
+        "checks": len(codes()),
         "seldom": "",
         "sampler": "the stub: " + "; ".join(f"{settings}, {drafts} drafts" for settings, drafts in SERVERS),
         "not_judged": dict(sorted(skipped.items())),
         "cpu_seconds": round(sum(run.cpu_seconds for run in runs), 1),
-        **about,
+        "wall_seconds": round(sum(one["wall_seconds"] for one in lines), 1),
+        "tokens": tokens,
+        "entropy": lines[0]["entropy"],
+        "machine": machine(),
+        "commit": ", ".join(dict.fromkeys(one["commit"] for one in lines)),
     }
     path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return record

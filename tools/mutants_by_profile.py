@@ -60,8 +60,10 @@ def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
     caught_by = None
     for check in checks_in_order(contract, mutant):
         wrong = shared if check.suite == "statistical" else mutant.make()
-        if check.differential or check.why_not(wrong) is not None:
-            continue  # a run has a reference only where one is installed
+        # A run has a reference only where one is installed; checks that a mutant names compare with the specification.
+        is_alone = check.differential and check.code not in mutant.caught_by
+        if is_alone or (not check.differential and check.why_not(wrong) is not None):
+            continue
         if sees(check, wrong, PROFILES[profile], seed)[0]:
             caught_by = check.code
             break

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h200.json", "scanners_cpu.json"
-STEP = "step_h200.json"
+STEP, PLAIN, VERIFYING = "step_h200.json", "step_plain_h200.json", "step_flashinfer_h200.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
 KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
 MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
@@ -64,14 +64,27 @@ def pages() -> dict[Path, str]:
     tables = performance_tables(record(GRAPHS), record(EAGER))
     return {
         performance: _with_tables(performance, tables),
-        step: _with_tables(step, step_tables(record(STEP))),
+        step: step_page(step),
         scanners: scanners_page(record(SCANNERS)),
     }
 
 
 def _with_tables(page: Path, tables: str) -> str:
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
+    return _between(page.read_text(encoding="utf-8"), BEGIN, END, tables)
+
+
+def _between(text: str, begin: str, end: str, tables: str) -> str:
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n\n{tables}\n\n{end}{rest.partition(end)[2]}"
+
+
+def step_page(page: Path) -> str:
+    """FlashInfer's part stays as it is until both of its records are there."""
+    text = _with_tables(page, step_tables(record(STEP)))
+    if not all((RECORDS / name).exists() for name in (PLAIN, VERIFYING)):
+        return text
+    begin, end = "<!-- flashinfer: begin -->", "<!-- flashinfer: end -->"
+    return _between(text, begin, end, flashinfer_tables(record(PLAIN), record(VERIFYING)))
 
 
 def table(head: str, rows: Iterable[Iterable[object]]) -> str:
@@ -153,6 +166,34 @@ def compatible(found: Json) -> str:
 def distributions(found: Json) -> str:
     rows = [[row["kind"], row["draws"], row["chi_square"], row["p"]] for row in found["distribution"]]
     return table("tokens drawn by the compiled kernels | number | chi-square, 11 degrees of freedom | p", rows)
+
+
+def flashinfer_tables(plain: Json, verifying: Json) -> str:
+    """Plain sampling and verification beside FlashInfer's functions."""
+    sampling = ("ours", "flashinfer", "flashinfer joint", "flashinfer logits")
+    return "\n\n".join(
+        [
+            origin(plain),
+            "### Plain sampling\n\n" + _beside_flashinfer(plain, sampling),
+            "### Verification of three drafts\n\n"
+            + _beside_flashinfer(verifying, ("ours", "flashinfer", "flashinfer top-k", "flashinfer top-p")),
+        ]
+    )
+
+
+def _beside_flashinfer(found: Json, arms: tuple[str, ...]) -> str:
+    """Medians of graph replays by arm, then calls and host time of ours and FlashInfer's first way."""
+    cells = {(row["set"], row["B"], row["mode"]): row["us"] for row in found["rows"] if "us" in row}
+    rows = []
+    for name, batch_size in dict.fromkeys((name, size) for name, size, _ in cells):
+        graph, *others = (cells[name, batch_size, mode] for mode in ("graph", "eager", "host"))
+        shown = [f"{graph[arm]['median']:.0f}" if arm in graph else "-" for arm in (*arms, "copy")]
+        pairs = [f"{us[arm]['median']:.0f}" for us in others for arm in ("ours", "flashinfer")]
+        rows.append([f"{name}, {batch_size}", *shown, *pairs])
+    titles = [name.replace("ours", "fairdraw").replace("flashinfer", "FlashInfer") for name in arms]
+    head = " | ".join([*(f"graph, {title}" for title in titles), "copy of the logits"])
+    tail = " | ".join(f"{mode}, {title}" for mode in ("call", "host") for title in titles[:2])
+    return table(f"parameters, requests | {head} | {tail}", rows)
 
 
 STEP_TARGETS = {

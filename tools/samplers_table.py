@@ -72,6 +72,9 @@ SAMPLERS = {
     ),
     "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ",)),
     "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
+    "rejection/flashspec": Entry(
+        "pip install --no-deps flashspec", "https://github.com/Mattral/FlashSpec", ("REJ", *_FEW)
+    ),
     "sampling/vllm": Entry(_VLLM, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("SAM", "DIST")),
     "sampling/torch-multinomial": Entry("pip install torch", "https://github.com/pytorch/pytorch", ("SAM", "DIST")),
@@ -80,6 +83,12 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("SAM", "DIST")
     ),
     "sampling/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("SAM", "DIST")),
+    "filters/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("FIL", "DIST")),
+    "filters/transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("FIL", "DIST")
+    ),
+    "filters/mlx": Entry("pip install 'mlx-lm[cpu]'", "https://github.com/ml-explore/mlx-lm", ("FIL", "DIST")),
+    "filters/aphrodite": Entry(_ALL_OTHERS, "https://github.com/dphnAI/sonar", ("FIL", "DIST")),
     "grammar/vllm": Entry(_VLLM, _VLLM_PAGE, ("GRM", "DIST")),
     "grammar/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("GRM", "DIST")),
     "grammar/xgrammar": _XGRAMMAR,
@@ -88,6 +97,12 @@ SAMPLERS = {
     "grammar/llguidance": _LLGUIDANCE,
     "grammar/llguidance-numpy": _LLGUIDANCE,
     "grammar/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("GRM", "DIST")),
+    "logprobs/vllm": Entry(_VLLM, _VLLM_PAGE, ("LPR", "DIST")),
+    "logprobs/vllm-v2": Entry(_NEWEST, _VLLM_PAGE, ("LPR", "DIST")),
+    "logprobs/transformers": Entry(
+        "pip install transformers", "https://github.com/huggingface/transformers", ("LPR", "DIST")
+    ),
+    "logprobs/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("LPR", "DIST")),
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
     "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
@@ -96,12 +111,27 @@ SAMPLERS = {
     "sampling/lmdeploy-step": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE, ("SAM", "DIST")),
 }
 
+IN_CI = frozenset(
+    {
+        *(
+            f"rejection/{one}"
+            for one in ("vllm", "vllm-v2", "transformers", "mlx", "sglang", "sglang-block", "flashspec")
+        ),
+        *(f"sampling/{one}" for one in ("vllm", "transformers", "mlx", "sglang", "llama.cpp")),
+        *("sampling/torch-multinomial", "sampling/torch-exponential"),
+        *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
+        *("logprobs/transformers", "logprobs/vllm"),
+    }
+)
+"""Asked by `tests/adapters` in every run of CI, on a CPU; with `make others ALL=1` more are."""
+
 NOT_TESTED = """## Not in the table
 
 * FlashInfer: its kernels are for CUDA. Chain speculative sampling was compiled on a H200 and timed beside ours
   ([performance](performance.md)); the suite has no adapter for it, so nothing is said here about its distributions.
-* Aphrodite 0.24.1: its filters are Python files in a wheel of 336 MB, and none of the contracts here is about filters
-  such as typical-p or top-n-sigma. Not tried.
+* mlx-dspark 0.20.3 (350 kB): its verification is a closure of a decoding loop for Apple's GPU, and its
+  `sampling.truncate_probs` is a filter; no function of it has the shape of a contract here. Not tried.
+* TensorRT-LLM 1.2.1: PyPI has a source package whose build failed on a machine without CUDA. Not tried.
 * SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
@@ -214,7 +244,7 @@ def write(rows: Mapping[str, Row], table: Path, record: Path) -> None:
 def as_markdown(rows: Sequence[Row]) -> str:
     statuses = ("passed", "xfailed", "failed", "error", "xpassed", "inconclusive", "skipped")
     shown = [s for s in statuses if s in ("passed", "xfailed", "skipped") or any(s in row["counts"] for row in rows)]
-    header = ["fairdraw check", "sampler", "contract", "run", *shown]
+    header = ["fairdraw check", "sampler", "contract", "in CI", "run", *shown]
     lines = [
         "# Third-party samplers",
         "",
@@ -224,7 +254,7 @@ def as_markdown(rows: Sequence[Row]) -> str:
         _summary(rows),
         "",
         "| " + " | ".join(header) + " |",
-        "| --- | --- | --- |" + " ---: |" * (len(header) - 3),
+        "| --- | --- | --- | --- |" + " ---: |" * (len(header) - 4),
         *(_line(row, shown) for row in rows),
         "",
         *(line for row in rows for line in _section(row)),
@@ -237,17 +267,18 @@ def _summary(rows: Sequence[Row]) -> str:
     tested = [row["name"] for row in rows if not row["problem"]]
     projects = {SAMPLERS[name].page for name in tested}
     return (
-        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run, on a CPU. Seconds "
-        "are wall time on a shared machine."
+        f"{len(tested)} samplers of {len(projects)} projects were tested. CI repeats a smaller run of "
+        f"{len(IN_CI.intersection(tested))} of them, on a CPU. Seconds are wall time on a shared machine."
     )
 
 
 def _line(row: Row, shown: Sequence[str]) -> str:
     name, page = row["name"], SAMPLERS[row["name"]].page
     if row["problem"]:
-        return f"| `{name}` | no result | | | " + " | ".join("" for _ in shown) + " |"
+        return f"| `{name}` | no result | | | | " + " | ".join("" for _ in shown) + " |"
     run = sum(count for status, count in row["counts"].items() if status != "skipped")
-    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], str(run)]
+    in_ci = "yes" if name in IN_CI else ""
+    cells = [f"`{name}`", f"[{row['sampler']}]({page})", row["contract"], in_ci, str(run)]
     return "| " + " | ".join([*cells, *(str(row["counts"].get(status, 0)) for status in shown)]) + " |"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from triton.runtime.driver import driver
 
 from .._shared.kernels import INTERPRETED
 
@@ -33,18 +34,36 @@ class Compiled:
 
     def __init__(self, kernel: Any, options: dict[str, int], **constants: Any) -> None:  # Any: Triton's
         self.kernel, self.options, self.constants = kernel, options, constants
+        self.last = tuple(constants.values())
         self.by_key: dict[Hashable, Any] = {}  # Any: as above
 
-    def launch(self, key: Hashable, grid: tuple[int, int, int], *arguments: Any) -> None:  # Any: as above
+    def launch(
+        self,
+        key: Hashable,
+        stream: int | None,
+        grid: tuple[int, int, int],
+        *arguments: Any,  # Any: as above
+    ) -> None:
         """Launch with the arguments in the kernel's order, without its constants, which are its last parameters. Once
-        compiled for a key, it takes addresses for tensors as well."""
+        compiled for a key, it takes addresses for tensors as well.
+
+        Args:
+            stream: What `current_stream` says; Triton would ask for it at every launch."""
         compiled = self.by_key.get(key)
         if compiled is not None:
-            compiled[grid](*arguments, *self.constants.values())
+            compiled[grid](*arguments, *self.last, stream=stream)
             return
         compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
         if not INTERPRETED:
             self.by_key[key] = compiled
+
+
+def current_stream() -> int | None:
+    """The stream to launch in. `None` in the interpreter, which has none."""
+    if INTERPRETED:
+        return None
+    active = driver.active
+    return int(active.get_current_stream(active.get_current_device()))
 
 
 def described(values: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: nested arguments, as above

@@ -22,7 +22,7 @@ import triton
 from torch import Tensor
 
 from .._shared.kernels import INTERPRETED, quiet_numpy
-from .compiled import Compiled, Key, described
+from .compiled import Compiled, Key, current_stream, described
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
@@ -37,6 +37,10 @@ BLOCK = 8
 """Runs that a program has in flight where it searches for candidates."""
 SETTLE_REGISTERS = 128
 """With four programs per multiprocessor, 256 requests take 171 us instead of 220, and 64 take 71 instead of 70."""
+FEW_ROWS = 256
+"""A plan for so few settles each with eight warps and all the registers they want: no other program needs them."""
+SCAN_REGISTERS = 168
+"""With penalties: three programs per multiprocessor instead of two. 256 requests take 357 us instead of 387."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
@@ -124,12 +128,15 @@ class Launches:
         # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
         overlaps = not capacity.filters and not INTERPRETED and device.type == "cuda" and can_overlap(device)
         follows = first | ({"launch_pdl": True} if overlaps else {})
-        limited = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and torch.version.hip is None else {}
+        limits = torch.version.hip is None
+        of_settle: dict[str, int] = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and limits else {}
+        if capacity.filters and capacity.max_rows <= FEW_ROWS:
+            of_settle = {"num_warps": 8}
         self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=overlaps)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
             settle_kernel,
-            follows | limited,
+            follows | of_settle,
             FILTERS=capacity.filters,
             EDITS=self.edit_capacity,
             LOGPROBS=capacity.logprobs,
@@ -144,9 +151,10 @@ class Launches:
         waits = overlaps and self.edit_capacity > 0
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
         of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
-        self.scan_kernels = {
-            strip: Compiled(scan_kernel, follows if waits else first, STRIP=strip, **of_scan) for strip in STRIPS
-        }
+        scan_options = follows if waits else first
+        if capacity.penalties and limits:
+            scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
+        self.scan_kernels = {strip: Compiled(scan_kernel, scan_options, STRIP=strip, **of_scan) for strip in STRIPS}
         self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
 
     def __call__(self, inputs: StepInputs) -> StepOutput:
@@ -187,7 +195,7 @@ class Launches:
         """All kernels; without `emits` all but the tokens."""
         given = self._given(inputs)
         strip = STRIPS[-1] if self.num_blocks * inputs.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
-        facts, addresses = described(given)
+        facts, addresses = _described(given)
         key = (facts, strip, emits)
         number = self.known.get(key)
         if number is not None:
@@ -208,7 +216,7 @@ class Launches:
             (inputs.seeds, inputs.positions),
             (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p),
             _drafts(inputs),
-            NO_EDITS if inputs.edits is None or not self.edit_capacity else _edit_groups(inputs.edits),
+            NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits),
         )
 
     def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
@@ -230,10 +238,11 @@ class Launches:
         (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
         batch_size, sizes = inputs.batch_size, (inputs.num_rows, max_spec_len, *self.sizes)
-        by_row = (batch_size, self.width, 1)
+        by_row, stream = (batch_size, self.width, 1), current_stream()
         if self.edit_capacity:
             self.edit_kernel.launch(
                 number,
+                stream,
                 by_row,
                 memory.edits,
                 memory.mentions,
@@ -253,10 +262,11 @@ class Launches:
         sides = (self.programs[strip], batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], 1)
         written = memory.words, memory.reached
-        self.scan_kernels[strip].launch(number, grid, *written, rows, *requests, filters[0], *sizes)
+        self.scan_kernels[strip].launch(number, stream, grid, *written, rows, *requests, filters[0], *sizes)
         is_last = emits and drafts[1] is None
         self.settle_kernel.launch(
             number,
+            stream,
             by_row,
             memory.outputs if is_last else NO_OUTPUT,
             memory.arrivals,
@@ -274,8 +284,16 @@ class Launches:
         if emits and not is_last:
             arguments = (rows, *requests, *noise, filters[0], drafts, *sizes)
             self.emit_kernel.launch(
-                number, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
+                number, stream, (batch_size, 1, 1), memory.outputs, memory.results, memory.words, *arguments
             )
+
+
+def _described(given: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: as above
+    """As `described`; that there are no edits is known without looking at each of them."""
+    if given[-1] is not NO_EDITS:
+        return described(given)
+    facts, addresses = described(given[:-1])
+    return (*facts, "no edits"), (*addresses, NO_EDITS)
 
 
 def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above

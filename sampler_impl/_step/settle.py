@@ -162,11 +162,12 @@ def _least_with_quotient_of(bound, temperature):
 
 @triton.jit
 def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.constexpr, MOST: tl.constexpr):
-    """Write index and scaled logit of every entry whose quotient is at least the bound's, in the order of indices.
+    """Write index and logit of every entry whose quotient is at least the bound's, in the order of indices.
     Returns how many, of which at most MOST are written.
 
-    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, scaled [MOST] float32; `reached` of the runs."""
-    runs_ptr, indices_ptr, scaled_ptr = scratch
+    Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, logits [MOST] float32, the temperature; `reached`
+    of the runs."""
+    runs_ptr, indices_ptr, logits_ptr, _ = scratch
     least = _least_with_quotient_of(bound, temperature)
     tl.debug_barrier()
     num_listed = _list_runs(runs_ptr, reached, least >> 16)
@@ -185,7 +186,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         places = size + before[:, :, None] + within - 1
         writes = is_candidate & (places < MOST)
         tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(scaled_ptr + places, scaled_by(logits, temperature), mask=writes)
+        tl.store(logits_ptr + places, logits, mask=writes)
         size += tl.sum(of_words)
     tl.debug_barrier()
     return size
@@ -194,10 +195,12 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
 @triton.jit
 def _load_candidates(scratch, begin, size, BLOCK: tl.constexpr):
     """[BLOCK] int32 twice and float32: indices, orders and scaled logits, from one on; LEAST behind the last."""
-    _, indices_ptr, scaled_ptr = scratch
+    _, indices_ptr, logits_ptr, temperature = scratch
     entries = begin + tl.arange(0, BLOCK)
     indices = tl.load(indices_ptr + entries, mask=entries < size, other=NO_ID)
-    scaled = tl.load(scaled_ptr + entries, mask=entries < size, other=float("-inf"))
+    # Divided here and not where they were found: few of what is read there are candidates.
+    scaled = scaled_by(tl.load(logits_ptr + entries, mask=entries < size, other=0.0), temperature)
+    scaled = tl.where(entries < size, scaled, float("-inf"))
     return indices, tl.where(entries < size, argmax_order(scaled), LEAST), scaled
 
 
@@ -436,26 +439,41 @@ def _argmax(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def _bound_of_sum(reached, largest, scale, need):
-    """The bound at which the runs' largest alone have some sum."""
+def _terms_of_runs(reached, largest, scale):
+    """[runs] float32: what the largest entry of each run adds to the row's sum. Takes `reached` [runs] int32."""
     terms = tl.exp2((order_to_float(reached << 16) - largest) * scale)
-    return reached_with(reached, tl.where(reached > NOTHING >> 16, terms, 0.0), need)
+    return tl.where(reached > NOTHING >> 16, terms, 0.0)
 
 
 @triton.jit
-def _first_bound(reached, floor, largest, scale, top_k, need, min_p):
-    """The bound to begin with. Takes `reached` [runs] int32."""
+def _bound_of_sum(reached, largest, scale, need):
+    """The bound at which the runs' largest alone have some sum."""
+    return reached_with(reached, _terms_of_runs(reached, largest, scale), need)
+
+
+@triton.jit
+def _least_bound(reached):
+    """That of all runs in which there is something."""
+    return tl.min(tl.where(reached > NOTHING >> 16, reached, NO_ID))
+
+
+@triton.jit
+def _first_bound(reached, floor, largest, scale, top_k, wanted, min_p):
+    """The bound to begin with, and the sum that the runs' largest have at it. Takes `reached` [runs] int32.
+
+    Two of the best tokens in one run: the runs' largest have not got all of the sum, and yet few runs are read."""
     bound = floor
-    is_run = reached > NOTHING >> 16
+    guess = wanted
     if top_k > 0:
-        bound = reached_with(reached, is_run.to(tl.float32), top_k.to(tl.float32))
+        bound = reached_with(reached, (reached > NOTHING >> 16).to(tl.float32), top_k.to(tl.float32))
     elif min_p <= 0:  # with min-p everything that reaches the floor is wanted
-        bound = _bound_of_sum(reached, largest, scale, need)
+        bound = _bound_of_sum(reached, largest, scale, wanted)
         if (bound == NO_BOUND) | (tl.sum((reached >= bound).to(tl.int32)) > MOST_SURE):
-            bound = _bound_of_sum(reached, largest, scale, need * LIKELY)
+            guess = LIKELY * tl.minimum(wanted, tl.sum(_terms_of_runs(reached, largest, scale)))
+            bound = _bound_of_sum(reached, largest, scale, guess)
     if bound == NO_BOUND:  # the runs' largest are not enough
-        bound = tl.min(tl.where(is_run, reached, NO_ID))
-    return tl.maximum(bound, floor)
+        bound = _least_bound(reached)
+    return tl.maximum(bound, floor), guess
 
 
 @triton.jit
@@ -468,8 +486,7 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
     largest, row_sum, scale, temperature = statistics
     top_k, top_p, min_p = filters
     wanted = top_p * row_sum * ENOUGH
-    bound = _first_bound(reached, floor, largest, scale, top_k, wanted, min_p)
-    need = wanted * LIKELY
+    bound, need = _first_bound(reached, floor, largest, scale, top_k, wanted, min_p)
     size = tl.zeros((), tl.int32)
     tries = tl.zeros((), tl.int32)
     state = tl.zeros((), tl.int32)  # 1: enough
@@ -487,7 +504,9 @@ def _list_candidates(scratch, row, reached, floor, statistics, filters, vocab_si
             lower = tl.full((), NO_BOUND, tl.int32)
             if top_k <= 0:
                 lower = _bound_of_sum(reached, largest, scale, need)
-            below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
+            below = _least_bound(reached)  # the runs' largest have not got that: all runs, and then less
+            if bound <= below:
+                below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
             bound = tl.maximum(tl.minimum(tl.where(lower == NO_BOUND, below, lower), bound - 1), floor)
         tries += 1
     return tl.where(state == 0, -1, size), bound <= floor
@@ -744,7 +763,7 @@ def settle_kernel(
     results,  # accepted [max_rows] int32, tokens [max_rows] int32, kept [max_rows] int32, statistics and logprobs
     words_ptr,  # [max_rows, all_tiles] int64
     run_reached_ptr,  # [max_rows, num_runs] int16, or None
-    scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, scaled [max_rows, MOST] float32
+    scratch,  # runs [max_rows, TILES * RUNS] int32, indices [max_rows, MOST] int32, logits [max_rows, MOST] float32
     inputs,
     cu_num_rows_ptr,  # [batch_size + 1] int32
     slots_ptr,  # [batch_size] int32, or None
@@ -790,12 +809,14 @@ def settle_kernel(
             row_sum = tl.where(has_quotients, row_sum, float("nan"))
             is_valid = (row_sum > 0) & (row_sum < float("inf"))
             # Filter.
-            listed = (scratch[0], scratch[1], scratch[2])
+            listed = (scratch[0], scratch[1], scratch[2], temperature)
             memory = (words_ptr, run_reached_ptr, listed)
             kept = tl.full((), NOTHING + 1, tl.int32)
             size = tl.full((), -1, tl.int32)
             if FILTERS:
-                listed = (scratch[0] + row_idx * TILES * RUNS, scratch[1] + row_idx * MOST, scratch[2] + row_idx * MOST)
+                runs_ptr, indices_ptr, logits_ptr = scratch
+                indices_ptr += row_idx * MOST
+                listed = (runs_ptr + row_idx * TILES * RUNS, indices_ptr, logits_ptr + row_idx * MOST, temperature)
                 memory = (words_ptr, run_reached_ptr + row_idx * all_tiles * RUNS, listed)
                 filters = _load_filters(parameters, slot, vocab_size)
                 if is_valid & ((filters[0] > 0) | (filters[1] < 1) | (filters[2] > 0)):

@@ -165,10 +165,18 @@ def test_importing_adapters_imports_the_standard_library_only() -> None:
 
 @needs_no_gpu
 def test_every_sampler_is_loaded_after_triton_was_set_to_interpret() -> None:
-    """A dispatch mode imports triton, so the torch sampler must choose for a triton sampler that is loaded later."""
+    """Much of torch imports triton, so the torch sampler must choose for a triton sampler that is loaded later.
+
+    Checks and injected noise need neither of two packages that take seconds to import.
+    """
     finished = run_python(
-        "from fairdraw._adapters import load\n"
-        "load('rejection/torch')\n"
+        "import sys, torch\n"
+        "from fairdraw import ExplicitNoise\n"
+        "from fairdraw._adapters import inject_noise, load\n"
+        "from fairdraw._run.loading import all_checks\n"
+        "all_checks(), load('rejection/torch')\n"
+        "with inject_noise(ExplicitNoise(torch.ones(2).double() / 2, torch.ones(1, 3))): torch.rand(2)\n"
+        "print(*(name for name in ('torch._dynamo', 'scipy.stats') if name in sys.modules))\n"
         "import torch._dynamo, triton.language as tl\n"
         "print(type(tl.cdiv).__name__, load('rejection/triton').capabilities.slow)"
     )

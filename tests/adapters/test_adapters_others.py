@@ -16,14 +16,17 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import samplers_table
 import torch
 
+import fairdraw
 from fairdraw._adapters import SamplerNotFound, load
 from fairdraw._adapters._others import read_defects, release_number
 from fairdraw._adapters._transformers import _race, multinomial_noise
 from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import CheckFailure
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import Session, run_check
 from fairdraw.properties import rejection, sampling
@@ -32,13 +35,14 @@ from fairdraw.protocols import ExplicitNoise
 if TYPE_CHECKING:
     from fairdraw._core.checks import Check
     from fairdraw._run.runner import CheckRecord
-    from fairdraw.protocols import AnySampler
+    from fairdraw.protocols import AnySampler, SeededNoise, SpecDecodeBatch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs" / "findings").glob("*.md"))
 RECORD = ROOT / "docs" / "records" / "samplers.json"
 
 _VLLM, _OTHERS, _ALL = "python tools/install_vllm.py", "make others", "make others ALL=1"
+_CARD = "pip install flashinfer-python, on a machine with a GPU"
 
 PACKAGES = {
     "rejection/vllm": ("vllm", _VLLM),
@@ -49,6 +53,7 @@ PACKAGES = {
     "rejection/sglang-block": ("sglang", _OTHERS),
     "rejection/tpu-inference": ("tpu_inference", _ALL),
     "rejection/lmdeploy": ("lmdeploy", _ALL),
+    "rejection/flashspec": ("flashspec", _OTHERS),
     "sampling/vllm": ("vllm", _VLLM),
     "sampling/transformers": ("transformers", "pip install transformers"),
     "sampling/mlx": ("mlx_lm", _OTHERS),
@@ -60,6 +65,10 @@ PACKAGES = {
     "sampling/lmdeploy-step": ("lmdeploy", _ALL),
     "sampling/torch-multinomial": ("torch", "pip install torch"),
     "sampling/torch-exponential": ("torch", "pip install torch"),
+    "filters/llama.cpp": ("xllamacpp", _OTHERS),
+    "filters/transformers": ("transformers", "pip install transformers"),
+    "filters/mlx": ("mlx_lm", _OTHERS),
+    "filters/aphrodite": ("aphrodite", _ALL),
     "grammar/vllm": ("vllm", _VLLM),
     "grammar/vllm-v2": ("vllm", _VLLM),
     "grammar/sglang": ("sglang", _OTHERS),
@@ -68,8 +77,12 @@ PACKAGES = {
     "grammar/xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
     "grammar/xgrammar-torch": ("xgrammar", "pip install --no-deps xgrammar"),
     "grammar/xgrammar-triton": ("xgrammar", "pip install --no-deps xgrammar"),
+    "logprobs/transformers": ("transformers", "pip install transformers"),
+    "logprobs/vllm": ("vllm", _VLLM),
 }
 """Adapter to the package that it wraps, and how to get it."""
+
+SHARES = {"properties": 0.25, "statistical": 1.0}
 
 DISTRIBUTIONS_OF_FILTERS = ("DIST703", "DIST704", "DIST705", "DIST706")
 """Each sampler's own `FilterPolicy` is asked for."""
@@ -81,10 +94,11 @@ def require(package: str, command: str) -> None:
 
 
 def asked_at_smoke(name: str, checks: tuple[Check, ...]) -> list[CheckRecord]:
+    """Distributions with the draws of `smoke`, properties with few cases: `tools/samplers_table.py` has all."""
     require(*PACKAGES[name])
-    session = Session(profile=PROFILES["smoke"], crash_folder=None)
-    sampler = loaded(name)
-    return [run_check(check, sampler, session) for check in checks]
+    smoke, sampler = PROFILES["smoke"], loaded(name)
+    sessions = {suite: Session(profile=smoke.scaled(share), crash_folder=None) for suite, share in SHARES.items()}
+    return [run_check(check, sampler, sessions[check.suite]) for check in checks]
 
 
 def loaded(name: str) -> AnySampler:
@@ -107,18 +121,23 @@ def broken(records: list[CheckRecord]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["rejection/transformers", "rejection/mlx"])
+REJECTION = ("rejection/transformers", "rejection/mlx")
+
+
+@pytest.mark.parametrize("name", REJECTION)
 def test_rejection_sampler_meets_its_contract(name: str) -> None:
-    records = asked_at_smoke(name, rejection.CHECKS)
+    """Checks of few but wide cases take most of the time, and are in the record of `tools/samplers_table.py`."""
+    records = asked_at_smoke(name, tuple(check for check in rejection.CHECKS if check.weight > 0.1))
 
     assert not broken(records)
     assert sum(record.status == "passed" for record in records) >= 40
 
 
-KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy")
+_KERNELS = ("vllm", "vllm-v2", "sglang", "sglang-block", "tpu-inference", "lmdeploy", "flashspec")
+KERNELS = tuple(f"rejection/{origin}" for origin in _KERNELS)
 
 
-@pytest.mark.parametrize("name", [f"rejection/{origin}" for origin in KERNELS])
+@pytest.mark.parametrize("name", KERNELS)
 def test_rejection_kernel_meets_its_contract(name: str) -> None:
     """Interpreted by Triton or compiled for each shape by JAX: structure and greedy requests, which need few draws."""
     checks = tuple(check for check in rejection.CHECKS if check.code[:4] in ("REJ1", "REJ2"))
@@ -129,9 +148,12 @@ def test_rejection_kernel_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 10
 
 
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("sampling/")])
+SAMPLING = tuple(name for name in PACKAGES if name.startswith("sampling/"))
+
+
+@pytest.mark.parametrize("name", SAMPLING)
 def test_token_sampler_meets_its_contract(name: str) -> None:
-    """Checks of few but wide cases take most of the time, and are in the record of `tools/samplers_table.py`."""
+    """As above."""
     distributions = (check for check in all_checks("statistical", "sampling") if check.code in DISTRIBUTIONS_OF_FILTERS)
     properties = (check for check in sampling.CHECKS if check.weight > 0.1)
 
@@ -145,9 +167,10 @@ MASKED = ("GRM101", "GRM106", "GRM116", "GRM125", "GRM130", "DIST971")
 """Those of strides, which some fail as known, take long to be made smaller; `tools/samplers_table.py` runs all."""
 
 
-@pytest.mark.parametrize(
-    "name", [f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")]
-)
+MASKERS = tuple(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm"))
+
+
+@pytest.mark.parametrize("name", MASKERS)
 def test_masker_meets_its_contract(name: str) -> None:
     records = asked_at_smoke(name, tuple(check for check in all_checks(contract="grammar") if check.code in MASKED))
 
@@ -155,21 +178,113 @@ def test_masker_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 3
 
 
-def test_at_least_seven_samplers_that_nobody_here_wrote_are_in_the_table_and_five_are_asked_here() -> None:
+LOGPROBS = ("logprobs/transformers", "logprobs/vllm")
+
+
+@pytest.mark.parametrize("name", LOGPROBS)
+def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
+    """Structure alone, of which transformers has little; `tools/samplers_table.py` runs all."""
+    records = asked_at_smoke(name, tuple(c for c in all_checks(contract="logprobs") if c.code[:5] == "LPR10"))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 2
+
+
+FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163")
+"""A few of them; `tools/samplers_table.py` runs all."""
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("filters/")])
+def test_filters_meet_their_contract(name: str) -> None:
+    records = asked_at_smoke(name, tuple(check for check in all_checks(contract="filters") if check.code in FILTERED))
+
+    assert not broken(records)
+    assert sum(record.status == "passed" for record in records) >= 2
+
+
+def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_ci() -> None:
     answered = {row["name"] for row in samplers_table.read(RECORD).values() if not row["problem"]}
-    here = {name for name, (package, _) in PACKAGES.items() if importlib.util.find_spec(package) is not None}
+    projects = {samplers_table.SAMPLERS[name].page for name in answered}
 
     assert set(PACKAGES) <= set(samplers_table.SAMPLERS)  # those of vLLM 0.33.0 are not here
-    assert len(answered) >= 7
-    assert len(here & answered) >= 5
+    assert len(answered) >= 20
+    assert len(projects) >= 10
+    assert len(samplers_table.IN_CI & answered) >= 15
+
+
+def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
+    asked = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS}
+    assert {name for name in asked if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
 
 
 def test_defects_name_adapters_and_checks_that_exist() -> None:
     codes = {check.code for check in all_checks()} | {check.code for check in sampling.CHECKS}
     for defect in read_defects():
-        assert defect["sampler"] in PACKAGES or "/vllm" in defect["sampler"]
+        needs_more = "/vllm" in defect["sampler"] or "flashinfer" in defect["sampler"]  # another release, a GPU
+        assert defect["sampler"] in PACKAGES or needs_more
         assert set(defect["checks"]) <= codes
         assert not defect.get("link", "").startswith("docs/") or (ROOT / defect["link"]).is_file()
+
+
+def test_recovery_of_tpu_inference_reaches_exponentials_of_zero() -> None:
+    """Its function alone and as a fast sampler: `docs/findings/tpu-inference-zero-exponential.md`."""
+    require(*PACKAGES["rejection/tpu-inference"])
+    sampler: Any = loaded("rejection/tpu-inference")  # Any: the adapter's own words follow
+    import jax
+
+    from fairdraw._adapters._tpu_inference import _key, _load
+
+    recover = jax.jit(vars(type(_load().rejection_sampler))["__call__"].__globals__["_sample_recovered_tokens"])
+
+    def verify(batch: SpecDecodeBatch, noise: SeededNoise) -> torch.Tensor:  # [batch_size, 2] int32
+        """Every draft of this check is rejected."""
+        probs = jax.nn.softmax(batch.target_logits.numpy())
+        tokens = np.array(recover(batch.draft_token_ids.numpy(), None, probs, _key(noise.seed)))
+        return torch.nn.functional.pad(torch.from_numpy(tokens).int()[:, None], (0, 1), value=-1)
+
+    fast = fairdraw.rejection_sampler(verify, unsupported=sampler.capabilities.unsupported)
+    check = next(check for check in all_checks() if check.code == "DIST341")
+    with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
+        check.run(fast, profile=PROFILES["ci"], seed=0)
+
+
+SHARDED = """
+import jax, numpy as np
+from fairdraw._adapters._tpu_inference import _key, _load
+
+rng = np.random.default_rng(0)
+logits = 3 * rng.normal(size=(8, 512)).astype(np.float32)
+drafts = np.where(np.arange(8) < 4, logits.argmax(1), rng.integers(0, 512, 8)).astype(np.int32)
+columns = {
+    "temperature": np.array([-1, 1, 0.7, 1, 2, 1, 1, 1], np.float32),
+    "top_k": np.array([0, 5, 0, 50, 0, 0, 9, 0], np.int32),
+    "top_p": np.array([1, 1, 0.5, 0.9, 1, 1, 1, 0.3], np.float32),
+}
+
+def tokens(num_devices):
+    released = _load(num_devices)
+    spread = jax.sharding.NamedSharding(released.mesh, jax.sharding.PartitionSpec(None, "model"))
+    placed = jax.device_put(logits, spread)
+    assert len(placed.sharding.device_set) == num_devices
+    metadata = released.metadata(**columns, do_sampling=True)
+    plain, _ = released.sample(_key(3), released.mesh, placed, metadata)
+    ones = np.ones(8, np.int32)
+    verified = released.rejection_sampler(drafts, ones, None, placed, drafts, metadata, _key(3))
+    return [*np.asarray(plain).tolist(), *np.asarray(verified).tolist()]
+
+assert tokens(1) == tokens(8), (tokens(1), tokens(8))
+"""
+
+
+def test_tokens_of_tpu_inference_do_not_depend_on_the_number_of_devices() -> None:
+    """Rows that are spread over eight virtual devices, in a process of its own: JAX counts its devices once."""
+    require(*PACKAGES["rejection/tpu-inference"])
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8", "JAX_PLATFORMS": "cpu"}
+    environment = {**os.environ, **devices, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", SHARDED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+    assert done.returncode == 0, done.stderr
 
 
 # multinomial, the race that it is
@@ -234,6 +349,8 @@ def test_missing_sglang_is_said_in_one_sentence(monkeypatch: pytest.MonkeyPatch)
 def package_of(page: Path) -> tuple[str, str]:
     """Of the project that the page's name begins with, and how to get it."""
     project = page.stem.partition("-")[0]
+    if needs_gpu(page):
+        return "flashinfer", _CARD
     of_servers = ("mlx_lm", _OTHERS)  # what a page about several has beside transformers
     own = (found for name, found in PACKAGES.items() if name.partition("/")[2].startswith(project))
     return of_servers if project == "servers" else next(own)
@@ -256,6 +373,20 @@ def program_of(page: Path) -> str:
     return "".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 
 
+def needs_gpu(page: Path) -> bool:
+    """Whether its program calls CUDA kernels. FAIRDRAW_GPU_PAGES=1 runs it, where there is a GPU."""
+    return 'device="cuda"' in program_of(page)
+
+
+def left_out(page: Path) -> str:
+    """Why its program does not run here; empty if it does."""
+    if starts_servers(page):
+        return "the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it"
+    if needs_gpu(page) and "FAIRDRAW_GPU_PAGES" not in os.environ:
+        return "the program needs a GPU: FAIRDRAW_GPU_PAGES=1 runs it"
+    return ""
+
+
 def starts_servers(page: Path) -> bool:
     """Whether its program starts servers of other people, on fixed ports: too slow for every CI run, where checks find
     the same defects (`tests/docs/test_servers.py`). FAIRDRAW_SERVER_PAGES=1 runs it."""
@@ -265,8 +396,8 @@ def starts_servers(page: Path) -> bool:
 @cache
 def what_programs_print(project: str) -> tuple[dict[str, str], str]:
     """What the programs of all pages about `project` print, by page, and errors: one process imports it once."""
-    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not too_new(page)]
-    pages = [page for page in pages if not starts_servers(page)]
+    pages = [page for page in PAGES if page.stem.partition("-")[0] == project and not left_out(page)]
+    pages = [page for page in pages if not too_new(page)]
     programs = [program_of(page) for page in pages]
     command = [sys.executable, "-W", "ignore", "-c", EXECUTE, *programs]
     # As in an activated environment: a page about a server starts it by its command.
@@ -280,11 +411,11 @@ def what_programs_print(project: str) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_of_a_finding_shows_what_its_program_prints(page: Path) -> None:
     project = page.stem.partition("-")[0]
+    if left_out(page):
+        pytest.skip(left_out(page))
     require(*package_of(page))
     if too_new(page):
         pytest.skip(f"the program needs {project} {too_new(page)} or later")
-    if starts_servers(page):
-        pytest.skip("the program starts servers: FAIRDRAW_SERVER_PAGES=1 runs it")
 
     (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
     printed, errors = what_programs_print(project)
@@ -327,8 +458,8 @@ def test_table_counts_and_links_what_is_known(tmp_path: Path) -> None:
 
     text = (tmp_path / "samplers.md").read_text()
     assert (
-        "| `rejection/mlx` | [rejection/mlx 1.0](https://github.com/ml-explore/mlx-lm) | rejection | 3 | 2 | 1 | 3 |"
-        in text
+        "| `rejection/mlx` | [rejection/mlx 1.0](https://github.com/ml-explore/mlx-lm) "
+        "| rejection | yes | 3 | 2 | 1 | 3 |" in text
     )
     assert "recovers a possible token: why ([page](findings/page-of.md))." in text
     assert "Of the distribution checks only DIST102 ran." in text

@@ -22,7 +22,7 @@ import pytest
 from click.testing import CliRunner
 from mkdocs.config.defaults import MkDocsConfig
 
-from fairdraw import strategies
+from fairdraw import protocols, strategies
 from fairdraw._cli.main import main
 from fairdraw._core.checks import PROFILES
 from fairdraw._core.contracts import CONTRACTS, load_part
@@ -30,7 +30,7 @@ from fairdraw._core.failures import CheckFailure
 from fairdraw._report.explanation import explanation
 from fairdraw._report.explanation import failing_examples as recorded
 from fairdraw._run.loading import all_checks, all_questions
-from fairdraw.strategies import grammar, lifecycle, logits_plan, logprobs
+from fairdraw.strategies import filters, grammar, lifecycle, logits_plan, logprobs
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -100,7 +100,7 @@ def test_every_check_with_a_mutant_has_a_failing_example() -> None:
 
 @pytest.mark.parametrize("contract", [name for name, contract in CONTRACTS.items() if contract.is_watched])
 def test_smallest_cases_fail_as_recorded(contract: str) -> None:
-    parts = (strategies, lifecycle, logits_plan, logprobs, grammar)
+    parts = (protocols, strategies, lifecycle, logits_plan, logprobs, grammar, filters)
     words = {name: getattr(part, name) for part in parts for name in part.__all__}
     reference = load_part(CONTRACTS[contract].right)()
     for check in all_checks("properties", contract):
@@ -126,7 +126,9 @@ def test_distribution_checks_fail_as_recorded(code: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it."""
+    """The site, built as `make docs` builds it; CI hands in what that has built."""
+    if "FAIRDRAW_SITE" in os.environ:
+        return Path(os.environ["FAIRDRAW_SITE"])
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import runpy
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from fairdraw.protocols import (
     RaceNoise,
     SeededNoise,
     grammar_masker,
+    logits_filterer,
     logprobs_sampler,
     rejection_sampler,
     token_sampler,
@@ -56,6 +58,7 @@ TOOL = runpy.run_path(str(ROOT / "tools" / "capability_costs.py"))
 
 UNJUDGED = {
     ("logprobs", Capability.DRAWN_TOKENS): "a function that is given its tokens draws none",
+    ("filters", Capability.XTC): "no other filter tosses a coin",
     ("server", Capability.TOP_LOGPROBS): "tokens without log-probabilities claim no distribution",
 }
 """Contract and capability to the reason why no distribution can be tested without it."""
@@ -155,6 +158,7 @@ def ignorant(contract: str) -> AnySampler:
         "thinking_budget": lambda: Scanner("forgetful", ForgetfulThinking, "thinking_budget"),
         "logprobs": lambda: logprobs_sampler(UniformLogprobs().logprobs, drawing=UniformDrawing().answer),
         "grammar": lambda: grammar_masker(lambda batch: batch.logits, drafts=lambda batch: batch.logits, name="idle"),
+        "filters": lambda: logits_filterer(lambda batch, noise: batch.logits, name="idle"),
         "server": UniformServer,
     }
     return made[contract]()
@@ -180,17 +184,44 @@ def asked_of(sampler: object, suite: str, contract: str) -> list[AnyCheck]:
     return [check for check in all_checks(suite, contract) if check.why_not(sampler) is None]
 
 
-@pytest.mark.parametrize("capability", [None, *Capability], ids=str)
-@pytest.mark.parametrize("contract", CONTRACTS)
-def test_sampler_that_ignores_what_matters_is_red_whatever_it_lacks(
-    contract: str, capability: Capability | None
-) -> None:
-    """With `smoke`, the smallest profile. If no distribution could be tested, the verdict must say so."""
-    sampler = Lacking(ignorant(contract), *([] if capability is None else [capability]))
+class Consulted(Mapping[Capability, str]):
+    """No capability is unsupported; keeps those that were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: set[Capability] = set()
+
+    def __getitem__(self, capability: Capability) -> str:
+        self.asked.add(capability)
+        raise KeyError(capability)
+
+    def __iter__(self) -> Iterator[Capability]:
+        self.asked.update(Capability)
+        return iter(())
+
+    def __len__(self) -> int:
+        return len(list(self))
+
+
+def require_red(sampler: Any, contract: str, *lacking: Capability) -> None:
+    """If no distribution could be tested, a property must fail, and the verdict must say so."""
     of_distributions = asked_of(sampler, "statistical", contract)
-    assert bool(of_distributions) == bool(all_checks("statistical", contract)) or (contract, capability) in UNJUDGED
-    assert any(fails(check, sampler) for check in [*of_distributions, *asked_of(sampler, "properties", contract)])
-    assert not of_distributions or any(fails(check, sampler) for check in of_distributions)
+    unjudged = any((contract, one) in UNJUDGED for one in lacking)
+    assert bool(of_distributions) == bool(all_checks("statistical", contract)) or unjudged, lacking
+    checks = of_distributions or asked_of(sampler, "properties", contract)
+    assert any(fails(check, sampler) for check in checks), lacking
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_sampler_that_ignores_what_matters_is_red_whatever_it_lacks(contract: str) -> None:
+    """With `smoke`, the smallest profile. A capability that nobody asks for changes nothing."""
+    complete, consulted = Lacking(ignorant(contract)), Consulted()
+    object.__setattr__(complete.capabilities, "unsupported", consulted)
+    require_red(complete, contract)
+    for check in all_checks(contract=contract):
+        check.why_not(complete)
+    assert consulted.asked < set(Capability)
+    for capability in consulted.asked:
+        require_red(Lacking(ignorant(contract), capability), contract, capability)
 
 
 @pytest.mark.parametrize("contract", LEAST)

@@ -10,7 +10,17 @@ import torch
 
 from fairdraw._core.checks import PROFILES, Check
 from fairdraw._core.contracts import contract_name
-from fairdraw._mutants import grammar, logits_plan, logprobs, penalties, rejection, sampling, thinking_budget
+from fairdraw._mutants import (
+    _odd_filters,
+    filters,
+    grammar,
+    logits_plan,
+    logprobs,
+    penalties,
+    rejection,
+    sampling,
+    thinking_budget,
+)
 from fairdraw._mutants.odd_abuses import ABUSES
 from fairdraw._mutants.odd_rejection import (
     ODD_REJECTION,
@@ -53,6 +63,7 @@ ODD: dict[str, tuple[Any, ...]] = {  # Any: of its contract
     "thinking_budget": thinking_budget.ODD_BUT_RIGHT,
     "logits_plan": (logits_plan.right(), *logits_plan.ODD_BUT_RIGHT),
     "logprobs": logprobs.ODD_BUT_RIGHT,
+    "filters": (filters.right(), *_odd_filters.ODD_BUT_RIGHT),
     "grammar": (grammar.right(), *grammar.ODD_BUT_RIGHT),
 }
 ENOUGH = 75
@@ -88,15 +99,14 @@ def is_wide(check: AnyCheck) -> bool:
 def asked(contract: str, sampler: Any) -> list[AnyCheck]:  # Any: as in ODD
     """The properties whose turn it is to run on `sampler`.
 
-    Of the samplers that it can run on, a check has every second where there are many checks, and every fifth if its
-    cases are few but wide, because those take most of the time.
+    Of the samplers that it can run on, a check has every third where there are many checks, and one if its cases are
+    few but wide, because those take most of the time.
     """
-    found = []
-    for check in all_checks("properties", contract):
-        turns = 5 if is_wide(check) else 2 if contract in DRAWN else 1
+    found, checks = [], all_checks("properties", contract)
+    for check in checks:
         able = [one for one in ODD[contract] if check.why_not(one, REFERENCE.get(contract)) is None]
-        turns = min(turns, max(1, len(able)))
-        found += [check] if sampler in able[int(check.code[-3:]) % turns :: turns] else []
+        turns = min(len(able), len(able) if is_wide(check) else 3 if len(checks) > 20 else 1)
+        found += [check] if able and sampler in able[int(check.code[-3:]) % turns :: turns] else []
     return found
 
 

@@ -81,6 +81,7 @@ METHODS = {
     "thinking_budget": ("open_thinking", "sync", "forced", "think_counts"),
     "logprobs": ("logprobs", "draw"),
     "grammar": ("apply_bitmask", "mask_drafts"),
+    "filters": ("filter_logits",),
     "server": ("generate",),
 }
 """Every method of the user's that the suite calls."""
@@ -92,6 +93,7 @@ CODES = {
     "thinking_budget": "THK101",
     "logprobs": "LPR101",
     "grammar": "GRM101",
+    "filters": "FIL101",
     "server": "SRV101",
     "mask_drafts": "GRM121",
     "draft": "SAM171",

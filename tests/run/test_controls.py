@@ -29,7 +29,7 @@ from fairdraw._run.controls import (
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import CheckRecord, Session
 from fairdraw.protocols import Capabilities, Capability
-from fairdraw.statistical import test_grammar, test_logprobs, test_rejection, test_sampling, test_server
+from fairdraw.statistical import test_filters, test_grammar, test_logprobs, test_rejection, test_sampling, test_server
 
 PASSED = CheckRecord("REJ101", "ids lie in the vocabulary", "properties", "rejection", "passed", cases=10)
 SMOKE, CI = Session(profile=PROFILES["smoke"]), Session()
@@ -180,7 +180,7 @@ def test_many_names_are_counted() -> None:
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_pytest_tries_every_mutant_that_the_command_tries(contract: str) -> None:
     command = {(m.name, m.caught_by[0]) for m in mutants_for(contract)}
-    drawing = (test_rejection, test_sampling, test_logprobs, test_grammar, test_server)
+    drawing = (test_rejection, test_sampling, test_logprobs, test_grammar, test_filters, test_server)
     modules = (property_mutants(), *(tuple(module.MUTANTS) for module in drawing))
     assert command <= {(m.name, m.caught_by[0]) for mutants in modules for m in mutants}
 

@@ -190,8 +190,8 @@ def large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("bonus_rows", [False, True], ids=["bonus given", "bonus drawn"])
 @pytest.mark.parametrize("draft", DRAFTS)
 def test_strips_and_a_workspace_change_no_token(draft: str, bonus_rows: bool) -> None:
-    workspace = rejection_counter.make_workspace(9, 3, 1024 * 13 + 5, DEVICE)
-    for num_draft_tokens, vocab_size in (([2, 3], 1), ([2, 0, 3, 1, 3, 3], 37), ([3, 2, 3], 1024 * 13 + 5)):
+    workspace = rejection_counter.make_workspace(9, 3, 1024 * 7 + 5, DEVICE)
+    for num_draft_tokens, vocab_size in (([2, 3], 1), ([2, 0, 3, 1, 3, 3], 37), ([3, 2, 3], 1024 * 7 + 5)):
         call = make_call(num_draft_tokens, vocab_size, seed=8, draft=draft, bonus_rows=bonus_rows)
         call = replace(call, temperature=call.temperature.index_fill(0, torch.tensor([1]), 0.0))
         wanted = call.sample("torch")

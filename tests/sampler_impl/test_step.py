@@ -237,10 +237,10 @@ def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.Monke
     grids: list[tuple[int, int, int]] = []
     run = Compiled.launch
 
-    def noted(self: Compiled, key: object, grid: tuple[int, int, int], *arguments: object) -> None:
+    def noted(self: Compiled, key: object, stream: int | None, grid: tuple[int, int, int], *rest: object) -> None:
         if self.kernel.fn.__name__ == "scan_kernel":
             grids.append(grid)
-        run(self, key, grid, *arguments)
+        run(self, key, stream, grid, *rest)
 
     case = make_case(9, [0, 0, 0], 5000, drafts=Drafts.NONE)
     ours = plan_of(case)(case.on(DEVICE)).token_ids

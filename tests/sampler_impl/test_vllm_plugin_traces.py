@@ -52,10 +52,10 @@ def own_trace(trace: Any) -> list[Any]:  # Any: of the script
 
 @pytest.mark.parametrize("piece", [*NAMES, "all"])
 def test_trace_with_the_plugin_is_bitwise_the_same(piece: str) -> None:
-    """Logits, tokens and generators of 192 steps, all served by ours."""
+    """Logits, tokens and generators of 192 steps, or of 96 for a piece alone, all served by ours."""
     pieces = NAMES if piece == "all" else [piece]
     served: dict[str, int] = {}
-    for trace in TRACES:
+    for trace in TRACES if piece == "all" else TRACES[::2]:
         records, calls, _ = soak.play_with(trace, *pieces)
         assert soak.first_difference(own_trace(trace), records) == ""
         for name, counts in calls.items():

@@ -64,9 +64,15 @@ def test_every_table_is_judged_by_exactly_one_check() -> None:
 ORDINARY = [c for c in DISTRIBUTION_CHECKS if c.code not in PRODUCTION and c.why_not(right_sampler()) is None]
 
 
+@pytest.fixture(scope="module")
+def right() -> RejectionSampler:
+    """One: checks of a workload share its draws."""
+    return right_sampler()
+
+
 @pytest.mark.parametrize("check", ORDINARY, ids=str)
-def test_right_sampler_passes(check: DistributionCheck) -> None:
-    assert check.run(right_sampler(), profile=SMOKE, seed=DEFAULT_SEED) > 0
+def test_right_sampler_passes(check: DistributionCheck, right: RejectionSampler) -> None:
+    assert check.run(right, profile=SMOKE, seed=DEFAULT_SEED) > 0
 
 
 def test_checks_of_one_workload_share_their_draws() -> None:

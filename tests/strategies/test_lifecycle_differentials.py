@@ -15,5 +15,4 @@ def test_fault_beside_the_reference_is_caught(contract: str, code: str) -> None:
     check = next(check for check in all_checks(contract=contract) if check.code == code and check.differential)
     right = load_part(CONTRACTS[contract].right)()
     mutants = [mutant for path in CONTRACTS[contract].mutants for mutant in load_part(path)][:6]
-    caught = [mutant.name for mutant in mutants if run_control(Planned(mutant, check), right, Session()).caught]
-    assert caught
+    assert any(run_control(Planned(mutant, check), right, Session()).caught for mutant in mutants)

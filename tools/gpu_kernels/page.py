@@ -51,16 +51,17 @@ def origin(record: Json) -> str:
 
 
 def contracts(record: Json) -> str:
-    """A line per adapter, then the checks that did not pass."""
+    """A line per run of checks, then the checks that did not pass."""
     lines = []
     for name, run in record.get("contracts", {}).items():
         failed = run["failed"] + run["error"]
-        lines.append([f"`{name}`", run["passed"], failed, run["inconclusive"] + run["incomplete"], run["skipped"]])
-    broken = [row for row in record["rows"] if row["part"] == "contracts" and row["result"] == "failed"]
-    parts = [_table("adapter | passed | failed | undecided | unsupported", lines)]
+        undecided = run["inconclusive"] + run["incomplete"]
+        lines.append([f"`{name.replace(', ', '`, ')}", run["passed"], run["xfailed"], failed, undecided])
+    broken = [row for row in record["rows"] if row["part"] == "contracts" and row["result"] in ("failed", "known")]
+    parts = [_table("adapter | passed | known defects | failed | undecided", lines)]
     if broken:
-        rows = [[f"`{row['kernel']}`", row["check"], shown(row["effect"])] for row in broken]
-        parts.append(_table("adapter | failed check | effect", rows))
+        rows = [[f"`{row['kernel']}`", row["check"], row["result"], shown(row["effect"])] for row in broken]
+        parts.append(_table("adapter | check | result | effect", rows))
     return "\n\n".join(parts)
 
 

@@ -1,6 +1,7 @@
 """A real server on loopback under `fairdraw check URL`: start, check, stop.
 
-    python tools/servers llama.cpp                          # without and with speculation: what `make server` runs
+    python tools/servers llama.cpp                          # without and with speculation: what `make server` runs;
+                                                            # both at a time, as there are cores
     python tools/servers mlx-draft --profile smoke          # this one
     python tools/servers all --record docs/records/servers.json --page docs/servers.md
     python tools/servers --page-only                        # the page, from the record
@@ -17,10 +18,12 @@ import argparse
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,19 +46,23 @@ OK = (0, 10)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parsed(arguments)
+    options, began = parsed(arguments), time.perf_counter()
     codes = []
-    for server in options.servers:
-        try:
-            code, report = check(server, options.profile, options.rest)
-        except ServerError as error:
-            print(error, file=sys.stderr)
-            code, report = 2, None
-        codes.append(0 if code in OK else code)
-        if report is not None and options.record:
-            from servers.page import row_of, write
+    with ThreadPoolExecutor(options.jobs) as threads:
+        found = {one: threads.submit(check, one, options.profile, options.rest) for one in options.servers}
+        for server, future in found.items():
+            try:
+                code, report = future.result()
+            except ServerError as error:
+                print(error, file=sys.stderr)
+                code, report = 2, None
+            codes.append(0 if code in OK else code)
+            if report is not None and options.record:
+                from servers.page import row_of, write
 
-            write(options.record, row_of(server, options.profile, report))
+                write(options.record, row_of(server, options.profile, report))
+    if codes:
+        print(f"{len(codes)} runs in {time.perf_counter() - began:.0f} s, {cpu_seconds():.0f} s of CPU", flush=True)
     if options.page or options.page_only:
         from servers.page import page
 
@@ -67,6 +74,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Start a real server and check it by its address.")
     parser.add_argument("names", nargs="*", metavar="SERVER", help=f"all, or of {', '.join(SERVERS)}")
     parser.add_argument("--profile", default="smoke", help="smoke, ci or nightly (default: smoke)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time; all cores if omitted")
     parser.add_argument("--record", type=Path, help="rows are written there; those of other servers stay")
     parser.add_argument("--page", type=Path, help="write the page of the record there")
     parser.add_argument("--page-only", action="store_true", help="run nothing")
@@ -93,10 +101,7 @@ def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, 
         up, scratch = stack.enter_context(running(server)), stack.enter_context(tempfile.TemporaryDirectory())
         # Speculation must not change what is said: beside the server stands the same without it.
         other = stack.enter_context(running(SERVERS[server.reference])) if server.reference else None
-        print(
-            f"[{server.name}] {server.packages[0]} {server.version} at {up.address}, up in {up.start_seconds} s",
-            flush=True,
-        )
+        about = f"{server.packages[0]} {server.version} at {up.address}, up in {up.start_seconds} s"
         report = Path(scratch) / "report.json"
         xfails = write_xfails(server, Path(scratch) / "xfails.toml")
         command = [sys.executable, "-m", "fairdraw", "check", up.address, *words(up, other), "--profile", profile]
@@ -105,11 +110,26 @@ def check(server: Server, profile: str, rest: Sequence[str] = ()) -> tuple[int, 
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT / "src"), os.environ.get("PYTHONPATH")))),
         }
-        finished = subprocess.run(command, check=False, timeout=SECONDS, env=environment)
-        print(f"[{server.name}] exit code {finished.returncode} after {time.perf_counter() - began:.0f} s", flush=True)
+        finished = subprocess.run(
+            command,
+            check=False,
+            timeout=SECONDS,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        took = f"exit code {finished.returncode} after {time.perf_counter() - began:.0f} s"
+        print(f"[{server.name}] {about}\n{finished.stdout}[{server.name}] {took}", flush=True)  # as one block
         if not report.exists():
             raise ServerError(f"{server.name}: fairdraw check returned {finished.returncode} and no report. See above.")
         return finished.returncode, [json.loads(line) for line in report.read_text().splitlines()]
+
+
+def cpu_seconds() -> float:
+    """Of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def words(up: Running, other: Running | None) -> list[str]:

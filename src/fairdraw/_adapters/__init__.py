@@ -44,7 +44,10 @@ _INSTALL = {
     "mlx": "pip install 'mlx-lm[cpu]'",
     "mlx_lm": "pip install 'mlx-lm[cpu]'",
     "sglang": "pip install --no-deps sglang",
-    **dict.fromkeys(("tpu-inference", "tpu_inference", "lmdeploy"), "python tools/install_others.py --all in a clone"),
+    **dict.fromkeys(
+        ("tpu-inference", "tpu_inference", "lmdeploy", "aphrodite", "aphrodite-engine"),
+        "python tools/install_others.py --all in a clone",
+    ),
 }
 """Packages that `pip install NAME` does not install as they are needed here."""
 

@@ -1,6 +1,6 @@
 """Explicit noise for a sampler that draws its own: what torch would have drawn is handed in instead.
 
-Every random operation of ATen passes through a `TorchDispatchMode` and carries the tag `nondeterministic_seeded`.
+Every random operation of ATen passes through a dispatch mode and carries the tag `nondeterministic_seeded`.
 Uniforms and exponentials of the expected size get our values; anything else random is refused by name. No
 generator is touched. Random numbers drawn outside ATen (inside a kernel, by NumPy) are out of reach.
 """
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from fairdraw._adapters._runtime import prepare_triton, quiet_imports
+from fairdraw._core.dispatch import DispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -72,9 +71,6 @@ def inject_noise(noise: ExplicitNoise, *, required: bool = True) -> Iterator[Inj
         >>> injected
         InjectedNoise(uniforms=1, exponentials=0)
     """
-    prepare_triton()
-    with quiet_imports():
-        import torch._dynamo  # noqa: F401  # a dispatch mode imports it at its first dispatch; that may warn
     mode = _InjectionMode(noise)
     with mode:
         yield mode.injected
@@ -85,7 +81,7 @@ def inject_noise(noise: ExplicitNoise, *, required: bool = True) -> Iterator[Inj
         )
 
 
-class _InjectionMode(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves its __init_subclass__ untyped
+class _InjectionMode(DispatchMode):
     """Replaces the results of random operations."""
 
     def __init__(self, noise: ExplicitNoise) -> None:

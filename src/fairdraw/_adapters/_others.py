@@ -17,7 +17,13 @@ from unittest import mock
 import torch
 
 from fairdraw._adapters._runtime import quiet_imports, triton_is_interpreted
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, FunctionSampler, FunctionTokenSampler, SpecDecodeBatch
+from fairdraw.protocols import (
+    PLACEHOLDER_TOKEN_ID,
+    FunctionLogitsFilterer,
+    FunctionSampler,
+    FunctionTokenSampler,
+    SpecDecodeBatch,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +60,13 @@ class KnownSampler(FunctionSampler):
 @dataclass(frozen=True)
 class KnownTokenSampler(FunctionTokenSampler):
     """A function under the sampling contract, with its known defects."""
+
+    known_defects: Mapping[str, Known] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KnownFilterer(FunctionLogitsFilterer):
+    """Filters under the filters contract, with their known defects."""
 
     known_defects: Mapping[str, Known] = field(default_factory=dict)
 

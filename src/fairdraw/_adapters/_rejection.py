@@ -195,6 +195,7 @@ def kept_seeds(batch_size: int, noise: SeededNoise, device: torch.device) -> Ten
     kept = noise.kept.get("seeds")
     if not isinstance(kept, torch.Tensor):
         noise.kept["seeds"] = kept = torch.empty(batch_size, dtype=torch.int64, device=device).random_()
-        for request, seed in noise.request_seeds.items():
-            kept[request] = seed
+        if noise.request_seeds:  # at once: on a GPU each assignment is a kernel
+            requests, seeds = zip(*noise.request_seeds.items(), strict=True)
+            kept[torch.tensor(requests, device=device)] = torch.tensor(seeds, device=device)
     return kept

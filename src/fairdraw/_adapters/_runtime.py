@@ -1,7 +1,7 @@
 """Where a sampler runs: which device, and whether Triton compiles or interprets.
 
 Triton decides at import, from the environment, and for good. Much of torch imports triton on the way
-(`torch._dynamo` does, and any `TorchDispatchMode` imports that), so the choice is made before a sampler is built.
+(`torch._dynamo` does), so the choice is made before a sampler is built.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ are powers of two; here only every third, because each is compiled for seconds. 
 of logits, and requests of padding have no drafts.
 
 The package imports flax, torchax and a vLLM for TPUs. The files of its samplers need JAX alone, and are imported by
-themselves, without the options of its TPU compiler. The mesh has one device.
+themselves, without the options of its TPU compiler. The mesh has one device;
+with eight virtual ones tokens are the same (`tests/adapters`).
 """
 
 from __future__ import annotations
@@ -81,14 +82,15 @@ def _token_sampler(row: BuiltIn, sample: Any) -> KnownTokenSampler:  # Any: a fu
 
 
 @cache
-def _load() -> _Released:
+def _load(num_devices: int = 1) -> _Released:
+    """The released modules on a mesh of so many devices, over which the vocabulary is spread."""
     with quiet_imports():
         import jax
 
     jax.config.update("jax_platforms", "cpu")
     names = ("sampling_metadata", "sampling", "rejection_sampler")
     metadata, sampling, rejection_sampler = import_bare(*(_FOLDER + name for name in names), stubs=_STUBS)
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "model"))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_devices]).reshape(1, -1), ("data", "model"))
     sampler = rejection_sampler.RejectionSampler(mesh)
     return _Released(metadata.TPUSupportedSamplingMetadata, sampling.sample, sampler, mesh)
 

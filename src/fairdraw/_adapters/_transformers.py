@@ -1,8 +1,10 @@
 """Samplers of Hugging Face transformers (PyPI `transformers`, tried: 5.23.0).
 
 `transformers.generation.utils._speculative_sampling` verifies one sequence, and draws the bonus token itself: it gets a
-last row that allows the batch's bonus token alone. Logits warpers take one value for all rows, so they are made per
-request, in the order of `generate`; then softmax and `torch.multinomial`, or argmax if the request is greedy.
+last row that allows the batch's bonus token alone, or the row that the bonus token is to be drawn from. Its drafter is
+what an assistant model's `generate` does with a row of logits: the temperature's warper, softmax, `torch.multinomial`,
+request by request; the warped row travels with the draft. Logits warpers take one value for all rows, so they are made
+per request, in the order of `generate`; then softmax and `torch.multinomial`, or argmax if the request is greedy.
 
 Both draw with `torch.multinomial`, which for one token is an exponential race inside ATen; with explicit noise the race
 is run on the exponentials handed in.
@@ -20,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from fairdraw._adapters._inject import inject_noise
 from fairdraw._adapters._others import KnownSampler, KnownTokenSampler, known_defects, padded
 from fairdraw._adapters._runtime import quiet_imports
-from fairdraw.protocols import ExplicitNoise, FilterPolicy, Noise, RaceNoise, SpecDecodeBatch
+from fairdraw.protocols import Drafted, ExplicitNoise, FilterPolicy, Noise, RaceNoise, SpecDecodeBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,18 +30,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._adapters._table import BuiltIn
-    from fairdraw.protocols import SamplingBatch, SamplingNoise
+    from fairdraw.protocols import DraftStep, SamplingBatch, SamplingNoise, SeededNoise
 
 
 def speculative_sampling(row: BuiltIn, device: str) -> KnownSampler:
     """transformers' function behind the suite's `verify`; its name carries the release."""
     with quiet_imports():
         import transformers
+        from transformers.generation import logits_process
         from transformers.generation.utils import _speculative_sampling
 
-    function = partial(_verify, _speculative_sampling)
+    function, drafter = partial(_verify, _speculative_sampling), partial(_propose, logits_process)
     name, defects = f"transformers {transformers.__version__}", known_defects(row.name)
-    return KnownSampler(name, function, device, row.capabilities(), known_defects=defects)
+    return KnownSampler(name, function, device, row.capabilities(), propose=drafter, known_defects=defects)
 
 
 def warpers(row: BuiltIn, device: str) -> KnownTokenSampler:
@@ -72,11 +75,28 @@ def _arguments(batch: SpecDecodeBatch, request: int) -> tuple[Tensor, Tensor, in
     """Draft tokens, logits of the draft, their number, logits of the target with the row of the bonus token."""
     own = batch.token_slice(request)
     assert batch.draft_probs is not None  # one-hot drafts are unsupported
-    bonus = torch.full((1, batch.vocab_size), -torch.inf, device=batch.device)
-    bonus[0, batch.bonus_token_ids[request].long()] = 0
-    target_logits = torch.cat([batch.target_logits[own].float(), bonus])
+    target_logits = torch.cat([batch.target_logits[own].float(), _bonus_row(batch, request)])
     draft_logits = batch.draft_probs[own].log()
     return batch.draft_token_ids[own].long()[None], draft_logits[None], own.stop - own.start, target_logits[None]
+
+
+def _bonus_row(batch: SpecDecodeBatch, request: int) -> Tensor:  # [1, vocab_size] float32
+    """What `generate` draws the bonus token from."""
+    if batch.bonus_logits is not None:
+        return batch.bonus_logits[request : request + 1].float()
+    row = torch.full((1, batch.vocab_size), -torch.inf, device=batch.device)
+    row[0, batch.bonus_token_ids[request].long()] = 0
+    return row
+
+
+def _propose(warpers: Any, step: DraftStep, noise: SeededNoise) -> Drafted:  # Any: a module of theirs
+    """A draft of every request, and what it was drawn from. Its drafter makes no greedy drafts beside random ones."""
+    scores = []
+    for row, temperature in zip(step.draft_logits.float(), step.temperature.tolist(), strict=True):
+        scores.append(warpers.TemperatureLogitsWarper(temperature)(None, row[None]))
+    probs = torch.cat(scores).softmax(-1)
+    tokens = torch.cat([torch.multinomial(row, 1) for row in probs])
+    return Drafted(tokens.int(), probs)
 
 
 def multinomial_noise(noise: ExplicitNoise | None) -> AbstractContextManager[object]:
@@ -112,7 +132,7 @@ class _MultinomialNoise(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _race(probs: Tensor, num_samples: int) -> Tensor:  # [1, vocab_size] float32 -> [1, 1] int64
+def _race(probs: Tensor, num_samples: int, generator: None = None) -> Tensor:  # [rows, vocab_size] -> [rows, 1] int64
     """`torch.multinomial` for one token, as ATen computes it: a test compares them."""
     if num_samples != 1 or not bool((probs >= 0).all() & probs.isfinite().all() & (probs.sum() > 0)):
         raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")

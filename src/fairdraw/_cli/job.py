@@ -8,6 +8,7 @@ survives whatever the sampler does to its process.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -179,14 +180,15 @@ class Bench:
         return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered), found.seconds)
 
     def _pace_of_server(self) -> Pace:
-        """A server is timed by its first requests, which its checks need anyhow."""
+        """A server is timed by requests that its checks need anyhow; a slow one is judged by fewer tokens."""
         from fairdraw._run.server_pace import timed
 
+        left = math.inf if self.job.ends_at is None else max(0.0, self.job.ends_at - time.time())
         try:
-            words, seconds = timed(self.sampler, self.checks, self.profile, self.job.seed)
+            words, seconds, scale = timed(self.sampler, self.checks, self.profile, self.job.seed, left)
         except NoAnswer as error:
             return Pace(words=(f"the server could not be timed: {error}",))
-        return Pace(words=words, seconds=seconds)
+        return Pace(scale, words, seconds=seconds)
 
     def adopt(self, pace: Pace) -> None:
         """Use this pace from now on."""

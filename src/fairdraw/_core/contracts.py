@@ -126,6 +126,18 @@ CONTRACTS = {
             has_distributions=True,
         ),
         Contract(
+            name="filters",
+            method="filter_logits",
+            case="fairdraw.strategies.filters:FilterCase",
+            mutants=("fairdraw._mutants.filters:MUTANTS",),
+            right="fairdraw._mutants.filters:right",
+            default="filters/oracle",
+            reference="",
+            raised="FIL100",
+            has_distributions=True,
+            draws_with="xtc",
+        ),
+        Contract(
             name="server",
             method="generate",
             case="fairdraw._core.checks:DistributionCase",

@@ -1,7 +1,7 @@
 """Whether Triton compiles or interprets. It decides at import, from the environment, and for good.
 
-Much of torch imports triton on the way: `torch._dynamo` does, and any `TorchDispatchMode` imports that. So whoever is
-about to import either, an adapter or a check that counts operations, makes the choice first.
+Much of torch imports triton on the way, above all `torch._dynamo`. So whoever is about to import either, an adapter for
+example, makes the choice first.
 """
 
 from __future__ import annotations

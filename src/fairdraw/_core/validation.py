@@ -115,15 +115,16 @@ def _check_types(validator: Validator, batch: SpecDecodeBatch) -> None:
         if not (may_be_none and value is None):
             validator.tensor(name, value, " or None" if may_be_none else "")
     counts, remedy = batch.num_draft_tokens, "Use .tolist() on a tensor or array."
-    are_ints = isinstance(counts, list) and all(type(count) is int for count in counts)
-    validator.require(are_ints, f"num_draft_tokens={counts!r}", "it must be a list of int", remedy, TypeError)
+    are_ints = isinstance(counts, list) and {*map(type, counts)} <= {int}
+    given = "" if are_ints else f"num_draft_tokens={counts!r}"  # thousands of numbers: written only if it is read
+    validator.require(are_ints, given, "it must be a list of int", remedy, TypeError)
     given, is_int = f"max_spec_len={batch.max_spec_len!r}", type(batch.max_spec_len) is int
     validator.require(is_int, given, "it must be an int", "Use max(num_draft_tokens).", TypeError)
 
 
 def _check_counts(validator: Validator, batch: SpecDecodeBatch) -> None:
     counts = batch.num_draft_tokens
-    given = f"num_draft_tokens={counts}"
+    given = "" if counts and min(counts) >= 0 else f"num_draft_tokens={counts}"
     validator.require(bool(counts), given, "there must be a request", "Do not call without requests.")
     validator.require(min(counts) >= 0, given, "counts must not be negative", "Use 0 for no drafts.")
     rule = f"it must lie between max(num_draft_tokens)={max(counts)} and {MAX_SPEC_LEN}"

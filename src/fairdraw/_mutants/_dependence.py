@@ -390,6 +390,11 @@ def few_bits_up_to_one(bits: int, _: Memory, seed: int, num_rows: int, width: in
     return 1 - few_bits(bits, _, seed, num_rows, width)
 
 
+def with_an_epsilon(bits: int, epsilon: float, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Exponentials of few bits may be 0, and a little is added, so that nothing is divided by 0: they win, too."""
+    return np.asarray(few_bits_up_to_one(bits, _, seed, num_rows, width) * np.exp(-epsilon))
+
+
 def half_precision(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
     """Uniforms are rounded to float16, but for 1."""
     drawn = right_numbers(_, seed, num_rows, width).astype(np.float16).astype(np.float64)
@@ -418,8 +423,17 @@ def _members_of_quality() -> tuple[Member, ...]:
     ]
     found += [
         Member(f"races with {bits} bits", few_bits.__doc__ or "", partial(few_bits, bits), _RARE, min_draws=500_000)
-        for bits in (16, 17)
+        for bits in (16, 17, 18)
     ]
+    found.append(
+        Member(
+            "exponentials of 23 bits plus 1e-9",
+            with_an_epsilon.__doc__ or "",
+            partial(with_an_epsilon, 23, 1e-9),
+            _RARE,
+            min_draws=500_000,
+        )
+    )
     found += [
         Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
         Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
@@ -543,9 +557,9 @@ SAMPLING_MUTANTS = tuple(
 
 
 def _philox(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
-    """A counter-based generator: a key per call, a counter per row."""
-    rows = (np.random.Generator(np.random.Philox(key=seed, counter=[0, 0, row, 0])) for row in range(num_rows))
-    return np.stack([one.random(width) for one in rows])
+    """A counter-based generator: a key per call, and counters that no two rows share."""
+    blocks = -(-width // 4)  # a counter makes four numbers
+    return np.random.Generator(np.random.Philox(key=seed)).random((num_rows, 4 * blocks))[:, :width]
 
 
 def _other_order(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:

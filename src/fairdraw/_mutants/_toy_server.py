@@ -37,7 +37,7 @@ def logits_after(last: int) -> Floats:  # [VOCAB] float64
     rng = np.random.default_rng(derive_seed("toy", last))
     row = 0.25 * rng.permutation(VOCAB) + 0.02 * rng.random(VOCAB)
     row[END] = row.max() - 2.4
-    return np.asarray(row)
+    return np.asarray(row - 3.0)  # logits of both signs, as repetition penalties see them
 
 
 def log_softmax(row: Floats) -> Floats:
@@ -130,7 +130,7 @@ class ToyServer:
     def is_stopped(self, stream: Stream) -> bool:
         """Whether the text holds a stop string."""
         text = self.text(stream.output)
-        return len(stream.output) >= stream.request.min_tokens and any(one in text for one in stream.request.stop)
+        return len(stream.output) > stream.request.min_tokens and any(one in text for one in stream.request.stop)
 
     def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
         """The choice as it is sent."""
@@ -178,7 +178,13 @@ class ToyServer:
 
     def penalised(self, row: Floats, request: GenerationRequest, output: Sequence[int]) -> Floats:
         counts = np.bincount(np.array(output, dtype=np.int64), minlength=VOCAB)
+        if request.repetition_penalty != 1:
+            row = np.where(counts > 0, self.repeated(row, request.repetition_penalty), row)
         return np.asarray(row - request.frequency_penalty * counts - request.presence_penalty * (counts > 0))
+
+    def repeated(self, row: Floats, factor: float) -> Floats:
+        """Logits of tokens that were emitted before."""
+        return np.where(row > 0, row / factor, row * factor)
 
     def banned(self, request: GenerationRequest) -> Sequence[str]:
         """Bad words of one token."""

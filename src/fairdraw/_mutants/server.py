@@ -258,7 +258,7 @@ class SeedIgnoredBesideUnseeded(ToyServer):
         return super().seed_of(request.replace(seed=None) if is_mixed else request, beside)
 
 
-@wrong("SRV145", "DIST925")
+@wrong("DIST925", "SRV145")
 class TemperatureOfTheNeighbour(ToyServer):
     """In a batch, each request has the temperature of the first one."""
 
@@ -268,6 +268,18 @@ class TemperatureOfTheNeighbour(ToyServer):
 
     def temperature(self, request: GenerationRequest) -> float:
         return self.first or request.temperature
+
+
+@wrong("SRV145")
+class StopStringOfTheNeighbour(ToyServer):
+    """The stop strings of a batch are looked for in every text."""
+
+    def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
+        self.stops = tuple(sorted({stop for one in beside for stop in one.stop}))
+        return super().answer(request, beside)
+
+    def is_stopped(self, stream: Stream) -> bool:
+        return any(one in self.text(stream.output) for one in self.stops)
 
 
 @wrong("SRV146")
@@ -315,6 +327,31 @@ class PromptIsPenalised(ProcessedServer):
         return super().penalised(row, request, [*prompt, *output])
 
 
+@wrong("SRV155")
+class RepetitionDividesEverything(ProcessedServer):
+    """A repetition penalty divides negative logits, too, which rewards them."""
+
+    def repeated(self, row: Floats, factor: float) -> Floats:
+        return row / factor
+
+
+@wrong("SRV155")
+class RepetitionRewards(ToyServer):
+    """A repetition penalty is applied as its inverse; log-probabilities are raw."""
+
+    def repeated(self, row: Floats, factor: float) -> Floats:
+        return super().repeated(row, 1 / factor)
+
+
+@wrong("SRV164")
+class StopStringBeforeMinTokens(ToyServer):
+    """A stop string ends the text before `min_tokens`."""
+
+    def is_stopped(self, stream: Stream) -> bool:
+        stream = replace(stream, request=stream.request.replace(min_tokens=0))
+        return super().is_stopped(stream)
+
+
 @wrong("SRV161")
 class StopStringKept(ToyServer):
     """The stop string stays at the end of the text."""
@@ -329,6 +366,15 @@ class StopStringWithinATokenOnly(ToyServer):
 
     def is_stopped(self, stream: Stream) -> bool:
         return any(one in self.text(stream.output[-1:]) for one in stream.request.stop)
+
+
+@wrong("SRV165")
+class FirstStopStringAlone(ToyServer):
+    """Of several stop strings only the first ends a text."""
+
+    def is_stopped(self, stream: Stream) -> bool:
+        stream = replace(stream, request=stream.request.replace(stop=stream.request.stop[:1]))
+        return super().is_stopped(stream)
 
 
 @wrong("SRV162")
@@ -356,6 +402,16 @@ class StreamDropsAToken(ToyServer):
 
     def streamed(self, made: Choice) -> Choice:
         return replace(made, positions=made.positions[:-1], text=self.text(_ids(made)[:-1]))
+
+
+@wrong("SRV173")
+class StreamLosesWhatItHeldBack(ToyServer):
+    """The last letter is not streamed if a stop string begins with it."""
+
+    def finished(self, stream: Stream, positions: tuple[Position, ...], reason: str) -> Choice:
+        made, stop = super().finished(stream, positions, reason), stream.request.stop
+        is_held = stream.request.stream and reason == "length" and made.text.endswith(tuple(one[0] for one in stop))
+        return replace(made, text=made.text[:-1]) if is_held else made
 
 
 @wrong("SRV172")
@@ -460,11 +516,11 @@ class MinPDrawsEvenly(ToyServer):
 
 
 @wrong("DIST916")
-class TemperatureLostWithFilters(ToyServer):
-    """A request with a filter has temperature 1."""
+class TemperatureInvertedWithFilters(ToyServer):
+    """The kernel that filters multiplies by the temperature."""
 
     def temperature(self, request: GenerationRequest) -> float:
-        return 1.0 if request.top_k or request.top_p else request.temperature
+        return 1 / request.temperature if request.top_k or request.top_p else request.temperature
 
 
 @wrong("DIST917")
@@ -603,17 +659,17 @@ class TokensAreTheFirstOfTheirLists(ToyServer):
         return super().position(int(logprobs.argmax()), logprobs, request)
 
 
-@wrong("DIST925")
+@wrong("SRV145", "DIST925")
 class FilterOfTheNeighbour(ToyServer):
-    """In a batch, `top_k` of one request is applied to all that have no filter."""
+    """In a batch, `top_p` of one request is applied to all that have no filter."""
 
     def answer(self, request: GenerationRequest, beside: Sequence[GenerationRequest]) -> Answer:
-        self.top_k = next((one.top_k for one in beside if one.top_k), None)
+        self.top_p = next((one.top_p for one in beside if one.top_p), None)
         return super().answer(request, beside)
 
     def filtered(self, logits: Floats, request: GenerationRequest) -> Floats:
         is_bare = not (request.top_k or request.top_p or request.min_p)
-        return super().filtered(logits, request.replace(top_k=self.top_k) if is_bare else request)
+        return super().filtered(logits, request.replace(top_p=self.top_p) if is_bare else request)
 
 
 @wrong("DIST931", "SRV182")
@@ -621,7 +677,7 @@ class SpeculationSharpens(ToyServer):
     """Verification prefers probable drafts, and log-probabilities are those of what it does."""
 
     def logits(self, request: GenerationRequest, output: Sequence[int]) -> Floats:
-        return 1.4 * super().logits(request, output)
+        return 2.0 * super().logits(request, output)
 
 
 @wrong("SRV124")

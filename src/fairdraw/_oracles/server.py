@@ -253,17 +253,19 @@ def _above_min_p(probs: NDArray[np.float64], min_p: float | None, *, is_whole: b
     return np.asarray(probs > edge)
 
 
-def pit(found: Cells, share: float, *, by_token: bool = False) -> float:
-    """The transform of the drawn cell: uniform on [0, 1] if the claim is true; -1 if the cell is impossible.
+def edges(found: Cells | None) -> tuple[float, float, float]:
+    """Where the drawn cell begins, with cells ordered by rank and by token, and its probability.
 
-    Args:
-        by_token: Cells are ordered by token, not by rank.
+    The beginning plus a uniform share of the cell is uniform on [0, 1] if the claim is true. All are -1 if the cell is
+    impossible, and NaN if nothing is known.
     """
+    if found is None:
+        return (float("nan"),) * 3
     if found.drawn == IMPOSSIBLE:
-        return float(IMPOSSIBLE)
-    is_before = found.places < found.places[found.drawn] if by_token else slice(found.drawn)
-    before = float(found.probs[is_before].sum())
-    return min(before + share * float(found.probs[found.drawn]), float(np.nextafter(1.0, 0.0)))
+        return (float(IMPOSSIBLE),) * 3
+    by_rank = float(found.probs[: found.drawn].sum())
+    by_token = float(found.probs[found.places < found.places[found.drawn]].sum())
+    return by_rank, by_token, float(found.probs[found.drawn])
 
 
 def choice_cells(choice: Choice, request: GenerationRequest, claims: Claims) -> list[Cells | None]:

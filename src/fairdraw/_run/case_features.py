@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.protocols import Capability
+from fairdraw.protocols import Capability, capability_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,6 +59,9 @@ def _of_batches(case: Any) -> Iterator[Capability]:  # Any: a case that builds b
     yield from _of_numbers(logits)
     if hasattr(batch, "num_logprobs"):
         yield from _of_logprobs(batch)
+        return
+    if hasattr(batch, "params"):
+        yield from (capability_of(name) for params in batch.params for name in params.enabled)
         return
     if bool((batch.temperature == 0).any()):
         yield Capability.GREEDY

@@ -12,10 +12,10 @@ from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.protocols import STAGES, RowChanges, SeededNoise
+from fairdraw.protocols import LOGIT_FILTERS, STAGES, RowChanges, SeededNoise
 from fairdraw.protocols._lifecycle import Move
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ _PROCESSORS = (
     *_FILTERS,
 )
 
+_BESIDE_MIROSTAT = ("temperature", "mirostat_v1", "mirostat_v2")
 _ROWS = ("0", "1", "2-5", "over 5")
 _NUMBERS = ("none", "0", "1-5", "6-20", "over 20", "all")
 
@@ -223,6 +224,14 @@ CATALOGUES = {
         ("row indices", "strided bitmask", _WITH_DRAFTS, "no grammar", _HALF, _STRIDED, *_WIDE),
         (("row indices", _WITH_DRAFTS), ("row indices", "no grammar"), ("strided bitmask", _WITH_DRAFTS)),
     ),
+    "filters": Catalogue(
+        {**_areas(BATCH, VOCABULARY), FILTERS: ("none", *LOGIT_FILTERS), CALLS: _SIZES[CALLS]},
+        (*LOGIT_FILTERS, _WIDE[1]),
+        (
+            *(("temperature", "dynatemp"), ("mirostat_v1", "mirostat_v2")),
+            *product(("mirostat_v1", "mirostat_v2"), [one for one in LOGIT_FILTERS if one not in _BESIDE_MIROSTAT]),
+        ),
+    ),
 }
 """Contract to its catalogue."""
 
@@ -283,7 +292,7 @@ def _pairs_among(contract: str, traits: frozenset[str]) -> tuple[str, ...]:
 def signature(arguments: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: those of either contract
     """Calls of one signature hold about the same: in the loops of the statistical suite only some of them are read."""
     batch, noise = arguments[0], arguments[1] if len(arguments) > 1 else None
-    if noise is None:  # the grammar contract
+    if noise is None or hasattr(batch, "params"):  # the grammar and filters contracts
         return batch.batch_size.bit_length(), batch.logits.dtype, type(batch)
     has_drafts = hasattr(batch, "target_logits")
     logits = batch.target_logits if has_drafts else batch.logits
@@ -304,6 +313,8 @@ def look(contract: str, arguments: tuple[Any, ...]) -> Look:  # Any: those of ei
         return _of_logprobs(arguments[0])
     if contract == "grammar":
         return _of_masking(arguments[0])
+    if contract == "filters":
+        return _of_filtering(arguments[0])
     return (_of_verification if contract == "rejection" else _of_sampling)(*arguments[:2])
 
 
@@ -373,6 +384,18 @@ def _of_logprobs(batch: Any) -> Look:  # Any: LogprobsBatch, or the SamplingBatc
 def _number_class(number: int | None) -> str:
     """Of what a request asks for."""
     return "none" if number is None else "all" if number < 0 else _NUMBERS[1 + bisect_left((0, 5, 20), number)]
+
+
+def _of_filtering(batch: Any) -> Look:  # Any: FilterBatch
+    found = Look(batch.batch_size)
+    found.size(BATCH, batch.batch_size)
+    whole = [one for one in _of_layout(found, batch.logits, batch.vocab_size) if one == _WIDE[1]]
+    enabled = [params.enabled for params in batch.params]
+    for names in enabled:
+        for name in names or ("none",):
+            found.counts[FILTERS, name] += 1
+    found.traits("filters", whole, Counter(enabled))
+    return found
 
 
 def _of_masking(batch: Any) -> Look:  # Any: BitmaskBatch or GrammarBatch

@@ -62,6 +62,7 @@ _OUTPUTS = {
     "server": "An output is a list of Answers, one for each request.",
     "thinking_budget": "An output is a dict: row to pairs of (position, token id).",
     "logprobs": "An output is a LogprobsResult: ids and float32 values [num_rows, 1 + N], ranks [num_rows].",
+    "filters": "An output is a FilterResult: float32 logits [num_rows, vocab_size], and token ids [num_rows].",
     "grammar": "An output is a tensor of logits with the shape and dtype of those given.",
 }
 

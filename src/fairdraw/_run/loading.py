@@ -28,6 +28,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.properties.thinking_budget",
         "fairdraw.properties.logprobs",
         "fairdraw.properties.grammar",
+        "fairdraw.properties.filters",
         "fairdraw.properties.server",
     ),
     "statistical": (
@@ -35,6 +36,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fairdraw.statistical.sampling",
         "fairdraw.statistical.logprobs",
         "fairdraw.statistical.grammar",
+        "fairdraw.statistical.filters",
         "fairdraw.statistical.server",
     ),
 }

@@ -1,53 +1,111 @@
-"""How long a run on a server will take: its first requests are timed, and they count as answers of the run."""
+"""How long a run on a server will take: its first requests are timed, and they count as answers of the run.
+
+A run that would last longer than its profile should is cut: distributions are judged by fewer tokens. The header says
+so, and its claims (the total variation that is seen) are those of what is left.
+"""
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fairdraw._core.failures import CapabilityUnsupported
 from fairdraw._run.speed import worded_seconds
 from fairdraw.protocols import Capability
 from fairdraw.strategies._server_claims import claims_of
-from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, pool_of
+from fairdraw.strategies._server_requests import PLAIN, TOKENS_EACH, num_tokens, pool_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fairdraw._core.checks import AnyCheck, Profile
 
+SECONDS = {"smoke": 45.0, "ci": 270.0}
+"""That the requests of a profile may take. Smoke is to end within a minute, ci within five."""
 
-def planned_requests(server: Any, checks: Sequence[AnyCheck], profile: Profile) -> int:  # Any: a server
-    """How many requests the checks will make, if all answers have full length; those that share answers count once."""
+_LEAST = 0.25
+"""Of a profile's tokens: with fewer of them, nothing is seen."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """How many requests the checks will make, if all answers have full length; those that share answers count once.
+
+    Args:
+        drawn: For distributions.
+        others: For properties.
+        alone: Of `others`, those that are made one after the other.
+    """
+
+    drawn: int
+    others: int
+    alone: int
+
+    def seconds(self, batch: float, one: float, count: int) -> float:
+        """Expected, if `count` requests beside each other take `batch` seconds, and one alone takes `one`."""
+        return (self.drawn + self.others - self.alone) * batch / count + self.alone * one
+
+
+def planned(server: Any, checks: Sequence[AnyCheck], profile: Profile) -> Planned:  # Any: a server
+    """Of the checks that will judge it."""
     kinds: dict[str, int] = {}
-    others = 0
+    others = alone = 0
     for check in checks:
         if check.why_not(server) is not None:
             continue
         count = getattr(check, "num_requests", 0)
         if isinstance(count, int):
-            others += count
+            others, alone = others + count, alone + getattr(check, "num_alone", 0)
             continue
         for kind in getattr(check, "kinds", ()):
             kinds[kind.name] = max(kinds.get(kind.name, 0), count(server, profile))
-    return others + sum(kinds.values())
+    return Planned(sum(kinds.values()), others, alone)
 
 
-def timed(server: Any, checks: Sequence[AnyCheck], profile: Profile, seed: int) -> tuple[tuple[str, ...], float]:
-    """What the header says about the duration, and the expected seconds. Any: a server.
+def timed(
+    server: Any, checks: Sequence[AnyCheck], profile: Profile, seed: int, left: float = math.inf
+) -> tuple[tuple[str, ...], float, float]:
+    """What the header says about the duration, the expected seconds, and the part of the profile that fits.
+
+    Args:
+        server: Any: a server.
+        left: Seconds of the run's time budget.
 
     Raises:
         NoAnswer: If the server does not answer.
     """
-    count = server.settings.concurrency
+    count, pool = server.settings.concurrency, pool_of(server, seed)
+    # The first requests may be slow, and any batch may be disturbed.
+    batch = min([_seconds(server, pool, number * count) for number in (1, 2, 3)][1:])
+    one = _seconds(server, pool, 3 * count + 1)
+    whole = planned(server, checks, profile)
+    budget = min(left, SECONDS.get(profile.name, math.inf))
+    scale = _scale(whole, budget, batch, one, count) if server.settings.tokens is None else 1.0
+    plan = planned(server, checks, profile.scaled(scale))
+    expected = plan.seconds(batch, one, count)
+    about = f"about {plan.drawn + plan.others} requests of up to {TOKENS_EACH} tokens, {count} at a time"
+    words = f"expected duration: {worded_seconds(expected)}; {about}; {count} took {batch:.2g} s, one alone {one:.2g} s"
+    most = num_tokens(server, profile)
+    cut = f"{scale:.0%} of the profile's {most} tokens, so that it ends in time; for more: --tokens {most}"
+    return (words, *([cut] if scale < 1 else []), *_stage(server, seed)), expected, scale
+
+
+def _seconds(server: Any, pool: Any, count: int) -> float:  # Any: a server, its pool
+    """Until there are so many plain answers."""
     started = time.perf_counter()
-    pool_of(server, seed).take(server, PLAIN, count)
-    seconds = time.perf_counter() - started
-    planned = planned_requests(server, checks, profile)
-    expected = seconds * planned / count
-    stage = _stage(server, seed)
-    about = f"about {planned} requests of up to {TOKENS_EACH} tokens, {count} at a time; the first {count} took"
-    return (f"expected duration: {worded_seconds(expected)}; {about} {seconds:.2g} s", *stage), expected
+    pool.take(server, PLAIN, count)
+    return time.perf_counter() - started
+
+
+def _scale(whole: Planned, budget: float, batch: float, one: float, count: int) -> float:
+    """The part of the distributions' requests that fits beside all others."""
+    fixed = Planned(0, whole.others, whole.alone).seconds(batch, one, count)
+    drawn = Planned(whole.drawn, 0, 0).seconds(batch, one, count)
+    if fixed + drawn <= budget:
+        return 1.0
+    return float(f"{max(_LEAST, min(1.0, (budget - fixed) / drawn)):.2g}") if drawn else 1.0
 
 
 def _stage(server: Any, seed: int) -> list[str]:  # Any: a server

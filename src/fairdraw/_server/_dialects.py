@@ -23,6 +23,7 @@ _OPENAI_LACKS = {
     Capability.MIN_P: "OpenAI's dialect has no word for it",
     Capability.MIN_TOKENS: "OpenAI's dialect has no word for it",
     Capability.BAD_WORDS: "OpenAI's dialect has no word for it",
+    Capability.REPETITION_PENALTY: "OpenAI's dialect has no word for it",
 }
 
 
@@ -43,6 +44,11 @@ class Dialect(Protocol):
 
     @property
     def filters_after_temperature(self) -> bool | None: ...
+    @property
+    def stop_waits(self) -> bool:
+        """As in `Claims`."""
+        ...
+
     def body(self, request: GenerationRequest, model: str) -> JSON: ...
     def choices(self, request: GenerationRequest, parts: Sequence[JSON]) -> tuple[Choice, ...]: ...
 
@@ -89,6 +95,7 @@ class Completions:
 
     vendor: str = ""
     path: str = "/v1/completions"
+    stop_waits: bool = True
 
     @property
     def name(self) -> str:
@@ -117,6 +124,7 @@ class Chat:
 
     vendor: str = ""
     path: str = "/v1/chat/completions"
+    stop_waits: bool = True
 
     @property
     def name(self) -> str:
@@ -150,6 +158,7 @@ class LlamaCpp:
     name: str = "llama.cpp /completion"
     path: str = "/completion"
     filters_after_temperature: bool | None = False
+    stop_waits: bool = True
 
     @property
     def lacks(self) -> Mapping[Capability, str]:
@@ -198,6 +207,7 @@ class SGLang:
     name: str = "SGLang /generate"
     path: str = "/generate"
     filters_after_temperature: bool | None = True
+    stop_waits: bool = False  # "until a stop word or EOS token is sampled", says its documentation
 
     @property
     def lacks(self) -> Mapping[Capability, str]:

@@ -174,7 +174,8 @@ def _bare(transport: Transport, model: str, dialect: Dialect) -> HttpServer:
     settings = transport.settings
     unsupported = {str(one): why for one, why in dialect.lacks.items()} | dict(settings.unsupported)
     order = dialect.filters_after_temperature
-    claims = dataclasses.replace(_STAGES.get(settings.stage, Claims(by="")), filters_after_temperature=order)
+    claims = _STAGES.get(settings.stage, Claims(by=""))
+    claims = dataclasses.replace(claims, filters_after_temperature=order, stop_waits=dialect.stop_waits)
     if settings.stage:
         claims = dataclasses.replace(claims, by="declared")
     name = transport.base + (f"#{model}" if model else "")

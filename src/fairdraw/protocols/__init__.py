@@ -5,7 +5,19 @@ Importing this package is free: torch is needed only once a batch exists.
 
 from __future__ import annotations
 
+from fairdraw.protocols._arrays import ArrayNamespace, with_arrays
 from fairdraw.protocols._capabilities import AnySampler, Capabilities, Capability
+from fairdraw.protocols._filters import (
+    LOGIT_FILTERS,
+    FilterBatch,
+    FilterChain,
+    FilterParams,
+    FilterResult,
+    FunctionLogitsFilterer,
+    LogitsFilterer,
+    capability_of,
+    logits_filterer,
+)
 from fairdraw.protocols._grammar import (
     BITS_PER_WORD,
     BitmaskBatch,
@@ -110,6 +122,7 @@ __all__ = [
     "BITS_PER_WORD",
     "GREEDY_BELOW",
     "GREEDY_TEMPERATURE",
+    "LOGIT_FILTERS",
     "MAX_SPEC_LEN",
     "NOT_EMITTED",
     "PLACEHOLDER_TOKEN_ID",
@@ -117,6 +130,7 @@ __all__ = [
     "AddedRow",
     "Answer",
     "AnySampler",
+    "ArrayNamespace",
     "BitmaskBatch",
     "Capabilities",
     "Capability",
@@ -128,8 +142,13 @@ __all__ = [
     "DraftingSampler",
     "DrawingLogprobsSampler",
     "ExplicitNoise",
+    "FilterBatch",
+    "FilterChain",
+    "FilterParams",
     "FilterPolicy",
+    "FilterResult",
     "FunctionGrammarMasker",
+    "FunctionLogitsFilterer",
     "FunctionLogitsPlanner",
     "FunctionLogprobsSampler",
     "FunctionSampler",
@@ -142,6 +161,7 @@ __all__ = [
     "LiveBatch",
     "LiveRequest",
     "LogitsBatch",
+    "LogitsFilterer",
     "LogitsParams",
     "LogitsPlanner",
     "LogitsRequest",
@@ -181,9 +201,11 @@ __all__ = [
     "TrimFunction",
     "VerifyFunction",
     "brings_drafter",
+    "capability_of",
     "columns_beyond",
     "filter_policy",
     "grammar_masker",
+    "logits_filterer",
     "logits_planner",
     "logprobs_sampler",
     "masks_drafts",
@@ -193,5 +215,6 @@ __all__ = [
     "rounding_of",
     "token_sampler",
     "trims_drafts",
+    "with_arrays",
     "words_of",
 ]

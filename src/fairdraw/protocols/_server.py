@@ -35,9 +35,10 @@ class GenerationRequest:
         stream: Answer in parts (server-sent events).
         stop: Strings that end a choice.
         logit_bias: Pairs of a token and what is added to its logit.
-        min_tokens: A choice does not end by itself before so many.
+        min_tokens: A choice does not end by itself, nor at a stop string, before so many.
         bad_words: Strings that must not be generated.
-        repetition_penalty: 1 for none.
+        repetition_penalty: Divides positive logits of tokens that came before, multiplies negative ones; 1 for none.
+            Tokens of the prompt may count.
     """
 
     prompt: str | tuple[int, ...]
@@ -134,6 +135,7 @@ class Claims:
         after_edits: Penalties and logit bias are applied.
         filters_after_temperature: Whether filters see the distribution at the request's temperature; `None` if that is
             not known, so that no request has both.
+        stop_waits: Whether stop strings are not looked for before `min_tokens`.
         by: Where this comes from, in words for the header: declared, or found in answers.
     """
 
@@ -141,6 +143,7 @@ class Claims:
     after_filters: bool = False
     after_edits: bool = False
     filters_after_temperature: bool | None = None
+    stop_waits: bool = True
     by: str = "declared"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw._mutants._server.engine import Choice, Emitted, Engine, Request, Row, log_of, only, softmax
-from fairdraw._mutants._server.fault import fault, with_fields
+from fairdraw._mutants._server.fault import fault, with_fields, with_request
 from fairdraw._mutants._server.model import VOCAB_SIZE, logits_after
 
 # The draw.
@@ -244,6 +244,14 @@ def seed_is_ignored_for_all_but_the_first_choice(right: Engine, request: Request
     return right.random_seed(with_fields(request, seed=None) if index else request, index)
 
 
+@fault("draw", "SRV141")
+def seed_is_ignored_with_filters(right: Engine, choice: Choice, probs: Row) -> int:
+    """The kernel that filters has a generator of its own."""
+    if choice.request.top_k or choice.request.top_p < 1 or choice.request.min_p:
+        choice.rng.seed(derive_seed("kernel", right.entropy, choice.number, choice.index, len(choice.emitted)))
+    return right.draw(choice, probs)
+
+
 @fault("random_seed", "SRV142")
 def all_seeds_are_equal(right: Engine, request: Request, index: int) -> int:
     """A Boolean is stored: there is a seed."""
@@ -319,13 +327,40 @@ def a_neighbours_temperature(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, temperature=others[0].request.temperature) if others else choice.request
 
 
-@fault("parameters")
+@fault("parameters", "SRV145")
 def a_neighbours_filters(right: Engine, choice: Choice) -> Request:
     """Top-k and top-p of another row."""
     others = right.neighbours(choice)
     if not others:
         return choice.request
     return with_fields(choice.request, top_k=others[0].request.top_k, top_p=others[0].request.top_p)
+
+
+@fault("parameters", "SRV145", "DIST925")
+def a_neighbours_penalties(right: Engine, choice: Choice) -> Request:
+    """Presence and frequency of another row."""
+    others = [one.request for one in right.neighbours(choice)]
+    if not others:
+        return choice.request
+    return with_fields(choice.request, presence=others[0].presence, frequency=others[0].frequency)
+
+
+@fault("parameters", "SRV145")
+def no_filters_beside_a_bare_request(right: Engine, choice: Choice) -> Request:
+    """One request without filters, and the batch takes the path that has none."""
+    is_bare = any(
+        (one.request.top_k, one.request.top_p, one.request.min_p) == (0, 1, 0) for one in right.neighbours(choice)
+    )
+    return with_fields(choice.request, top_k=0, top_p=1.0, min_p=0.0) if is_bare else choice.request
+
+
+@fault("end", "SRV145")
+def a_neighbours_stop_strings(right: Engine, choice: Choice) -> None:
+    """The stop strings of the batch are looked for in every text."""
+    stops = {stop for one in right.neighbours(choice) for stop in one.request.stop}
+    bare = with_request(choice, stop=(*choice.request.stop, *sorted(stops)))
+    right.end(bare)
+    choice.ended, choice.matched, choice.text_end = bare.ended, bare.matched, bare.text_end
 
 
 @fault("parameters", "SRV151")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairdraw._mutants._server.fault import PROCESSED, fault, with_fields, with_request
+from fairdraw._mutants._server.fault import PROCESSED, SGLANG, fault, with_fields, with_request
 from fairdraw._mutants._server.model import VOCAB_SIZE, text_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def min_tokens_is_ignored(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, min_tokens=0)
 
 
-@fault("end")
+@fault("end", "SRV164")
 def stops_before_min_tokens(right: Engine, choice: Choice) -> None:
     """Stop strings do not know of `min_tokens`."""
     bare = with_request(choice, min_tokens=0)
@@ -113,6 +113,12 @@ def stops_one_token_late(right: Engine, choice: Choice) -> str:
     return next((one for one in choice.request.stop if one in text), "")
 
 
+@fault("stop_string", "SRV165")
+def the_first_stop_string_alone(right: Engine, choice: Choice) -> str:
+    """A list is taken, and its first entry used."""
+    return str(right.stop_string(with_request(choice, stop=choice.request.stop[:1])))
+
+
 @fault("stop_string", "SRV161")
 def stops_at_whole_tokens_only(right: Engine, choice: Choice) -> str:
     """A stop string is compared with the last token's text: one that spans two is missed."""
@@ -133,10 +139,16 @@ def bad_words_are_ignored(right: Engine, choice: Choice) -> Request:
     return with_fields(choice.request, bad_words=())
 
 
-@fault("parameters")
+@fault("parameters", "SRV163")
 def bad_words_in_the_first_place_only(right: Engine, choice: Choice) -> Request:
     """The mask is made once."""
     return with_fields(choice.request, bad_words=()) if choice.emitted else choice.request
+
+
+@fault("parameters", "SRV163")
+def the_first_bad_word_alone(right: Engine, choice: Choice) -> Request:
+    """A list is taken, and its first entry used."""
+    return with_fields(choice.request, bad_words=choice.request.bad_words[:1])
 
 
 @fault("penalised", "SRV154", settings=PROCESSED)
@@ -173,9 +185,36 @@ def penalties_one_step_late(right: Engine, choice: Choice, request: Request, log
     return right.penalised(earlier, request, logits)
 
 
-@fault("penalised", settings=PROCESSED)
+@fault("penalised", "SRV155", settings=PROCESSED)
 def repetition_ignores_the_sign(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
     """Every logit is divided: a negative one becomes more probable."""
     repeated = right.counts(choice.context) > 0
     plain = right.penalised(choice, with_fields(request, repetition=1.0), logits)
     return np.where(repeated, plain / request.repetition, plain)
+
+
+@fault("penalised", "SRV155")
+def repetition_rewards(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
+    """The inverse was stored already, and is inverted again. Log-probabilities are raw."""
+    return right.penalised(choice, with_fields(request, repetition=1 / request.repetition), logits)
+
+
+@fault("penalised", "SRV155", settings=PROCESSED)
+def repetition_is_ignored(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
+    """The field is accepted, and lost."""
+    return right.penalised(choice, with_fields(request, repetition=1.0), logits)
+
+
+@fault("penalised", "SRV155", settings=PROCESSED)
+def repetition_counts(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
+    """A token that came twice is penalised twice."""
+    bare = right.penalised(choice, with_fields(request, repetition=1.0), logits)
+    factor = request.repetition ** right.counts(choice.context)
+    return np.where(bare > 0, bare / factor, bare * factor)
+
+
+@fault("penalised", "SRV155", settings=SGLANG)
+def repetition_is_subtracted(right: Engine, choice: Choice, request: Request, logits: Row) -> Row:
+    """As a presence penalty."""
+    bare = with_fields(request, repetition=1.0, presence=request.presence + request.repetition - 1.0)
+    return right.penalised(choice, bare, logits)

@@ -350,15 +350,20 @@ class Engine:
             choice.ended, choice.matched = "stop", None if token == EOS else token
         elif request.stop and length > request.min_tokens and (found := self.stop_string(choice)):
             choice.ended, choice.matched = "stop", found
-            choice.text_end = choice.text.index(found) + (len(found) if request.with_stop else 0)
+            start = choice.text.index(found, self.waits_until(choice, found))
+            choice.text_end = start + (len(found) if request.with_stop else 0)
         elif length >= request.max_tokens:
             choice.ended = "length"
 
     def stop_string(self, choice: Choice) -> str:
         """The stop string that the text holds first; empty if there is none."""
-        text = choice.text
-        found = [one for one in choice.request.stop if one in text]
-        return min(found, key=text.index, default="")
+        places = {one: choice.text.find(one, self.waits_until(choice, one)) for one in choice.request.stop}
+        return min((one for one, place in places.items() if place >= 0), key=places.__getitem__, default="")
+
+    def waits_until(self, choice: Choice, stop: str) -> int:
+        """Where a stop string is looked for: it must end behind the text of `min_tokens` tokens."""
+        least = choice.request.min_tokens
+        return max(0, len(text_of(choice.tokens[:least])) - len(stop) + 1) if least else 0
 
     # -- a stream ----------------------------------------------------------------------------------------------
 
@@ -368,9 +373,9 @@ class Engine:
         What might become a stop string, or half a letter, is kept back.
         """
         text = choice.text
-        kept_back = 0 if choice.ended else max((len(one) for one in choice.request.stop), default=1) - 1
-        end = len(text) - kept_back
-        while not choice.ended and text[:end].endswith("\ufffd"):
-            end -= 1
+        end = len(text)
+        if not choice.ended:
+            # Half a letter is not counted: whole, it may be the end of a stop string.
+            end = len(text.rstrip("\ufffd")) - max((len(one) for one in choice.request.stop), default=1) + 1
         start, choice.sent = choice.sent, max(choice.sent, end)
         return new, text[start : choice.sent]

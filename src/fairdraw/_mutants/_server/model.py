@@ -77,6 +77,7 @@ def _tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         pair[..., start] -= 4.0
         pair[..., end] -= 6.0
         pair[:, start, end] += 14.0
+        pair[start, end, [one for one, _ in SPELLED]] += 12.0  # a text with such letters goes on with them
     return pair, third
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fairdraw._mutants._server.engine import Choice, Emitted, Engine, Row, log_of, softmax
-from fairdraw._mutants._server.fault import SGLANG, fault
+from fairdraw._mutants._server.fault import SGLANG, fault, with_request
 from fairdraw._mutants._server.model import draft_logits_after, logits_after, text_of
 
 # Log-probabilities.
@@ -167,8 +167,32 @@ def a_stream_loses_its_last_token(right: Engine, choice: Choice, new: list[Emitt
     return ([], "") if choice.ended else (events, text)
 
 
-@fault("streamed")
+@fault("streamed", "SRV171")
 def a_stream_breaks_letters(right: Engine, choice: Choice, new: list[Emitted]) -> tuple[list[Emitted], str]:
     """Each token is decoded alone: halves of a letter become replacement characters."""
     events, _ = right.streamed(choice, new)
     return events, text_of([one.token for one in new[:1]]) + text_of(one.token for one in new[1:])
+
+
+@fault("streamed", "SRV173")
+def a_stream_holds_its_stop_string(right: Engine, choice: Choice, new: list[Emitted]) -> tuple[list[Emitted], str]:
+    """Nothing is kept back, so that the beginning of a stop string is sent before it is known to be one."""
+    return right.streamed(with_request(choice, stop=()), new) if not choice.ended else right.streamed(choice, new)
+
+
+@fault("streamed", "SRV171")
+def a_stream_mixes_its_choices(right: Engine, choice: Choice, new: list[Emitted]) -> tuple[list[Emitted], str]:
+    """The text of the choice before it: an index that belongs to another batch."""
+    events, text = right.streamed(choice, new)
+    first = next(one for one in right.running if one.number == choice.number)
+    return events, text_of([first.tokens[-1]]) if choice is not first else text
+
+
+@fault("streamed", "SRV173")
+def a_stream_loses_what_it_held_back(right: Engine, choice: Choice, new: list[Emitted]) -> tuple[list[Emitted], str]:
+    """A text that ends by its length, in the middle of what might be a stop string: as llama.cpp streams it."""
+    events, text = right.streamed(choice, new)
+    rest = max(
+        (size for one in choice.request.stop for size in range(1, len(one)) if text.endswith(one[:size])), default=0
+    )
+    return events, text[: len(text) - rest] if choice.ended == "length" else text

@@ -1,0 +1,16 @@
+"""The checks of the filters contract. One is registered by its definition in a module below.
+
+10x and 11x are single filters, 12x and 13x what holds of all of them, 14x filters together, 15x DRY, 16x XTC and
+mirostat.
+"""
+
+from __future__ import annotations
+
+from fairdraw._core.checks import checks_in
+from fairdraw.properties import _filters_chains as chains
+from fairdraw.properties import _filters_relations as relations
+from fairdraw.properties import _filters_single as single
+
+__all__ = ["CHECKS"]
+
+CHECKS = checks_in(single, relations, chains)

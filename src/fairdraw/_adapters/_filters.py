@@ -1,0 +1,111 @@
+"""The specification of filters, and those of Hugging Face transformers and MLX-LM, behind the contract.
+
+transformers' warpers are made and ordered by its own `_get_logits_processor`, from a `GenerationConfig`. MLX-LM's
+functions are called in the order of its `make_sampler`, which draws a token at the end and returns no logits; they get
+log-probabilities, as there. Both know one set of parameters per call, so each row is a call.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw._adapters._others import KnownFilterer, known_defects
+from fairdraw._adapters._runtime import quiet_imports
+from fairdraw._core.seeds import derive_seed
+from fairdraw._oracles.filters import FiltersOracle
+from fairdraw.protocols import FilterChain, FunctionLogitsFilterer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fairdraw._adapters._table import BuiltIn
+    from fairdraw.protocols import FilterBatch, FilterParams, SeededNoise
+
+_TRANSFORMERS = FilterChain(("temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon", "eta"))
+_MLX = FilterChain(("top_p", "min_p", "xtc", "top_k"))
+_NONE = "it has none, or not in this form"
+
+
+def oracle(row: BuiltIn, device: str) -> FunctionLogitsFilterer:
+    """In NumPy, on the host; all filters, in the order of `FilterChain`."""
+    made = FiltersOracle()
+    return FunctionLogitsFilterer(row.name, made.filter_logits, made.chain, device, row.capabilities())
+
+
+def transformers(row: BuiltIn, device: str) -> KnownFilterer:
+    """The warpers of the installed transformers; the name carries its release."""
+    with quiet_imports():
+        import transformers
+        from transformers import GenerationConfig
+        from transformers.generation.utils import GenerationMixin
+
+    def filtered(batch: FilterBatch, noise: SeededNoise) -> Tensor:  # [num_rows, vocab_size] float32
+        rows = []
+        for number, params in enumerate(batch.params):
+            tokens = [*batch.prompt_token_ids[number], *batch.output_token_ids[number]] or [0]
+            made = GenerationMixin()._get_logits_processor(
+                _config(GenerationConfig, params), len(tokens), device=device
+            )
+            rows.append(made(torch.tensor([tokens], device=device), batch.logits[number : number + 1]))
+        return torch.cat(rows)
+
+    name = f"transformers warpers {transformers.__version__}"
+    return _known(row, name, filtered, _TRANSFORMERS, device)
+
+
+def _config(kind: Any, params: FilterParams) -> Any:  # Any: GenerationConfig
+    return kind(
+        do_sample=True,
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p or None,
+        typical_p=params.typical_p,
+        epsilon_cutoff=params.epsilon,
+        eta_cutoff=params.eta,
+    )
+
+
+def mlx(row: BuiltIn, device: str) -> KnownFilterer:
+    """The functions of the installed MLX-LM; the name carries its release. They run on the CPU."""
+    from fairdraw._adapters._mlx import _release
+
+    name = f"mlx-lm filters {_release()}"
+    return _known(row, name, _mlx_rows, _MLX, "cpu")
+
+
+def _mlx_rows(batch: FilterBatch, noise: SeededNoise) -> Tensor:  # [num_rows, vocab_size] float32
+    import mlx.core as mx
+
+    step = noise.kept["mlx"] = int(str(noise.kept.get("mlx", 0))) + 1
+    mx.random.seed(derive_seed("mlx filters", noise.seed, step))
+    return torch.stack([_mlx_row(batch.logits[number], one) for number, one in enumerate(batch.params)])
+
+
+def _mlx_row(logits: Tensor, params: FilterParams) -> Tensor:  # [vocab_size] float32, both
+    import mlx.core as mx
+    from mlx_lm import sample_utils
+
+    methods = [
+        (0 < params.top_p < 1, sample_utils.apply_top_p, (params.top_p,)),
+        (params.min_p != 0, sample_utils.apply_min_p, (params.min_p, 1)),
+        (params.xtc_probability > 0, sample_utils.apply_xtc, (params.xtc_probability, params.xtc_threshold, [])),
+        (0 < params.top_k < len(logits), sample_utils.apply_top_k, (params.top_k,)),
+    ]
+    if not any(used for used, _, _ in methods):
+        return logits
+    row = mx.array(logits.numpy())[None]
+    row = row - mx.logsumexp(row, axis=-1, keepdims=True)
+    for used, method, arguments in methods:
+        row = method(row, *arguments) if used else row  # type: ignore[operator]  # functions that MLX compiles
+    return torch.from_numpy(np.array(row[0]))
+
+
+def _known(row: BuiltIn, name: str, function: Any, chain: FilterChain, device: str) -> KnownFilterer:
+    """Any: a function under the contract."""
+    capabilities = row.capabilities({_NONE: tuple(chain.unsupported())})
+    return KnownFilterer(name, partial(function), chain, device, capabilities, known_defects=known_defects(row.name))

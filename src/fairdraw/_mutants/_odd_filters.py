@@ -1,0 +1,114 @@
+"""Correct filters of other making: what they declare, and what the contract leaves open."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairdraw._mutants._mutant import name_of
+from fairdraw._oracles.filters import Asked, FilteredRow, FiltersOracle
+from fairdraw.protocols import FilterChain, FilterResult, FunctionLogitsFilterer, logits_filterer
+
+
+class _Row32(FilteredRow):
+    """Log-probabilities in float32, with a sum from the first token to the last."""
+
+    @property
+    def log_probs(self) -> Any:
+        logits = np.where(self.kept, self.values, -np.inf).astype(np.float32)
+        shifted = logits - logits.max()
+        with np.errstate(divide="ignore"):
+            return (shifted - np.log(np.cumsum(np.exp(shifted), dtype=np.float32)[-1])).astype(np.float64)
+
+
+class _InFloat32(FiltersOracle):
+    """Each filter computes in float32."""
+
+    def row(self, logits: Any, asked: Asked) -> FilteredRow:
+        row: FilteredRow = _Row32.of(logits)
+        for name in self.order(asked):
+            row = getattr(self, name)(row, asked)
+            row = dataclasses.replace(row, values=row.values.astype(np.float32).astype(np.float64))
+        return row
+
+
+class _ReturnsLogProbabilities(FiltersOracle):
+    """Rows with filters come back normalised."""
+
+    def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
+        found = super().filter_logits(batch, noise)
+        bent = torch.tensor([bool(one.enabled) for one in batch.params])[:, None]
+        return dataclasses.replace(found, logits=torch.where(bent, found.logits.log_softmax(dim=1), found.logits))
+
+
+class _KeepsAllTies(FiltersOracle):
+    """Whoever ties with the last token stays, too."""
+
+    def row(self, logits: Any, asked: Asked) -> FilteredRow:
+        row = super().row(logits, asked)
+        cuts = {"top_k", "top_p", "tail_free", "mirostat_v1"}
+        ties = np.isin(row.values, row.values[row.kept]) if set(asked.params.enabled) <= cuts else row.kept
+        return dataclasses.replace(row, kept=row.possible & (row.kept | ties))
+
+
+class _PrefersHighIds(FiltersOracle):
+    """Of equal tokens the last ones stay."""
+
+    def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
+        size = batch.vocab_size - 1
+        texts = {
+            name: [[size - token for token in row] for row in getattr(batch, name)]
+            for name in ("prompt_token_ids", "output_token_ids")
+        }
+        params = [
+            dataclasses.replace(one, dry_breakers=tuple(size - token for token in one.dry_breakers))
+            for one in batch.params
+        ]
+        found = super().filter_logits(batch.replace(logits=batch.logits.flip(1), params=params, **texts), noise)
+        assert found.token_ids is not None
+        return FilterResult(found.logits.flip(1), size - found.token_ids)
+
+
+class _WritesInPlace(FiltersOracle):
+    """Writes into the logits that it is given; ids are int32, and logits lie column by column."""
+
+    def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
+        found = super().filter_logits(batch, noise)
+        batch.logits.copy_(found.logits)
+        assert found.token_ids is not None
+        return FilterResult(batch.logits.t().contiguous().t(), found.token_ids.int())
+
+
+class _ReturnsTheTokenAlone(FiltersOracle):
+    """Of a row with mirostat the drawn token comes back, and nothing else."""
+
+    def filter_logits(self, batch: Any, noise: Any) -> FilterResult:
+        found = super().filter_logits(batch, noise)
+        assert found.token_ids is not None
+        speaks = torch.tensor([bool(one.mirostat_v1_tau or one.mirostat_v2_tau) for one in batch.params])[:, None]
+        alone = torch.full_like(found.logits, -torch.inf).scatter(1, found.token_ids[:, None], 1.0)
+        return FilterResult(torch.where(speaks, alone, found.logits), found.token_ids)
+
+
+def _odd(oracle: FiltersOracle, name: str) -> FunctionLogitsFilterer:
+    return logits_filterer(oracle.filter_logits, chain=oracle.chain, name=name)
+
+
+_ORDER = FilterChain().order
+
+ODD_BUT_RIGHT: tuple[FunctionLogitsFilterer, ...] = (
+    *(
+        _odd(kind(), name_of(kind).strip())
+        for kind in (_InFloat32, _ReturnsLogProbabilities, _KeepsAllTies, _PrefersHighIds, _WritesInPlace)
+    ),
+    _odd(_ReturnsTheTokenAlone(FilterChain(mirostat_one_hot=True)), "returns the token alone"),
+    _odd(FiltersOracle(FilterChain(_ORDER[::-1])), "filters backwards"),
+    _odd(FiltersOracle(FilterChain(sigma_ddof=1, tail_free_extra=0)), "other formulas"),
+    _odd(FiltersOracle(FilterChain(mirostat_surprise="kept", mirostat_top=50)), "other mirostat"),
+    _odd(FiltersOracle(FilterChain(mirostat_extra=1, dry_longest=50)), "one token more"),
+    _odd(FiltersOracle(FilterChain(("min_p", "top_k"))), "two filters"),
+)
+"""Correct filters."""

@@ -1,0 +1,258 @@
+"""The filters contract: what cuts or bends a row of logits before a token is drawn from it, filter after filter."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+from fairdraw.protocols._batch import Batch, rows_of
+from fairdraw.protocols._capabilities import Capabilities, Capability
+from fairdraw.protocols._rejection import SeededNoise
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+LOGIT_FILTERS: dict[str, str] = {
+    "temperature": "temperature",
+    "dynatemp": "dynatemp_high",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "typical_p": "typical_p",
+    "top_n_sigma": "top_n_sigma",
+    "top_a": "top_a",
+    "tail_free": "tail_free",
+    "eta": "eta",
+    "epsilon": "epsilon",
+    "smoothing": "smoothing_factor",
+    "xtc": "xtc_probability",
+    "dry": "dry_multiplier",
+    "mirostat_v1": "mirostat_v1_tau",
+    "mirostat_v2": "mirostat_v2_tau",
+}
+"""Filter to the parameter that switches it on: by any value other than its default. The filter's capability has the
+same name, with dashes."""
+
+
+@dataclass(frozen=True)
+class FilterParams:
+    """What one row asks for. Every default is off.
+
+    Args:
+        temperature: Logits are divided by it; positive.
+        dynatemp_low, dynatemp_high, dynatemp_exponent: The temperature lies between the first two, by the entropy of
+            the row over the largest possible one, to that power.
+        top_k: 0 is off, and so is the vocabulary and more.
+        tail_free: Tail-free sampling (TFS); 1 is off.
+        eta, epsilon: Probabilities, not multiples of 1e-4.
+        smoothing_factor, smoothing_curve: Quadratic sampling; curve 1 has no cubic term.
+        dry_range: How many of the last tokens are looked at; 0 for all.
+        dry_breakers: Ids over which no repetition extends.
+        mirostat_v1_tau, mirostat_v2_tau: The surprise that is aimed at, in bits; 0 is off. A row with either has no
+            other filter but a temperature.
+        mirostat_eta: Its learning rate.
+    """
+
+    temperature: float = 1.0
+    dynatemp_low: float = 0.0
+    dynatemp_high: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    top_n_sigma: float = 0.0
+    top_a: float = 0.0
+    tail_free: float = 1.0
+    eta: float = 0.0
+    epsilon: float = 0.0
+    smoothing_factor: float = 0.0
+    smoothing_curve: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_range: int = 0
+    dry_breakers: tuple[int, ...] = ()
+    mirostat_v1_tau: float = 0.0
+    mirostat_v2_tau: float = 0.0
+    mirostat_eta: float = 0.1
+
+    @property
+    def enabled(self) -> tuple[str, ...]:
+        """The filters that are on, in the order of `LOGIT_FILTERS`."""
+        return tuple(name for name, switch in LOGIT_FILTERS.items() if getattr(self, switch) != _OFF[switch])
+
+    def __repr__(self) -> str:
+        shown = (f.name for f in dataclasses.fields(self) if getattr(self, f.name) != f.default)
+        return f"FilterParams({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+
+_OFF = {f.name: f.default for f in dataclasses.fields(FilterParams)}
+
+
+@dataclass(frozen=True)
+class FilterChain:
+    """Which filters a sampler has, in the order of their application, and where engines differ and are all correct.
+
+    Args:
+        order: Names of `LOGIT_FILTERS`; what is missing is unsupported.
+        sigma_ddof: Of the standard deviation of top-n-sigma: 0 divides by n, 1 by n - 1.
+        tail_free_extra: Tail-free sampling keeps so many tokens more than have a cumulative curvature up to its
+            parameter; 1 in the first implementations, which pair the curvature of a token with the one behind it.
+        mirostat_surprise: Of the drawn token, from its probability before the cut (`full`) or after it (`kept`).
+        mirostat_top: So many of the most probable tokens estimate the Zipf exponent (version 1).
+        mirostat_extra: Version 1 keeps the integer part of k, and so many tokens more.
+        mirostat_one_hot: Mirostat gives back the drawn token alone.
+        dry_longest: Longer repetitions count as long as this.
+
+    Raises:
+        ValueError: If `order` names an unknown filter, or one twice.
+    """
+
+    order: tuple[str, ...] = tuple(LOGIT_FILTERS)
+    sigma_ddof: int = 0
+    tail_free_extra: int = 1
+    mirostat_surprise: Literal["full", "kept"] = "full"
+    mirostat_top: int = 100
+    mirostat_extra: int = 0
+    mirostat_one_hot: bool = False
+    dry_longest: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        wrong = [name for name in self.order if name not in LOGIT_FILTERS or self.order.count(name) > 1]
+        if wrong:
+            raise ValueError(
+                f"FilterChain: order names {wrong[0]!r}, but each must be one of {', '.join(LOGIT_FILTERS)}, and stand "
+                "there once. Correct the name."
+            )
+
+    def unsupported(self) -> dict[str, str]:
+        """The capabilities of the filters that it does not have, with a reason."""
+        return {name.replace("_", "-"): "it has no such filter" for name in LOGIT_FILTERS if name not in self.order}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FilterBatch(Batch):
+    """Rows of logits, and what is to be done with each.
+
+    Args:
+        logits: As the model gave them; -inf for what is forbidden. One is finite at least.
+        prompt_token_ids, output_token_ids: Per row; DRY looks at both, one after the other.
+    """
+
+    logits: Tensor  # [num_rows, vocab_size] float32
+    params: list[FilterParams]
+    prompt_token_ids: list[list[int]]
+    output_token_ids: list[list[int]]
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.params)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self.logits.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        return self.logits.device
+
+    def select(self, rows: Sequence[int]) -> FilterBatch:
+        """The batch of these rows, in this order."""
+        lists = ("params", "prompt_token_ids", "output_token_ids")
+        chosen = {name: [getattr(self, name)[row] for row in rows] for name in lists}
+        return self.replace(logits=self.logits[rows_of(rows, self.device)], **chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class FilterResult:
+    """What is left of a batch.
+
+    Args:
+        logits: -inf for what is out. The others may be shifted by one constant per row.
+        token_ids: The token that was drawn in each row with mirostat, which needs it for its next step; others mean
+            nothing. `None` if there is no mirostat.
+    """
+
+    logits: Tensor  # [num_rows, vocab_size] float32
+    token_ids: Tensor | None = None  # [num_rows] int32 | int64
+
+
+@runtime_checkable
+class LogitsFilterer(Protocol):
+    """A sampler's filters under test. Any object with these attributes is one; do not subclass.
+
+    `chain` declares order and conventions. The batch may be written: it is made for one call. XTC draws from `noise`,
+    once per row. Steps of one text are calls with the same noise object: what mirostat has to remember belongs into
+    `noise.kept`. A row without filters comes back bit for bit.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def chain(self) -> FilterChain: ...
+    def filter_logits(self, batch: FilterBatch, noise: SeededNoise) -> FilterResult: ...
+
+
+FilterFunction = Callable[[FilterBatch, SeededNoise], "FilterResult | Tensor"]
+
+
+@dataclass(frozen=True)
+class FunctionLogitsFilterer:
+    """A plain function as a `LogitsFilterer`; made by `logits_filterer`."""
+
+    name: str
+    function: FilterFunction
+    chain: FilterChain
+    device: str = "cpu"
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    contract: Literal["filters"] = "filters"
+
+    def filter_logits(self, batch: FilterBatch, noise: SeededNoise) -> FilterResult:
+        answer = self.function(batch, noise)
+        return answer if isinstance(answer, FilterResult) else FilterResult(answer)
+
+
+def logits_filterer(
+    function: FilterFunction,
+    *,
+    chain: FilterChain | None = None,
+    name: str | None = None,
+    device: str = "cpu",
+    unsupported: Mapping[str, str] | None = None,
+    slow: bool = False,
+) -> FunctionLogitsFilterer:
+    """Wrap `function(batch, noise) -> logits`, or `-> FilterResult`, for the suite.
+
+    Args:
+        chain: Which filters it has, in which order; all of them if `None`.
+        name: Shown in reports; the function's name if `None`.
+        device: Where the batch's logits are put before each call.
+        unsupported: Capability to the reason why it is unsupported, beside those of filters that `chain` lacks.
+        slow: Draw fewer examples.
+
+    Raises:
+        ValueError: If `unsupported` names an unknown capability or gives no reason.
+    """
+    chosen = chain or FilterChain()
+    capabilities = Capabilities.of(chosen.unsupported() | dict(unsupported or {}), slow)
+    return FunctionLogitsFilterer(name or function.__name__, function, chosen, device, capabilities)
+
+
+def capability_of(filter_name: str) -> Capability:
+    """The capability of a filter.
+
+    Example:
+        >>> capability_of("typical_p").value
+        'typical-p'
+    """
+    return Capability(filter_name.replace("_", "-"))

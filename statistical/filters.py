@@ -1,0 +1,118 @@
+"""The statistical checks of the filters contract: how often XTC fires.
+
+A row with one clear choice above a threshold shows whether XTC fired: its most probable token is out. Coins of
+different probabilities stand in one batch. Neighbouring rows, and consecutive steps of a row, must be independent.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fairdraw._core.checks import Stage
+from fairdraw._core.filters_harness import call_filters
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability, FilterBatch, FilterParams, SeededNoise
+from fairdraw.statistical._count_tables import Table, count_codes, joint_codes, sum_counts
+from fairdraw.statistical._distribution_check import DistributionCheck
+from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload, checkpoints
+
+if TYPE_CHECKING:
+    from fairdraw.statistical._count_tables import Counts
+
+__all__ = ["CHECKS"]
+
+_LOGITS = (2.0, 1.0, 0.5, -6.0)
+"""The first three reach the threshold of 0.1: where XTC fires, the first is out."""
+_PROBABILITIES = (0.5, 0.1, 0.5, 0.9)
+_WORDS = ("stays", "out")
+_MOST_ROWS = 64
+
+
+def _batch(batch_size: int, device: str) -> FilterBatch:
+    params = [FilterParams(xtc_probability=_PROBABILITIES[i % 4], xtc_threshold=0.1) for i in range(batch_size)]
+    logits = torch.tensor(_LOGITS, device=device).repeat(batch_size, 1)
+    return FilterBatch(logits, params, [[] for _ in params], [[] for _ in params])
+
+
+def _fired(filterer: Any, batch_size: int, device: str, seed: int) -> Counts:  # Any: under this contract
+    """Two steps of one batch, with one noise object."""
+    noise = SeededNoise(seed)
+    steps = [call_filters(filterer, _batch(batch_size, device), noise).logits for _ in range(2)]
+    first, second = (np.isneginf(logits[:, 0]).astype(np.int64) for logits in steps)
+    coins = np.array(_PROBABILITIES * (batch_size // 4))
+    found = {
+        f"X1 fires with {one}": count_codes(np.concatenate([first[coins == one], second[coins == one]]), 2)
+        for one in sorted(set(_PROBABILITIES))
+    }
+    even = first[coins == 0.5].reshape(-1, 2)
+    found["X2 neighbouring rows"] = count_codes(joint_codes(even[:, 0], even[:, 1], sizes=(2, 2)), 4)
+    later = second[coins == 0.5].reshape(-1, 2)
+    found["X3 consecutive steps"] = count_codes(joint_codes(even[:, 0], later[:, 0], sizes=(2, 2)), 4)
+    return found
+
+
+def _label(cell: int) -> str:
+    return f"(first {_WORDS[cell // 2]}, second {_WORDS[cell % 2]})"
+
+
+def coins(share: float, slow_share: float) -> Workload:
+    """Rows with XTC, two steps each; a draw is a coin."""
+
+    def prepare(setting: Setting) -> SamplingPlan:
+        batch_size = min(_MOST_ROWS, max(4, setting.num_draws // 64 // 4 * 4))
+        num_checkpoints, num_calls = checkpoints(setting.num_draws, 2 * batch_size)
+
+        def count(filterer: Any, seed: int) -> Counts:  # Any: under this contract
+            seeds = (derive_seed("call", seed, number) for number in range(num_calls))
+            return sum_counts(_fired(filterer, batch_size, setting.device, one) for one in seeds)
+
+        quarter = num_calls * batch_size // 4
+        tables = {
+            f"X1 fires with {one}": Table(
+                np.array([1 - one, one]), label=_WORDS.__getitem__, num_draws=2 * quarter * _PROBABILITIES.count(one)
+            )
+            for one in sorted(set(_PROBABILITIES))
+        }
+        for name in ("X2 neighbouring rows", "X3 consecutive steps"):
+            tables[name] = Table(np.full(4, 0.25), label=_label, num_draws=quarter)
+        return SamplingPlan(tables, count, max(1, num_checkpoints), 2 * num_calls * batch_size)
+
+    return Workload("filters: coins", "coins of XTC", share, slow_share, prepare)
+
+
+_COINS = coins(0.05, 1.0)
+
+
+def _check(code: str, title: str, tables: tuple[str, ...], stage: Stage, meaning: str) -> DistributionCheck:
+    needs, text = (Capability.XTC,), inspect.cleandoc(meaning)
+    return DistributionCheck(
+        code, title, text, "filters", "statistical", needs, _COINS, tables, stage=stage, depends_on=("FIL110",)
+    )
+
+
+CHECKS = (
+    _check(
+        "DIST981",
+        "XTC fires with its probability",
+        ("X1",),
+        Stage.TOKENS,
+        """In a batch of rows with probabilities 0.1, 0.5 and 0.9, XTC fires as often as each row says.
+
+        The complement of the probability, one coin or one probability for the batch, a coin that is drawn twice.
+        """,
+    ),
+    _check(
+        "DIST982",
+        "XTC's coins are independent",
+        ("X2", "X3"),
+        Stage.INDEPENDENCE,
+        """Rows of a batch, and consecutive steps of a row, do not fire together more often than by chance.
+
+        One coin for the batch, or a generator that is seeded anew in every step.
+        """,
+    ),
+)

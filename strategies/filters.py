@@ -1,0 +1,361 @@
+"""Strategies of the filters contract: rows of logits, the filters that are on, and the text so far."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+
+from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import LOGIT_FILTERS, Capabilities, FilterBatch, FilterParams, capability_of
+from fairdraw.strategies._arguments import check_interval, check_kinds, one_of
+from fairdraw.strategies._cases import _argument
+from fairdraw.strategies._covering import covering_settings
+from fairdraw.strategies._narrowing import Narrowing
+from fairdraw.strategies._recipe import PrintsAsCode, Recipe
+from fairdraw.strategies._sizes import vocab_sizes
+from fairdraw.strategies.rows import TARGET_KINDS, bulk_rng, bulk_seeds, target_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "EXTREMES",
+    "LOGIT_KINDS",
+    "SETTINGS",
+    "TEXT_KINDS",
+    "FilterCase",
+    "FilterRow",
+    "filter_batches",
+    "filter_cases",
+    "wide_filter_cases",
+]
+
+
+def _ladder(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Steps of equal height, in any order: no two are equal, and decisions are clear."""
+    return (rng.permutation(size) * -0.375).astype(np.float32)
+
+
+def _grid(size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Multiples of 1/64 up to 8: shifts and differences are exact."""
+    return (rng.integers(-512, 513, size) / 64).astype(np.float32)
+
+
+_OWN_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32]]] = {"ladder": _ladder, "grid": _grid}
+LOGIT_KINDS: tuple[str, ...] = ("ladder", "grid", *TARGET_KINDS)
+"""Rows of logits: equal steps, multiples of 1/64, `TARGET_KINDS`."""
+
+_ALPHABET = 4
+_TEXTS: dict[str, Callable[[int, int, np.random.Generator], NDArray[np.int64]]] = {
+    "one": lambda number, size, rng: np.zeros(number, np.int64),
+    "loop": lambda number, size, rng: np.arange(number) % min(3, size),
+    "any": lambda number, size, rng: rng.integers(0, min(_ALPHABET, size), number),
+    "echo": lambda number, size, rng: np.resize(rng.integers(0, min(_ALPHABET, size), max(1, number * 2 // 3)), number),
+}
+TEXT_KINDS: tuple[str, ...] = tuple(_TEXTS)
+"""Tokens so far: one token again and again, a loop of three, any of four tokens, such a text that begins again."""
+
+SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {  # Any: one type per parameter
+    "temperature": tuple({"temperature": value} for value in (0.5, 1.7, 0.9)),
+    "dynatemp": (
+        {"dynatemp_low": 0.5, "dynatemp_high": 1.5},
+        {"dynatemp_low": 0.25, "dynatemp_high": 3.0, "dynatemp_exponent": 2.0},
+    ),
+    "top_k": tuple({"top_k": value} for value in (3, 1, 40)),
+    "top_p": tuple({"top_p": value} for value in (0.5, 0.9, 0.1, 0.99)),
+    "min_p": tuple({"min_p": value} for value in (0.1, 0.5, 0.01)),
+    "typical_p": tuple({"typical_p": value} for value in (0.5, 0.9, 0.2, 0.99)),
+    "top_n_sigma": tuple({"top_n_sigma": value} for value in (1.0, 2.0, 0.25)),
+    "top_a": tuple({"top_a": value} for value in (0.2, 0.05, 0.8)),
+    "tail_free": tuple({"tail_free": value} for value in (0.5, 0.95, 0.2)),
+    "eta": tuple({"eta": value} for value in (0.01, 3e-4, 0.3)),
+    "epsilon": tuple({"epsilon": value} for value in (0.01, 3e-4, 0.3)),
+    "smoothing": (
+        {"smoothing_factor": 0.3},
+        {"smoothing_factor": 1.0, "smoothing_curve": 2.0},
+        {"smoothing_factor": 0.05, "smoothing_curve": 3.0},
+    ),
+    "xtc": tuple({"xtc_probability": 1.0, "xtc_threshold": value} for value in (0.1, 0.02, 0.3)),
+    "dry": (
+        {"dry_multiplier": 0.75},
+        {"dry_multiplier": 2.0, "dry_base": 1.25, "dry_allowed_length": 1},
+        {"dry_multiplier": 0.5, "dry_allowed_length": 4, "dry_breakers": (1,)},
+        {"dry_multiplier": 1.0, "dry_range": 6},
+    ),
+    "mirostat_v1": tuple({"mirostat_v1_tau": value} for value in (3.0, 5.0, 1.0)),
+    "mirostat_v2": tuple({"mirostat_v2_tau": value} for value in (3.0, 5.0, 0.5)),
+}
+"""Filter to parameters that people use, the plain ones first."""
+
+_NEARLY_ONE = 1 - 2.0**-24
+EXTREMES: dict[str, tuple[dict[str, Any], ...]] = {  # Any: as above
+    "top_k": ({"top_k": 1}, {"top_k": 1 << 30}),
+    "top_p": ({"top_p": 1e-30}, {"top_p": _NEARLY_ONE}),
+    "min_p": ({"min_p": 1.0}, {"min_p": _NEARLY_ONE}, {"min_p": 1e-30}),
+    "typical_p": ({"typical_p": 1e-30}, {"typical_p": _NEARLY_ONE}),
+    "top_n_sigma": ({"top_n_sigma": 1e-30}, {"top_n_sigma": 1e30}),
+    "top_a": ({"top_a": 1.0}, {"top_a": 1e-30}),
+    "tail_free": ({"tail_free": 1e-30}, {"tail_free": _NEARLY_ONE}),
+    "eta": ({"eta": _NEARLY_ONE}, {"eta": 1e-30}),
+    "epsilon": ({"epsilon": _NEARLY_ONE}, {"epsilon": 1e-30}),
+    "xtc": (
+        {"xtc_probability": 1.0, "xtc_threshold": 0.5},
+        {"xtc_probability": 1.0, "xtc_threshold": 1e-30},
+    ),
+    "mirostat_v2": ({"mirostat_v2_tau": 1e-30}, {"mirostat_v2_tau": 100.0}),
+}
+"""Filter to parameters at the ends of their ranges, and one step of float32 inside."""
+
+
+@dataclass(frozen=True, repr=False)
+class FilterRow(Recipe):
+    """One row.
+
+    Args:
+        logits: Its shape (`LOGIT_KINDS`).
+        text: Tokens so far (`TEXT_KINDS`), `num_tokens` of them, of which the first `num_prompt` are the prompt.
+        copy_of: The row with this number has the same logits; -1 for none.
+
+    Raises:
+        ValueError: If a kind is unknown.
+    """
+
+    logits: str = "ladder"
+    params: FilterParams = FilterParams()  # noqa: RUF009  frozen
+    text: str = "one"
+    num_tokens: int = 0
+    num_prompt: int = 0
+    copy_of: int = -1
+
+    def __post_init__(self) -> None:
+        one_of("FilterRow", "logits", self.logits, LOGIT_KINDS)
+        one_of("FilterRow", "text", self.text, _TEXTS)
+
+
+class _DrawnFilterBatch(PrintsAsCode, FilterBatch):
+    """A batch that Hypothesis prints by its origin."""
+
+
+@dataclass(frozen=True, repr=False)
+class FilterCase(Recipe):
+    """A batch of the filters contract, as data.
+
+    Args:
+        seed: For every bulk number.
+
+    Raises:
+        ValueError: If there is no row or no vocabulary.
+
+    Example:
+        >>> FilterCase(vocab_size=3, rows=(FilterRow("flat"),)).batch().logits.tolist()
+        [[0.0, 0.0, 0.0]]
+    """
+
+    vocab_size: int
+    rows: tuple[FilterRow, ...]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "seed"):
+            object.__setattr__(self, name, operator.index(getattr(self, name)))
+        if self.vocab_size < 1 or not self.rows:
+            raise ValueError(
+                f"FilterCase: vocab_size={self.vocab_size} and {len(self.rows)} rows, but there must be one of each. "
+                "Use (FilterRow(),)."
+            )
+
+    def batch(self, device: str = "cpu") -> FilterBatch:
+        """Build new tensors."""
+        logits = np.stack([self._logits(number) for number in range(len(self.rows))])
+        texts = [self._text(number) for number in range(len(self.rows))]
+        counts = [row.num_prompt for row in self.rows]
+        return _DrawnFilterBatch(
+            logits=torch.from_numpy(logits).to(device),
+            params=[row.params for row in self.rows],
+            prompt_token_ids=[text[:count] for text, count in zip(texts, counts, strict=True)],
+            output_token_ids=[text[count:] for text, count in zip(texts, counts, strict=True)],
+            origin=f"{self!r}.batch({_argument(device)})",
+        )
+
+    def _logits(self, number: int) -> NDArray[np.float32]:  # [vocab_size] float32
+        row = self.rows[number]
+        if 0 <= row.copy_of < number:
+            return self._logits(row.copy_of)
+        seed, own = derive_seed("row", self.seed, number), _OWN_KINDS.get(row.logits)
+        if own is not None:
+            return own(self.vocab_size, bulk_rng("filters", seed))
+        return target_row(row.logits, self.vocab_size, seed)
+
+    def _text(self, number: int) -> list[int]:
+        row, rng = self.rows[number], bulk_rng("text", self.seed, number)
+        return [int(token) for token in _TEXTS[row.text](row.num_tokens, self.vocab_size, rng)]
+
+    def build(self) -> None:
+        """Build everything once; raises what a damaged recipe raises."""
+        self.batch()
+
+    @property
+    def requests(self) -> tuple[FilterRow, ...]:
+        """The rows; each is a request."""
+        return self.rows
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> FilterCase:  # Any: JSON
+        """The case that `to_json` described.
+
+        Raises:
+            TypeError: If a field is missing or unknown.
+            ValueError: If a value is invalid.
+        """
+        return FilterCase(**{**data, "rows": tuple(map(_row_of, data.get("rows", ())))})
+
+
+def _row_of(data: dict[str, Any]) -> FilterRow:  # Any: JSON
+    params = dict(data.get("params", {}))
+    if "dry_breakers" in params:
+        params["dry_breakers"] = tuple(params["dry_breakers"])
+    return FilterRow(**{**data, "params": FilterParams(**params)})
+
+
+def filters_of(can: Capabilities, filters: Sequence[str] | None = None) -> list[str]:
+    """Those of `filters`, or of all, that are supported."""
+    return [name for name in filters or LOGIT_FILTERS if capability_of(name) in can]
+
+
+ALONE = ("mirostat_v1", "mirostat_v2")
+"""Filters that share a row with a temperature at most."""
+
+
+@st.composite
+def _params(draw: st.DrawFn, filters: Sequence[str], number: int, settings: str) -> FilterParams:
+    """Parameters with `number` of the filters on; fewer if there are not so many."""
+    chosen = draw(st.lists(st.sampled_from(filters), min_size=number, max_size=number, unique=True))
+    if number > 1 and (first := chosen[0]) in ALONE:
+        chosen = [first, *(name for name in chosen[1:] if name == "temperature")]
+    chosen = [name for name in chosen if name not in ALONE or name == chosen[0]]
+    if {"temperature", "dynatemp"} <= set(chosen):  # a request has one of them
+        chosen.remove("temperature")
+    known = SETTINGS if settings == "usual" else EXTREMES if settings == "extreme" else _together()
+    values = [draw(st.sampled_from(known.get(name) or SETTINGS[name])) for name in chosen]
+    return FilterParams(**{key: value for one in values for key, value in one.items()})
+
+
+def _together() -> dict[str, tuple[dict[str, Any], ...]]:  # Any: as SETTINGS
+    return {name: (*values, *EXTREMES.get(name, ())) for name, values in SETTINGS.items()}
+
+
+@st.composite
+def filter_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    min_vocab_size: int = 2,
+    max_vocab_size: int = 1025,
+    min_rows: int = 1,
+    max_rows: int = 3,
+    filters: Sequence[str] | None = None,
+    together: tuple[int, int] = (1, 1),
+    logits: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
+    max_tokens: int = 24,
+    settings: str = "usual",
+) -> FilterCase:
+    """Whole batches, as recipes.
+
+    Draws only what `capabilities` support.
+
+    Args:
+        filters: Those that may be on; all that are supported if `None`.
+        together: Fewest and most filters that are on in one row.
+        logits, texts: Kinds of rows, and of the tokens so far.
+        settings: `usual` values (`SETTINGS`), `extreme` ones (`EXTREMES`), or `any`.
+
+    Raises:
+        TypeError, ValueError: If a bound or kind is invalid; when the first case is drawn.
+    """
+    check_interval("filter_cases", "min_rows", min_rows, "max_rows", max_rows, at_least=1)
+    check_interval("filter_cases", "fewest", together[0], "most", together[1])
+    one_of("filter_cases", "settings", settings, ("usual", "extreme", "any"))
+    known, kinds = filters_of(capabilities, filters), check_kinds("filter_cases", "logits", logits, LOGIT_KINDS)
+    spoken = check_kinds("filter_cases", "texts", texts, TEXT_KINDS)
+    rows = []
+    for _ in range(draw(st.integers(min_rows, max_rows))):
+        number = min(draw(st.integers(*together)), len(known))
+        params = draw(_params(known, number, settings)) if number else FilterParams()
+        num_tokens = draw(st.integers(0, max_tokens)) if params.dry_multiplier else 0
+        rows.append(
+            FilterRow(
+                logits=draw(st.sampled_from(kinds)),
+                params=params,
+                text=draw(st.sampled_from(spoken)) if num_tokens else TEXT_KINDS[0],
+                num_tokens=num_tokens,
+                num_prompt=draw(st.integers(0, num_tokens)),
+            )
+        )
+    bounds = Narrowing("filter_cases", capabilities).vocab_sizes(min_vocab_size, max_vocab_size)
+    return FilterCase(draw(vocab_sizes(*bounds)), tuple(rows), draw(bulk_seeds()))
+
+
+_SIZES = (100, 17, 3, 1025)
+_WIDE_KINDS = ("ladder", "normal", "zipf", "half", "peaked", "grid")
+
+
+@st.composite
+def wide_filter_cases(
+    draw: st.DrawFn,
+    capabilities: Capabilities = Capabilities(),  # noqa: B008  frozen
+    *,
+    settings: str = "usual",
+) -> FilterCase:
+    """One batch in which every two filters, each with two of its settings, are on in one row; requests with mirostat
+    stand between them.
+
+    Raises:
+        ValueError: If `settings` is an unknown word.
+    """
+    one_of("wide_filter_cases", "settings", settings, ("usual", "any"))
+    seed, known = draw(bulk_seeds()), filters_of(capabilities)
+    pool = SETTINGS if settings == "usual" else _together()
+    rng = bulk_rng("wide filters", seed)
+    values: dict[str, list[Any]] = {  # Any: parameters, or a kind
+        name: [{}, *rng.permutation(np.array(pool[name], dtype=object))[:2]] for name in known if name not in ALONE
+    }
+    arrays = covering_settings({**values, "logits": _WIDE_KINDS}, seed=seed % 64) if values else []
+    rows = []
+    for number, setting in enumerate(arrays):
+        kind = setting.pop("logits")
+        if setting.get("temperature") and setting.get("dynatemp"):
+            setting.pop(("temperature", "dynatemp")[number % 2])
+        params = FilterParams(**{key: value for one in setting.values() for key, value in one.items()})
+        rows.append(FilterRow(kind, params, TEXT_KINDS[number % 4], 16, 5))
+        if number % 4 == 0 and (others := [name for name in known if name in ALONE]):
+            name = others[number // 4 % len(others)]
+            rows.append(FilterRow("zipf", FilterParams(**SETTINGS[name][number % 3])))
+    size = draw(st.sampled_from(_SIZES))
+    return FilterCase(size, tuple(rows) or (FilterRow("zipf"),), seed)
+
+
+@st.composite
+def filter_batches(
+    draw: st.DrawFn,
+    *,
+    max_vocab_size: int = 1025,
+    max_rows: int = 3,
+    filters: Sequence[str] | None = None,
+    device: str = "cpu",
+) -> FilterBatch:
+    """Batches ready for a function that filters; each prints as the code that builds it.
+
+    Raises:
+        TypeError, ValueError: If a bound is invalid; when the first batch is drawn.
+    """
+    together = (0, 3)
+    cases = filter_cases(max_vocab_size=max_vocab_size, max_rows=max_rows, filters=filters, together=together)
+    return draw(cases).batch(device)

@@ -1,0 +1,57 @@
+"""Recipes of docs/own-sampler.md are followed by what the page says alone: green as they stand, red with a fault."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import newcomer
+import pytest
+from click.testing import CliRunner
+
+from fairdraw._cli.main import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def verdict(folder: Path, text: str, codes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the last command prints. The page runs every check; here a few are enough."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    monkeypatch.setattr("fairdraw._cli.job.controls_for", lambda *_: [])
+    printed = []
+
+    def run(command: str) -> str:
+        program, *words = shlex.split(command)
+        if program != "fairdraw":
+            subprocess.run([program, *words], check=True, cwd=folder)
+            return ""
+        sys.modules.pop(words[1].partition(":")[0], None)
+        short = [word for code in ("SAM101", *codes) for word in ("-k", code)]
+        printed.append(CliRunner().invoke(main, [*words, *short]).output)
+        return printed[-1]
+
+    newcomer.Newcomer(folder, run).follow(text)
+    (output,) = printed
+    return output
+
+
+@pytest.mark.parametrize("name", newcomer.RECIPES)
+def test_recipe_judges_a_right_sampler_and_a_wrong_one(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = newcomer.RECIPES[name]
+    if recipe.missing():
+        pytest.skip(recipe.missing())
+
+    right = verdict(tmp_path / "right", recipe.steps, recipe.codes, monkeypatch)
+    wrong = verdict(tmp_path / "wrong", recipe.faulty_steps, recipe.codes, monkeypatch)
+
+    assert "GREEN" in right, right
+    assert "RED" in wrong, wrong
+    assert any(code in wrong for code in recipe.codes)

@@ -1,0 +1,125 @@
+"""The filters contract: cases, validation, formulas by hand, and every mutant at the numbers of `ci`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from fairdraw._core.checks import PROFILES
+from fairdraw._core.failures import AdapterError
+from fairdraw._core.filters_harness import call_filters, check_filter_batch
+from fairdraw._core.seeds import DEFAULT_SEED
+from fairdraw._mutants.filters import MUTANTS
+from fairdraw._oracles.filters import Asked, FiltersOracle
+from fairdraw._run.controls import sees
+from fairdraw._run.loading import all_checks
+from fairdraw._run.runner import one_torch_thread
+from fairdraw.protocols import FilterChain, FilterParams, FilterResult, SeededNoise, logits_filterer
+from fairdraw.strategies.filters import FilterCase, FilterRow
+
+if TYPE_CHECKING:
+    from fairdraw._mutants._mutant import Mutant
+
+CHECKS = {check.code: check for check in all_checks(contract="filters")}
+ONE = FilterCase(3, (FilterRow(),))
+
+
+def test_case_prints_as_code_and_survives_json() -> None:
+    row = FilterRow("zipf", FilterParams(top_k=2, dry_multiplier=1.0, dry_breakers=(1,)), "echo", 9, 4)
+    case = FilterCase(7, (row, FilterRow(copy_of=0)), seed=3)
+    assert eval(repr(case)) == case
+    assert FilterCase.from_json(case.to_json()) == case
+    assert case.batch().logits[0].equal(case.batch().logits[1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"logits": torch.full((1, 3), -torch.inf)}, "a row is all -inf, but a token must be possible"),
+        ({"logits": torch.zeros(2, 3)}, r"logits.shape=\[2, 3\], but it must be \[1, vocab_size\]"),
+        ({"logits": torch.zeros(1, 3).double()}, "logits.dtype=float64"),
+        ({"output_token_ids": [[3]]}, "output_token_ids has other ids"),
+        ({"params": [FilterParams(top_p=1.5)]}, r"top_p=1.5, but it must lie in \[0.0, 1.0\]"),
+        ({"params": [FilterParams(mirostat_v2_tau=3.0, top_k=2)]}, "a row with mirostat has no other filter"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_batch_that_breaks_the_contract_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_filter_batch(ONE.batch().replace(**fields))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([0], "must return a tensor"),
+        (torch.zeros(1, 2), r"logits of shape \[1, 2\]"),
+        (torch.zeros(1, 3).half(), "returned torch.float16"),
+        (FilterResult(torch.zeros(1, 3), torch.zeros(2).long()), r"token_ids of shape \[2\]"),
+    ],
+    ids=["list", "width", "half", "tokens"],
+)
+def test_answer_of_another_type_is_caught(answer: Any, message: str) -> None:  # Any: whatever may be returned
+    with pytest.raises(AdapterError, match=message):
+        call_filters(logits_filterer(lambda batch, noise: answer, name="broken"), ONE.batch(), SeededNoise(0))
+
+
+def test_chain_names_known_filters_once() -> None:
+    with pytest.raises(ValueError, match="order names 'top_q'"):
+        FilterChain(("top_k", "top_q"))
+    with pytest.raises(ValueError, match="order names 'top_k'"):
+        FilterChain(("top_k", "top_k"))
+
+
+def kept(probs: list[float], chain: FilterChain | None = None, **params: Any) -> list[int]:  # Any: of FilterParams
+    asked = Asked(FilterParams(**params), mu=2 * (params.get("mirostat_v1_tau", 0) or params.get("mirostat_v2_tau", 0)))
+    row = FiltersOracle(chain).row(np.log(np.array(probs)).astype(np.float32), asked)
+    assert not row.maybe.any()
+    return [int(token) for token in np.flatnonzero(row.kept)]
+
+
+@pytest.mark.parametrize(
+    ("params", "tokens"),
+    [
+        ({"top_k": 2}, [0, 1]),
+        ({"top_p": 0.6}, [0, 1]),
+        ({"min_p": 0.3}, [0, 1, 2]),
+        ({"top_a": 1.0}, [0, 1]),  # 0.25
+        ({"epsilon": 0.2}, [0, 1]),
+        ({"epsilon": 0.9}, [0]),
+        ({"eta": 0.2}, [0, 1, 2]),  # entropy 1.205: min(0.2, 0.134)
+        ({"typical_p": 0.2}, [1]),  # surprises 0.69, 1.26, 1.83, 3.22
+        ({"typical_p": 0.5}, [0, 1]),
+        ({"top_n_sigma": 1.0}, [0, 1]),  # sigma 0.942, threshold -1.635
+        ({"tail_free": 0.9}, [0, 1]),  # second differences 0.092, 0.02; shares 0.821, 1
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.1}, [2, 3]),
+        ({"xtc_probability": 1.0, "xtc_threshold": 0.4}, [0, 1, 2, 3]),
+        ({"mirostat_v2_tau": 0.95}, [0, 1]),  # surprises 1, 1.82, 2.64 bits; mu = 1.9
+    ],
+    ids=str,
+)
+def test_formulas_by_hand(params: dict[str, Any], tokens: list[int]) -> None:
+    assert kept([0.5, 0.284, 0.16, 0.056], **params) == tokens
+
+
+def test_repetitions_by_hand() -> None:
+    asked = Asked(FilterParams(dry_multiplier=1.0), tokens=(0, 1, 2, 3, 4, 1, 2, 5, 0, 1, 2))
+    assert FiltersOracle().repetitions(asked) == {3: 3, 5: 2}
+    row = FiltersOracle().row(np.zeros(6, np.float32), asked)
+    assert row.values.tolist() == [0, 0, 0, -1.75, 0, -1]
+
+
+def test_mu_by_hand() -> None:
+    oracle, params = FiltersOracle(), FilterParams(mirostat_v2_tau=1.0, mirostat_eta=0.5)
+    row = oracle.row(np.log([0.5, 0.25, 0.25]).astype(np.float32), Asked(FilterParams()))
+    assert oracle.next_mu(2.0, params, row, row, 1) == pytest.approx(1.5)  # 2 bits were seen, 1 is aimed at
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.caught_by[0]} {mutant}" for mutant in MUTANTS])
+def test_mutant_is_caught(mutant: Mutant) -> None:
+    profile = PROFILES["smoke" if mutant.caught_by[0].startswith("DIST") else "ci"]
+    with one_torch_thread():
+        assert sees(CHECKS[mutant.caught_by[0]], mutant.make(), profile, DEFAULT_SEED)[0]
