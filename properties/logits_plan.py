@@ -45,7 +45,7 @@ CHECKS: tuple[Check, ...] = (
     relations.an_answer_does_not_change_later,
     relations.a_call_leaves_parameters_and_texts_alone,
     relations.the_same_step_twice_gives_the_same,
-    relations.long_lives_equal_the_oracle,
+    relations.long_services_equal_the_oracle,
     relations.requests_with_equal_parameters_keep_their_own_texts,
     # 14x: rows of other requests
     relations.rows_do_not_depend_on_other_requests,
