@@ -101,7 +101,7 @@ def _mlx_row(logits: Tensor, params: FilterParams) -> Tensor:  # [vocab_size] fl
     row = mx.array(logits.numpy())[None]
     row = row - mx.logsumexp(row, axis=-1, keepdims=True)
     for used, method, arguments in methods:
-        row = method(row, *arguments) if used else row  # type: ignore[operator]  # functions that MLX compiles
+        row = method(row, *arguments) if used else row
     return torch.from_numpy(np.array(row[0]))
 
 
