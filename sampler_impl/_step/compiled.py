@@ -62,7 +62,7 @@ def current_stream() -> int | None:
     """The stream to launch in. `None` in the interpreter, which has none."""
     if INTERPRETED:
         return None
-    active = driver.active
+    active: Any = driver.active  # Any: of a GPU
     return int(active.get_current_stream(active.get_current_device()))
 
 

@@ -654,15 +654,15 @@ class HasOneCoinForTheBatch(FiltersOracle):
 class LearnsTheWrongWay(FiltersOracle):
     """mu rises by the error."""
 
-    def next_mu(self, mu: float, *others: Any) -> Any:
-        return 2 * mu - super().next_mu(mu, *others)
+    def next_mu(self, mu: float, *others: Any, **named: Any) -> Any:
+        return 2 * mu - super().next_mu(mu, *others, **named)
 
 
 @_mutant("FIL163")
 class NeverLearns(FiltersOracle):
     """A new state for every step."""
 
-    def next_mu(self, mu: float, *others: Any) -> Any:
+    def next_mu(self, mu: float, *others: Any, **named: Any) -> Any:
         return mu
 
 

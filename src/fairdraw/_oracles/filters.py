@@ -120,11 +120,11 @@ class FilteredRow:
         Scores that differ by less than `error` may be ordered otherwise; which of equal ones stay is free.
         """
         by_score = score is not None
-        score = -self.values if score is None else score
+        ranked: Row = -self.values if score is None else score
         order = np.flatnonzero(self.kept)
-        order = order[np.argsort(score[order], kind="stable")]
-        first, last = score[order[fewest - 1]], score[order[most - 1]]
-        sure, possible = score < first - error, score <= last + error
+        order = order[np.argsort(ranked[order], kind="stable")]
+        first, last = ranked[order[fewest - 1]], ranked[order[most - 1]]
+        sure, possible = ranked < first - error, ranked <= last + error
         kept = np.zeros_like(self.kept)
         kept[order[:number]] = True
         surely = int((sure & self.kept).sum())

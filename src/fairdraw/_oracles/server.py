@@ -260,9 +260,9 @@ def edges(found: Cells | None) -> tuple[float, float, float]:
     impossible, and NaN if nothing is known.
     """
     if found is None:
-        return (float("nan"),) * 3
+        return float("nan"), float("nan"), float("nan")
     if found.drawn == IMPOSSIBLE:
-        return (float(IMPOSSIBLE),) * 3
+        return float(IMPOSSIBLE), float(IMPOSSIBLE), float(IMPOSSIBLE)
     by_rank = float(found.probs[: found.drawn].sum())
     by_token = float(found.probs[found.places < found.places[found.drawn]].sum())
     return by_rank, by_token, float(found.probs[found.drawn])

@@ -126,9 +126,10 @@ def as_tensors(value: Any) -> Any:
 
 def _as_tensor(array: Array) -> Tensor:  # any
     import torch
+    from torch.utils.dlpack import from_dlpack
 
     try:
-        tensor: Tensor = torch.utils.dlpack.from_dlpack(array)
+        tensor: Tensor = from_dlpack(array)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):  # read-only, or on a foreign device
         import numpy as np
 
