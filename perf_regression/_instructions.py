@@ -28,6 +28,7 @@ _SAME_EVERYWHERE = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-ERMS,-AVX512F",
+    "PYTHONDONTWRITEBYTECODE": "1",  # the first process would compile what the second one loads
     "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL",
 }
 

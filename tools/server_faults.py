@@ -61,7 +61,8 @@ class Caught:
 @contextlib.contextmanager
 def connected(engine: Engine, settings: Settings, **options: Any) -> Iterator[HttpServer]:  # Any: of ServerSettings
     """The suite's client of a stub in this process."""
-    with in_process(make_app(engine, settings)) as transport:
+    # A step takes a while: the requests of a batch arrive one after another, and shall find each other.
+    with in_process(make_app(engine, settings, step_seconds=0.001)) as transport:
         yield HttpServer.found("http://stub/v1", ServerSettings(**options), transport)
 
 

@@ -258,7 +258,8 @@ def test_interpreter_patches_the_language_once_per_launch_and_restores_it(monkey
 def test_every_name_is_of_a_contract_and_every_alias_names_ours() -> None:
     contracts = set(CONTRACTS) - {"server"}  # which has addresses
     assert {name.partition("/")[0] for name in BUILT_IN} == contracts
-    assert {alias: load(alias, "cpu").name for alias in contracts} == {one: f"{one}/torch" for one in contracts}
+    ours = contracts - {"filters"}  # which judges others only
+    assert {alias: load(alias, "cpu").name for alias in ours} == {one: f"{one}/torch" for one in ours}
 
 
 def test_example_adapter_takes_at_most_twenty_lines() -> None:

@@ -210,10 +210,15 @@ class FakeFlashInfer:
     ("rows", "parameters", "arms", "last"),
     [
         (8, {}, ["flashinfer"], "chain_speculative_sampling"),
-        (8, {"top_k": 2, "top_p": 0.9}, ["flashinfer", "flashinfer filters"], "top_p_renorm_probs"),
+        (8, {"top_k": 2, "top_p": 0.9}, ["flashinfer", "flashinfer top-k", "flashinfer top-p"], "top_p_renorm_probs"),
         (8, {"min_p": 0.1}, [], "softmax"),
         (8, {"presence_penalty": 1.5}, [], "softmax"),
-        (2, {"top_k": 2, "top_p": 0.9}, ["flashinfer", "flashinfer joint"], "top_k_top_p_sampling_from_probs"),
+        (
+            2,
+            {"top_k": 2, "top_p": 0.9},
+            ["flashinfer", "flashinfer joint", "flashinfer logits"],
+            "top_k_top_p_sampling_from_logits",
+        ),
         (2, {"min_p": 0.1}, ["flashinfer"], "min_p_sampling_from_probs"),
     ],
 )
@@ -241,7 +246,7 @@ def test_page_shows_what_failed() -> None:
         },
         {"part": "edges", "kernel": "k", "check": "holds", "result": "failed", "effect": {"times": 3}, "draws": 10**8},
     ]
-    counts = dict.fromkeys(("passed", "failed", "error", "inconclusive", "incomplete", "skipped"), 1)
+    counts = dict.fromkeys(("passed", "xfailed", "failed", "error", "inconclusive", "incomplete", "skipped"), 1)
     shown = "\n".join(
         page.tables(
             {
@@ -254,5 +259,5 @@ def test_page_shows_what_failed() -> None:
         )
     )
 
-    assert "| `a` | SAM101 | 1\\|2 |" in shown
+    assert "| `a` | SAM101 | failed | 1\\|2 |" in shown
     assert "| `k` | holds | 1e+08 | failed | times 3 |" in shown
