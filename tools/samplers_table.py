@@ -121,6 +121,7 @@ IN_CI = frozenset(
         *("sampling/torch-multinomial", "sampling/torch-exponential"),
         *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
         *("logprobs/transformers", "logprobs/vllm"),
+        *("filters/llama.cpp", "filters/transformers", "filters/mlx"),
     }
 )
 """Asked by `tests/adapters` in every run of CI, on a CPU; with `make others ALL=1` more are."""

@@ -194,7 +194,10 @@ FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163"
 """A few of them; `tools/samplers_table.py` runs all."""
 
 
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name.startswith("filters/")])
+FILTERERS = [name for name in PACKAGES if name.startswith("filters/")]
+
+
+@pytest.mark.parametrize("name", FILTERERS)
 def test_filters_meet_their_contract(name: str) -> None:
     records = asked_at_smoke(name, tuple(check for check in all_checks(contract="filters") if check.code in FILTERED))
 
@@ -213,7 +216,7 @@ def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_
 
 
 def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
-    asked = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS}
+    asked = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS, *FILTERERS}
     assert {name for name in asked if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
 
 
