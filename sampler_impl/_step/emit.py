@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import VERIFY_STREAM, philox_uniforms
+from .bisection import ONE
+from .drawing import STREAMED, draw_index, probs_row
 from .output import count_accepted, write_tokens
 from .rows import (
     MIN_TEMPERATURE,
@@ -26,7 +28,6 @@ from .rows import (
     wait_for_kernel_before,
 )
 from .scan import exponent_scale
-from .settle import ONE, STREAMED, draw_index, probs_row
 
 
 @triton.jit
