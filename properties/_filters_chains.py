@@ -25,7 +25,7 @@ from fairdraw.strategies.filters import FilterCase, FilterRow, filter_cases, wid
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
-    from fairdraw._oracles.filters import Asked
+    from fairdraw._oracles.filters import RowContext
     from fairdraw.protocols import Capabilities, FilterBatch, LogitsFilterer
 
 _DRY, _XTC = (Capability.DRY,), (Capability.XTC,)
@@ -174,36 +174,36 @@ def _speakers(can: Capabilities, **narrow: int) -> st.SearchStrategy[FilterCase]
 def _require_steps(filterer: LogitsFilterer, case: FilterCase) -> None:
     """Every step keeps what follows from the tokens of the steps before it."""
     oracle, noise = FiltersOracle(filterer.chain), SeededNoise(case.seed)
-    asked = [oracle.asked(case.batch(), number) for number in range(len(case.rows))]
+    context = [oracle.context(case.batch(), number) for number in range(len(case.rows))]
     for step in range(_NUM_STEPS):
         batch = case.replace(seed=case.seed + step).batch(filterer.device)
         found = call_filters(filterer, batch, noise)
         if found.token_ids is None:
             broken("a row with mirostat comes back without its token")
         for number, token in enumerate(found.token_ids.tolist()):
-            if asked[number].mu:
-                asked[number] = _follow(filterer, batch, number, asked[number], found.logits[number], token, step)
+            if context[number].mu:
+                context[number] = _follow(filterer, batch, number, context[number], found.logits[number], token, step)
 
 
 def _follow(
     filterer: LogitsFilterer,
     batch: FilterBatch,
     number: int,
-    asked: Asked,
+    context: RowContext,
     found: np.ndarray,  # [vocab_size] float32
     token: int,
     step: int,
-) -> Asked:
+) -> RowContext:
     """Compare one step of a row; what it is asked next."""
     oracle = FiltersOracle(filterer.chain)
-    logits, params = logits_of(batch)[number], asked.params
-    row, before = oracle.row(logits, asked), oracle.row(logits, without_mirostat(asked))
+    logits, params = logits_of(batch)[number], context.params
+    row, before = oracle.row(logits, context), oracle.row(logits, without_mirostat(context))
     if not row.possible[token]:
-        broken(f"row {number}, {params!r}, step {step}: token {token} was drawn, and mu = {asked.mu:.6g} excludes it")
+        broken(f"row {number}, {params!r}, step {step}: token {token} was drawn, and mu = {context.mu:.6g} excludes it")
     if not is_one_hot(params, filterer.chain):
         require_row(number, params, row, found, filterer.chain)
     stays = row if is_one_hot(params, filterer.chain) else dataclasses.replace(row, kept=np.isfinite(found))
-    return dataclasses.replace(asked, mu=oracle.next_mu(asked.mu, params, stays, before, token))
+    return dataclasses.replace(context, mu=oracle.next_mu(context.mu, params, stays, before, token))
 
 
 @check("FIL163", lambda can: _speakers(can, max_rows=1), needs_one_of=_MIROSTAT, weight=0.5)

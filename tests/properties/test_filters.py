@@ -13,7 +13,7 @@ from fairdraw._core.failures import AdapterError
 from fairdraw._core.filters_harness import call_filters, check_filter_batch
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants.filters import MUTANTS
-from fairdraw._oracles.filters import Asked, FiltersOracle
+from fairdraw._oracles.filters import FiltersOracle, RowContext
 from fairdraw._run.controls import sees
 from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import one_torch_thread
@@ -75,8 +75,10 @@ def test_chain_names_known_filters_once() -> None:
 
 
 def kept(probs: list[float], chain: FilterChain | None = None, **params: Any) -> list[int]:  # Any: of FilterParams
-    asked = Asked(FilterParams(**params), mu=2 * (params.get("mirostat_v1_tau", 0) or params.get("mirostat_v2_tau", 0)))
-    row = FiltersOracle(chain).row(np.log(np.array(probs)).astype(np.float32), asked)
+    context = RowContext(
+        FilterParams(**params), mu=2 * (params.get("mirostat_v1_tau", 0) or params.get("mirostat_v2_tau", 0))
+    )
+    row = FiltersOracle(chain).row(np.log(np.array(probs)).astype(np.float32), context)
     assert not row.maybe.any()
     return [int(token) for token in np.flatnonzero(row.kept)]
 
@@ -106,15 +108,15 @@ def test_formulas_by_hand(params: dict[str, Any], tokens: list[int]) -> None:
 
 
 def test_repetitions_by_hand() -> None:
-    asked = Asked(FilterParams(dry_multiplier=1.0), tokens=(0, 1, 2, 3, 4, 1, 2, 5, 0, 1, 2))
-    assert FiltersOracle().repetitions(asked) == {3: 3, 5: 2}
-    row = FiltersOracle().row(np.zeros(6, np.float32), asked)
+    context = RowContext(FilterParams(dry_multiplier=1.0), tokens=(0, 1, 2, 3, 4, 1, 2, 5, 0, 1, 2))
+    assert FiltersOracle().repetitions(context) == {3: 3, 5: 2}
+    row = FiltersOracle().row(np.zeros(6, np.float32), context)
     assert row.values.tolist() == [0, 0, 0, -1.75, 0, -1]
 
 
 def test_mu_by_hand() -> None:
     oracle, params = FiltersOracle(), FilterParams(mirostat_v2_tau=1.0, mirostat_eta=0.5)
-    row = oracle.row(np.log([0.5, 0.25, 0.25]).astype(np.float32), Asked(FilterParams()))
+    row = oracle.row(np.log([0.5, 0.25, 0.25]).astype(np.float32), RowContext(FilterParams()))
     assert oracle.next_mu(2.0, params, row, row, 1) == pytest.approx(1.5)  # 2 bits were seen, 1 is aimed at
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._mutant import name_of
-from fairdraw._oracles.filters import Asked, FilteredRow, FiltersOracle
+from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.protocols import FilterChain, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 
@@ -27,10 +27,10 @@ class _Row32(FilteredRow):
 class _InFloat32(FiltersOracle):
     """Each filter computes in float32."""
 
-    def row(self, logits: Any, asked: Asked) -> FilteredRow:
+    def row(self, logits: Any, context: RowContext) -> FilteredRow:
         row: FilteredRow = _Row32.of(logits)
-        for name in self.order(asked):
-            row = getattr(self, name)(row, asked)
+        for name in self.order(context):
+            row = getattr(self, name)(row, context)
             row = dataclasses.replace(row, values=row.values.astype(np.float32).astype(np.float64))
         return row
 
@@ -47,10 +47,10 @@ class _ReturnsLogProbabilities(FiltersOracle):
 class _KeepsAllTies(FiltersOracle):
     """Whoever ties with the last token stays, too."""
 
-    def row(self, logits: Any, asked: Asked) -> FilteredRow:
-        row = super().row(logits, asked)
+    def row(self, logits: Any, context: RowContext) -> FilteredRow:
+        row = super().row(logits, context)
         cuts = {"top_k", "top_p", "tail_free", "mirostat_v1"}
-        ties = np.isin(row.values, row.values[row.kept]) if set(asked.params.enabled) <= cuts else row.kept
+        ties = np.isin(row.values, row.values[row.kept]) if set(context.params.enabled) <= cuts else row.kept
         return dataclasses.replace(row, kept=row.possible & (row.kept | ties))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fairdraw._mutants._mutant import Mutant, name_of
-from fairdraw._oracles.filters import Asked, FilteredRow, FiltersOracle
+from fairdraw._oracles.filters import FilteredRow, FiltersOracle, RowContext
 from fairdraw.protocols import FilterParams, FilterResult, FunctionLogitsFilterer, logits_filterer
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def _mutant(*caught_by: str) -> Callable[[type[FiltersOracle]], Mutant]:
     return make_mutant
 
 
-def _with(asked: Asked, **params: Any) -> Asked:  # Any: one field each
-    return dataclasses.replace(asked, params=dataclasses.replace(asked.params, **params))
+def _with(context: RowContext, **params: Any) -> RowContext:  # Any: one field each
+    return dataclasses.replace(context, params=dataclasses.replace(context.params, **params))
 
 
 def _keeping(row: FilteredRow, kept: Any) -> FilteredRow:  # Any: [vocab_size] bool
@@ -67,17 +67,17 @@ class _Batchwise(FiltersOracle):
 class KeepsOneMore(FiltersOracle):
     """Compares with the k-th value counted from 0."""
 
-    def top_k(self, row: Any, asked: Asked) -> Any:
-        return super().top_k(row, _with(asked, top_k=asked.params.top_k + 1))
+    def top_k(self, row: Any, context: RowContext) -> Any:
+        return super().top_k(row, _with(context, top_k=context.params.top_k + 1))
 
 
 @_mutant("FIL101")
 class KeepsTheLeastProbable(FiltersOracle):
     """Sorts the wrong way round."""
 
-    def top_k(self, row: Any, asked: Asked) -> Any:
+    def top_k(self, row: Any, context: RowContext) -> Any:
         kept = np.zeros_like(row.kept)
-        kept[row.ids[::-1][: asked.params.top_k]] = True
+        kept[row.ids[::-1][: context.params.top_k]] = True
         return _keeping(row, kept)
 
 
@@ -85,9 +85,9 @@ class KeepsTheLeastProbable(FiltersOracle):
 class DropsTheTokenThatReachesTheMass(FiltersOracle):
     """Adds before it compares."""
 
-    def top_p(self, row: Any, asked: Asked) -> Any:
+    def top_p(self, row: Any, context: RowContext) -> Any:
         kept = np.zeros_like(row.kept)
-        kept[row.ids[: max(1, int((np.exp(row.log_probs[row.ids]).cumsum() < asked.params.top_p).sum()))]] = True
+        kept[row.ids[: max(1, int((np.exp(row.log_probs[row.ids]).cumsum() < context.params.top_p).sum()))]] = True
         return _keeping(row, kept)
 
 
@@ -95,26 +95,26 @@ class DropsTheTokenThatReachesTheMass(FiltersOracle):
 class ComparesWithMinPItself(FiltersOracle):
     """Forgets the largest probability."""
 
-    def min_p(self, row: Any, asked: Asked) -> Any:
-        return row.above(np.log(asked.params.min_p), row.slack)
+    def min_p(self, row: Any, context: RowContext) -> Any:
+        return row.above(np.log(context.params.min_p), row.slack)
 
 
 @_mutant("FIL104")
 class DropsTheLastTypicalToken(FiltersOracle):
     """The token that reaches the mass is dropped, as Aphrodite does."""
 
-    def typical_p(self, row: Any, asked: Asked) -> Any:
+    def typical_p(self, row: Any, context: RowContext) -> Any:
         self.crossing = lambda number: max(1, number - 1)  # type: ignore[method-assign]
-        return super().typical_p(row, asked)
+        return super().typical_p(row, context)
 
 
 @_mutant("FIL104")
 class MeasuresEntropyInBits(FiltersOracle):
     """A logarithm to base 2 for the entropy, and to base e for the surprise."""
 
-    def typical_p(self, row: Any, asked: Asked) -> Any:
+    def typical_p(self, row: Any, context: RowContext) -> Any:
         score = np.abs(np.nan_to_num(-row.log_probs, posinf=1e9) - row.entropy / np.log(2))
-        return self.by_mass(row, asked.params.typical_p, score, 0.0)
+        return self.by_mass(row, context.params.typical_p, score, 0.0)
 
 
 @_mutant("FIL125", "FIL104")
@@ -122,10 +122,12 @@ class MultipliesZeroByInfinity(FiltersOracle):
     """`p * log(p)` of a token of probability 0 is NaN, and so is every score: the order stays by probability, as in
     llama.cpp."""
 
-    def typical_p(self, row: Any, asked: Asked) -> Any:
+    def typical_p(self, row: Any, context: RowContext) -> Any:
         has_zero = bool((row.log_probs < -104).any())
         return (
-            self.by_mass(row, asked.params.typical_p, -row.values, 0.0) if has_zero else super().typical_p(row, asked)
+            self.by_mass(row, context.params.typical_p, -row.values, 0.0)
+            if has_zero
+            else super().typical_p(row, context)
         )
 
 
@@ -151,25 +153,25 @@ class DividesByOneLess(FiltersOracle):
 class CountsMinusInfinity(FiltersOracle):
     """With a forbidden token the standard deviation is NaN, and no token is below NaN, as in Aphrodite."""
 
-    def top_n_sigma(self, row: Any, asked: Asked) -> Any:
-        return row if not row.kept.all() else super().top_n_sigma(row, asked)
+    def top_n_sigma(self, row: Any, context: RowContext) -> Any:
+        return row if not row.kept.all() else super().top_n_sigma(row, context)
 
 
 @_mutant("FIL106")
 class ForgetsTheSquare(FiltersOracle):
     """Top-a as min-p."""
 
-    def top_a(self, row: Any, asked: Asked) -> Any:
-        return row.above(np.log(asked.params.top_a) + row.log_probs.max(), row.slack)
+    def top_a(self, row: Any, context: RowContext) -> Any:
+        return row.above(np.log(context.params.top_a) + row.log_probs.max(), row.slack)
 
 
 class _OtherCurvature(FiltersOracle):
-    def tail_free(self, row: Any, asked: Asked) -> Any:
+    def tail_free(self, row: Any, context: RowContext) -> Any:
         if len(row.ids) < 3:
             return row
         bends = self.bends(np.exp(row.log_probs[row.ids]))
         share = bends.cumsum() / (bends.sum() or 1)
-        number = int((share <= asked.params.tail_free).sum()) + self.chain.tail_free_extra
+        number = int((share <= context.params.tail_free).sum()) + self.chain.tail_free_extra
         kept = np.zeros_like(row.kept)
         kept[row.ids[: max(1, number)]] = True
         return _keeping(row, kept)
@@ -198,8 +200,8 @@ class BendsBothWays(_OtherCurvature):
 class TurnsTheEntropyRound(FiltersOracle):
     """exp(+entropy)."""
 
-    def eta(self, row: Any, asked: Asked) -> Any:
-        epsilon = np.log(asked.params.eta)
+    def eta(self, row: Any, context: RowContext) -> Any:
+        epsilon = np.log(context.params.eta)
         return row.above(min(epsilon, epsilon / 2 + row.entropy), row.slack, keeps_ties=False)
 
 
@@ -207,8 +209,8 @@ class TurnsTheEntropyRound(FiltersOracle):
 class TakesTheLargerOfTwo(FiltersOracle):
     """max instead of min."""
 
-    def eta(self, row: Any, asked: Asked) -> Any:
-        epsilon = np.log(asked.params.eta)
+    def eta(self, row: Any, context: RowContext) -> Any:
+        epsilon = np.log(context.params.eta)
         return row.above(max(epsilon, epsilon / 2 - row.entropy), row.slack, keeps_ties=False)
 
 
@@ -216,34 +218,34 @@ class TakesTheLargerOfTwo(FiltersOracle):
 class CountsInTenThousandths(FiltersOracle):
     """Epsilon in units of 1e-4, as some interfaces take it."""
 
-    def epsilon(self, row: Any, asked: Asked) -> Any:
-        return super().epsilon(row, _with(asked, epsilon=asked.params.epsilon * 1e-4))
+    def epsilon(self, row: Any, context: RowContext) -> Any:
+        return super().epsilon(row, _with(context, epsilon=context.params.epsilon * 1e-4))
 
 
 @_mutant("FIL110")
 class ExcludesEveryTopChoice(FiltersOracle):
     """All tokens above the threshold are out, if another one is left."""
 
-    def xtc(self, row: Any, asked: Asked) -> Any:
-        below = row.log_probs < np.log(asked.params.xtc_threshold)
-        return _keeping(row, below) if asked.fires and (below & row.kept).any() else row
+    def xtc(self, row: Any, context: RowContext) -> Any:
+        below = row.log_probs < np.log(context.params.xtc_threshold)
+        return _keeping(row, below) if context.fires and (below & row.kept).any() else row
 
 
 @_mutant("FIL110")
 class LeavesTheMostProbable(FiltersOracle):
     """The wrong one of the tokens above the threshold stays."""
 
-    def xtc(self, row: Any, asked: Asked) -> Any:
-        below = row.log_probs < np.log(asked.params.xtc_threshold)
-        return _keeping(row, below | (np.arange(len(below)) == row.ids[0])) if asked.fires else row
+    def xtc(self, row: Any, context: RowContext) -> Any:
+        below = row.log_probs < np.log(context.params.xtc_threshold)
+        return _keeping(row, below | (np.arange(len(below)) == row.ids[0])) if context.fires else row
 
 
 @_mutant("FIL111")
 class MultipliesByTheTemperature(FiltersOracle):
     """A product instead of a quotient."""
 
-    def temperature(self, row: Any, asked: Asked) -> Any:
-        return self.divide(row, 1 / asked.params.temperature)
+    def temperature(self, row: Any, context: RowContext) -> Any:
+        return self.divide(row, 1 / context.params.temperature)
 
 
 @_mutant("FIL112")
@@ -258,8 +260,8 @@ class CountsForbiddenTokens(FiltersOracle):
 class RaisesTheWholeRange(FiltersOracle):
     """The exponent stands behind the wrong bracket."""
 
-    def dynatemp(self, row: Any, asked: Asked) -> Any:
-        params = asked.params
+    def dynatemp(self, row: Any, context: RowContext) -> Any:
+        params = context.params
         share, _ = self.normalised_entropy(row)
         reach = (params.dynatemp_high - params.dynatemp_low) * share
         return self.divide(row, params.dynatemp_low + reach**params.dynatemp_exponent * 1.1)
@@ -269,8 +271,8 @@ class RaisesTheWholeRange(FiltersOracle):
 class TurnsTheCubeRound(FiltersOracle):
     """The cubic term has the wrong sign."""
 
-    def smoothing(self, row: Any, asked: Asked) -> Any:
-        bent, straight = super().smoothing(row, asked), super().smoothing(row, _with(asked, smoothing_curve=1.0))
+    def smoothing(self, row: Any, context: RowContext) -> Any:
+        bent, straight = super().smoothing(row, context), super().smoothing(row, _with(context, smoothing_curve=1.0))
         return dataclasses.replace(bent, values=np.where(row.kept, 2 * straight.values - bent.values, -np.inf))
 
 
@@ -278,9 +280,9 @@ class TurnsTheCubeRound(FiltersOracle):
 class TakesTheLatestRepetition(FiltersOracle):
     """Not the longest copy counts but the last one."""
 
-    def repetitions(self, asked: Asked) -> Any:
-        tokens = list(asked.tokens)[-asked.params.dry_range or None :]
-        longest = super().repetitions(asked)
+    def repetitions(self, context: RowContext) -> Any:
+        tokens = list(context.tokens)[-context.params.dry_range or None :]
+        longest = super().repetitions(context)
         return {one: min(length, 2 + tokens.count(one) % 2) for one, length in longest.items()}
 
 
@@ -288,16 +290,16 @@ class TakesTheLatestRepetition(FiltersOracle):
 class HasAnExponentOneOff(FiltersOracle):
     """The repetition is counted with the token that it would get."""
 
-    def repetitions(self, asked: Asked) -> Any:
-        return {token: length + 1 for token, length in super().repetitions(asked).items()}
+    def repetitions(self, context: RowContext) -> Any:
+        return {token: length + 1 for token, length in super().repetitions(context).items()}
 
 
 @_mutant("FIL115", "FIL163")
 class TakesMuForNats(FiltersOracle):
     """exp(mu) instead of 2 ** mu."""
 
-    def mirostat_v1(self, row: Any, asked: Asked) -> Any:
-        return super().mirostat_v1(row, dataclasses.replace(asked, mu=asked.mu / np.log(2)))
+    def mirostat_v1(self, row: Any, context: RowContext) -> Any:
+        return super().mirostat_v1(row, dataclasses.replace(context, mu=context.mu / np.log(2)))
 
 
 @_mutant("FIL115")
@@ -313,16 +315,16 @@ class OverflowsToOneToken(FiltersOracle):
 class MeasuresSurpriseInNats(FiltersOracle):
     """mu in bits against surprise in nats."""
 
-    def mirostat_v2(self, row: Any, asked: Asked) -> Any:
-        return super().mirostat_v2(row, dataclasses.replace(asked, mu=asked.mu / np.log(2)))
+    def mirostat_v2(self, row: Any, context: RowContext) -> Any:
+        return super().mirostat_v2(row, dataclasses.replace(context, mu=context.mu / np.log(2)))
 
 
 @_mutant("FIL116", "FIL163")
 class BeginsAtTau(FiltersOracle):
     """mu begins at tau instead of twice that."""
 
-    def mu(self, mus: Any, number: int, asked: Asked) -> Any:
-        return mus.get(number, asked.mu / 2)
+    def mu(self, mus: Any, number: int, context: RowContext) -> Any:
+        return mus.get(number, context.mu / 2)
 
 
 # -- what is off, what is out -----------------------------------------------------------------------------------------
@@ -360,18 +362,18 @@ class LosesTheTailAtOne(_Batchwise):
 class HasNoGuard(FiltersOracle):
     """If no token reaches epsilon, none is left."""
 
-    def epsilon(self, row: Any, asked: Asked) -> Any:
-        return _keeping(row, row.log_probs >= np.log(asked.params.epsilon))
+    def epsilon(self, row: Any, context: RowContext) -> Any:
+        return _keeping(row, row.log_probs >= np.log(context.params.epsilon))
 
 
 @_mutant("FIL123", "FIL143")
 class LeavesNanAtTheTop(FiltersOracle):
     """With a share of 0 the curvature is divided by a sum of 0."""
 
-    def tail_free(self, row: Any, asked: Asked) -> Any:
-        found = super().tail_free(row, asked)
+    def tail_free(self, row: Any, context: RowContext) -> Any:
+        found = super().tail_free(row, context)
         values = np.where(row.kept, np.nan, found.values)
-        return found if asked.params.tail_free > 1e-20 else dataclasses.replace(found, values=values)
+        return found if context.params.tail_free > 1e-20 else dataclasses.replace(found, values=values)
 
 
 @_mutant("FIL124")
@@ -389,8 +391,8 @@ class RevivesForbiddenTokens(FiltersOracle):
 class ReturnsProbabilities(FiltersOracle):
     """After a sort by probability, probabilities are given back."""
 
-    def top_p(self, row: Any, asked: Asked) -> Any:
-        found = super().top_p(row, asked)
+    def top_p(self, row: Any, context: RowContext) -> Any:
+        found = super().top_p(row, context)
         return dataclasses.replace(found, values=np.where(found.kept, np.exp(row.log_probs), -np.inf))
 
 
@@ -406,8 +408,8 @@ class _First(FiltersOracle):
 class KeepsOneOfEqualTokens(_First):
     """Tokens are looked up by their value."""
 
-    def min_p(self, row: Any, asked: Asked) -> Any:
-        return self.of_equal(super().min_p(row, asked))
+    def min_p(self, row: Any, context: RowContext) -> Any:
+        return self.of_equal(super().min_p(row, context))
 
 
 # -- rows and ids -----------------------------------------------------------------------------------------------------
@@ -431,8 +433,8 @@ class TakesTheMaximumOfTheBatch(_Batchwise):
         self.top = float(batch.logits.max())
         return batch
 
-    def min_p(self, row: Any, asked: Asked) -> Any:
-        kept = row.values >= self.top + np.log(asked.params.min_p)
+    def min_p(self, row: Any, context: RowContext) -> Any:
+        kept = row.values >= self.top + np.log(context.params.min_p)
         return _keeping(row, kept if kept.any() else row.values == row.values.max())
 
 
@@ -449,16 +451,16 @@ class CompactsParameters(_Batchwise):
 class DoesNotPutTheMaskBack(FiltersOracle):
     """The mask of the sorted tokens is applied to the unsorted ones."""
 
-    def top_k(self, row: Any, asked: Asked) -> Any:
-        return _keeping(row, np.cumsum(row.kept) <= asked.params.top_k)
+    def top_k(self, row: Any, context: RowContext) -> Any:
+        return _keeping(row, np.cumsum(row.kept) <= context.params.top_k)
 
 
 @_mutant("FIL133")
 class AlwaysKeepsTheLastId(FiltersOracle):
     """The end of text cannot be excluded."""
 
-    def row(self, logits: Any, asked: Asked) -> Any:
-        found = super().row(logits, asked)
+    def row(self, logits: Any, context: RowContext) -> Any:
+        found = super().row(logits, context)
         return dataclasses.replace(found, kept=found.kept | (np.arange(len(logits)) == len(logits) - 1))
 
 
@@ -466,8 +468,8 @@ class AlwaysKeepsTheLastId(FiltersOracle):
 class TakesLogitsForLogProbabilities(FiltersOracle):
     """A threshold on logits that somebody else was to normalise."""
 
-    def epsilon(self, row: Any, asked: Asked) -> Any:
-        kept = row.values >= np.log(asked.params.epsilon)
+    def epsilon(self, row: Any, context: RowContext) -> Any:
+        kept = row.values >= np.log(context.params.epsilon)
         return _keeping(row, kept if (kept & row.kept).any() else row.values == row.values.max())
 
 
@@ -520,24 +522,24 @@ class RemembersMasks(_Batchwise):
 class HasAnotherOrder(FiltersOracle):
     """Temperature and XTC come first, and everything else behind them."""
 
-    def order(self, asked: Asked) -> Any:
-        return tuple(sorted(super().order(asked), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1]))[
-            ::-1
-        ]
+    def order(self, context: RowContext) -> Any:
+        return tuple(
+            sorted(super().order(context), key=lambda name: name not in ("temperature", "xtc", "min_p")[::-1])
+        )[::-1]
 
 
 @_mutant("FIL141")
 class DoesNotNormaliseInBetween(FiltersOracle):
     """Top-p adds up the probabilities of the unfiltered row."""
 
-    def row(self, logits: Any, asked: Asked) -> Any:
+    def row(self, logits: Any, context: RowContext) -> Any:
         self.whole = FilteredRow.of(logits)
-        return super().row(logits, asked)
+        return super().row(logits, context)
 
-    def top_p(self, row: Any, asked: Asked) -> Any:
+    def top_p(self, row: Any, context: RowContext) -> Any:
         probs = np.exp(self.whole.log_probs[row.ids])
         kept = np.zeros_like(row.kept)
-        kept[row.ids[: 1 + int((probs.cumsum() < asked.params.top_p).sum())]] = True
+        kept[row.ids[: 1 + int((probs.cumsum() < context.params.top_p).sum())]] = True
         return _keeping(row, kept)
 
 
@@ -545,8 +547,8 @@ class DoesNotNormaliseInBetween(FiltersOracle):
 class SwitchesMinPOffBesideTypical(FiltersOracle):
     """`elif`: a request with typical-p gets no min-p."""
 
-    def order(self, asked: Asked) -> Any:
-        names = super().order(asked)
+    def order(self, context: RowContext) -> Any:
+        names = super().order(context)
         return tuple(name for name in names if name != "min_p" or "typical_p" not in names)
 
 
@@ -554,17 +556,17 @@ class SwitchesMinPOffBesideTypical(FiltersOracle):
 class TakesZeroForOff(FiltersOracle):
     """`if top_p:`, and values below 1e-20 are rounded to 0."""
 
-    def order(self, asked: Asked) -> Any:
-        low = {name for name in ("top_p", "typical_p", "tail_free") if getattr(asked.params, name) < 1e-20}
-        return tuple(name for name in super().order(asked) if name not in low)
+    def order(self, context: RowContext) -> Any:
+        low = {name for name in ("top_p", "typical_p", "tail_free") if getattr(context.params, name) < 1e-20}
+        return tuple(name for name in super().order(context) if name not in low)
 
 
 @_mutant("FIL144")
 class HasIdsOf15Bits(FiltersOracle):
     """Ids from 32768 on come back as others."""
 
-    def row(self, logits: Any, asked: Asked) -> Any:
-        found = super().row(logits, asked)
+    def row(self, logits: Any, context: RowContext) -> Any:
+        found = super().row(logits, context)
         kept = found.kept & (np.arange(len(logits)) < 1 << 15)
         return dataclasses.replace(found, kept=kept if kept.any() else found.kept)
 
@@ -573,8 +575,8 @@ class HasIdsOf15Bits(FiltersOracle):
 class DividesByTheLogarithmOfOne(FiltersOracle):
     """The largest entropy of a single token is 0, and 0 / 0 is a temperature."""
 
-    def dynatemp(self, row: Any, asked: Asked) -> Any:
-        found = super().dynatemp(row, asked)
+    def dynatemp(self, row: Any, context: RowContext) -> Any:
+        found = super().dynatemp(row, context)
         return found if row.kept.sum() > 1 else dataclasses.replace(found, values=found.values * np.nan)
 
 
@@ -585,17 +587,17 @@ class DividesByTheLogarithmOfOne(FiltersOracle):
 class KnowsNoBreakers(FiltersOracle):
     """Repetitions extend over everything."""
 
-    def dry(self, row: Any, asked: Asked) -> Any:
-        return super().dry(row, _with(asked, dry_breakers=()))
+    def dry(self, row: Any, context: RowContext) -> Any:
+        return super().dry(row, _with(context, dry_breakers=()))
 
 
 @_mutant("FIL151")
 class PenalisesBreakers(FiltersOracle):
     """A breaker that followed an earlier copy is penalised, as in Aphrodite."""
 
-    def repetitions(self, asked: Asked) -> Any:
-        found, breakers = super().repetitions(asked), asked.params.dry_breakers
-        tokens = list(asked.tokens)
+    def repetitions(self, context: RowContext) -> Any:
+        found, breakers = super().repetitions(context), context.params.dry_breakers
+        tokens = list(context.tokens)
         if tokens and tokens[-1] not in breakers:
             found |= {b: 1 for a, b in pairwise(tokens) if a == tokens[-1] and b in breakers}
         return found
@@ -605,10 +607,10 @@ class PenalisesBreakers(FiltersOracle):
 class PenalisesShortRepetitions(FiltersOracle):
     """By the base to a negative power, as in Aphrodite."""
 
-    def dry(self, row: Any, asked: Asked) -> Any:
-        found, params = super().dry(row, asked), asked.params
+    def dry(self, row: Any, context: RowContext) -> Any:
+        found, params = super().dry(row, context), context.params
         values = found.values.copy()
-        for token, length in self.repetitions(asked).items():
+        for token, length in self.repetitions(context).items():
             if 1 < length < params.dry_allowed_length:
                 values[token] -= params.dry_multiplier * params.dry_base ** (length - params.dry_allowed_length)
         return dataclasses.replace(found, values=values)
@@ -618,8 +620,8 @@ class PenalisesShortRepetitions(FiltersOracle):
 class OverflowsToNan(FiltersOracle):
     """A penalty beyond float32 is inf, and the logit becomes NaN."""
 
-    def dry(self, row: Any, asked: Asked) -> Any:
-        found = super().dry(row, asked)
+    def dry(self, row: Any, context: RowContext) -> Any:
+        found = super().dry(row, context)
         return dataclasses.replace(found, values=np.where(found.values < -3e38, np.nan, found.values))
 
 
@@ -635,9 +637,9 @@ class ReadsTheOutputAlone(_Batchwise):
 class LooksAtTheFirstTokens(FiltersOracle):
     """A range counted from the beginning."""
 
-    def repetitions(self, asked: Asked) -> Any:
-        reach = asked.params.dry_range or None
-        return super().repetitions(dataclasses.replace(asked, tokens=tuple(asked.tokens)[:reach]))
+    def repetitions(self, context: RowContext) -> Any:
+        reach = context.params.dry_range or None
+        return super().repetitions(dataclasses.replace(context, tokens=tuple(context.tokens)[:reach]))
 
 
 @_mutant("FIL161", "DIST981", "DIST982")

@@ -152,7 +152,7 @@ class FilteredRow:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RowContext:
     """What a filter knows of its row beside the logits.
 
     Args:
@@ -173,21 +173,21 @@ class FiltersOracle:
     def __init__(self, chain: FilterChain | None = None) -> None:
         self.chain = chain or FilterChain()
 
-    def row(self, logits: NDArray[np.float32], asked: Asked) -> FilteredRow:  # [vocab_size] float32
+    def row(self, logits: NDArray[np.float32], context: RowContext) -> FilteredRow:  # [vocab_size] float32
         """One row through all filters that are on, in the order of the chain."""
         row = FilteredRow.of(logits)
-        for name in self.order(asked):
-            row = getattr(self, name)(row, asked)
+        for name in self.order(context):
+            row = getattr(self, name)(row, context)
         return row
 
-    def order(self, asked: Asked) -> tuple[str, ...]:
-        enabled = asked.params.enabled
+    def order(self, context: RowContext) -> tuple[str, ...]:
+        enabled = context.params.enabled
         return tuple(name for name in self.chain.order if name in enabled)
 
     # temperatures and curves
 
-    def temperature(self, row: FilteredRow, asked: Asked) -> FilteredRow:
-        return self.divide(row, asked.params.temperature)
+    def temperature(self, row: FilteredRow, context: RowContext) -> FilteredRow:
+        return self.divide(row, context.params.temperature)
 
     def divide(self, row: FilteredRow, temperature: float, error: float = 0.0) -> FilteredRow:
         """By a temperature with this relative error. A constant per row is free, so distances from the top count."""
@@ -198,9 +198,9 @@ class FiltersOracle:
             np.where(np.isfinite(values), row.error / temperature + 4 * _ULP * np.abs(values) + error * distance, 0),
         )
 
-    def dynatemp(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def dynatemp(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[kalomaze, koboldcpp 1.51, "Dynamic Temperature"]: entropy over the logarithm of the number of candidates."""
-        low, high, power = (getattr(asked.params, f"dynatemp_{name}") for name in ("low", "high", "exponent"))
+        low, high, power = (getattr(context.params, f"dynatemp_{name}") for name in ("low", "high", "exponent"))
         share, slack = self.normalised_entropy(row)
 
         def at(share: float) -> float:
@@ -215,9 +215,9 @@ class FiltersOracle:
         most = np.log(row.kept.sum())
         return (row.entropy / most, row.entropy_slack / most) if most else (0.0, 0.0)
 
-    def smoothing(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def smoothing(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[kalomaze, text-generation-webui PR #5403 and #5551, "quadratic sampling"]: a parabola through the top."""
-        factor, curve = asked.params.smoothing_factor, asked.params.smoothing_curve
+        factor, curve = context.params.smoothing_factor, context.params.smoothing_curve
         top = row.values.max(where=row.kept, initial=-np.inf)
         distance = np.where(np.isfinite(row.values), row.values - top, 0)
         square, cube = factor * (3 - curve) / 2 * distance**2, factor * (curve - 1) / 2 * distance**3
@@ -228,29 +228,29 @@ class FiltersOracle:
 
     # thresholds
 
-    def min_p(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def min_p(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Nguyen et al. 2024, arXiv 2407.01082, eq. 2]: at least `min_p` times the largest probability."""
-        return row.above(np.log(asked.params.min_p) + row.log_probs.max(), 2 * row.slack)
+        return row.above(np.log(context.params.min_p) + row.log_probs.max(), 2 * row.slack)
 
-    def top_a(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def top_a(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[BlinkDL, RWKV-LM, "top-a sampling"]: at least `top_a` times the square of the largest probability."""
-        return row.above(np.log(asked.params.top_a) + 2 * row.log_probs.max(), 3 * row.slack + 8 * _ULP)
+        return row.above(np.log(context.params.top_a) + 2 * row.log_probs.max(), 3 * row.slack + 8 * _ULP)
 
-    def epsilon(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def epsilon(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Hewitt et al. 2022, arXiv 2210.15191, section 3.2]: at least epsilon."""
-        return row.above(np.log(asked.params.epsilon), row.slack + 8 * _ULP, keeps_ties=False)
+        return row.above(np.log(context.params.epsilon), row.slack + 8 * _ULP, keeps_ties=False)
 
-    def eta(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def eta(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Hewitt et al. 2022, eq. 4]: at least min(epsilon, sqrt(epsilon) exp(-entropy))."""
-        epsilon = np.log(asked.params.eta)
+        epsilon = np.log(context.params.eta)
         slack = row.slack + row.entropy_slack + 8 * _ULP
         return row.above(min(epsilon, epsilon / 2 - row.entropy), slack, keeps_ties=False)
 
-    def top_n_sigma(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def top_n_sigma(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Tang et al. 2024, arXiv 2411.07641, algorithm 1]: at most n standard deviations of the logits below the
         top."""
         sigma, slack = self.sigma(row)
-        top, number = row.values.max(where=row.kept, initial=-np.inf), asked.params.top_n_sigma
+        top, number = row.values.max(where=row.kept, initial=-np.inf), context.params.top_n_sigma
         rounding = 8 * _ULP * (abs(top) + np.where(row.kept, np.abs(row.values), 0)) + row.error
         threshold, distance = number * sigma, top - row.values
         is_top, margin = row.values == top, rounding + number * slack + row.error.max(where=row.kept, initial=0)
@@ -268,23 +268,23 @@ class FiltersOracle:
 
     # sorted tokens
 
-    def top_k(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def top_k(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Fan et al. 2018, arXiv 1805.04833]: the k most probable tokens."""
-        number = min(asked.params.top_k, int(row.kept.sum()))
+        number = min(context.params.top_k, int(row.kept.sum()))
         return row.best(number, number, number, error=2 * row.error.max(where=row.kept, initial=0))
 
-    def top_p(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def top_p(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Holtzman et al. 2020, arXiv 1904.09751, eq. 2]: the fewest most probable tokens that have this
         probability."""
-        return self.by_mass(row, asked.params.top_p, -row.values, 2 * row.error.max(where=row.kept, initial=0))
+        return self.by_mass(row, context.params.top_p, -row.values, 2 * row.error.max(where=row.kept, initial=0))
 
-    def typical_p(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def typical_p(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Meister et al. 2022, arXiv 2202.00666, eq. 7]: the fewest tokens, nearest to the entropy, that have at least
         this probability."""
         with np.errstate(invalid="ignore"):
             score = np.abs(-row.log_probs - row.entropy)
         margin = 2 * (row.slack.max(where=row.kept & (score < 40), initial=0) + row.entropy_slack)
-        return self.by_mass(row, asked.params.typical_p, score, float(margin))
+        return self.by_mass(row, context.params.typical_p, score, float(margin))
 
     def by_mass(self, row: FilteredRow, mass: float, score: Row, error: float) -> FilteredRow:
         """The fewest tokens of the lowest score that have probability `mass`."""
@@ -301,13 +301,13 @@ class FiltersOracle:
         """The token that reaches the mass stays."""
         return number
 
-    def tail_free(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def tail_free(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Phénix and Egan 2019, "Tail Free Sampling"]: up to where the curvature of the sorted probabilities has this
         share of its sum.
 
         Whether tokens of probability 0 belong to the curve is open: there are implementations of both.
         """
-        order, z = row.ids, asked.params.tail_free
+        order, z = row.ids, context.params.tail_free
         if len(order) < 3:  # there is no curvature
             top = row.kept & (row.values == row.values[order[0]])
             return row.cut(row.kept, top & (top.sum() == 1), row.possible)
@@ -325,13 +325,13 @@ class FiltersOracle:
         )
         return row.best(fewest, number, most, error=2 * row.error.max(where=row.kept, initial=0))
 
-    def xtc(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def xtc(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[p-e-w, text-generation-webui PR #6335, "Exclude Top Choices"]: of the tokens that reach the threshold,
         only the least probable one stays; nothing happens if there is one such token, or none."""
-        if asked.fires is False:
+        if context.fires is False:
             return row
         log_probs, order, slack = row.log_probs, row.ids, row.slack + 8 * _ULP
-        threshold = np.log(asked.params.xtc_threshold)
+        threshold = np.log(context.params.xtc_threshold)
         fewest, number, most = (
             max(1, int((log_probs[order] >= threshold + step * slack[order]).sum())) for step in (1, 0, -1)
         )
@@ -343,21 +343,21 @@ class FiltersOracle:
 
     # repetitions
 
-    def dry(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def dry(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[p-e-w, text-generation-webui PR #5677, "DRY"]: what would make a repetition longer is penalised by
         `multiplier * base ** (length - allowed_length)`."""
-        params, penalty = asked.params, np.zeros(len(row.values))
-        for token, length in self.repetitions(asked).items():
+        params, penalty = context.params, np.zeros(len(row.values))
+        for token, length in self.repetitions(context).items():
             if length >= params.dry_allowed_length and token < len(penalty):
                 exponent = min(length, self.chain.dry_longest) - params.dry_allowed_length
                 penalty[token] = params.dry_multiplier * params.dry_base ** min(exponent, 500)
         error = row.error + np.where(penalty > 0, _ULP * (64 * penalty + 2 * np.abs(row.values)), 0)
         return row.bend(row.values - penalty, np.where(np.isfinite(row.values), error, 0))
 
-    def repetitions(self, asked: Asked) -> dict[int, int]:
+    def repetitions(self, context: RowContext) -> dict[int, int]:
         """Token to the length of the longest earlier sequence that equals the end of the text and that it followed."""
-        params = asked.params
-        tokens, breakers = list(asked.tokens)[-params.dry_range or None :], set(params.dry_breakers)
+        params = context.params
+        tokens, breakers = list(context.tokens)[-params.dry_range or None :], set(params.dry_breakers)
         found: dict[int, int] = {}
         for end in range(len(tokens) - 1):
             if tokens[end + 1] not in breakers:
@@ -369,9 +369,9 @@ class FiltersOracle:
 
     # mirostat
 
-    def mirostat_v1(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def mirostat_v1(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Basu et al. 2021, arXiv 2007.14966, algorithm 1]: top-k, with k from an estimate of the Zipf exponent."""
-        number, error = self.mirostat_k(row, asked.mu, len(row.values))
+        number, error = self.mirostat_k(row, context.mu, len(row.values))
         size = int(row.kept.sum())
         counts = (int(np.clip(part, 1, size)) for part in (number * (1 - error), number, number * (1 + error)))
         fewest, exact, most = (min(size, count + self.chain.mirostat_extra) for count in counts)
@@ -396,9 +396,9 @@ class FiltersOracle:
         error = max(abs(near[0] - near[1]), abs(near[2] - near[1])) + 1e-4 * (1 + 1 / max(exponent, 1e-3))
         return float(np.exp(near[1])), float(np.expm1(min(error, 40)))
 
-    def mirostat_v2(self, row: FilteredRow, asked: Asked) -> FilteredRow:
+    def mirostat_v2(self, row: FilteredRow, context: RowContext) -> FilteredRow:
         """[Basu et al. 2021; github.com/basusourya/mirostat, version 2]: tokens of a surprise up to mu, in bits."""
-        return row.above(-asked.mu * np.log(2), row.slack + 1e-4 * (1 + abs(asked.mu)), keeps_ties=False)
+        return row.above(-context.mu * np.log(2), row.slack + 1e-4 * (1 + abs(context.mu)), keeps_ties=False)
 
     def first_mu(self, params: FilterParams) -> float:
         """Twice the surprise that is aimed at."""
@@ -423,15 +423,15 @@ class FiltersOracle:
             mus: Of mirostat, per row; those of a first step if `None`.
         """
         for number, logits in enumerate(logits_of(batch)):
-            asked = self.asked(batch, number)
-            mu = asked.mu if mus is None else mus[number]
-            yield self.row(logits, dataclasses.replace(asked, mu=mu))
+            context = self.context(batch, number)
+            mu = context.mu if mus is None else mus[number]
+            yield self.row(logits, dataclasses.replace(context, mu=mu))
 
-    def asked(self, batch: FilterBatch, number: int) -> Asked:
+    def context(self, batch: FilterBatch, number: int) -> RowContext:
         """What row `number` asks for, at its first step."""
         params = batch.params[number]
         tokens = (*batch.prompt_token_ids[number], *batch.output_token_ids[number])
-        return Asked(params, tokens, params.xtc_probability >= 1, self.first_mu(params))
+        return RowContext(params, tokens, params.xtc_probability >= 1, self.first_mu(params))
 
     def filter_logits(self, batch: FilterBatch, noise: SeededNoise) -> FilterResult:
         """The specification as a sampler's filters.
@@ -442,17 +442,17 @@ class FiltersOracle:
         kept: Any = noise.kept.setdefault("oracle", {"rng": self.generator(noise), "mus": {}})  # Any: its own values
         found, tokens = logits_of(batch).copy(), np.zeros(batch.batch_size, np.int64)
         for number, logits in enumerate(logits_of(batch)):
-            asked = self.asked(batch, number)
-            fires = self.coin(asked.params, kept["rng"])
-            asked = dataclasses.replace(asked, fires=fires, mu=self.mu(kept["mus"], number, asked))
-            if asked.params.enabled:
-                row = self.row(logits, asked)
+            context = self.context(batch, number)
+            fires = self.coin(context.params, kept["rng"])
+            context = dataclasses.replace(context, fires=fires, mu=self.mu(kept["mus"], number, context))
+            if context.params.enabled:
+                row = self.row(logits, context)
                 with np.errstate(over="ignore"):
                     found[number] = np.where(row.kept, row.values, -np.inf)
-                if asked.mu:
+                if context.mu:
                     tokens[number] = self.draw(row, kept["rng"])
-                    before = self.row(logits, without_mirostat(asked))
-                    kept["mus"][number] = self.next_mu(asked.mu, asked.params, row, before, int(tokens[number]))
+                    before = self.row(logits, without_mirostat(context))
+                    kept["mus"][number] = self.next_mu(context.mu, context.params, row, before, int(tokens[number]))
         logits, token_ids = (torch.from_numpy(one).to(batch.device) for one in (found, tokens))
         return FilterResult(logits, token_ids)
 
@@ -463,9 +463,9 @@ class FiltersOracle:
         """Whether XTC fires."""
         return bool(rng.random() < params.xtc_probability)
 
-    def mu(self, mus: dict[int, float], number: int, asked: Asked) -> float:
+    def mu(self, mus: dict[int, float], number: int, context: RowContext) -> float:
         """Of a row of this step."""
-        return mus.get(number, asked.mu)
+        return mus.get(number, context.mu)
 
     def draw(self, row: FilteredRow, rng: np.random.Generator) -> int:
         """A token of those that are kept."""
@@ -477,7 +477,7 @@ def logits_of(batch: FilterBatch) -> NDArray[np.float32]:  # [num_rows, vocab_si
     return np.asarray(batch.logits.detach().cpu().numpy())
 
 
-def without_mirostat(asked: Asked) -> Asked:
+def without_mirostat(context: RowContext) -> RowContext:
     """The same row, before mirostat cuts it."""
-    params = dataclasses.replace(asked.params, mirostat_v1_tau=0.0, mirostat_v2_tau=0.0)
-    return dataclasses.replace(asked, params=params)
+    params = dataclasses.replace(context.params, mirostat_v1_tau=0.0, mirostat_v2_tau=0.0)
+    return dataclasses.replace(context, params=params)
