@@ -175,7 +175,7 @@ REJECTION_CHECKS = (
     ),
     _check(
         "rejection",
-        rejection_next(0.15, 0.2),
+        rejection_next(0.05, 0.2),
         _SEEDED,
         "DIST102",
         "DIST345",
@@ -202,7 +202,7 @@ SAMPLING_CHECKS = (
     ),
     _check(
         "sampling",
-        sampling_next(0.15, 0.2),
+        sampling_next(0.05, 0.2),
         _SEEDED,
         "DIST701",
         "DIST775",
