@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
 FEW = SMOKE.scaled(0.4)
-"""For right samplers of which `rejection/torch` shows the rest in `make tests`: what is new here needs no number."""
+"""For correct samplers, of which `rejection/torch` shows the rest in `make tests`: what is new here needs no number."""
 BY_CODE = {check.code: check for check in CHECKS}
 PRODUCTION = ("DIST401", "DIST402", "DIST403", "DIST404")
 
