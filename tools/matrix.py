@@ -460,6 +460,9 @@ def _what_was_run(cells: Sequence[Cell], total: int) -> str:
         where = ", ".join(f"`{name}` ({names.count(name)})" for name in dict.fromkeys(names))
         commit, profile, only, date = what
         lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
+    judged = [f"`{c['sampler']}` {c['release']}" for c in ran if _suites(c) != "properties"]
+    if judged:
+        lines += ["", f"Distributions were judged, too, in these cells: {', '.join(judged)}."]
     older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(newer_checks(c, _suites(c))))]
     if older:
         lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
