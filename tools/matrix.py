@@ -32,6 +32,7 @@ from provenance import ROOT, rows_as_json
 
 from fairdraw._adapters import BUILT_IN
 from fairdraw._adapters._others import Defect, is_affected, read_defects
+from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
 from fairdraw._run.loading import all_checks
 
@@ -279,7 +280,8 @@ def check(
         command += [word for code in codes for word in ("-k", code)]
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=environment)
-        if finished.returncode not in (0, 1, 10, 11) or not report.exists():
+        decided = (0, 1, 10, 11, *([NOTHING_RUN] if codes else []))
+        if finished.returncode not in decided or not report.exists():
             raise NoVerdictError(_last_line(finished))
         header, records = read_report(report)
     if release not in header["sampler"]:
@@ -321,6 +323,11 @@ def unknown_failures(cell: Cell) -> list[str]:
     """Codes that fail without an entry."""
     known = {code for defect in defects_of(cell) for code in defect["checks"]}
     return [row["code"] for row in cell["failures"] if row["status"] in FAILED and row["code"] not in known]
+
+
+def unseen_failures(cell: Cell) -> set[str]:
+    """Codes that passed in a run that was too small for the failure that an entry of today lists."""
+    return {*cell["unseen"]} & {code for defect in defects_of(cell) for code in defect["checks"]}
 
 
 def gone(cell: Cell) -> list[str]:
@@ -466,7 +473,7 @@ def _what_was_run(cells: Sequence[Cell], total: int) -> str:
     older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(newer_checks(c, _suites(c))))]
     if older:
         lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
-    unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(c['unseen'])}" for c in ran if c["unseen"]]
+    unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(sorted(u))}" for c in ran if (u := unseen_failures(c))]
     if unseen:
         lines += ["", "Known failures that a run was too small to show: " + "; ".join(unseen) + "."]
     return "\n".join(lines) + "\n"
@@ -519,10 +526,11 @@ def _word(cell: Cell, code: str) -> str:
     if row is not None:
         words = {"error": "**raises**", "xpassed": "passes", "inconclusive": "undecided", "incomplete": "undecided"}
         return words.get(row["status"], "**fails**")
-    if code in cell["passed"]:
+    if code in unseen_failures(cell):
+        return "not seen"
+    if code in (*cell["passed"], *cell["unseen"]):
         return "ok"
-    skipped = any(code in codes for codes in cell["skipped"].values())
-    return "skipped" if skipped else "not seen" if code in cell["unseen"] else "-"
+    return "skipped" if any(code in codes for codes in cell["skipped"].values()) else "-"
 
 
 def _defect_line(defect: Defect, red: Sequence[Cell]) -> str:
