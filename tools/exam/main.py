@@ -179,7 +179,8 @@ def examined(todo: list[Task], arguments: argparse.Namespace) -> Iterator[Row]:
     if arguments.jobs <= 1:
         yield from (sat(task) for task in todo if time.monotonic() < ends_at)
         return
-    with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=20) as pool:
+    # Without `max_tasks_per_child`: in CPython 3.11 and 3.12 the workers that it ends are not all replaced.
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
         futures = {pool.submit(sat, task): task for task in todo}
         for future in as_completed(futures):
             if time.monotonic() >= ends_at:
