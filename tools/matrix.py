@@ -90,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
         for key in _chosen(options, cells):
             folder, tree = options.cache.resolve() / key[1], options.tree.resolve()
             if options.newer:
-                cell = run_newer(cells[key], folder, options.only, tree)
+                cell = run_newer(cells[key], folder, options.only, tree, options.most)
             else:
                 cell = run_cell(*key, folder, options.profile, options.only, tree)
             cells = read(options.record) | {key: cell}  # with those that another run has written meanwhile
@@ -108,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="only this one; repeatable")
     parser.add_argument("--missing", action="store_true", help="only cells that the record lacks")
     parser.add_argument("--newer", action="store_true", help="only checks that recorded cells lack, added to them")
+    parser.add_argument("--most", type=int, help="with --newer: so many checks of a cell, the next time the next")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page from the record")
     parser.add_argument("--report", type=Path, help="run nothing, take the cell of this file of fairdraw check --json")
     parser.add_argument("--add", action="store_true", help="with --report: add to the recorded cell what it lacks")
@@ -146,9 +147,9 @@ class NoVerdictError(Exception):
     """A cell could not be tested; one sentence says why."""
 
 
-def run_newer(cell: Cell, folder: Path, only: str, tree: Path = ROOT) -> Cell:
-    """The cell with the checks that it lacks, run at its profile; as it was if they could not be run."""
-    codes = sorted(newer_checks(cell, only))
+def run_newer(cell: Cell, folder: Path, only: str, tree: Path = ROOT, most: int | None = None) -> Cell:
+    """The cell with checks that it lacks, at most `most`, run at its profile; as it was if they cannot be run."""
+    codes = sorted(newer_checks(cell, only))[:most]
     more = run_cell(cell["sampler"], cell["release"], folder, cell["profile"], only, tree, codes)
     return cell if more["problem"] else completed(cell, more)
 
