@@ -3,6 +3,7 @@
     python tools/matrix.py                                  # every cell: docs/matrix.md and docs/records/matrix.json
     python tools/matrix.py 0.22.0 0.33.0 --contract penalties    # these cells anew, the others as recorded
     python tools/matrix.py --missing                        # only cells that are not in the record
+    python tools/matrix.py --newer                          # checks that a recorded cell lacks, at its own profile
     python tools/matrix.py --page                           # the page alone, from the record
     python tools/matrix.py --report run.json                # the cell of a run that `fairdraw check --json` wrote
 
@@ -31,6 +32,7 @@ from provenance import ROOT, rows_as_json
 
 from fairdraw._adapters import BUILT_IN
 from fairdraw._adapters._others import Defect, is_affected, read_defects
+from fairdraw._report.verdict import NOTHING_RUN
 from fairdraw._run.expected import UNSEEN
 from fairdraw._run.loading import all_checks
 
@@ -83,11 +85,14 @@ def main(arguments: list[str] | None = None) -> int:
     cells = read(options.record)
     if options.report:
         key, cell = reported(options.report)
-        cells[key] = cell
+        cells[key] = completed(cells[key], cell) if options.add else cell
     elif not options.page:
         for key in _chosen(options, cells):
-            folder = options.cache.resolve() / key[1]
-            cell = run_cell(*key, folder, options.profile, options.only, options.tree.resolve())
+            folder, tree = options.cache.resolve() / key[1], options.tree.resolve()
+            if options.newer:
+                cell = run_newer(cells[key], folder, options.only, tree, options.most)
+            else:
+                cell = run_cell(*key, folder, options.profile, options.only, tree)
             cells = read(options.record) | {key: cell}  # with those that another run has written meanwhile
             write(cells, options.table, options.record)  # a run that is stopped keeps its cells
     write(cells, options.table, options.record)
@@ -102,8 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--contract", action="append", default=[], help="only its samplers; repeatable")
     parser.add_argument("--sampler", action="append", default=[], choices=SAMPLERS, help="only this one; repeatable")
     parser.add_argument("--missing", action="store_true", help="only cells that the record lacks")
+    parser.add_argument("--newer", action="store_true", help="only checks that recorded cells lack, added to them")
+    parser.add_argument("--most", type=int, help="with --newer: so many checks of a cell, the next time the next")
     parser.add_argument("--page", action="store_true", help="run nothing, write the page from the record")
     parser.add_argument("--report", type=Path, help="run nothing, take the cell of this file of fairdraw check --json")
+    parser.add_argument("--add", action="store_true", help="with --report: add to the recorded cell what it lacks")
     parser.add_argument("--profile", default="ci", help="smoke, ci or nightly (default: ci)")
     parser.add_argument("--only", default="properties", help="properties, statistical or both (default: properties)")
     parser.add_argument("--cache", type=Path, default=ROOT / ".cache" / "vllm", help="where releases are installed")
@@ -121,6 +129,8 @@ def _chosen(options: argparse.Namespace, cells: Mapping[Key, Cell]) -> list[Key]
         if not options.contract or sampler.partition("/")[0] in options.contract
     ]
     keys = [(sampler, release) for release in options.releases for sampler in wanted]
+    if options.newer:
+        return [key for key in keys if key in cells and newer_checks(cells[key], options.only)]
     return [key for key in keys if not (options.missing and key in cells)]
 
 
@@ -137,8 +147,44 @@ class NoVerdictError(Exception):
     """A cell could not be tested; one sentence says why."""
 
 
-def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT) -> Cell:
-    """Install `release` into `folder` and run the suite on `sampler`. An exception ends this cell only."""
+def run_newer(cell: Cell, folder: Path, only: str, tree: Path = ROOT, most: int | None = None) -> Cell:
+    """The cell with checks that it lacks, at most `most`, run at its profile; as it was if they cannot be run."""
+    codes = sorted(newer_checks(cell, only))[:most]
+    more = run_cell(cell["sampler"], cell["release"], folder, cell["profile"], only, tree, codes)
+    return cell if more["problem"] else completed(cell, more)
+
+
+def completed(cell: Cell, more: Cell) -> Cell:
+    """`cell`, and what `more` says of checks that it lacks; `later` says which, and where they were run.
+
+    Raises:
+        SystemExit: If they are of other profiles.
+    """
+    if cell["profile"] != more["profile"]:
+        raise SystemExit(f"completed: profile={more['profile']!r}, but the cell has {cell['profile']!r}. Run it alike.")
+    new = codes_of(more) - codes_of(cell)
+    skipped = {reason: [*codes] for reason, codes in cell["skipped"].items()}
+    for reason, codes in more["skipped"].items():
+        skipped.setdefault(reason, []).extend(code for code in codes if code in new)
+    failures = [*cell["failures"], *(row for row in more["failures"] if row["code"] in new)]
+    later = {**{key: more[key] for key in ("only", "seconds", "date", "commit")}, "codes": sorted(new)}
+    return {
+        **cell,
+        **{key: sorted({*cell[key], *(new & {*more[key]})}) for key in ("passed", "unseen")},
+        "skipped": {reason: sorted(codes) for reason, codes in skipped.items() if codes},
+        "failures": sorted(failures, key=lambda row: str(row["code"])),
+        "state": "red" if failures else "green",
+        "later": [*cell.get("later", []), later],
+    }
+
+
+def run_cell(
+    sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT, codes: Sequence[str] = ()
+) -> Cell:
+    """Install `release` into `folder` and run the suite, or `codes` of it, on `sampler`.
+
+    An exception ends this cell only.
+    """
     print(f"{sampler} of vLLM {release} ...", flush=True)
     started = time.perf_counter()
     problem, records, header = "", [], {}
@@ -146,7 +192,7 @@ def run_cell(sampler: str, release: str, folder: Path, profile: str, only: str, 
         if tree == ROOT and sampler not in BUILT_IN:
             raise NoVerdictError(f"fairdraw has no adapter {sampler} yet.")
         install(release, folder)
-        header, records = check(sampler, release, folder, profile, only, tree)
+        header, records = check(sampler, release, folder, profile, only, tree, codes)
     except (NoVerdictError, subprocess.TimeoutExpired, OSError) as error:
         problem = " ".join(str(error).split())
     cell = as_cell(sampler, release, problem, records)
@@ -220,9 +266,9 @@ def install(release: str, folder: Path) -> None:
 
 
 def check(
-    sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT
+    sampler: str, release: str, folder: Path, profile: str, only: str, tree: Path = ROOT, codes: Sequence[str] = ()
 ) -> tuple[Record, list[Record]]:
-    """Header and records of `fairdraw check`, after making sure that vLLM is the one in `folder`.
+    """Header and records of `fairdraw check`, of `codes` if there are any, by the vLLM that is in `folder`.
 
     Nothing is compared with another sampler: what the contract specifies decides each cell.
     """
@@ -232,9 +278,11 @@ def check(
         report = Path(scratch) / "report.json"
         command = ["-m", "fairdraw", "check", sampler, "--profile", profile, "--reference", "none"]
         command += [] if only == "both" else ["--only", only]
+        command += [word for code in codes for word in ("-k", code)]
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         finished = _run([*command, "--json", str(report)], CHECK_SECONDS, cwd=scratch, env=environment)
-        if finished.returncode not in (0, 1, 10, 11) or not report.exists():
+        decided = (0, 1, 10, 11, *([NOTHING_RUN] if codes else []))
+        if finished.returncode not in decided or not report.exists():
             raise NoVerdictError(_last_line(finished))
         header, records = read_report(report)
     if release not in header["sampler"]:
@@ -276,6 +324,11 @@ def unknown_failures(cell: Cell) -> list[str]:
     """Codes that fail without an entry."""
     known = {code for defect in defects_of(cell) for code in defect["checks"]}
     return [row["code"] for row in cell["failures"] if row["status"] in FAILED and row["code"] not in known]
+
+
+def unseen_failures(cell: Cell) -> set[str]:
+    """Codes that passed in a run that was too small for the failure that an entry of today lists."""
+    return {*cell["unseen"]} & {code for defect in defects_of(cell) for code in defect["checks"]}
 
 
 def gone(cell: Cell) -> list[str]:
@@ -402,36 +455,54 @@ def _state(cell: Cell | None) -> str:
 def _what_was_run(cells: Sequence[Cell], total: int) -> str:
     """Profiles, commits and time, counted: every cell's own are in the record."""
     ran = [cell for cell in cells if cell["state"] in ("green", "red")]
+    seconds = sum(part["seconds"] for cell in ran for part in (cell, *cell.get("later", [])))
     lines = [
         f"{len(cells)} of {total} cells are recorded, {len(ran)} of them ran checks, in "
-        f"{sum(cell['seconds'] for cell in ran) / 60:.0f} minutes. Each cell of `docs/records/matrix.json` has its own "
-        "commit, profile, seconds and versions:",
+        f"{seconds / 60:.0f} minutes. Each cell of `docs/records/matrix.json` has its own commit, profile, seconds and "
+        "versions:",
         "",
     ]
-    for what in sorted({(c["commit"][:12], c["profile"], c["only"], c["date"][:10]) for c in ran}):
+    runs = [run for cell in ran for run in _runs(cell)]
+    for what in sorted({run[1:] for run in runs}):
+        names = [name for name, *where in runs if where == [*what]]
+        where = ", ".join(f"`{name}` ({names.count(name)})" for name in dict.fromkeys(names))
         commit, profile, only, date = what
-        like = [c for c in ran if (c["commit"][:12], c["profile"], c["only"], c["date"][:10]) == what]
-        where = ", ".join(f"`{name}` ({len([c for c in like if c['sampler'] == name])})" for name in _names(like))
         lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
-    older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(_newer_checks(c)))]
+    judged = [f"`{c['sampler']}` {c['release']}" for c in ran if _suites(c) != "properties"]
+    if judged:
+        lines += ["", f"Distributions were judged, too, in these cells: {', '.join(judged)}."]
+    older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(newer_checks(c, _suites(c))))]
     if older:
         lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
-    unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(c['unseen'])}" for c in ran if c["unseen"]]
+    unseen = [f"`{c['sampler']}` {c['release']}: {', '.join(sorted(u))}" for c in ran if (u := unseen_failures(c))]
     if unseen:
         lines += ["", "Known failures that a run was too small to show: " + "; ".join(unseen) + "."]
     return "\n".join(lines) + "\n"
 
 
-def _newer_checks(cell: Cell) -> set[str]:
-    """Codes of checks that came after the cell was run."""
-    only = None if cell["only"] == "both" else cell["only"]
-    today = {check.code for check in all_checks(only, cell["sampler"].partition("/")[0])}
-    ran = {*cell["passed"], *cell["unseen"], *(row["code"] for row in cell["failures"])}
-    return today - ran - {code for codes in cell["skipped"].values() for code in codes}
+def _runs(cell: Cell) -> list[tuple[str, ...]]:
+    """Sampler, commit, profile, suite and day of each run that the cell is made of."""
+    parts = [cell, *({**part, "only": f"{part['only']} that were added"} for part in cell.get("later", []))]
+    return [(cell["sampler"], p["commit"][:12], cell["profile"], p["only"], p["date"][:10]) for p in parts]
 
 
-def _names(cells: Iterable[Cell]) -> list[str]:
-    return list(dict.fromkeys(cell["sampler"] for cell in cells))
+def newer_checks(cell: Cell, only: str) -> set[str]:
+    """Codes of the suite `only` that the cell lacks: of a cell that ran it, they came after it."""
+    suite = None if only == "both" else only
+    today = {check.code for check in all_checks(suite, cell["sampler"].partition("/")[0])}
+    return today - codes_of(cell) if cell["state"] in ("green", "red") else set()
+
+
+def _suites(cell: Cell) -> str:
+    """Those that its runs asked: one, or both."""
+    asked = {cell["only"], *(part["only"] for part in cell.get("later", []))}
+    return asked.pop() if len(asked) == 1 else "both"
+
+
+def codes_of(cell: Cell) -> set[str]:
+    """Checks that the cell says something of."""
+    skipped = {code for codes in cell["skipped"].values() for code in codes}
+    return {*cell["passed"], *cell["unseen"], *skipped, *(row["code"] for row in cell["failures"])}
 
 
 def _section(name: str, cells: Sequence[Cell]) -> str:
@@ -456,10 +527,11 @@ def _word(cell: Cell, code: str) -> str:
     if row is not None:
         words = {"error": "**raises**", "xpassed": "passes", "inconclusive": "undecided", "incomplete": "undecided"}
         return words.get(row["status"], "**fails**")
-    if code in cell["passed"]:
+    if code in unseen_failures(cell):
+        return "not seen"
+    if code in (*cell["passed"], *cell["unseen"]):
         return "ok"
-    skipped = any(code in codes for codes in cell["skipped"].values())
-    return "skipped" if skipped else "not seen" if code in cell["unseen"] else "-"
+    return "skipped" if any(code in codes for codes in cell["skipped"].values()) else "-"
 
 
 def _defect_line(defect: Defect, red: Sequence[Cell]) -> str:

@@ -3,6 +3,7 @@
     python tools/pair_record.py --pack .cache/vllm .cache/vllm-pairs             # vLLM's files alone, to be carried
     python tools/pair_record.py --vllm .cache/vllm-pairs --out statistical/records/pairs_h200.json     # 1e7 rows each
     python tools/pair_record.py --rows 2000 --samplers rejection/counter --out /tmp/pairs.json
+    python tools/pair_record.py --join A.json B.json --out BOTH.json       # one record; each row says its commit
 
 A row is a step of one request: it drafts, verifies, and goes on at the next position. Every sampler runs in a process
 of its own, and all at once. Of vLLM the files of the kernels run unmodified (`_upstream_arms`), called by the adapter
@@ -98,6 +99,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--vllm", type=Path, help="folder of releases, or what --pack has made of it")
     parser.add_argument("--pack", type=Path, nargs=2, metavar=("RELEASES", "FOLDER"))
+    parser.add_argument("--join", type=Path, nargs="+", help="records that were made one by one on such a machine")
     parser.add_argument("--rows", type=int, default=10_400_000)
     parser.add_argument("--samplers", nargs="*", default=[*OURS, *THEIRS])
     parser.add_argument("--only", help="run this one here, and print its rows")
@@ -108,6 +110,9 @@ def main() -> int:
     if options.only:
         rows_of(options.only, options.vllm, options.rows)
         return 0
+    if options.join:
+        options.out.write_text(rows_as_json(joined(options.join)), encoding="utf-8")
+        return 0
     rows = in_processes(options)
     head = {"commit": commit(), "machine": machine() | gpu(), "rows_each": options.rows}
     options.out.write_text(rows_as_json(head | {"rows": rows}), encoding="utf-8")
@@ -115,6 +120,16 @@ def main() -> int:
     complete = len(rows) == len(CODES) * len(options.samplers)
     print(f"{len(rows)} rows, {len(wrong)} not as expected")
     return int(bool(wrong) or not complete)
+
+
+def joined(paths: list[Path]) -> Json:
+    """One record of several, of which the first wins; every row names its commit."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    rows: dict[tuple[str, str], Json] = {}
+    for record in records:
+        for row in record["rows"]:
+            rows.setdefault((row["sampler"], row["check"]), {"commit": record["commit"]} | row)
+    return records[0] | {"rows": list(rows.values())}
 
 
 def in_processes(options: argparse.Namespace) -> list[Json]:

@@ -118,6 +118,28 @@ def test_no_release_is_red_without_an_entry() -> None:
     assert [line for cell in cells.values() for line in matrix.surprises(cell)] == []
 
 
+def test_newer_checks_are_added_to_a_cell_and_recorded_ones_stay(
+    written: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = matrix.read(written[0] / "records" / "matrix.json")["rejection/vllm", "0.11.2"]
+    asked: list[list[str]] = []
+
+    def check(*arguments: Any) -> Any:  # Any: JSON
+        asked.append(arguments[-1])
+        again = record("REJ102", "failed", "not what the record says")
+        return {}, [again, record("REJ110", "xfailed", "emitted -1"), record("DIST203", "skipped")]
+
+    monkeypatch.setattr(matrix, "check", check)
+    fuller = matrix.run_newer(cell, written[0], "both")
+
+    assert "REJ110" in asked[0]
+    assert "REJ102" not in asked[0]
+    assert [row["code"] for row in fuller["failures"]] == ["REJ110", "REJ111"]
+    assert (fuller["passed"], fuller["skipped"]) == (["REJ102"], {"because": ["DIST203", "REJ103"]})
+    assert fuller["later"][0]["codes"] == ["DIST203", "REJ110"]
+    assert (cell["only"], fuller["only"], fuller["later"][0]["only"]) == ("properties", "properties", "both")
+
+
 def test_sampler_without_an_adapter_is_not_runnable(tmp_path: Path) -> None:
     cell = matrix.run_cell("penalties/nobody", "0.33.0", tmp_path, "smoke", "properties")
 
