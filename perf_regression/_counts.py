@@ -216,7 +216,8 @@ def _interpreter_meter(counts: Counts, names: _Names) -> Iterator[None]:
     ) -> Any:  # Any: Triton's
         def access(self: Any, *args: Any) -> Any:  # Any: Triton's
             pointers = args[pointers_at]
-            addresses = pointers.data.ravel() if mask_at is None else pointers.data[args[mask_at].data]
+            # A mask that was made of two may hold integers, by which NumPy would choose places instead.
+            addresses = pointers.data.ravel() if mask_at is None else pointers.data[args[mask_at].data.astype(bool)]
             if addresses.size:
                 name = names.of(int(addresses.flat[0]))
                 for charge in charges:

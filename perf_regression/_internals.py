@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fairdraw.protocols import SpecDecodeBatch
     from fairdraw.sampler_impl.penalties import PaddedOutputs, Penalties
+    from fairdraw.sampler_impl.step import StepInputs, StepOutput
 
 __all__ = ["History", "ThinkingBudget", "bonus_rows", "changed_counts", "draft_rows"]
 
@@ -81,3 +82,42 @@ def rejection_kernels() -> tuple[ModuleType, Callable[..., Any]]:  # Any: a chec
     from fairdraw.sampler_impl._rejection.step import checked_step
 
     return kernels, checked_step
+
+
+def whole_step(
+    batch_size: int, max_spec_len: int, vocab_size: int, *, filters: bool, penalties: bool
+) -> Callable[[], StepOutput]:
+    """A step by a plan that was used before, in Triton: bfloat16 rows as of a model, and no draft is accepted."""
+    from fairdraw._core.interpreter import prepare_triton
+
+    prepare_triton("cpu")
+    from fairdraw.sampler_impl.step import Capacity, StepPlan
+
+    capacity = Capacity(batch_size, max_spec_len, vocab_size, filters=filters, penalties=penalties)
+    plan, inputs = StepPlan(capacity, "cpu", backend="triton"), _step_inputs(capacity)
+    plan(inputs)
+    return lambda: plan(inputs)
+
+
+def _step_inputs(capacity: Any) -> StepInputs:  # Any: Capacity
+    """Rows like Zipf's: T=0.6; with filters top-k 20 and top-p 0.95, with penalties presence 1.5 of half of all ids."""
+    import torch
+
+    from fairdraw.sampler_impl.step import Parameters, Penalties, StepInputs
+
+    noise = torch.Generator().manual_seed(1)
+    size, rows, vocab_size = capacity.batch_size, capacity.max_rows, capacity.vocab_size
+    ranks = torch.rand(rows, vocab_size, generator=noise).argsort(-1)
+    filters = (torch.full((size,), 20).int(), torch.full((size,), 0.95)) if capacity.filters else ()
+    counts = torch.randint(0, 2, (size, vocab_size), generator=noise).int()
+    prompt = torch.zeros(size, -(-vocab_size // 32), dtype=torch.int32)
+    off, on = torch.zeros(size), torch.ones(size)
+    return StepInputs(
+        logits=(-1.5 * (1 + ranks).log()).bfloat16(),
+        parameters=Parameters(0.6 * on, *filters),
+        seeds=torch.arange(size),
+        positions=torch.zeros(size, dtype=torch.int64),
+        cu_num_rows=torch.arange(0, rows + 1, capacity.max_spec_len + 1).int(),
+        draft_token_ids=ranks.argmax(-1).int(),
+        penalties=Penalties(1.5 * on, off, on, counts, prompt) if capacity.penalties else None,
+    )

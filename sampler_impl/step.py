@@ -58,6 +58,7 @@ from ._step.inputs import (
     check_inputs,
     check_values,
 )
+from ._step.known import Known
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,10 +101,13 @@ class StepPlan:
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         check_capacity("StepPlan", capacity)
+        self._known = Known.nothing()
         self._run: Launches | PyTorchStep
         if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
             from ._step.launch import Launches
 
+            if self.device.type == "cuda" and self.device.index is None:
+                self.device = torch.device("cuda", torch.cuda.current_device())
             self._run = Launches(capacity, self.device)
         else:
             from ._step.pytorch import PyTorchStep
@@ -128,15 +132,15 @@ class StepPlan:
         Randomness:
             As described at the head of this module.
         """
-        check_inputs("StepPlan", self.capacity, inputs, self.device)
+        checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
         if validate:
             check_values("StepPlan", self.capacity, inputs)
-        return self._run(inputs)
+        return self._run(inputs, checked)
 
     def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
         """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone.
 
         For tests and for log-probabilities of whole rows. It writes what a step never writes.
         """
-        check_inputs("StepPlan", self.capacity, inputs, self.device)
-        return self._run.processed_logits(inputs)
+        checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
+        return self._run.processed_logits(inputs, checked)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
+from fairdraw.statistical._dependence_next import rejection_next, sampling_next
 from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
 from fairdraw.statistical._explained import ExplainedCheck
 from fairdraw.statistical._noise_quality import (
@@ -119,6 +120,14 @@ _FINE = """Probabilities of 0.1 and 0.9, and others halfway between numbers of 8
     Exponentials that end at 4, or begin above 0.0005; probabilities that were rounded to bfloat16 before the race.
     """
 
+_NEXT = """What is drawn next from torch's generator, by `torch.rand`, by a race of its exponentials or by the sampler's
+    next call, is independent of the tokens, in the same row and in all others.
+
+    A state of the generator that is put back or copied; a seed and an offset for a kernel that are read after the
+    generator has advanced, or an advance by less than the kernel draws. The failure says what repeats.
+    """
+_SEEDED, _NEXT_TABLES = (Capability.SEEDED_NOISE,), ("D1 rows apart", "D4")
+
 REJECTION_CHECKS = (
     *_dependence(_REJECTION, _REJECTION_SEEDS, 320),
     _REJECTION(
@@ -164,6 +173,16 @@ REJECTION_CHECKS = (
         Uniforms of 11 bits or fewer (half precision), or uniforms that never come near 0 or 1.
         """,
     ),
+    _check(
+        "rejection",
+        rejection_next(0.05, 0.2),
+        _SEEDED,
+        "DIST102",
+        "DIST345",
+        "what is drawn next is independent of the tokens",
+        _NEXT_TABLES,
+        _NEXT,
+    ),
 )
 SAMPLING_CHECKS = (
     *_dependence(_SAMPLING, _SAMPLING_SEEDS, 760),
@@ -180,5 +199,15 @@ SAMPLING_CHECKS = (
         ("N3",),
         _FINE,
         fast_only=True,
+    ),
+    _check(
+        "sampling",
+        sampling_next(0.05, 0.2),
+        _SEEDED,
+        "DIST701",
+        "DIST775",
+        "what is drawn next is independent of the tokens",
+        _NEXT_TABLES,
+        _NEXT,
     ),
 )

@@ -85,7 +85,7 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
     def count_kind(sampler: Any, seed: int, kind: Kind, shape: Shape) -> Counts:  # Any: of either contract
         seeds = [one for half in range(2) for one in related_seeds(side, derive_seed("half", seed, half))]
         drawn = [kind.draw(sampler, side, one, derive_seed("call", seed, i)) for i, one in enumerate(seeds)]
-        bits, rng = np.stack(drawn), _harness_rng(derive_seed("coins", seed))
+        bits, rng = np.stack(drawn), harness_rng(derive_seed("coins", seed))
         extra = count_coins(bits[..., -1], coins[kind.name], rng) if kind.name in coins else {}
         return {**count_dependence(bits[..., : len(kind.features)], shape), **extra}
 
@@ -104,7 +104,7 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
     return ExplainedPlan(tables, count, num_checkpoints, per_checkpoint, explain)
 
 
-def _pit_bits(
+def pit_bits(
     probs: NDArray[np.float64],  # [vocab_size] float64
     tokens: NDArray[np.integer],  # [...] int
     happened: NDArray[np.bool_],  # [...] bool
@@ -125,7 +125,7 @@ _TOKEN, _DENSE = Capability.TOKEN_VERIFICATION, Capability.DENSE_DRAFTS
 
 
 @dataclass(frozen=True, eq=False)
-class _Verified:
+class Verified:
     """Every position has these distributions: drafts are accepted with one probability, and others are recovered.
 
     Args:
@@ -162,10 +162,10 @@ class _Verified:
         num_emitted, positions = (tokens >= 0).sum(axis=1), np.arange(self.num_draft)
         coin = np.array([self.acceptance, 1 - self.acceptance])
         reached, rejected = num_emitted[:, None] > positions, num_emitted[:, None] <= positions + 1
-        accepted = _pit_bits(coin, rejected.astype(np.int64), reached, rng, self.num_bits[0])
+        accepted = pit_bits(coin, rejected.astype(np.int64), reached, rng, self.num_bits[0])
         last = tokens[np.arange(len(tokens)), np.maximum(num_emitted - 1, 0)]
         is_recovered = (num_emitted > 0) & (num_emitted <= self.num_draft)
-        recovered = _pit_bits(given.requests[0].residual(0, 0), last, is_recovered, rng, self.num_bits[1])
+        recovered = pit_bits(given.requests[0].residual(0, 0), last, is_recovered, rng, self.num_bits[1])
         coins = ~rejected[:, :1] if self.num_draft == 1 else np.empty((len(tokens), 0), bool)
         return np.concatenate([accepted.reshape(len(tokens), -1), recovered, coins], axis=1)
 
@@ -174,13 +174,13 @@ class _Verified:
     ) -> NDArray[np.bool_]:
         """Of any lossless verifier: every emitted token before the bonus token under its target distribution."""
         probs, emitted = given.requests[0].exact_target_probs()[0], tokens[:, : self.num_draft]
-        return _pit_bits(probs, emitted, emitted >= 0, rng, 2).reshape(len(tokens), -1)
+        return pit_bits(probs, emitted, emitted >= 0, rng, 2).reshape(len(tokens), -1)
 
 
 _KINDS = (
-    _Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 3),
-    _Verified("two tokens", 0.75, (0.5, 0.5), (2, 1), 1),
-    _Verified("six positions", 0.75, (0.5, 0.5), (1, 1), 6),
+    Verified("eight tokens", 0.5, (1 / 4, 1 / 4, 1 / 8, 1 / 8, 1 / 16, 1 / 16, 1 / 16, 1 / 16), (1, 3), 3),
+    Verified("two tokens", 0.75, (0.5, 0.5), (2, 1), 1),
+    Verified("six positions", 0.75, (0.5, 0.5), (1, 1), 6),
 )
 """Equal noise shows in many tokens, opposite noise in two, and what three acceptances share in coins of 3/4. Positions
 that share a number show in the acceptance of the later one, so many positions must be reached."""
@@ -197,7 +197,7 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
 
     seeds_of = "rows" if request_seeds else "calls"
 
-    def kind_of(verified: _Verified, setting: Setting) -> Kind:
+    def kind_of(verified: Verified, setting: Setting) -> Kind:
         given, is_verified = verified.configuration(dense=_DENSE in setting.supported), _TOKEN in setting.supported
         read = verified.bits if is_verified else verified.emitted_bits
 
@@ -205,7 +205,7 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
             batch = given.batch(num_rows, seed, setting.device)
             seeded = request_seeded(num_rows, seed) if request_seeds else None
             tokens = emit(sampler, batch, seeded or noise_for(noise_kind(sampler), batch, noise_seed)).tokens
-            return read(given, tokens, _harness_rng(seed))
+            return read(given, tokens, harness_rng(seed))
 
         coin = verified.acceptance if is_verified and verified.num_draft == 1 else 0.0
         features = verified.features(is_verified=is_verified)
@@ -219,14 +219,14 @@ def rejection_dependence(share: float, slow_share: float, *, request_seeds: bool
     return Workload(name, "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN}))
 
 
-def _harness_rng(seed: int) -> np.random.Generator:
+def harness_rng(seed: int) -> np.random.Generator:
     """Numbers of the suite that no sampler sees."""
     return np.random.default_rng(derive_seed("shares", seed))
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
-_PROBS = {
+PROBS = {
     "eight tokens": np.array([1 / 16, 1 / 4, 1 / 8, 1 / 16, 1 / 4, 1 / 16, 1 / 8, 1 / 16]),
     "two tokens": np.array([0.5, 0.5]),
 }
@@ -262,19 +262,19 @@ def sampling_dependence(share: float, slow_share: float, *, request_seeds: bool 
     seeds_of = "rows" if request_seeds else "calls"
 
     def kind(name: str, device: str) -> Kind:
-        probs = _PROBS[name]
+        probs = PROBS[name]
         row, num_bits = np.log(probs).astype(np.float32), probs.size.bit_length() - 1
 
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> NDArray[np.bool_]:
             batch = plain_batch(np.tile(row, (num_rows, 1)), seed % 1000, device)
             seeded = request_seeded(num_rows, seed) if request_seeds else None
             tokens = sample_tokens(sampler, batch, seeded or plain_noise(sampler, batch, noise_seed)).tokens
-            return _pit_bits(probs, tokens, np.ones(num_rows, bool), _harness_rng(seed), num_bits)
+            return pit_bits(probs, tokens, np.ones(num_rows, bool), harness_rng(seed), num_bits)
 
         return Kind(name, tuple(f"token, bit {bit}" for bit in range(num_bits)), draw, 1, seeds_of)
 
     def prepare(setting: Setting) -> SamplingPlan:
-        names = list(_PROBS)[: 1 if request_seeds or setting.num_draws < _FEW_DRAWS else 2]
+        names = list(PROBS)[: 1 if request_seeds or setting.num_draws < _FEW_DRAWS else 2]
         return dependence_plan(setting, tuple(kind(name, setting.device) for name in names))
 
     name = "sampling: dependence, with seeds" if request_seeds else "sampling: dependence"

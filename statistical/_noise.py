@@ -59,6 +59,9 @@ def noise_for(
 def exponentials(
     rng: np.random.Generator, batch_size: int, vocab_size: int
 ) -> Tensor:  # [batch_size, vocab_size] float32
-    """Positive exponentials, as the contracts want them: NumPy gives a 0 about once in 2**23 draws (27 in 2**28)."""
+    """Positive exponentials, as the contracts want them: NumPy gives a 0 about once in 2**23 draws (27 in 2**28).
+
+    They are clamped as those of torch, at 2**-25: where a smaller number stood, any token would win.
+    """
     drawn = rng.standard_exponential((batch_size, vocab_size), dtype=np.float32)
-    return torch.from_numpy(np.maximum(drawn, np.finfo(np.float32).tiny))
+    return torch.from_numpy(np.maximum(drawn, np.float32(2.0**-25)))

@@ -3,9 +3,10 @@
 * Rare tokens (N1). One token has most of the probability. Thousands share the rest evenly: each has less than a number
   of few bits can say, and together they are drawn often. An inverse CDF over a grid reaches only some of them, which
   the tables by place and by residue show; a race with exponentials on a grid loses them all, or takes the lowest ids
-  among ties. Others have 2**-50 together: one of them wins if its exponential was 0, and never otherwise. A fast
-  sampler's row has a third kind, 2**-28 each: they win if an epsilon was added to an exponential of 0, or if it was
-  clamped there.
+  among ties. Others have 2**-50 together: one of them wins if its exponential was 0, and never otherwise. A third
+  kind has 2**-28 each: they win if an epsilon was added to an exponential of 0, or if it was clamped there. A fast
+  sampler has all kinds in one row. A slow one draws from a large vocabulary of the third kind besides: four or eight
+  rows at each checkpoint, and 280 more if these took little time (those of JAX do, an interpreter's do not).
 * Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
   2**-11).
 * Fine odds (N3). Millions of draws from two short rows. In one, a token of 0.11 beside one of 0.89 wins less often if
@@ -15,10 +16,10 @@
 What is resolved, of numbers that are multiples of 2**-bits:
     Inverse CDF: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
     vocabulary). Race: 18 bits at `ci`; finer ones decide otherwise in less than one of 2**18 draws, and pass.
-    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Exponentials with 1e-9 added: 23 bits at `nightly`
-    and, with four seeds of five, at `ci`; one of 8 million is 0 then, and it takes a dozen. That end at some number:
-    at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they change no probability by more than 0.05 %). Rounded
-    probabilities: 8 bits at `ci`.
+    Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Exponentials with 1e-9 or less added, or clamped
+    there: 23 bits at `ci`, also of a slow sampler that draws from 131072 tokens in 25 ms; one of 8 million is 0 then,
+    and it takes a dozen. That end at some number: at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they change no
+    probability by more than 0.05 %). Rounded probabilities: 8 bits at `ci`.
     Acceptance: 8 bits at `smoke`, 11 at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for
     practical purposes and pass; the number of rows is bounded so that they always do.
 
@@ -29,11 +30,14 @@ Null, exactly:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
+from time import process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
@@ -48,9 +52,7 @@ from fairdraw.statistical._pooling import MIN_EXPECTED
 from fairdraw.statistical._workloads import SamplingPlan, Setting, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from fairdraw.statistical._count_tables import Counts
 
@@ -60,7 +62,7 @@ _VOCAB_SIZE, _SMALLER_VOCAB_SIZE, _SMALLEST_VOCAB_SIZE = 131072, 16384, 1024
 """For a slow sampler the smaller one, and the smallest for one that does not support large ones."""
 
 _ROWS_PER_CALL, _MOST_ROWS, _DRAWS_PER_ROW = 8, 1024, 390
-_MANY_DRAWS, _VANISHING = 5_000_000, 2.0**-50
+_MANY_DRAWS, _VANISHING, _HARDLY = 5_000_000, 2.0**-50, 2.0**-28
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +154,7 @@ _SELDOM = "N1 tokens that hardly ever come"
 def _rare_row(vocab_size: int, *, is_finest: bool, has_many_draws: bool) -> RareTokens:
     """One row for all runs: its cells are made once."""
     if is_finest:
-        return RareTokens(vocab_size, 1 / 64, every=8, seldom=2.0**-28, num_places=4)
+        return RareTokens(vocab_size, 1 / 64, every=8, seldom=_HARDLY, num_places=4)
     return RareTokens(vocab_size, 1 / 16 if has_many_draws else 1 / 2)
 
 
@@ -178,19 +180,46 @@ def _num_rows(setting: Setting) -> int:
     rows = min(_MOST_ROWS, max(64, setting.num_draws // _DRAWS_PER_ROW))
     if not _is_finest(setting):
         return rows
-    return 8 * rows if setting.num_draws >= _MANY_DRAWS else 2 * rows
+    return 8 * rows if setting.num_draws >= _MANY_DRAWS else 5 * rows // 2
 
 
-def _plan(setting: Setting, call: Callable[[RareTokens, Any, int], NDArray[np.integer]]) -> SamplingPlan:
-    """Eight checkpoints of calls of eight rows."""
+_Call = Callable[["RareTokens | _Odds", Any, int, int], NDArray[np.integer]]
+"""From a row, a sampler of either contract (Any), how often the row is drawn from, and a seed to tokens."""
+
+
+def _plan(setting: Setting, call: _Call, wide_rows_per_call: int) -> SamplingPlan:
+    """Eight checkpoints of calls of eight rows, and of fewer wide rows for a slow sampler."""
     rare, num_calls = _rare_tokens(setting), max(1, _num_rows(setting) // (8 * _ROWS_PER_CALL))
+    has_wide_rows = _has_wide_rows(setting)
 
     def count(sampler: Any, seed: int) -> Counts:  # Any: of either contract
         seeds = (derive_seed("rare", seed, number) for number in range(num_calls))
-        return sum_counts(rare.count(call(rare, sampler, one)) for one in seeds)
+        counts = sum_counts(rare.count(call(rare, sampler, _ROWS_PER_CALL, one)) for one in seeds)
+        return {**counts, **(_count_wide(call, sampler, wide_rows_per_call, seed) if has_wide_rows else {})}
 
     num_draws = num_calls * _ROWS_PER_CALL
-    return ExplainedPlan(rare.tables(num_draws), count, 8 if setting.num_draws >= 1000 else 0, num_draws, _explain_rare)
+    tables = rare.tables(num_draws) | ({_SELDOM: _wide().table(wide_rows_per_call)} if has_wide_rows else {})
+    return ExplainedPlan(tables, count, 8 if setting.num_draws >= 1000 else 0, num_draws, _explain_rare)
+
+
+def _has_wide_rows(setting: Setting) -> bool:
+    """For a slow sampler at `ci` and above: the plan's own rows are too few for the third kind of tokens."""
+    is_large = Capability.LARGE_VOCAB in setting.supported and not _is_finest(setting)
+    return setting.slow and is_large and setting.num_draws >= 3000
+
+
+_WIDE_ROWS, _SECONDS_PER_ROW = 288, 0.025
+"""Rows of a checkpoint, if the first of them took less CPU time than this (an interpreter takes 45 ms). With 1e-9 added
+one in 90 draws a token of the third kind; one in 2000 should. The first checkpoint of JAX compiles, and stops."""
+
+
+def _count_wide(call: _Call, sampler: Any, size: int, seed: int) -> Counts:  # Any: of either contract
+    """One call, and the others if it was fast enough. That does not depend on what it drew."""
+    seeds, row, begin = (derive_seed("wide", seed, i) for i in range(_WIDE_ROWS // size)), _wide(), process_time()
+    counts = row.count(call(row, sampler, size, next(seeds)))
+    if process_time() - begin > _SECONDS_PER_ROW * size:
+        return counts
+    return sum_counts([counts, *(row.count(call(row, sampler, size, one)) for one in seeds)])
 
 
 def _explain_rare(counts: Sequence[Counts], name: str) -> str:
@@ -212,35 +241,38 @@ def sampling_rare_tokens() -> Workload:
     """N1 of the sampling contract."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        def call(rare: RareTokens, sampler: Any, seed: int) -> NDArray[np.integer]:
-            batch = plain_batch(np.tile(_stored(rare), (_ROWS_PER_CALL, 1)), seed % 1000, setting.device)
-            return sample_tokens(sampler, batch, plain_noise(sampler, batch, seed)).tokens
-
-        return _plan(setting, call)
+        return _plan(setting, partial(_sampled, setting), 8)
 
     return Workload("sampling: rare tokens", "rare tokens", 1.0, 1.0, prepare, frozenset({Capability.LARGE_VOCAB}))
 
 
+def _sampled(setting: Setting, row: RareTokens | _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
+    """Tokens of one call of a token sampler."""
+    batch = plain_batch(np.tile(_stored(row), (size, 1)), seed % 1000, setting.device)
+    return sample_tokens(sampler, batch, plain_noise(sampler, batch, seed)).tokens
+
+
 @cache
-def _stored(rare: RareTokens) -> NDArray[np.float32]:
+def _stored(row: RareTokens | _Odds) -> NDArray[np.float32]:
     """The logits of a row, made once."""
-    return rare.logits()
+    return row.logits()
 
 
 def rejection_rare_tokens() -> Workload:
     """N1 of the rejection contract: drafts that are always rejected, so that every row recovers a token."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        forms = [form for form in (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS) if form in setting.supported]
-
-        def call(rare: RareTokens, sampler: Any, seed: int) -> NDArray[np.integer]:
-            dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
-            return draw_rows(sampler, _rejected(_stored(rare), _ROWS_PER_CALL, setting.device, dense=dense), seed)[:, 0]
-
-        return _plan(setting, call)
+        return _plan(setting, partial(_recovered, setting), 4)  # with as many bonus tokens
 
     adapts_to = frozenset({Capability.LARGE_VOCAB, Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS})
     return Workload("rejection: rare tokens", "rare tokens", 1.0, 1.0, prepare, adapts_to)
+
+
+def _recovered(setting: Setting, row: RareTokens | _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
+    """Tokens of one call of a rejection sampler: the first of each request, which is recovered."""
+    forms = [form for form in (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS) if form in setting.supported]
+    dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
+    return draw_rows(sampler, _rejected(_stored(row), size, setting.device, dense=dense), seed)[:, 0]
 
 
 def _rejected(logits: NDArray[np.float32], size: int, device: str, *, dense: bool) -> SpecDecodeBatch:
@@ -354,11 +386,13 @@ def _explain_tiny(counts: Sequence[Counts], name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class _Odds:
-    """A short row, and the cell of each token; token 1 is impossible and has none."""
+    """A row, and the cell of each token; token 1 is impossible and has none."""
 
     name: str
-    probs: tuple[float, ...]
-    cells: tuple[int, ...]
+    probs: Sequence[float] | NDArray[np.float64]
+    cells: Sequence[int] | NDArray[np.int64]
+    labels: tuple[str, ...] = ("more", "less", "rest")
+    min_expected: float = MIN_EXPECTED
 
     def logits(self) -> NDArray[np.float32]:  # [vocab_size] float32
         with np.errstate(divide="ignore"):
@@ -368,7 +402,8 @@ class _Odds:
         """Its null, from the stored logits."""
         probs, cells = softmax_probs(self.logits()[None])[0], np.array(self.cells)
         mass = np.bincount(cells[cells >= 0], weights=probs[cells >= 0])
-        return Table(mass / mass.sum(), label=("more", "less", "rest").__getitem__, num_draws=num_draws)
+        label, few = self.labels.__getitem__, self.min_expected
+        return Table(mass / mass.sum(), label=label, num_draws=num_draws, min_expected=few)
 
     def count(self, tokens: NDArray[np.integer]) -> Counts:
         known = np.where((tokens >= 0) & (tokens < len(self.probs)), tokens, 1)
@@ -388,7 +423,16 @@ _ODDS = (
 _ROWS_OF_ODDS, _MOST_ODDS, _CHECKPOINTS_OF_ODDS = 16384, 1 << 24, 16
 
 
-def _plan_odds(setting: Setting, call: Callable[[_Odds, Any, int, int], NDArray[np.integer]]) -> SamplingPlan:
+@cache
+def _wide() -> _Odds:
+    """A frequent token, and the impossible one; all others are of the third kind."""
+    probs, cells = np.full(_VOCAB_SIZE, _HARDLY), np.zeros(_VOCAB_SIZE, np.int64)
+    probs[1], cells[1], probs[_VOCAB_SIZE // 2 + 1], cells[_VOCAB_SIZE // 2 + 1] = 0, NO_CELL, 1, 1
+    probs[_VOCAB_SIZE // 2 + 1] -= probs.sum() - 1
+    return _Odds(_SELDOM, probs, cells, ("tokens that hardly ever come", "the frequent token"), 0.0)
+
+
+def _plan_odds(setting: Setting, call: _Call) -> SamplingPlan:
     """Both rows in turn, in calls of as many rows as a cache holds."""
     per_row = min(setting.num_draws, _MOST_ODDS) // (len(_ODDS) * _CHECKPOINTS_OF_ODDS)
     size = min(_ROWS_OF_ODDS, per_row)
@@ -416,11 +460,7 @@ def sampling_fine_odds(share: float) -> Workload:
     """N3 of the sampling contract."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        def call(odds: _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
-            batch = plain_batch(np.tile(odds.logits(), (size, 1)), seed % 1000, setting.device)
-            return sample_tokens(sampler, batch, plain_noise(sampler, batch, seed)).tokens
-
-        return _plan_odds(setting, call)
+        return _plan_odds(setting, partial(_sampled, setting))
 
     return Workload("sampling: fine odds", "fine odds", share, share, prepare)
 
@@ -429,14 +469,7 @@ def rejection_fine_odds(share: float) -> Workload:
     """N3 of the rejection contract, by recovered tokens."""
 
     def prepare(setting: Setting) -> SamplingPlan:
-        forms = [form for form in (Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS) if form in setting.supported]
-
-        def call(odds: _Odds, sampler: Any, size: int, seed: int) -> NDArray[np.integer]:
-            dense = forms[seed % len(forms)] is Capability.DENSE_DRAFTS
-            batch = _rejected(odds.logits(), size, setting.device, dense=dense)
-            return draw_rows(sampler, batch, seed)[:, 0]
-
-        return _plan_odds(setting, call)
+        return _plan_odds(setting, partial(_recovered, setting))
 
     adapts_to = frozenset({Capability.DENSE_DRAFTS, Capability.ONE_HOT_DRAFTS})
     return Workload("rejection: fine odds", "fine odds", share, share, prepare, adapts_to)

@@ -79,6 +79,7 @@ class Setting:
     device: str
     filters: FilterPolicy
     supported: frozenset[Capability]
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,10 @@ class Workload:
 
     def sampling_plan(self, sampler: RejectionSampler, num_draws: int) -> SamplingPlan:
         """The sampling plan of `sampler` for a profile's number of draws; prepared once for samplers of a kind."""
-        share = self.slow_share if sampler.capabilities.slow else self.share
+        slow = sampler.capabilities.slow
+        share = self.slow_share if slow else self.share
         supported = frozenset(one for one in self.adapts_to if one in sampler.capabilities)
-        setting = Setting(round(num_draws * share), sampler.device, filter_policy(sampler), supported)
+        setting = Setting(round(num_draws * share), sampler.device, filter_policy(sampler), supported, slow)
         return _prepared(self, setting)
 
 

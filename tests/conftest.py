@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import fairdraw
-from fairdraw._core.interpreter import patch_language_once
+from fairdraw._core.interpreter import speed_up_interpreter
 
 if shutil.which("nvidia-smi") is None:
     # A test may import triton before any sampler is loaded; uninterpreted, it could not be used in this process again.
@@ -123,7 +123,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Kernels that a test calls without an adapter are as fast in the interpreter as those that `load` made.
     """
-    patch_language_once()
+    speed_up_interpreter()
     monkeypatch.setenv("FAIRDRAW_WORKERS", "0")
 
 

@@ -1,16 +1,14 @@
-"""Other people's verification steps, called as they are called in production, for `bench_rejection.py`.
+"""vLLM's verification steps, called as they are called in production, for `bench_rejection.py`.
 
 A machine with a GPU may have no network and no vLLM. Its verification steps are single files that need PyTorch and
 Triton only, so `load_vllm` runs those files, unmodified, from an unpacked release, and puts a stub in place of every
-other module of the package. FlashInfer's chain sampling is a header; it is compiled with nvcc.
+other module of the package. FlashInfer's are those of the library that `python tools/gpu_kernels` builds.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import importlib
-import subprocess
 import sys
 import types
 from collections.abc import Collection, Iterable, Mapping
@@ -135,51 +133,3 @@ def v2_arguments(
         seeds,
         max_spec_len,
     )
-
-
-SOURCE = """
-#include <flashinfer/sampling.cuh>
-extern "C" int chain(float* draft_probs, int* draft_token_ids, float* target_probs, int* output_token_ids,
-                     int* accepted, int* emitted, unsigned batch_size, unsigned num_drafts, unsigned vocab_size,
-                     void* stream) {
-  return (int)flashinfer::sampling::ChainSpeculativeSampling<float, int>(
-      draft_probs, draft_token_ids, target_probs, output_token_ids, accepted, emitted, batch_size, num_drafts,
-      vocab_size, true, nullptr, 7, nullptr, 11, (cudaStream_t)stream);
-}
-"""
-
-
-class FlashInferChain:
-    """FlashInfer's chain speculative sampling, compiled from its header."""
-
-    def __init__(self, include: Path, build: Path) -> None:
-        build.mkdir(parents=True, exist_ok=True)
-        source, library = build / "chain.cu", build / "chain.so"
-        source.write_text(SOURCE, encoding="utf-8")
-        flags = ["-O3", "-std=c++17", "-arch=sm_90a", "--shared", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr"]
-        command = ["nvcc", *flags, f"-I{include}", str(source), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"nvcc: {done.stderr.strip()[-1500:]}")
-        self._chain = ctypes.CDLL(str(library)).chain
-
-    def __call__(
-        self,
-        draft_probs: Tensor,  # [num_tokens, vocab_size] float32
-        draft_token_ids: Tensor,  # [num_tokens] int32
-        target_probs: Tensor,  # [num_rows, vocab_size] float32
-        batch_size: int,
-    ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        """As its Python function calls it: three results are allocated, two of them zeroed."""
-        num_drafts = len(draft_token_ids) // batch_size
-        output = torch.empty((batch_size, num_drafts + 1), dtype=torch.int32, device="cuda")
-        accepted = torch.zeros(batch_size, dtype=torch.int32, device="cuda")
-        emitted = torch.zeros(batch_size, dtype=torch.int32, device="cuda")
-        tensors = (draft_probs, draft_token_ids, target_probs, output, accepted, emitted)
-        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        sizes = [ctypes.c_uint(size) for size in (batch_size, num_drafts, target_probs.shape[1])]
-        status = self._chain(*pointers, *sizes, stream)
-        if status != 0:
-            raise RuntimeError(f"ChainSpeculativeSampling: CUDA error {status}")
-        return output

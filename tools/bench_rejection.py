@@ -1,6 +1,7 @@
 """Time verification steps against each other on this GPU and keep the result as a JSON record.
 
-    python tools/bench_rejection.py --vllm-022 DIR --vllm-033 DIR --flashinfer DIR/include \
+    python tools/gpu_kernels                                   # once, for the arms `flashinfer` and `chain`
+    python tools/bench_rejection.py --vllm-022 DIR --vllm-033 DIR \
         --commit $(git rev-parse HEAD) --out perf_regression/records/rejection_h200.json
     python tools/bench_rejection.py --eager ... --out perf_regression/records/rejection_eager_h200.json
 
@@ -44,6 +45,7 @@ from typing import Any
 
 import _distribution
 import _equality
+import _flashinfer_step as flashinfer
 import _upstream_arms as upstream
 import torch
 import triton
@@ -51,6 +53,7 @@ import triton.language as tl
 from provenance import gpu
 from torch import Tensor
 
+from fairdraw._adapters import _flashinfer
 from fairdraw.perf_regression._records import write_record
 from fairdraw.sampler_impl import rejection_counter
 
@@ -249,14 +252,27 @@ def arms_of(batch: Batch, tools: Json) -> dict[str, Arm]:
         draft_logits = batch.draft_logits.view(batch.batch_size, batch.max_spec_len, -1) if dense else None
         arms["vllm033"] = lambda: tools["vllm033"].rejection_sample(batch.logits_with_bonus, draft_logits, *rest)
     if "flashinfer" in tools and batch.kind == "probs":
-        chain = tools["flashinfer"]
+        chain = partial(_chained, tools["flashinfer"], batch)
         probs = batch.logits_with_bonus.softmax(-1, dtype=torch.float32)
-        arms["chain"] = lambda: chain(batch.draft_probs, batch.draft_token_ids, probs, batch.batch_size)
-        arms["flashinfer"] = lambda: chain(
-            batch.draft_probs, batch.draft_token_ids, batch.logits_with_bonus.softmax(-1, dtype=torch.float32),
-            batch.batch_size,
-        )  # fmt: skip
+        arms["chain"] = lambda: chain(probs)
+        arms["flashinfer"] = lambda: chain(batch.logits_with_bonus.softmax(-1, dtype=torch.float32))
     return arms
+
+
+def _chained(
+    fi: Any,  # Any: FlashInfer's module
+    batch: Batch,
+    target_probs: Tensor,  # [num_rows, vocab_size] float32
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    shape, vocab_size = (batch.batch_size, batch.max_spec_len), target_probs.shape[1]
+    output: Tensor = fi.chain_speculative_sampling(
+        batch.draft_probs.view(*shape, vocab_size),
+        batch.draft_token_ids.view(shape),
+        target_probs.view(shape[0], shape[1] + 1, vocab_size),
+        seed=7,
+        offset=11,
+    )[0]
+    return output
 
 
 def summary(times: list[float]) -> Json:
@@ -352,13 +368,8 @@ def load_tools(options: argparse.Namespace) -> tuple[Json, Json]:
         if folder is not None:
             tools[name], digest = upstream.load_vllm(folder, module)
             about[name] = {"module": module, "sha256": digest}
-    if options.flashinfer is not None:
-        try:
-            tools["flashinfer"] = upstream.FlashInferChain(options.flashinfer, Path("/tmp/flashinfer-chain"))
-            about["flashinfer"] = {"built": "ChainSpeculativeSampling of include/flashinfer/sampling.cuh, by nvcc"}
-        except (RuntimeError, OSError) as error:
-            about["flashinfer"] = {"failed": str(error)}
-            print("flashinfer failed:", error, flush=True)
+    if versions := flashinfer.versions():
+        tools["flashinfer"], about["flashinfer"] = _flashinfer.load(), versions
     return tools, about
 
 
@@ -366,7 +377,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Time verification steps and keep the record.")
     parser.add_argument("--vllm-022", type=Path, help="folder that holds vllm/, release 0.22.0")
     parser.add_argument("--vllm-033", type=Path, help="folder that holds vllm/, release 0.33.0")
-    parser.add_argument("--flashinfer", type=Path, help="FlashInfer's include folder")
     parser.add_argument("--commit", required=True, help="of the tree that runs")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=31)

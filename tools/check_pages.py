@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
     from mkdocs.structure.nav import Navigation
 
-    from fairdraw._core.checks import Question
+    from fairdraw._core.checks import AnyCheck
 
 PROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
@@ -57,7 +57,7 @@ def pages() -> dict[str, str]:
     return {"index.md": index_of(checks), **dict(sorted(made.items()))}
 
 
-def index_of(checks: tuple[Question, ...]) -> str:
+def index_of(checks: tuple[AnyCheck, ...]) -> str:
     """All checks, by contract and suite."""
     lines = [
         "# Checks",
@@ -74,7 +74,7 @@ def index_of(checks: tuple[Question, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _place(check: Question) -> tuple[int, str, str]:
+def _place(check: AnyCheck) -> tuple[int, str, str]:
     """Contracts stand in the order of `CONTRACTS`."""
     return list(CONTRACTS).index(check.contract), check.contract, check.suite
 

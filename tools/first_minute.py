@@ -26,6 +26,15 @@ FINDINGS = ROOT / "docs" / "findings"
 PAGES = {ROOT / "README.md": "docs/", ROOT / "docs" / "index.md": ""}
 """Page to what stands before a link into docs/."""
 
+IN_README = (
+    "vllm-placeholder-draft",
+    "tpu-inference-negated-greedy",
+    "lmdeploy-unfiltered-drafts",
+    "sglang-min-p-neighbour",
+    "transformers-serve-greedy",
+)
+"""Findings on the README's first screen: what any user of that release would notice, in five projects."""
+
 RIGHT, WRONG = "residual = (target - drafter).clamp(min=0)", "residual = target"
 """The line of examples/my_sampler.py that is broken."""
 
@@ -76,13 +85,17 @@ def head(page: Path) -> dict[str, str]:
 
 
 def defects(folder: str) -> str:
+    """All of them on the home page of the manual; in the README five of different projects, and the way to the rest."""
     lines = ["| engine | release | what happens | found by |", "|---|---|---|---|"]
-    for name, about in findings().items():
+    for name in IN_README if folder else findings():
+        about = findings()[name]
         what = f"{about['effect']} ([details]({folder}findings/{name}.md))"
         codes = about["checks"]
         if not folder:  # pages of checks exist on the site only
             codes = re.sub(r"\w+\d", r"[\g<0>](checks/\g<0>.md)", codes)
         lines.append(f"| {about['engine']} | {about['releases']} | {what} | {codes} |")
+    if folder:
+        lines += ["", f"[All {len(findings())}]({folder}index.md#defects-found-in-released-engines)."]
     return "\n".join(lines)
 
 

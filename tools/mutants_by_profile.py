@@ -17,9 +17,11 @@ import argparse
 import json
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _processes import results
 from provenance import commit, machine
 
 from fairdraw._core.checks import PROFILES
@@ -35,9 +37,16 @@ if TYPE_CHECKING:
     from fairdraw._mutants._mutant import Mutant
 
 Row = dict[str, Any]  # Any: JSON
+Task = tuple[int, str, int]
+"""Number of the mutant, profile, seed."""
 SEEDS = (DEFAULT_SEED, 0, 1, 2, 3)
 PROFILE_NAMES = ("smoke", "ci")
 _COMMIT = commit()
+
+
+@cache
+def _mutants() -> tuple[tuple[str, Mutant], ...]:
+    return tuple(mutants())
 
 
 def mutants() -> Iterator[tuple[str, Mutant]]:
@@ -54,8 +63,10 @@ def checks_in_order(contract: str, mutant: Mutant) -> list[AnyCheck]:
     return [known[code] for code in mutant.caught_by] + sorted(others, key=lambda check: check.suite)
 
 
-def tried(contract: str, mutant: Mutant, profile: str, seed: int) -> Row:
+def tried(task: Task) -> Row:
     """One row. The statistical checks share one sampler, and with it the draws, as in a run."""
+    number, profile, seed = task
+    contract, mutant = _mutants()[number]
     started, shared = time.process_time(), mutant.make()
     caught_by = None
     for check in checks_in_order(contract, mutant):
@@ -85,22 +96,22 @@ def key(row: Row) -> tuple[object, ...]:
     return row["contract"], row["mutant"], row["first"], row["profile"], row["seed"]
 
 
-def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str = "") -> list[Row]:
+def all_rows(kept: dict[tuple[object, ...], Row], part: Path, match: str, jobs: int, seconds: float) -> list[Row]:
     """The rows that are kept and those that match; the latter are made, and added to `part` at once."""
-    rows = []
+    tasks: dict[tuple[object, ...], Task] = {
+        (contract, mutant.name, mutant.caught_by[0], profile, seed): (number, profile, seed)
+        for number, (contract, mutant) in enumerate(_mutants())
+        for profile in PROFILE_NAMES
+        for seed in SEEDS
+    }
+    todo = [task for about, task in tasks.items() if about not in kept and match in words(*about[:3])]
+    rows = dict(kept)
     with part.open("a", encoding="utf-8") as file:
-        for contract, mutant in mutants():
-            for profile in PROFILE_NAMES:
-                for seed in SEEDS:
-                    asked = (contract, mutant.name, mutant.caught_by[0], profile, seed)
-                    if asked not in kept and match not in words(*asked[:3]):
-                        continue
-                    row = kept.get(asked) or tried(contract, mutant, profile, seed)
-                    if key(row) not in kept:
-                        file.write(json.dumps(row) + "\n")
-                        file.flush()
-                    rows.append(row)
-    return rows
+        for row in results(tried, todo, jobs, seconds):
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            rows[key(row)] = row
+    return [rows[about] for about in tasks if about in rows]
 
 
 def words(contract: object, mutant: object, first: object) -> str:
@@ -216,6 +227,8 @@ def main() -> int:
     parser.add_argument("--docs", type=Path)
     parser.add_argument("--resume", action="store_true", help="continue a run that was stopped")
     parser.add_argument("--match", help="only rows of mutants whose name or first check has this; others are kept")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many; then --resume")
     parser.add_argument("--page-only", action="store_true")
     arguments = parser.parse_args()
     part = arguments.out.with_suffix(".part")
@@ -226,8 +239,10 @@ def main() -> int:
             kept |= {key(r): r for r in before if arguments.match not in words(r["contract"], r["mutant"], r["first"])}
         if not arguments.resume:
             part.unlink(missing_ok=True)
-        write_record(arguments.out, all_rows(kept, part, arguments.match or ""))
-        part.unlink()
+        rows = all_rows(kept, part, arguments.match or "", arguments.jobs, arguments.seconds)
+        write_record(arguments.out, rows)
+        if arguments.seconds == float("inf"):
+            part.unlink()
     record = json.loads(arguments.out.read_text(encoding="utf-8"))
     if arguments.docs:
         arguments.docs.write_text(page(record), encoding="utf-8")

@@ -2,10 +2,11 @@
 
     python tools/odd_samplers.py --out perf_regression/records/odd_samplers.json
     python tools/odd_samplers.py --contract sampling --profile smoke --seeds 20
+    python tools/odd_samplers.py --seed 1 --seeds 20 --jobs 14 --seconds 540 --resume --out RECORD
 
 A correct sampler must be green: every record passed or skipped. The rows of the record, one per sampler and seed, are
 written as they come; those of an earlier run in the same file stay, unless sampler, profile and seed are the same.
-Exits 1 if a check failed for one.
+With `--resume` those that the file has are not run again. Exits 1 if a check failed for one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from _processes import results
 from provenance import commit, machine
 
 from fairdraw._core.contracts import contract_name
@@ -41,9 +43,10 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def asked(sampler: Any, profile: str, seed: int) -> Row:  # Any: under either contract
-    """One run of all checks that the sampler allows."""
-    started = time.process_time()
+def checked(task: tuple[str, int, str, int]) -> Row:
+    """One run of all checks that a sampler allows: its contract, its number, the profile and the seed."""
+    contract, number, profile, seed = task
+    sampler, started = SAMPLERS[contract][number], time.process_time()
     records = check_sampler(sampler, profile=profile, seed=seed)
     count = Counter(record.status for record in records)
     accused = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]
@@ -87,21 +90,32 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     parser.add_argument("--seeds", type=int, default=1, help="so many, from --seed on")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run after so many")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the file has")
     arguments = parser.parse_args()
     rows = json.loads(arguments.out.read_text(encoding="utf-8"))["rows"] if _exists(arguments.out) else []
     found: list[Row] = []
-    for contract in arguments.contract or sorted(SAMPLERS):
-        for sampler in SAMPLERS[contract]:
-            if arguments.only and sampler.name not in arguments.only:
-                continue
-            for seed in range(arguments.seed, arguments.seed + arguments.seeds):
-                row = asked(sampler, arguments.profile, seed)
-                found.append(row)
-                print(table_line(row), flush=True)
-                rows = [one for one in rows if key(one) != key(row)] + [row]
-                if arguments.out:
-                    write(arguments.out, rows)
+    for row in results(checked, tasks(arguments, rows), arguments.jobs, arguments.seconds):
+        found.append(row)
+        print(table_line(row), flush=True)
+        rows = [one for one in rows if key(one) != key(row)] + [row]
+        if arguments.out:
+            write(arguments.out, rows)
     return int(any(row["accused"] for row in found))
+
+
+def tasks(arguments: argparse.Namespace, rows: list[Row]) -> list[tuple[str, int, str, int]]:
+    """What is to be run, seed by seed."""
+    have = {key(row) for row in rows} if arguments.resume else set()
+    return [
+        (contract, number, arguments.profile, seed)
+        for seed in range(arguments.seed, arguments.seed + arguments.seeds)
+        for contract in arguments.contract or sorted(SAMPLERS)
+        for number, sampler in enumerate(SAMPLERS[contract])
+        if not arguments.only or sampler.name in arguments.only
+        if (contract, sampler.name, arguments.profile, str(seed)) not in have
+    ]
 
 
 def _exists(path: Path | None) -> bool:

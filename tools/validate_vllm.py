@@ -85,8 +85,8 @@ def with_table(page: str) -> str:
 
 def validated_for_v2() -> str:
     """Releases with the piece for model runner V2, as Markdown, from `validated.json`."""
-    names = "vLLM", "steps", "rows", "random tokens", "properties", "date"
-    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    names = "vLLM", "steps", "rows", "random tokens", "properties", "commit", "date"
+    lines, used = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"], []
     for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
         if "step" not in entry["pieces"]:
             continue
@@ -94,7 +94,11 @@ def validated_for_v2() -> str:
         random, suite = evidence["random steps"], evidence["properties of the step"]
         counts = (random["counts"]["steps"], random["counts"]["rows"], random["tokens"]["ours"]["tokens"])
         passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
-        lines.append(f"| {' | '.join([release, *(f'{n:,}' for n in counts), passed, evidence['date']])} |")
+        made = evidence.get("commit", "")[:12], evidence["date"]
+        lines.append(f"| {' | '.join([release, *(f'{n:,}' for n in counts), passed, *made])} |")
+        rows = ", ".join(f"{name} {number:,}" for name, number in random.get("parameters", {}).items())
+        used += [f"\nRows of {release} by what their requests use: {rows}." if rows else ""]
+    lines += filter(None, used)
     return "\n".join(lines) + "\n"
 
 

@@ -47,7 +47,10 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 def quiet_numpy() -> AbstractContextManager[object]:
     """The interpreter computes with NumPy, which warns of infinities and NaN that the kernels handle."""
-    return _quiet_numpy() if INTERPRETED else nullcontext()
+    return _quiet_numpy() if INTERPRETED else _NOTHING
+
+
+_NOTHING = nullcontext()
 
 
 @contextmanager

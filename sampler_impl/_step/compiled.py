@@ -74,6 +74,18 @@ def described(values: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: n
     return tuple(facts), addresses
 
 
+def described_batch(
+    tensors: tuple[Tensor | None, ...],  # [...] any, each
+    strides: tuple[int, ...],
+) -> tuple[Key, list[int | None]]:
+    """As `described`, in a third of the time, of tensors that are new at every step. Their types were checked; only the
+    last two, slots and draft tokens, may be int32 or int64."""
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    are_aligned = [None if address is None else address % ALIGNMENT == 0 for address in addresses]
+    types = [None if tensor is None else tensor.dtype for tensor in tensors[-2:]]
+    return (*are_aligned, *types, *map(_fact_of, strides)), addresses
+
+
 def _describe(facts: list[Hashable], values: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
     described_values: list[Any] = []  # Any: as above
     for value in values:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from operator import gt
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_all, check_tensor
+from .known import BySlot, Known, Tensors, seen_before, tensors_by_slot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -193,82 +195,133 @@ def check_capacity(function: str, capacity: Capacity) -> None:
         raise ValueError(f"{function}: dtype={capacity.dtype}, but it must be {known}. Convert the logits.")
 
 
-def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: torch.device) -> None:
-    """Of every tensor: kind, shape, type, device, strides. The first one that is wrong is named."""
-    for name, value, ndim in (("logits", inputs.logits, 2), ("cu_num_rows", inputs.cu_num_rows, 1)):
-        if not isinstance(value, Tensor) or value.ndim != ndim:
-            shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
-            raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
-    for name, size, most in (
-        ("batch_size", inputs.batch_size, capacity.batch_size),
-        ("num_rows", inputs.num_rows, capacity.max_rows),
-    ):
-        if not 0 <= size <= most:
-            raise ValueError(f"{function}: {name}={size}, but the plan holds {most}. Build one of a larger capacity.")
+class Checked(NamedTuple):
+    """Of inputs that passed: sizes, and tensors by slot."""
+
+    batch_size: int
+    num_rows: int
+    by_slot: BySlot
+
+
+def check_inputs(function: str, capacity: Capacity, inputs: StepInputs, device: torch.device, known: Known) -> Checked:
+    """Of every tensor: kind, shape, type, device, strides. The first one that is wrong is named.
+
+    Args:
+        known: Tensors by slot that passed before; these are added.
+    """
+    _check_dimensions(function, "logits", inputs.logits, 2)
+    _check_dimensions(function, "cu_num_rows", inputs.cu_num_rows, 1)
+    batch_size, num_rows = inputs.batch_size, inputs.num_rows
+    if not (0 <= batch_size <= capacity.batch_size and num_rows <= capacity.max_rows):
+        is_batch = not 0 <= batch_size <= capacity.batch_size
+        name, size = ("batch_size", batch_size) if is_batch else ("num_rows", num_rows)
+        most = capacity.batch_size if is_batch else capacity.max_rows
+        raise ValueError(f"{function}: {name}={size}, but the plan holds {most}. Build one of a larger capacity.")
+    tensors = tensors_by_slot(inputs)
+    seen = seen_before(known, tensors)
     any_index = device.index is None
-    for name, tensor, shape, dtypes in _expected(capacity, inputs):
-        # The quick test first: a step has a dozen tensors, and 40 us.
+    for name, tensor, shape, dtypes in _expected(capacity, inputs, batch_size, num_rows, seen):
+        # The quick tests first: a step has a dozen tensors, and 40 us.
         good = isinstance(tensor, Tensor) and tensor.shape == shape and tensor.dtype in dtypes
         if not good or not (tensor.device == device or (any_index and tensor.device.type == device.type)):
             check_tensor(function, name, tensor, shape, dtypes, device, reference="the plan and the other tensors")
-        if tensor.stride(-1) != 1 and shape[-1] > 1:
+        if not tensor.is_contiguous() and tensor.stride(-1) != 1 and shape[-1] > 1:
             raise ValueError(
                 f"{function}: {name}.stride(-1)={tensor.stride(-1)}, but it must be 1. Use {name}.contiguous()."
             )
     _check_groups(function, capacity, inputs)
+    if inputs.edits is not None and seen.edits is None:
+        _check_edits(function, inputs.edits)
+    return Checked(batch_size, num_rows, _remembered(known, tensors, seen, inputs.seeds))
+
+
+def _check_dimensions(function: str, name: str, value: object, ndim: int) -> None:
+    if not isinstance(value, Tensor) or value.ndim != ndim:
+        shown = list(value.shape) if isinstance(value, Tensor) else repr(value)
+        raise TypeError(f"{function}: {name}={shown}, but it must be a tensor of {ndim} dimensions. Pass one.")
+
+
+def _remembered(
+    known: Known,
+    tensors: tuple[Tensors, Tensors | None, Tensors | None],
+    seen: BySlot,
+    seeds: Tensor,  # [num_slots] int64
+) -> BySlot:
+    """All groups, those that are new among them."""
+    if all(group is not None or new is None for group, new in zip(seen, tensors, strict=True)):
+        return seen
+    num_slots = seeds.shape[0] if seen.parameters is None else seen.parameters.num_slots
+    return BySlot(
+        *(
+            group if group is not None or new is None else groups.add(new, num_slots)
+            for groups, new, group in zip(known, tensors, seen, strict=True)
+        )
+    )
 
 
 Expected = tuple[str, Tensor, tuple[int, ...], "Sequence[torch.dtype]"]
 
 
-def _expected(capacity: Capacity, inputs: StepInputs) -> Iterator[Expected]:
-    """Name, tensor, shape and types of whatever is given."""
-    batch_size, num_rows, vocab_size = inputs.batch_size, inputs.num_rows, capacity.vocab_size
-    num_slots = inputs.seeds.shape[0] if isinstance(inputs.seeds, Tensor) and inputs.seeds.ndim else batch_size
+def _expected(
+    capacity: Capacity, inputs: StepInputs, batch_size: int, num_rows: int, seen: BySlot
+) -> Iterator[Expected]:
+    """Name, tensor, shape and types of whatever is given, but for what was seen before."""
+    vocab_size = capacity.vocab_size
+    if seen.parameters is not None:
+        num_slots = seen.parameters.num_slots
+    else:
+        num_slots = inputs.seeds.shape[0] if isinstance(inputs.seeds, Tensor) and inputs.seeds.ndim else batch_size
     num_words = -(-vocab_size // 32)
-    of_slots, parameters = (num_slots,), inputs.parameters
+    of_slots = (num_slots,)
     yield "logits", inputs.logits, (num_rows, vocab_size), (capacity.dtype,)
-    yield "seeds", inputs.seeds, of_slots, INT64
+    if seen.parameters is None:
+        yield "seeds", inputs.seeds, of_slots, INT64
     yield "positions", inputs.positions, (batch_size,), INT64
     yield "cu_num_rows", inputs.cu_num_rows, (batch_size + 1,), INT32
-    yield "temperature", parameters.temperature, of_slots, FLOAT32
+    if seen.parameters is None:
+        yield from _expected_parameters(inputs.parameters, of_slots)
     if inputs.slots is not None:
         yield "slots", inputs.slots, (batch_size,), IDS
-    if parameters.top_k is not None:
-        yield "top_k", parameters.top_k, of_slots, INT32
-    if parameters.top_p is not None:
-        yield "top_p", parameters.top_p, of_slots, FLOAT32
-    if parameters.min_p is not None:
-        yield "min_p", parameters.min_p, of_slots, FLOAT32
     if inputs.draft_token_ids is not None:
         yield "draft_token_ids", inputs.draft_token_ids, (num_rows,), IDS
     if inputs.draft_probs is not None:
         yield "draft_probs", inputs.draft_probs, (num_slots, capacity.max_spec_len, vocab_size), FLOAT32
     if inputs.grammar_mask is not None:
         yield "grammar_mask", inputs.grammar_mask, (num_rows, num_words), INT32
-    if inputs.penalties is not None:
+    if inputs.penalties is not None and seen.penalties is None:
         penalties = inputs.penalties
         for name in ("presence", "frequency", "repetition"):
             yield name, getattr(penalties, name), of_slots, FLOAT32
         yield "output_counts", penalties.output_counts, (num_slots, vocab_size), INT32
         yield "prompt_mask", penalties.prompt_mask, (num_slots, num_words), INT32
     if inputs.edits is not None:
-        yield from _expected_edits(inputs.edits, num_slots, num_rows)
+        if inputs.edits.forced_token_ids is not None:
+            yield "forced_token_ids", inputs.edits.forced_token_ids, (num_rows,), INT32
+        if seen.edits is None:
+            yield from _expected_edits(inputs.edits, num_slots)
+
+
+def _expected_parameters(parameters: Parameters, of_slots: tuple[int]) -> Iterator[Expected]:
+    yield "temperature", parameters.temperature, of_slots, FLOAT32
+    if parameters.top_k is not None:
+        yield "top_k", parameters.top_k, of_slots, INT32
+    if parameters.top_p is not None:
+        yield "top_p", parameters.top_p, of_slots, FLOAT32
+    if parameters.min_p is not None:
+        yield "min_p", parameters.min_p, of_slots, FLOAT32
 
 
 _BY_SLOT_ALONE = {"bias_counts", "allowed_counts", "stop_counts", "min_lengths", "counts", "starts"}
 """Edits of one number per slot; the others are lists."""
 
 
-def _expected_edits(edits: TokenEdits, num_slots: int, num_rows: int) -> Iterator[Expected]:
+def _expected_edits(edits: TokenEdits, num_slots: int) -> Iterator[Expected]:
     for group in (edits, edits.bad_words):
         for name, tensor in vars(group).items() if group is not None else ():
-            if tensor is None or tensor is edits.bad_words:
+            if tensor is None or tensor is edits.bad_words or name == "forced_token_ids":
                 continue
             dtypes = FLOAT32 if name == "bias_values" else INT32
-            if name == "forced_token_ids":
-                yield name, tensor, (num_rows,), dtypes
-            elif name in _BY_SLOT_ALONE:
+            if name in _BY_SLOT_ALONE:
                 yield name, tensor, (num_slots,), dtypes
             else:
                 width = tensor.shape[1] if isinstance(tensor, Tensor) and tensor.ndim == 2 else 1
@@ -277,26 +330,27 @@ def _expected_edits(edits: TokenEdits, num_slots: int, num_rows: int) -> Iterato
 
 def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None:
     """What is given was declared, and what was declared and belongs together is given."""
-    parameters = inputs.parameters
-    filters = any(value is not None for value in (parameters.top_k, parameters.top_p, parameters.min_p))
-    for name, given, declared in (
-        ("filters", filters, capacity.filters),
-        ("penalties", inputs.penalties is not None, capacity.penalties),
-        ("grammar", inputs.grammar_mask is not None, capacity.grammar),
-        ("edits", inputs.edits is not None, capacity.edits > 0),
-        ("drafts", inputs.draft_token_ids is not None, capacity.drafts is not Drafts.NONE),
-        ("drafts", inputs.draft_probs is not None, capacity.drafts is Drafts.PROBS),
-    ):
-        if given and not declared:
+    parameters, drafts = inputs.parameters, capacity.drafts
+    filters = parameters.top_k is not None or parameters.top_p is not None or parameters.min_p is not None
+    drafted, probs = inputs.draft_token_ids is not None, inputs.draft_probs is not None
+    edits, penalties, grammar = inputs.edits is not None, inputs.penalties is not None, inputs.grammar_mask is not None
+    given = filters, penalties, grammar, edits, drafted, probs
+    has_drafts, has_probs = drafts is not Drafts.NONE, drafts is Drafts.PROBS
+    declared = capacity.filters, capacity.penalties, capacity.grammar, capacity.edits > 0, has_drafts, has_probs
+    if given == declared:
+        return
+    for name, is_more in zip(_GROUPS, map(gt, given, declared), strict=True):
+        if is_more:
             raise ValueError(
                 f"{function}: {name} are given, but the plan was built without. Build it with a Capacity that has them."
             )
-    if inputs.draft_token_ids is None and capacity.drafts is not Drafts.NONE:
+    if has_drafts and not drafted:
         raise ValueError(f"{function}: draft_token_ids=None, but the plan has drafts. Use -1 where there is none.")
-    if inputs.draft_probs is None and capacity.drafts is Drafts.PROBS:
+    if has_probs and not probs:
         raise ValueError(f"{function}: draft_probs=None, but the plan has Drafts.PROBS. Pass them, or plan ONE_HOT.")
-    if inputs.edits is not None:
-        _check_edits(function, inputs.edits)
+
+
+_GROUPS = ("filters", "penalties", "grammar", "edits", "drafts", "drafts")
 
 
 def _check_edits(function: str, edits: TokenEdits) -> None:

@@ -15,20 +15,23 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
 from .._shared.kernels import INTERPRETED, quiet_numpy
-from .compiled import Compiled, Key, current_stream, described
+from .compiled import Compiled, Key, current_stream, described, described_batch
 from .edits import edit_kernel
 from .emit import emit_kernel
-from .inputs import RUN_SIZE, TILE_SIZE, Capacity, StepInputs, StepOutput, TokenEdits
+from .inputs import RUN_SIZE, TILE_SIZE, Capacity, Checked, StepInputs, StepOutput, TokenEdits
 from .processed import processed_kernel
 from .scan import scan_kernel
 from .settle import settle_kernel
+
+if TYPE_CHECKING:
+    from .known import Group
 
 RUNS = TILE_SIZE // RUN_SIZE
 SCAN_BLOCK = 4
@@ -121,6 +124,7 @@ class Launches:
         self.addresses = Memory(*described(tuple(self.memory))[1])
         self.views: dict[int, StepOutput] = {}
         self.known: dict[Key, int] = {}
+        self.kinds: dict[Key, int] = {}
         self.numbers = count()
 
     def _choose_kernels(self, device: torch.device) -> None:
@@ -157,12 +161,11 @@ class Launches:
         self.scan_kernels = {strip: Compiled(scan_kernel, scan_options, STRIP=strip, **of_scan) for strip in STRIPS}
         self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
 
-    def __call__(self, inputs: StepInputs) -> StepOutput:
-        batch_size = inputs.batch_size
-        if batch_size > 0:
+    def __call__(self, inputs: StepInputs, checked: Checked) -> StepOutput:
+        if checked.batch_size > 0:
             with quiet_numpy():
-                self._launch(inputs, emits=True)
-        return self._views_of(batch_size)
+                self._launch(inputs, checked, emits=True)
+        return self._views_of(checked.batch_size)
 
     def _views_of(self, batch_size: int) -> StepOutput:
         """The output of so many requests; made once, as three views take microseconds."""
@@ -171,53 +174,90 @@ class Launches:
             self.views[batch_size] = StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
         return self.views[batch_size]
 
-    def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
-        shape = (inputs.num_rows, self.capacity.vocab_size)
+    def processed_logits(self, inputs: StepInputs, checked: Checked) -> Tensor:  # [num_rows, vocab_size] float32
+        shape = (checked.num_rows, self.capacity.vocab_size)
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
-        if inputs.batch_size > 0:
+        if checked.batch_size > 0:
             with quiet_numpy():
-                self._launch(inputs, emits=False)
-                processed_kernel[(inputs.batch_size, self.all_tiles, self.width)](
+                self._launch(inputs, checked, emits=False)
+                processed_kernel[(checked.batch_size, self.all_tiles, self.width)](
                     processed,
                     self.memory.results[2],
                     self._rows(self.memory, self._given(inputs)),
                     inputs.cu_num_rows,
                     inputs.slots,
                     inputs.parameters.temperature,
-                    inputs.num_rows,
+                    checked.num_rows,
                     self.capacity.max_spec_len,
                     *self.sizes,
                     **EACH_ROUNDED,
                 )
         return processed
 
-    def _launch(self, inputs: StepInputs, *, emits: bool) -> None:
+    def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:
         """All kernels; without `emits` all but the tokens."""
-        given = self._given(inputs)
-        strip = STRIPS[-1] if self.num_blocks * inputs.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
-        facts, addresses = _described(given)
+        strip = STRIPS[-1] if self.num_blocks * checked.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
+        facts, addresses = self._described(inputs, checked)
         key = (facts, strip, emits)
         number = self.known.get(key)
         if number is not None:
-            self._launch_kernels(number, inputs, self.addresses, addresses, strip, emits=emits)
+            self._launch_kernels(number, checked, self.addresses, addresses, strip, emits=emits)
             return
         number = next(self.numbers)  # a launch that fails leaves its number behind
-        self._launch_kernels(number, inputs, self.memory, given, strip, emits=emits)
+        self._launch_kernels(number, checked, self.memory, self._given(inputs), strip, emits=emits)
         if not INTERPRETED:
             self.known[key] = number
 
+    def _described(self, inputs: StepInputs, checked: Checked) -> tuple[Key, tuple[Any, ...]]:  # Any: as `_given`
+        """As `described(self._given(inputs))`; of tensors by slot, that is done once."""
+        parameters, penalties, edits = checked.by_slot
+        assert parameters is not None
+        kind, (seeds, filters) = parameters.described or self._describe(parameters, _parameters(inputs))
+        kinds, penalised, edited = (kind, 0, 0), NO_PENALTIES, NO_EDITS[:2]
+        if penalties is not None or edits is not None:
+            of_penalties, of_edits = 0, 0
+            if penalties is not None:
+                of_penalties, penalised = penalties.described or self._describe(penalties, _penalties(inputs))
+            if edits is not None and inputs.edits is not None:
+                of_edits, edited = edits.described or self._describe(edits, _edit_groups(inputs.edits)[:2])
+            kinds = kind, of_penalties, of_edits
+        of_rows = None if inputs.edits is None else inputs.edits.forced_token_ids
+        logits, stride, grammar = self._logits(inputs)
+        ids, probs, *strides = _drafts(inputs)
+        tensors = logits, grammar, inputs.cu_num_rows, inputs.positions, probs, of_rows, inputs.slots, ids
+        facts, addresses = described_batch(tensors, (stride, *strides))
+        logits, grammar, cu_num_rows, positions, probs, forced, slots, ids = addresses
+        return (kinds, facts), (
+            (logits, stride, grammar),
+            penalised,
+            (cu_num_rows, slots),
+            (seeds, positions),
+            filters,
+            (ids, probs, *strides),
+            (*edited, forced),
+        )
+
+    def _describe(self, group: Group, given: tuple[Any, ...]) -> tuple[int, tuple[Any, ...]]:  # Any: as `_given`
+        """Number what kernels are compiled for, from 1, so that a key has one number instead of dozens of facts."""
+        facts, addresses = described(given)
+        group.described = self.kinds.setdefault(facts, len(self.kinds) + 1), addresses
+        return group.described
+
     def _given(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: arguments of kernels
         """What a step is given, in the groups in which kernels take it."""
-        parameters = inputs.parameters
+        seeds, filters = _parameters(inputs)
         return (
-            (inputs.logits, inputs.logits.stride(0), inputs.grammar_mask if self.capacity.grammar else None),
+            self._logits(inputs),
             _penalties(inputs),
             (inputs.cu_num_rows, inputs.slots),
-            (inputs.seeds, inputs.positions),
-            (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p),
+            (seeds, inputs.positions),
+            filters,
             _drafts(inputs),
             NO_EDITS if inputs.edits is None else _edit_groups(inputs.edits),
         )
+
+    def _logits(self, inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
+        return inputs.logits, inputs.logits.stride(0), inputs.grammar_mask if self.capacity.grammar else None
 
     def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
         """What kernels see rows by: `rows.locate`."""
@@ -227,7 +267,7 @@ class Launches:
     def _launch_kernels(
         self,
         number: int,
-        inputs: StepInputs,
+        checked: Checked,
         memory: Memory,
         given: tuple[Any, ...],  # Any: as above
         strip: int,
@@ -237,7 +277,7 @@ class Launches:
         """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
         (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
-        batch_size, sizes = inputs.batch_size, (inputs.num_rows, max_spec_len, *self.sizes)
+        batch_size, sizes = checked.batch_size, (checked.num_rows, max_spec_len, *self.sizes)
         by_row, stream = (batch_size, self.width, 1), current_stream()
         if self.edit_capacity:
             self.edit_kernel.launch(
@@ -253,7 +293,7 @@ class Launches:
                 drafts[0],
                 penalties,
                 *edits,
-                inputs.num_rows,
+                checked.num_rows,
                 max_spec_len,
                 self.capacity.vocab_size,
                 stride,
@@ -288,18 +328,15 @@ class Launches:
             )
 
 
-def _described(given: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: as above
-    """As `described`; that there are no edits is known without looking at each of them."""
-    if given[-1] is not NO_EDITS:
-        return described(given)
-    facts, addresses = described(given[:-1])
-    return (*facts, "no edits"), (*addresses, NO_EDITS)
+def _parameters(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
+    parameters = inputs.parameters
+    return inputs.seeds, (parameters.temperature, parameters.top_k, parameters.top_p, parameters.min_p)
 
 
 def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
     penalties = inputs.penalties
     if penalties is None:
-        return None, None, None, None, None, 0, 0
+        return NO_PENALTIES
     counts, prompt = penalties.output_counts, penalties.prompt_mask
     factors = penalties.presence, penalties.frequency, penalties.repetition
     return *factors, counts, prompt, counts.stride(0), prompt.stride(0)
@@ -333,4 +370,5 @@ def _list_of(
 
 
 NO_OUTPUT = (None, None, None)
+NO_PENALTIES = (None, None, None, None, None, 0, 0)
 NO_EDITS = _edit_groups(TokenEdits())

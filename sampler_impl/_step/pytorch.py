@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._shared.draws import VERIFY_STREAM, philox_uniforms
 from .._shared.grid import clamped_column, is_in_vocab, remove_entries
-from .inputs import MIN_TEMPERATURE, Capacity, Parameters, StepInputs, StepOutput
+from .inputs import MIN_TEMPERATURE, Capacity, Checked, Parameters, StepInputs, StepOutput
 from .pytorch_edits import edited_logits, moved_ids
 
 EXCLUDED = float("-inf")
@@ -36,7 +36,7 @@ class PyTorchStep:
     def __init__(self, capacity: Capacity) -> None:
         self.capacity = capacity
 
-    def __call__(self, inputs: StepInputs) -> StepOutput:
+    def __call__(self, inputs: StepInputs, _: Checked) -> StepOutput:
         """Tokens of one step."""
         layout = Layout(inputs, self.capacity.max_spec_len)
         if inputs.batch_size == 0:
@@ -57,7 +57,7 @@ class PyTorchStep:
             logprobs = _logprobs(layout, weights, totals, tokens).masked_fill_(~is_token, 0.0)
         return StepOutput(tokens.masked_fill(~is_token, -1).int(), (num_accepted + 1).int(), logprobs)
 
-    def processed_logits(self, inputs: StepInputs) -> Tensor:  # [num_rows, vocab_size] float32
+    def processed_logits(self, inputs: StepInputs, _: Checked) -> Tensor:  # [num_rows, vocab_size] float32
         """Edited logits over temperature, -inf outside of the kept set; a greedy row's are edited alone."""
         if inputs.batch_size == 0:
             return inputs.logits.float()

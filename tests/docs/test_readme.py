@@ -19,7 +19,7 @@ SAMPLERS = json.loads((ROOT / "docs" / "records" / "samplers.json").read_text())
 
 def test_python_runs_and_names_the_failed_check(capsys: pytest.CaptureFixture[str]) -> None:
     program = "\n\n".join(re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL))
-    exec(compile(program, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(program, "<README.md>", "exec"), {"__name__": "readme"})  # no file: its lines are others
     assert "REJ108" in capsys.readouterr().out
 
 

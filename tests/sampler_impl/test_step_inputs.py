@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import pytest
 import torch
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from step_cases import Case, make_case
 
+from fairdraw.sampler_impl._step import known, launch
+from fairdraw.sampler_impl._step.compiled import Compiled
 from fairdraw.sampler_impl.step import Capacity, Drafts, StepPlan
 
 GOOD = Capacity(4, 2, 40, torch.float32)
@@ -102,6 +109,81 @@ def test_inputs_that_do_not_fit_the_plan_are_refused(name: str) -> None:
     for call in (plan, plan.processed_logits):
         with pytest.raises((TypeError, ValueError), match=f"^StepPlan: {re.escape(message)}"):
             call(case.inputs)
+
+
+MOVED: dict[str, tuple[str, torch.Tensor, str]] = {
+    "shorter": ("parameters.top_p", torch.ones(2), "top_p.shape=[2], but it must be [6]"),
+    "other type": ("penalties.presence", torch.zeros(6).half(), "presence.dtype=torch.float16, but it must be"),
+    "strided": ("edits.bias_values", torch.ones(6, 12)[:, ::2], "bias_values.stride(-1)=2, but it must be 1."),
+    "strided text": ("edits.bad_words.text", torch.ones(6, 48).int()[:, ::2], "text.stride(-1)=2, but it must be 1."),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_tensor_whose_memory_changed_is_checked_again(name: str) -> None:
+    """What passed by slot is not checked at every step; `.data = ...` gives the same tensor other memory."""
+    path, other, message = MOVED[name]
+    case = case_with()
+    plan = StepPlan(case.capacity, "cpu")
+    plan(case.inputs)
+    plan(case.inputs)
+    attrgetter(path)(case.inputs).data = other
+    with pytest.raises(ValueError, match=f"^StepPlan: {re.escape(message)}"):
+        plan(case.inputs)
+
+
+def test_penalties_that_passed_do_not_fit_other_slots() -> None:
+    case = case_with()
+    plan = StepPlan(case.capacity, "cpu")
+    plan(case.inputs)
+    parameters = first_slots(case.inputs.parameters, 4)
+    slots = torch.arange(3, dtype=torch.int32)
+    fewer = replace(case.inputs, seeds=case.inputs.seeds[:4], parameters=parameters, slots=slots)
+    plan(replace(fewer, penalties=None, edits=None))
+    with pytest.raises(ValueError, match=r"^StepPlan: presence.shape=\[6\], but it must be \[4\]"):
+        plan(fewer)
+
+
+def first_slots(group: Any, count: int) -> Any:  # Any: a group of tensors by slot
+    return replace(group, **{name: tensor[:count] for name, tensor in vars(group).items()})
+
+
+def test_a_plan_remembers_few_tensors_and_serves_them_in_turns() -> None:
+    cases = [make_case(seed, [2, 0, 1], 40, edits=True) for seed in range(2 * known.MOST)]
+    plan = StepPlan(cases[0].capacity, "cpu")
+    expected = [StepPlan(case.capacity, "cpu")(case.inputs).token_ids for case in cases]
+    for case, tokens in [*zip(cases, expected, strict=True)] * 2:
+        assert torch.equal(plan(case.inputs).token_ids, tokens)
+    assert [len(groups.by_ids) for groups in plan._known] == [known.MOST] * 3
+
+
+def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  # Any: arguments of kernels
+    """Of plans made from now on, whose kernels do nothing."""
+    launched: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(Compiled, "launch", lambda self, key, stream, grid, *rest: launched.append((grid, *rest)))
+    monkeypatch.setattr(launch, "INTERPRETED", False)
+    return launched
+
+
+def test_a_later_launch_takes_the_addresses_of_what_the_first_one_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first launch of a key takes tensors, later ones addresses: every argument in the same place."""
+    launched = first_launches(monkeypatch)
+    for drafts in (Drafts.ONE_HOT, Drafts.PROBS):
+        for edits in (False, True):
+            case = make_case(1, [2, 0, 1], 40, edits=edits, drafts=drafts)
+            plan = StepPlan(case.capacity, "cpu", backend="triton")
+            plan(case.inputs)
+            first = [addressed(launches) for launches in launched]
+            launched.clear()
+            plan(case.inputs)
+            assert launched == first
+            launched.clear()
+
+
+def addressed(value: Any) -> Any:  # Any: arguments of kernels
+    if isinstance(value, torch.Tensor):
+        return value.data_ptr()
+    return tuple(map(addressed, value)) if isinstance(value, tuple) else value
 
 
 BAD_VALUES: dict[str, tuple[str, object, str]] = {

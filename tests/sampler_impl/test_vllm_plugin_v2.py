@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fairdraw.sampler_impl.step import StepInputs
 
-FIRST_STEPS = [v2_server.Trace(seed, 1, "bfloat16" if seed % 3 == 0 else "float32") for seed in range(20)]
+FIRST_STEPS = [v2_server.Trace(seed, 1, "bfloat16" if seed % 3 == 0 else "float32") for seed in range(40)]
 """One step each: what vLLM does with it does not depend on ours."""
 TRACE = v2_server.Trace(2, 6)
 BY_UPSTREAM: dict[v2_server.Trace, v2_steps.Ran] = {}
@@ -195,10 +195,6 @@ def test_mutant_of_the_inputs_is_caught(name: str, monkeypatch: pytest.MonkeyPat
     assert differences(*FIRST_STEPS, TRACE)
 
 
-def fallback_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_step, "require_neutral", lambda *_, **__: None)
-
-
 def always_left_to_vllm(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_step, "MOST_EDITS", -1)
 
@@ -230,7 +226,6 @@ def one_token_less(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        fallback_is_forgotten,
         always_left_to_vllm,
         invalid_drafts_are_accepted,
         output_is_the_plans_own,
@@ -254,7 +249,20 @@ def test_bad_words_that_see_another_text_are_caught(monkeypatch: pytest.MonkeyPa
     assert differences(*traces)
 
 
-def forbidding_what_follows(rng: Any, tokens: Any) -> Any:  # Any: vLLM's SamplingParams
+def test_fallback_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the mixed steps few requests have a thinking budget, which ours leaves to vLLM."""
+    monkeypatch.setattr(_validated, "check", lambda *_: None)
+    monkeypatch.setattr(v2_server, "some_params", thinking)
+    assert differences(TRACE) == []
+    monkeypatch.setattr(_step, "require_neutral", lambda *_, **__: None)
+    assert differences(TRACE)
+
+
+def thinking(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
+    return v2_server.SamplingParams(thinking_token_budget=3)
+
+
+def forbidding_what_follows(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
     params = v2_server.SamplingParams(temperature=1.0)
     params._bad_words_token_ids = [[tokens[-1], token_id] for token_id in range(8)]
     return params
@@ -279,7 +287,7 @@ def test_draws_that_are_skewed_are_caught_by_their_distribution(monkeypatch: pyt
 LONG = v2_server.Trace(5, 150, speculative=False)
 
 
-def unseeded(rng: Any, tokens: Any) -> Any:  # Any: vLLM's SamplingParams
+def unseeded(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
     return v2_server.SamplingParams(temperature=1.0)
 
 

@@ -76,17 +76,15 @@ def test_piece_that_never_served_is_left_out() -> None:
 
 
 TOKENS = {"ours": {"tokens": 900, "verdict": "pass", "reason": "no evidence"}}
-STEPPED: dict[str, Any] = {"differences": [], "calls": {"ours": 5}, "counts": {"steps": 6}, "tokens": TOKENS}
+EVIDENCE: dict[str, Any] = {"differences": [], "counts": {"steps": 6}, "parameters": {"top_k": 9}, "tokens": TOKENS}
+STEPPED: dict[str, Any] = {"calls": {"ours": 5}, **EVIDENCE}
 
 
 def test_piece_for_v2_is_entered_with_its_evidence() -> None:
     entry, problems = validate.judged_v2(STEP, STEPPED, KEPT)
     assert problems == []
     assert entry["pieces"] == {"step": {"calls": {"ours": 5}}}
-    assert entry["evidence"] == {
-        "random steps": {"counts": {"steps": 6}, "tokens": TOKENS},
-        "properties of the step": KEPT,
-    }
+    assert entry["evidence"] == {"random steps": EVIDENCE, "properties of the step": KEPT}
 
 
 @pytest.mark.parametrize(

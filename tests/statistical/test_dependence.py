@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,6 +31,13 @@ def test_member_of_a_family_is_caught(mutant: Mutant) -> None:
     profile = PROFILES["ci" if mutant.min_draws else "smoke"]
     with pytest.raises(CheckFailure, match=r"noise|draws|calls|rows|uniforms|exponentials"):
         CHECKS[mutant.caught_by[0]].run(mutant.make(), profile=profile, seed=DEFAULT_SEED)
+
+
+def test_slow_sampler_that_is_fast_enough_draws_wide_rows() -> None:
+    sampler = next(one for one in mutants.MEMBERS if one.name == "exponentials of 23 bits plus 1e-9").rejection()
+    slow = replace(sampler, capabilities=replace(sampler.capabilities, slow=True))
+    with pytest.raises(CheckFailure, match="tokens that hardly ever come do: exponentials that are 0"):
+        CHECKS["DIST341"].run(slow, profile=PROFILES["ci"], seed=0)
 
 
 @pytest.mark.parametrize(

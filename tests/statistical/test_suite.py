@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from fairdraw.protocols import Noise, RejectionSampler, SpecDecodeBatch
 
 SMOKE, CI = PROFILES["smoke"], PROFILES["ci"]
+FEW = SMOKE.scaled(0.4)
+"""For correct samplers, of which `rejection/torch` shows the rest in `make tests`: what is new here needs no number."""
 BY_CODE = {check.code: check for check in CHECKS}
 PRODUCTION = ("DIST401", "DIST402", "DIST403", "DIST404")
 
@@ -72,7 +74,7 @@ def right() -> RejectionSampler:
 
 @pytest.mark.parametrize("check", ORDINARY, ids=str)
 def test_right_sampler_passes(check: DistributionCheck, right: RejectionSampler) -> None:
-    assert check.run(right, profile=SMOKE, seed=DEFAULT_SEED) > 0
+    assert check.run(right, profile=FEW, seed=DEFAULT_SEED) > 0
 
 
 def test_checks_of_one_workload_share_their_draws() -> None:
@@ -135,7 +137,7 @@ def test_right_sampler_passes_whatever_it_lacks(lacking: frozenset[Capability]) 
     asked = [check for check in DISTRIBUTION_CHECKS if check.why_not(sampler) is None]
     workloads = {check.workload: check for check in asked}
     for check in workloads.values():  # checks of a workload share its draws
-        assert check.run(sampler, profile=SMOKE, seed=DEFAULT_SEED) > 0
+        assert check.run(sampler, profile=FEW, seed=DEFAULT_SEED) > 0
     expected = {"DIST301", "DIST302", *PRODUCTION, "DIST502", "DIST504"}
     assert expected <= {check.code for check in asked}
 

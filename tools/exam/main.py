@@ -21,13 +21,12 @@ import argparse
 import json
 import os
 import re
-import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from _processes import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -162,7 +161,8 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
         for name, profile, seed, *rest in tasks(arguments)
     }
     with part.open("a" if arguments.resume else "w", encoding="utf-8") as file:
-        for row in examined([task for about, task in asked.items() if about not in kept], arguments):
+        todo = [task for about, task in asked.items() if about not in kept]
+        for row in results(sat, todo, arguments.jobs, arguments.seconds):
             file.write(json.dumps(row) + "\n")
             file.flush()
             kept[key(row)] = row
@@ -171,27 +171,6 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
                 flush=True,
             )
     return [kept[about] for about in asked if about in kept]
-
-
-def examined(todo: list[Task], arguments: argparse.Namespace) -> Iterator[Row]:
-    """Rows as they are ready. A task that raises, or whose process dies, is named and has no row."""
-    ends_at = time.monotonic() + arguments.seconds
-    if arguments.jobs <= 1:
-        yield from (sat(task) for task in todo if time.monotonic() < ends_at)
-        return
-    # Without `max_tasks_per_child`: in CPython 3.11 and 3.12 the workers that it ends are not all replaced.
-    with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
-        futures = {pool.submit(sat, task): task for task in todo}
-        for future in as_completed(futures):
-            if time.monotonic() >= ends_at:
-                pool.shutdown(wait=False, cancel_futures=True)
-            if future.cancelled():
-                continue
-            error = future.exception()
-            if error is None:
-                yield future.result()
-            else:
-                print(f"no row: {futures[future]}: {error!r}", file=sys.stderr, flush=True)
 
 
 def write_record(path: Path, rows: Iterable[Row], exam: int) -> None:

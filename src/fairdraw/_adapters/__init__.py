@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from fairdraw._adapters._table import ALIASES, BUILT_IN, BuiltIn, UnusableRelease
 from fairdraw._core.contracts import contract_of, missing_parts
-from fairdraw._core.interpreter import patch_language_once
+from fairdraw._core.interpreter import speed_up_interpreter
 from fairdraw.protocols import AnySampler, Capabilities
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def load(spec: str, device: str | None = None) -> AnySampler:
     """
     built_in = BUILT_IN.get(ALIASES.get(spec, spec))
     sampler = _checked(spec, _made(spec, _found(spec))) if built_in is None else _make_built_in(built_in, device)
-    patch_language_once()  # its kernels, if any, are imported now
+    speed_up_interpreter()  # its kernels, if any, are imported now
     if built_in is None and device not in (None, sampler.device):
         raise _refusal(
             spec,

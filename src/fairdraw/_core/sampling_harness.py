@@ -65,12 +65,22 @@ def sample_tokens(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNo
         are put back afterwards.
     """
 
-    def call() -> tuple[torch.Tensor, None]:
-        with calling(sampler):
-            answer, name = sampler.sample(batch, noise), sampler.name
-        return _checked("sample", name, "token_ids", answer, batch), None
+    return _called(sampler, batch, noise, lambda: (_sample(sampler, batch, noise), None))
 
-    return _called(sampler, batch, noise, call)
+
+def sample_next(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> NDArray[np.int64]:
+    """The tokens of a call within `seeded`, `[batch_size]`: torch's default generators go on from where they are."""
+    check_sampling_batch(batch)
+    check_sampling_noise(batch, noise)
+    tokens = _sample(sampler, batch, noise)
+    with calling(sampler):
+        return tokens.cpu().numpy().astype(np.int64)
+
+
+def _sample(sampler: TokenSampler, batch: SamplingBatch, noise: SamplingNoise) -> torch.Tensor:  # [batch_size] int
+    with calling(sampler):
+        answer, name = sampler.sample(batch, noise), sampler.name
+    return _checked("sample", name, "token_ids", answer, batch)
 
 
 def draft_tokens(sampler: TokenDrafter, batch: SamplingBatch, noise: SamplingNoise) -> Sampled:

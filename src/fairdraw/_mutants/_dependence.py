@@ -411,9 +411,73 @@ def ends_at(most: float, _: Memory, seed: int, num_rows: int, width: int) -> Uni
     return np.maximum(right_numbers(_, seed, num_rows, width), np.exp(-most))
 
 
+# -- torch's generator ------------------------------------------------------------------------------------------------
+
+
+def from_torch(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Torch's default generator, as it is: column by column, so that the first number of row `b` is number `b`."""
+    return np.asarray(torch.rand(width, num_rows, dtype=torch.float32).double().numpy().T)
+
+
+def put_back(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The state of torch's generator is put back after the call: what is drawn next repeats its numbers."""
+    with torch.random.fork_rng(devices=[]):
+        return from_torch(_, seed, num_rows, width)
+
+
+def copied(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """A copy of torch's generator draws, row by row, and torch's own never advances."""
+    copy = torch.Generator().set_state(torch.get_rng_state())
+    return np.asarray(torch.rand(num_rows, width, generator=copy, dtype=torch.float32).double().numpy())
+
+
+def advanced_by_half(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Torch's generator advances by half of the rows that were drawn."""
+    drawn = copied(_, seed, num_rows, width)
+    torch.rand(num_rows // 2, width)
+    return drawn
+
+
+def read_after_advancing(_: Memory, seed: int, num_rows: int, width: int, *, by_rows: bool = False) -> Uniforms:
+    """Torch's generator advances by enough, and the numbers are those from there on: torch's next, not the ones passed.
+
+    As `get_seed_and_offset` of FlashInfer 0.7.2 does on a GPU.
+    """
+    torch.rand(num_rows, width)
+    return copied(_, seed, num_rows, width) if by_rows else put_back(_, seed, num_rows, width)
+
+
+def raced_after_advancing(_: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """The same with exponentials: only a race of the same shape repeats them. Acceptance has numbers of its own."""
+    drawn, num_drafts = right_numbers(_, seed, num_rows, width), width % 2
+    torch.rand(num_rows, width)
+    with torch.random.fork_rng(devices=[]):
+        raced = torch.empty(num_rows, width - num_drafts).exponential_()
+    drawn[:, num_drafts:] = np.exp(-raced.double().numpy())
+    return drawn
+
+
 _ODDS = ("DIST343",), ("DIST772",)
+_NEXT, _NEXT_SAMPLED = (("DIST345",), ("DIST775",)), ((), ("DIST775",))
 _RARE, _RARE_SAMPLED = (("DIST341",), ("DIST771",)), ((), ("DIST771",))
 _TINY_ACCEPTANCE = ("DIST342",), ()
+
+
+def _members_of_streams() -> tuple[Member, ...]:
+    streams: dict[str, Numbers] = {
+        "torch's state is put back": put_back,
+        "torch's generator is copied": copied,
+        "torch's generator advances by half": advanced_by_half,
+        "torch's next exponentials": raced_after_advancing,
+    }
+    found = [Member(name, numbers.__doc__ or "", numbers, _NEXT) for name, numbers in streams.items()]
+    name, words = "torch's next numbers", read_after_advancing.__doc__ or ""
+    return (
+        *found,
+        Member(name, words, read_after_advancing, (("DIST345",), ())),
+        Member(name, words, partial(read_after_advancing, by_rows=True), _NEXT_SAMPLED),
+        Member(f"{name}, inverse CDF", words, read_after_advancing, _NEXT_SAMPLED, inverts=True),
+    )
 
 
 def _members_of_quality() -> tuple[Member, ...]:
@@ -495,7 +559,7 @@ def _members_of_quality() -> tuple[Member, ...]:
     return tuple(found)
 
 
-MEMBERS = _members() + _members_of_quality()
+MEMBERS = _members() + _members_of_streams() + _members_of_quality()
 
 STRATA = Mutant(
     "strata over all drafts of a call",
@@ -530,6 +594,7 @@ REJECTION_MUTANTS = tuple(
         "exponentials end at 3",
         "exponentials of 0 at 20 bits",
         "acceptance with 8 bits",
+        "torch's next numbers",
     }
 )
 SAMPLING_MUTANTS = tuple(
@@ -549,6 +614,7 @@ SAMPLING_MUTANTS = tuple(
         "exponentials of 0 at 20 bits",
         "inverse CDF with 11 bits",
         "inverse CDF with 18 bits",
+        "torch's generator advances by half",
     }
 )
 
@@ -582,5 +648,7 @@ ODD = (
     Member("uniforms of 24 bits, inverse CDF", _torch_floats.__doc__ or "", _torch_floats, _NONE, inverts=True),
     Member("uniforms of 23 bits", few_bits.__doc__ or "", partial(few_bits, 23), _NONE),
     Member("uniforms of 23 bits, inverse CDF", few_bits.__doc__ or "", partial(few_bits, 23), _NONE, inverts=True),
+    Member("torch's default generator, inverse CDF", from_torch.__doc__ or "", from_torch, _NONE, inverts=True),
+    Member("torch's default generator", from_torch.__doc__ or "", from_torch, _NONE),
 )
 """Correct: none may be accused, though their noise is coarse, or made in another way."""

@@ -32,8 +32,12 @@ if TYPE_CHECKING:
 NUM_SLOTS, VOCAB_SIZE, MOST_DRAFTS, LONGEST = 6, 48, 5, 96
 START, END = 1, 2
 """Markers of a thinking section."""
-MODES = {"num_speculative_tokens": MOST_DRAFTS, "rejection_sample_method": "standard"}
-MODES |= {"enable_adaptive_verification": False, "fly_entropy_threshold": None, "fly_entropy_top_k": None}
+MODES = {
+    "rejection_sample_method": "standard",
+    "enable_adaptive_verification": False,
+    "fly_entropy_threshold": None,
+    "fly_entropy_top_k": None,
+}
 
 
 @dataclass(frozen=True)
@@ -43,12 +47,16 @@ class Trace:
     Args:
         dtype: Of the model's logits. Those of bfloat16 often tie.
         speculative: Most steps have drafts.
+        most_drafts: Of a request in a step.
     """
 
     seed: int
     num_steps: int
     dtype: str = "float32"
     speculative: bool = True
+    num_slots: int = NUM_SLOTS
+    vocab_size: int = VOCAB_SIZE
+    most_drafts: int = MOST_DRAFTS
 
 
 @dataclass
@@ -106,13 +114,14 @@ class Server:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(derive_seed(self.trace))
-        sizes = {"max_num_reqs": NUM_SLOTS, "vocab_size": VOCAB_SIZE, "device": torch.device("cpu")}
+        trace, cpu = self.trace, torch.device("cpu")
+        sizes = {"max_num_reqs": trace.num_slots, "vocab_size": trace.vocab_size, "device": cpu}
         self.states = call(
             vllm_module("worker.gpu.states").RequestState,
             **sizes,
             max_model_len=LONGEST,
             max_num_batched_tokens=LONGEST,
-            num_speculative_steps=MOST_DRAFTS,
+            num_speculative_steps=trace.most_drafts,
         )
         markers = SimpleNamespace(
             reasoning_start_token_ids=[START],
@@ -124,24 +133,25 @@ class Server:
         made = vllm_module("worker.gpu.sample.sampler").Sampler
         self.sampler = call(made, **sizes, req_states=self.states, vllm_config=config)
         verifier = vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler
-        self.verifier = verifier(self.sampler, SimpleNamespace(**MODES), torch.device("cpu"))
+        modes = SimpleNamespace(num_speculative_tokens=trace.most_drafts, **MODES)
+        self.verifier = verifier(self.sampler, modes, cpu)
 
     # Requests come and go.
 
     def schedule(self) -> list[Part]:
         """What the next step is about: some requests in any order."""
-        rng = self.rng
+        rng, trace = self.rng, self.trace
         for request in [*self.active]:
-            if len(request.tokens) + MOST_DRAFTS + 2 > LONGEST or rng.random() < 0.06:
+            if len(request.tokens) + trace.most_drafts + 2 > LONGEST or rng.random() < 0.06:
                 self.active.remove(request)
                 self.states.remove_request(request.name)
-        while len(self.active) < 3 or (len(self.active) < NUM_SLOTS and rng.random() < 0.5):
+        while len(self.active) < min(3, trace.num_slots) or (len(self.active) < trace.num_slots and rng.random() < 0.5):
             self._add()
         self.states.apply_staged_writes()
         self.sampler.apply_staged_writes()
         self._draw_first_tokens()
         chosen = rng.permutation(len(self.active))[: rng.integers(1, len(self.active) + 1)]
-        drafting = self.trace.speculative and rng.random() < 0.8
+        drafting = trace.speculative and rng.random() < 0.8
         return [self._part(self.active[i], drafting) for i in chosen]
 
     def _add(self) -> None:
@@ -150,8 +160,8 @@ class Server:
         self.num_named += 1
         prompt_len = int(rng.integers(1, 9))
         resumed = int(rng.integers(1, 9)) if rng.random() < 0.3 else 0
-        tokens = rng.integers(0, VOCAB_SIZE, prompt_len + resumed).tolist()
-        params = some_params(rng, tokens)
+        tokens = rng.integers(0, self.trace.vocab_size, prompt_len + resumed).tolist()
+        params = some_params(rng, tokens, self.trace.vocab_size)
         prefilled = len(tokens) - 1 if len(tokens) > 1 and rng.random() < 0.3 else len(tokens)
         self.enter(Request(f"r{self.num_named}", prompt_len, tokens, params, prefilled, len(tokens)))
 
@@ -167,7 +177,7 @@ class Server:
         ready = [one for one in self.active if one.prefilled == len(one.tokens) == one.prefill_len]
         chosen = [one for one in ready if self.rng.random() < 0.7]
         if chosen:
-            drawn = torch.from_numpy(self.rng.integers(0, VOCAB_SIZE, (len(chosen), 1)))
+            drawn = torch.from_numpy(self.rng.integers(0, self.trace.vocab_size, (len(chosen), 1)))
             ones = torch.ones(len(chosen), dtype=torch.int32)
             parts = [Part(one, (), drawn, ()) for one in chosen]
             self.commit(parts, SimpleNamespace(sampled_token_ids=drawn, num_sampled=ones, num_rejected=ones * 0))
@@ -178,14 +188,14 @@ class Server:
 
     def _part(self, request: Request, drafting: bool) -> Part:
         """Rows of a model that often agrees with its drafter, and with itself."""
-        rng = self.rng
+        rng, vocab_size = self.rng, self.trace.vocab_size
         reading = request.prefilled < len(request.tokens)
-        most = min(MOST_DRAFTS, LONGEST - len(request.tokens) - 2)
+        most = min(self.trace.most_drafts, LONGEST - len(request.tokens) - 2)
         num_drafts = 0 if reading or not drafting else int(rng.integers(0, most + 1))
-        logits = rng.normal(size=(num_drafts + 1, VOCAB_SIZE)) * rng.choice([0.5, 2.0, 4.0])
+        logits = rng.normal(size=(num_drafts + 1, vocab_size)) * rng.choice([0.5, 2.0, 4.0])
         likely = request.tokens[-3:] if rng.random() < 0.5 else []
         logits[:, likely] += 2.0
-        drafts = [int(row.argmax() if rng.random() < 0.7 else rng.integers(VOCAB_SIZE)) for row in logits[:-1]]
+        drafts = [int(row.argmax() if rng.random() < 0.7 else rng.integers(vocab_size)) for row in logits[:-1]]
         grammar = rng.random() < 0.2
         if grammar:  # what vLLM's bitmask leaves in the model's logits
             logits[rng.random(logits.shape) < 0.3] = -np.inf
@@ -262,14 +272,14 @@ def tokens_of(output: Upstream) -> list[list[int]]:
     return [row[:count] for row, count in zip(rows, counts, strict=True)]
 
 
-def some_params(rng: np.random.Generator, tokens: list[int]) -> Any:  # Any: vLLM's SamplingParams
+def some_params(rng: np.random.Generator, tokens: list[int], vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
     """Each parameter is on in some of the requests, whatever the others are. Bad words are made of their own text."""
 
     def on(share: float = 0.3) -> bool:
         return bool(rng.random() < share)
 
     def ids(most: int) -> list[int]:
-        found: list[int] = rng.permutation(VOCAB_SIZE)[: rng.integers(1, most + 1)].tolist()
+        found: list[int] = rng.permutation(vocab_size)[: rng.integers(1, most + 1)].tolist()
         return found
 
     params = SamplingParams(

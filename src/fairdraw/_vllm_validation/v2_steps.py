@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from fairdraw._adapters._runtime import quiet_floats
+from fairdraw._core.interpreter import patch_language_once
 from fairdraw._core.seeds import derive_seed
 from fairdraw._vllm_validation.v2_server import RELEASE, Server, Trace, tokens_of
 from fairdraw.sampler_impl import vllm_plugin
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
     from fairdraw._adapters._others import Upstream
     from fairdraw._vllm_validation.v2_server import Part
     from fairdraw.statistical._decision import Decision
+
+patch_language_once()  # a quarter of the time
 
 FALSE_ALARM_RATE = 1e-6
 """Of one run of the program."""
@@ -129,33 +132,38 @@ def run_ours(server: Server, parts: Sequence[Part]) -> Ran:
 
 @dataclass
 class Tokens:
-    """Tokens of random requests, and the distributions that they must follow."""
+    """Tokens of random requests, each as its place in the distribution that it must follow: uniform if it does.
 
-    probs: list[Tensor] = field(default_factory=list)  # [vocab_size] float64, each
-    token_ids: list[int] = field(default_factory=list)
+    Args:
+        places: By order of the vocabulary, a number in [0, 1) per token.
+    """
+
+    places: dict[Order, list[float]] = field(default_factory=lambda: {order: [] for order in Order})
     groups: list[str] = field(default_factory=list)
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(derive_seed("tokens of V2")))
 
     def add(self, parts: Sequence[Part], ran: Ran) -> None:
         """A token that was emitted follows its row, given that the drafts before it were accepted."""
         assert ran.processed is not None
         probs = ran.processed.double().softmax(-1)
-        first = 0
+        rows, token_ids, first = [], [], 0
         for part, tokens in zip(parts, tokens_of(ran.output), strict=True):
             if part.request.params.temperature > 0:
                 for place, token in enumerate(tokens):
                     if probs[first + place].isfinite().all():
-                        self.probs.append(probs[first + place])
-                        self.token_ids.append(token)
+                        rows.append(first + place)
+                        token_ids.append(token)
                         self.groups.append(_group(part, place))
             first += part.num_rows
+        uniforms = self.rng.random(len(rows))
+        for order, places in self.places.items():
+            places.extend(randomised_pit(probs[rows].numpy(), np.array(token_ids, np.int64), uniforms, order))
 
     def decision(self) -> Decision:
         """All tokens together, and group by group, by rank and by id."""
         names, tables, counts = np.array(self.groups), {}, {}
-        uniforms = np.random.default_rng(derive_seed("tokens of V2")).random(len(names))
-        probs, ids = torch.stack(self.probs).numpy(), np.array(self.token_ids)
-        for order in Order:
-            transform = randomised_pit(probs, ids, uniforms, order)
+        for order, places in self.places.items():
+            transform = np.array(places)
             for group in ("all", *sorted(set(self.groups))):
                 mine = (names == group) | (group == "all")
                 cells = PitCells() if group == "all" else PitCells(num_equal=12, num_halvings=4)
@@ -178,10 +186,12 @@ class Comparison:
     Args:
         differences: What must agree and did not.
         counts: Steps, rows, ties, edges ...
+        parameters: Compared rows by what their requests use.
     """
 
     differences: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    parameters: Counter[str] = field(default_factory=Counter)
     ours: Tokens = field(default_factory=Tokens)
     theirs: Tokens = field(default_factory=Tokens)
 
@@ -222,6 +232,7 @@ class Comparison:
         assert ours.processed is not None
         first = 0
         for i, part in enumerate(parts):
+            self.parameters.update(dict.fromkeys(parameters_of(part), part.num_read))
             for row in range(first, first + part.num_read):
                 self.counts["rows"] += 1
                 kind = compare_rows(theirs.processed[row], ours.processed[row], part.request.params)
@@ -247,12 +258,43 @@ class Comparison:
             "vllm": RELEASE,
             "differences": self.differences,
             "counts": dict(sorted(self.counts.items())),
+            "parameters": dict(sorted(self.parameters.items())),
             "calls": vllm_plugin.calls().get("step", {}),
             "tokens": {
-                name: {"tokens": len(tokens.token_ids), "verdict": decision.verdict, "reason": decision.reason}
+                name: {"tokens": len(tokens.groups), "verdict": decision.verdict, "reason": decision.reason}
                 for (name, decision), tokens in zip(verdicts.items(), (self.ours, self.theirs), strict=True)
             },
         }
+
+
+NEUTRAL = {
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logit_bias": None,
+    "allowed_token_ids": None,
+    "min_tokens": 0,
+    "bad_words_token_ids": None,
+    "seed": None,
+    "logprobs": None,
+}
+"""What vLLM's `SamplingParams` holds where a parameter is not used."""
+
+
+def parameters_of(part: Part) -> Iterator[str]:
+    """What a request uses in a step."""
+    params = part.request.params
+    yield "temperature 0" if params.temperature == 0 else "temperature above 0"
+    yield from (name for name, neutral in NEUTRAL.items() if getattr(params, name) != neutral)
+    if part.drafts:
+        yield "drafts"
+    if True in part.invalid:
+        yield "invalid drafts"
+    if part.logits.isneginf().any():
+        yield "rows masked by a grammar"
 
 
 KNOWN = ("equal rows", "ties", "edges")
@@ -353,9 +395,15 @@ def _differences_of_order(server: Server, parts: list[Part], output: Upstream) -
 
 
 def some_traces(num_steps: int) -> list[Trace]:
-    """Traces of all kinds, with `num_steps` in total."""
+    """Traces of all kinds, with some `num_steps` in total.
+
+    Sizes are slots, tokens of the vocabulary and most drafts. Vocabularies lie on both sides of a tile (1024 entries)
+    and of a mask's word (32), and a server may hold a single request.
+    """
     kinds = [(dtype, drafts) for dtype in ("float32", "bfloat16") for drafts in (True, True, False)]
-    return [Trace(seed, -(-num_steps // len(kinds)), *kind) for seed, kind in enumerate(kinds)]
+    sizes = [(6, 48, 5), (16, 1000, 3), (6, 48, 5), (12, 1057, 7), (3, 32, 1), (1, 2500, 4)]
+    share = -(-num_steps // len(kinds))
+    return [Trace(seed, share, *kind, *size) for seed, (kind, size) in enumerate(zip(kinds, sizes, strict=True))]
 
 
 def compare(traces: Sequence[Trace], backend: str | None = None) -> dict[str, Any]:  # Any: JSON

@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairdraw.perf_regression._records import processor, version
+from fairdraw.perf_regression._records import commit, processor, version
 from fairdraw.sampler_impl.vllm_plugin._pieces import PIECES, Piece
 from fairdraw.sampler_impl.vllm_plugin._source import UnknownSourceError, source_hash
 
@@ -90,7 +90,7 @@ def validate(
     found, problems = hashed(folder / "vllm", runners)
     if not found:
         raise NotValidatedError(f"no piece fits it: {'; '.join(problems)}")
-    entry: Json = {"pieces": {}, "evidence": machine()}
+    entry: Json = {"pieces": {}, "evidence": {**machine(), "commit": commit()}}
     functions = {target: source_hash(folder / "vllm", target) for piece in found for target in piece.functions}
     with tempfile.TemporaryDirectory() as scratch:
         table = Path(scratch) / "table.json"
@@ -213,7 +213,8 @@ def judged_v2(piece: Piece, stepped: Json, suite: Json) -> tuple[Json, list[str]
     for who, calls in (("a step", stepped["calls"]), ("a property", suite["calls"])):
         if not calls.get("ours"):
             differences.append(f"it never served {who}")
-    evidence = {"random steps": {name: stepped[name] for name in ("counts", "tokens")}, "properties of the step": suite}
+    random_steps = {name: stepped[name] for name in ("differences", "counts", "parameters", "tokens")}
+    evidence = {"random steps": random_steps, "properties of the step": suite}
     pieces = {} if differences else {piece.name: {"calls": stepped["calls"]}}
     return {"pieces": pieces, "evidence": evidence}, [f"{piece.name}: {text}" for text in differences]
 
