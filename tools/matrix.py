@@ -404,6 +404,11 @@ V2 as its default still has V1's files.
 * *not there*: the release has no such thing.
 * *?*: it could not be run; [the reasons](#not-runnable).
 * *-*: nobody ran this cell yet.
+
+To see a failure yourself, on a CPU and from PyPI alone (`--no-known`: also what the table explains):
+
+    python tools/install_vllm.py 0.33.0 --target .cache/vllm/0.33.0
+    PYTHONPATH=.cache/vllm/0.33.0 fairdraw check rejection/vllm-v2 -k REJ112 --no-known --reference none
 """
 
 REFERENCES = """## Which reference to compare with
