@@ -40,24 +40,28 @@ def speed_up_interpreter() -> None:
     """Let Triton's interpreter leave out work whose result nobody reads, and remember what it computes anew each time.
 
     Kernels give the same numbers and the same errors in about half the time. Without effect before triton is imported,
-    on compiled kernels, on what a release has under another name, and the second time.
+    on compiled kernels, and the second time. Another release than those of `COMPARED` gets the first piece alone, if it
+    has these names: what the others remember might be more there.
     """
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")  # Any: Triton has no types
     if interpreter is None or hasattr(interpreter, _DONE):
         return
     setattr(interpreter, _DONE, True)
-    for patch in (
-        _patch_language_once,
-        _skip_unread_overflows,
-        _remember_dtypes,
-        _remember_block_types,
-        _share_shapes,
-        _expect_equal_shapes,
-    ):
-        with suppress(AttributeError):
+    with suppress(AttributeError):
+        _patch_language_once(interpreter)
+    if sys.modules["triton"].__version__.startswith(COMPARED):
+        for patch in (
+            _skip_unread_overflows,
+            _remember_dtypes,
+            _remember_block_types,
+            _share_shapes,
+            _expect_equal_shapes,
+        ):
             patch(interpreter)
 
 
+COMPARED = ("3.6.", "3.7.")
+"""Releases of Triton whose interpreter was compared with ours, piece by piece (`tests/run/test_interpreter.py`)."""
 _DONE = "_fairdraw_speed_up"
 
 
