@@ -11,7 +11,7 @@ own, or counters, does not repeat torch's numbers, although the suite's other ch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -77,23 +77,33 @@ _NEXT: dict[str, Callable[[_Drawing, int, str, int], Bits]] = {
 _AGAIN = "its next call"
 
 
-def _kinds(drawing: _Drawing, device: str) -> tuple[Kind, ...]:
+def _plan(setting: Setting, drawing: _Drawing) -> SamplingPlan:
+    """Enough for a checkpoint, however few the draws; a slow sampler is followed by `torch.rand` and itself alone."""
+    enough = replace(setting, num_draws=max(_FEWEST, setting.num_draws))
+    names = (*_NEXT, _AGAIN) if setting.num_draws >= _FEWEST_FOR_ALL else ("torch.rand", _AGAIN)
+    return dependence_plan(enough, _kinds(drawing, setting.device, names))
+
+
+_FEWEST, _FEWEST_FOR_ALL = 256, 1000
+
+
+def _kinds(drawing: _Drawing, device: str, names: tuple[str, ...]) -> tuple[Kind, ...]:
     """One for each that draws next."""
 
     def kind(name: str) -> Kind:
         def draw(sampler: Any, num_rows: int, noise_seed: int, seed: int) -> Bits:
             first = drawing.call(sampler, num_rows, noise_seed, seed)
             again = derive_seed("again", seed)
-            second = drawing.call(sampler, num_rows, again, again)
+            then = drawing.call(sampler, num_rows, again, again) if name == _AGAIN else None
             with seeded(SeededNoise(derive_seed("torch", seed)), torch.device(device)):
                 bits = first()
-                after = second() if name == _AGAIN else _NEXT[name](drawing, num_rows, device, again)
+                after = then() if then else _NEXT[name](drawing, num_rows, device, again)
             return np.concatenate([bits, after], axis=1)
 
         later = drawing.features if name == _AGAIN else tuple(f"bit {i}" for i in range(3))
         return Kind(f"then {name}", (*drawing.features, *(f"{name}: {one}" for one in later)), draw, 2)
 
-    return tuple(map(kind, (*_NEXT, _AGAIN)))
+    return tuple(map(kind, names))
 
 
 # -- rejection --------------------------------------------------------------------------------------------------------
@@ -115,7 +125,7 @@ def rejection_next(share: float, slow_share: float) -> Workload:
             return lambda: read(given, emit_next(sampler, batch, noise), rng)[:, : len(named)]
 
         drawing = _Drawing(features(is_verified=is_verified), given.requests[0].residual(0, 0), call)
-        return dependence_plan(setting, _kinds(drawing, setting.device))
+        return _plan(setting, drawing)
 
     return Workload(
         "rejection: what is drawn next", "dependence", share, slow_share, prepare, frozenset({_DENSE, _TOKEN})
@@ -137,6 +147,6 @@ def sampling_next(share: float, slow_share: float) -> Workload:
             return lambda: pit_bits(probs, sample_next(sampler, batch, noise), np.ones(num_rows, bool), rng, 3)
 
         drawing = _Drawing(tuple(f"token, bit {bit}" for bit in range(3)), probs, call)
-        return dependence_plan(setting, _kinds(drawing, setting.device))
+        return _plan(setting, drawing)
 
     return Workload("sampling: what is drawn next", "dependence", share, slow_share, prepare)

@@ -6,7 +6,7 @@
 
 Each is tested by `fairdraw check NAME` in a process of its own. A sampler that is not installed, or that ends the
 process, keeps its row, which says why. Only a few distribution checks run on samplers in Triton's interpreter, where a
-draw takes a hundred times as long, and none on those of JAX, which compiles for seconds at every new shape.
+draw takes a hundred times as long, and one or none on those of JAX, which compiles for seconds at every new shape.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ SAMPLERS = {
     "rejection/sglang-block": Entry(
         "pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("REJ", *_FEW)
     ),
-    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ",)),
+    "rejection/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("REJ", "DIST341")),
     "rejection/lmdeploy": Entry(_ALL_OTHERS, _LMDEPLOY_PAGE),
     "rejection/flashspec": Entry(
         "pip install --no-deps flashspec", "https://github.com/Mattral/FlashSpec", ("REJ", *_FEW)

@@ -291,6 +291,17 @@ def unseeded(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's Samp
     return v2_server.SamplingParams(temperature=1.0)
 
 
+@pytest.mark.parametrize(
+    ("least", "top_p", "kind"),
+    [(-200.0, 1.0, "zeros"), (-20.0, 1.0, "kept sets differ"), (-200.0, 0.5, "kept sets differ")],
+)
+def test_tokens_that_only_ours_keeps_have_no_probability(least: float, top_p: float, kind: str) -> None:
+    ours = torch.tensor([0.0, -1.0, least])
+    params = v2_server.SamplingParams(top_p=top_p)
+    assert v2_steps.compare_rows(ours.masked_fill(ours == least, -torch.inf), ours, params) == kind
+    assert v2_steps.compare_rows(ours, ours.masked_fill(ours == least, -torch.inf), params) == "kept sets differ"
+
+
 # Nothing is copied.
 
 

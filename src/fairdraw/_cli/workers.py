@@ -12,6 +12,7 @@ With no workers at all (`-n 0`) everything is done in this process: for debugger
 from __future__ import annotations
 
 import contextlib
+import gc
 import operator
 import os
 import signal
@@ -123,6 +124,7 @@ def _work(
                 bench = Bench(job)
                 if pace is not None:
                     bench.adopt(pace)
+                gc.freeze()  # torch and the checks stay: the collector need not go through them again and again
             method = getattr(bench, order)
             pipe.send((True, method() if argument is None else method(argument)))
         except CannotStart as error:

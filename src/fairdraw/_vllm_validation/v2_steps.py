@@ -1,14 +1,16 @@
 """Random steps of model runner V2, each with vLLM's own code and with the plugin's, on the same states.
 
-    python -m fairdraw._vllm_validation.v2_steps --steps 2000        # whatever vLLM is importable; prints JSON
+    python -m fairdraw._vllm_validation.v2_steps --steps 2000 --record FILE    # of the vLLM that can be imported
 
 Of every step must agree: the model's logits, which nobody may change; processed rows (`StepPlan.processed_logits`
 against vLLM's), number by number, and so what is kept of them; the tokens of greedy requests; types and shapes of all
 that the runner reads, and what follows from the tokens. The order of a batch must not matter. Tokens of random requests
 are put together by the probability integral transform, and the suite's e-process decides.
 
-Kept sets are equal but for two declared cases, which are counted: top-p keeps all tokens that tie with its last one, of
-which vLLM keeps those that its sort put first (`ties`); a share or threshold that is reached within 2**-20 (`edges`).
+Kept sets are equal but for three declared cases, which are counted: top-p keeps all tokens that tie with its last one,
+of which vLLM keeps those that its sort put first (`ties`); a share or threshold that is reached within 2**-20
+(`edges`); and where another request has filters, vLLM takes out tokens whose probability is 0 in float32 of a request
+without (`zeros`), which neither draws.
 """
 
 from __future__ import annotations
@@ -19,8 +21,11 @@ import json
 import os
 import sys
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -35,6 +40,7 @@ from fairdraw._adapters._runtime import quiet_floats
 from fairdraw._core.interpreter import speed_up_interpreter
 from fairdraw._core.seeds import derive_seed
 from fairdraw._vllm_validation.v2_server import RELEASE, Server, Trace, tokens_of
+from fairdraw.perf_regression._records import provenance, write_record
 from fairdraw.sampler_impl import vllm_plugin
 from fairdraw.sampler_impl.step import StepPlan
 from fairdraw.sampler_impl.vllm_plugin import _plugin, _step, _validated
@@ -140,9 +146,8 @@ class Tokens:
 
     places: dict[Order, list[float]] = field(default_factory=lambda: {order: [] for order in Order})
     groups: list[str] = field(default_factory=list)
-    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(derive_seed("tokens of V2")))
 
-    def add(self, parts: Sequence[Part], ran: Ran) -> None:
+    def add(self, parts: Sequence[Part], ran: Ran, rng: np.random.Generator) -> None:
         """A token that was emitted follows its row, given that the drafts before it were accepted."""
         assert ran.processed is not None
         probs = ran.processed.double().softmax(-1)
@@ -155,9 +160,14 @@ class Tokens:
                         token_ids.append(token)
                         self.groups.append(_group(part, place))
             first += part.num_rows
-        uniforms = self.rng.random(len(rows))
+        uniforms = rng.random(len(rows))
         for order, places in self.places.items():
             places.extend(randomised_pit(probs[rows].numpy(), np.array(token_ids, np.int64), uniforms, order))
+
+    def extend(self, other: Tokens) -> None:
+        self.groups += other.groups
+        for order, places in self.places.items():
+            places += other.places[order]
 
     def decision(self) -> Decision:
         """All tokens together, and group by group, by rank and by id."""
@@ -185,19 +195,29 @@ class Comparison:
 
     Args:
         differences: What must agree and did not.
-        counts: Steps, rows, ties, edges ...
+        counts: Steps, rows, ties, edges, zeros ...
         parameters: Compared rows by what their requests use.
     """
 
     differences: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     parameters: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
     ours: Tokens = field(default_factory=Tokens)
     theirs: Tokens = field(default_factory=Tokens)
 
+    def extend(self, other: Comparison) -> None:
+        """Add those of other traces."""
+        self.differences += other.differences
+        self.counts.update(other.counts)
+        self.parameters.update(other.parameters)
+        self.calls.update(other.calls)
+        self.ours.extend(other.ours)
+        self.theirs.extend(other.theirs)
+
     def play(self, trace: Trace) -> None:
         """All steps of a trace; the states follow the tokens of ours."""
-        server = Server(trace)
+        server, self.rng = Server(trace), np.random.default_rng(derive_seed("tokens of V2", trace))
         before: list[Any] = []  # Any: vLLM's SamplerOutput with copies of its tensors
         for number in range(trace.num_steps):
             parts = server.schedule()
@@ -245,8 +265,8 @@ class Comparison:
             if mine and _ends_in_its_draft(part, mine) and ours.processed[first + len(mine) - 1].isfinite().any():
                 yield f"request {i}: tokens {mine} end in an accepted draft, and nothing follows it"
             first += part.num_rows
-        self.ours.add(parts, ours)
-        self.theirs.add(parts, theirs)
+        self.ours.add(parts, ours, self.rng)
+        self.theirs.add(parts, theirs, self.rng)
 
     def report(self) -> dict[str, Any]:  # Any: JSON
         """Differences, counts, and both verdicts about tokens."""
@@ -259,7 +279,7 @@ class Comparison:
             "differences": self.differences,
             "counts": dict(sorted(self.counts.items())),
             "parameters": dict(sorted(self.parameters.items())),
-            "calls": vllm_plugin.calls().get("step", {}),
+            "calls": dict(self.calls),
             "tokens": {
                 name: {"tokens": len(tokens.groups), "verdict": decision.verdict, "reason": decision.reason}
                 for (name, decision), tokens in zip(verdicts.items(), (self.ours, self.theirs), strict=True)
@@ -267,19 +287,19 @@ class Comparison:
         }
 
 
-NEUTRAL = {
-    "top_k": 0,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logit_bias": None,
-    "allowed_token_ids": None,
-    "min_tokens": 0,
-    "bad_words_token_ids": None,
-    "seed": None,
-    "logprobs": None,
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "top_k": (-1, 0),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "repetition_penalty": (1.0,),
+    "logit_bias": (None,),
+    "allowed_token_ids": (None,),
+    "min_tokens": (0,),
+    "bad_words_token_ids": (None,),
+    "seed": (None,),
+    "logprobs": (None,),
 }
 """What vLLM's `SamplingParams` holds where a parameter is not used."""
 
@@ -288,7 +308,7 @@ def parameters_of(part: Part) -> Iterator[str]:
     """What a request uses in a step."""
     params = part.request.params
     yield "temperature 0" if params.temperature == 0 else "temperature above 0"
-    yield from (name for name, neutral in NEUTRAL.items() if getattr(params, name) != neutral)
+    yield from (name for name, neutral in NEUTRAL.items() if getattr(params, name) not in neutral)
     if part.drafts:
         yield "drafts"
     if True in part.invalid:
@@ -297,7 +317,7 @@ def parameters_of(part: Part) -> Iterator[str]:
         yield "rows masked by a grammar"
 
 
-KNOWN = ("equal rows", "ties", "edges")
+KNOWN = ("equal rows", "ties", "edges", "zeros")
 """What rows may be to each other."""
 
 
@@ -315,6 +335,8 @@ def compare_rows(
     more, fewer = ours.isfinite() & ~both, theirs.isfinite() & ~both
     if both.any() and params.top_p < 1 and not fewer.any() and bool((ours[more] == theirs[both].min()).all()):
         return "ties"
+    if params.top_p == 1 and not fewer.any() and bool((ours.softmax(-1)[more] == 0).all()):
+        return "zeros"
     kept = ours if more.any() else theirs
     return "edges" if _is_at_an_edge(kept, params, bool(more.any()) and bool(fewer.any())) else "kept sets differ"
 
@@ -406,13 +428,25 @@ def some_traces(num_steps: int) -> list[Trace]:
     return [Trace(seed, share, *kind, *size) for seed, (kind, size) in enumerate(zip(kinds, sizes, strict=True))]
 
 
-def compare(traces: Sequence[Trace], backend: str | None = None) -> dict[str, Any]:  # Any: JSON
-    """The report of some traces, with the plugin installed."""
+def played(trace: Trace, backend: str | None, table: Path) -> Comparison:
+    """One trace, with the plugin installed."""
+    _validated.TABLE = table
+    comparison = Comparison()
     with plugin(backend):
-        comparison = Comparison()
-        for trace in traces:
-            comparison.play(trace)
-        return comparison.report()
+        comparison.play(trace)
+        comparison.calls.update(vllm_plugin.calls().get("step", {}))
+    return comparison
+
+
+def compare(traces: Sequence[Trace], backend: str | None = None, workers: int = 1) -> dict[str, Any]:  # Any: JSON
+    """The report of some traces."""
+    play = partial(played, backend=backend, table=_validated.TABLE)
+    whole = Comparison()
+    with ProcessPoolExecutor(workers, get_context("spawn")) if workers > 1 else nullcontext() as pool:
+        largest_first = sorted(traces, key=lambda trace: -trace.num_slots * trace.most_drafts)
+        for part in pool.map(play, largest_first) if pool is not None else map(play, traces):
+            whole.extend(part)
+    return whole.report()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -420,10 +454,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=120, help="in total (default: 120)")
     parser.add_argument("--backend", choices=["torch", "triton"], help="of the step; Triton is interpreted on a CPU")
     parser.add_argument("--table", type=Path, help="validated sources, if not those of the package")
+    parser.add_argument("--record", type=Path, help="also written here, with machine and commit")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
     options = parser.parse_args(arguments)
     if options.table:
         _validated.TABLE = options.table
-    result = compare(some_traces(options.steps), options.backend)
+    made_on = provenance()
+    result = compare(some_traces(options.steps), options.backend, options.workers)
+    if options.record:
+        write_record(options.record, {**made_on, **result})
     print(json.dumps(result))
     return int(bool(result["differences"]))
 

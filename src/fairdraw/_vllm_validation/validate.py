@@ -120,7 +120,7 @@ def _ask_v1(
 def _ask_v2(
     found: list[Piece], folder: Path, scratch: str, table: Path, steps: int, profile: str, release: str
 ) -> tuple[Json, list[str]]:
-    options = f"--table={table}", f"--steps={V2_STEPS * steps}"
+    options = f"--table={table}", f"--steps={V2_STEPS * steps}", f"--workers={min(2, os.cpu_count() or 1)}"
     stepped = json.loads(run(folder, scratch, "-m", f"{__package__}.v2_steps", *options))
     _require_release(stepped["vllm"], release, folder)
     return judged_v2(found[0], stepped, run_suite(folder, scratch, table, profile, found[0].name))
