@@ -2,11 +2,12 @@
 
 They are found again by identity. What was checked of them (kind, shape, type, device, strides) and what launches need
 of them (addresses, and what kernels are compiled for) is not found out anew as long as each lies where it lay. Of each
-group the last few are kept, because engines take turns between copies.
+group the last few are kept, because engines take turns between copies; none is kept alive.
 """
 
 from __future__ import annotations
 
+import weakref
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from .inputs import StepInputs
 
 MOST = 4
-"""Of each group. The plan keeps them alive."""
+"""Of each group."""
 
 _of_parameters = attrgetter("temperature", "top_k", "top_p", "min_p")
 _of_penalties = attrgetter("presence", "frequency", "repetition", "output_counts", "prompt_mask")
@@ -35,14 +36,14 @@ class Group:
     """
 
     def __init__(self, tensors: Tensors, num_slots: int) -> None:
-        self.tensors, self.num_slots = tensors, num_slots
-        self.ask = [tensor.data_ptr for tensor in tensors if tensor is not None]
-        self.addresses = [ask() for ask in self.ask]
+        self.num_slots, self.addresses = num_slots, _addresses(tensors)
         self.described: tuple[int, Any] | None = None  # Any: arguments of kernels
+        self.references: list[weakref.ref[Tensor]] = []
 
-    def lies_where_it_lay(self) -> bool:
-        """`set_`, `resize_` and `.data = ...` may put other memory into the same tensor."""
-        return [ask() for ask in self.ask] == self.addresses
+
+def _addresses(tensors: Tensors) -> list[int | None]:
+    """`set_`, `resize_` and `.data = ...` may put other memory into the same tensor."""
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]
 
 
 class Groups:
@@ -54,7 +55,7 @@ class Groups:
     def find(self, tensors: Tensors) -> Group | None:
         """The group of these tensors, if they were checked and have not moved."""
         group = self.by_ids.get(tuple(map(id, tensors)))
-        return group if group is not None and group.lies_where_it_lay() else None
+        return group if group is not None and group.addresses == _addresses(tensors) else None
 
     def add(self, tensors: Tensors, num_slots: int) -> Group:
         """Of tensors that passed their checks."""
@@ -63,6 +64,12 @@ class Groups:
         while len(self.by_ids) >= MOST:
             del self.by_ids[next(iter(self.by_ids))]
         group = self.by_ids[ids] = Group(tensors, num_slots)
+
+        def forget(_: object) -> None:
+            """One of them is gone, and its identity may become that of another tensor."""
+            self.by_ids.pop(ids, None)
+
+        group.references = [weakref.ref(tensor, forget) for tensor in tensors if tensor is not None]
         return group
 
 

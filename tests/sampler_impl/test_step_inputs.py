@@ -155,6 +155,9 @@ def test_a_plan_remembers_few_tensors_and_serves_them_in_turns() -> None:
     for case, tokens in [*zip(cases, expected, strict=True)] * 2:
         assert torch.equal(plan(case.inputs).token_ids, tokens)
     assert [len(groups.by_ids) for groups in plan._known] == [known.MOST] * 3
+    del case
+    cases.clear()
+    assert [len(groups.by_ids) for groups in plan._known] == [0] * 3  # and keeps none alive
 
 
 def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  # Any: arguments of kernels
