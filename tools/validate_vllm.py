@@ -29,6 +29,8 @@ FIRST, LAST = "0.22.0", "0.28.0"
 """Releases that people run with model runner V1; from 0.29.0 on V2 is the default for nearly every model."""
 
 MANUAL = ROOT / "docs" / "vllm-plugin.md"
+RANDOM_STEPS = ROOT / "docs" / "records" / "v2_steps.json"
+"""Made by `python -m fairdraw._vllm_validation.v2_steps --steps 2000 --record ...`, with a release that has V2."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -80,13 +82,14 @@ def validate_and_write(release: str, options: argparse.Namespace) -> int:
 def with_table(page: str) -> str:
     """The manual with what is validated now."""
     page = with_section(page, "validated releases of V2", validated_for_v2())
+    page = with_section(page, "random steps of V2", random_steps())
     return with_section(page, "validated releases", validated_releases())
 
 
 def validated_for_v2() -> str:
     """Releases with the piece for model runner V2, as Markdown, from `validated.json`."""
     names = "vLLM", "steps", "rows", "random tokens", "properties", "commit", "date"
-    lines, used = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"], []
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
     for release, entry in json.loads(TABLE.read_text(encoding="utf-8")).items():
         if "step" not in entry["pieces"]:
             continue
@@ -96,10 +99,24 @@ def validated_for_v2() -> str:
         passed = f"{suite['passed'] + suite.get('xpassed', 0)} at `{suite['profile']}`"
         made = evidence.get("commit", "")[:12], evidence["date"]
         lines.append(f"| {' | '.join([release, *(f'{n:,}' for n in counts), passed, *made])} |")
-        rows = ", ".join(f"{name} {number:,}" for name, number in random.get("parameters", {}).items())
-        used += [f"\nRows of {release} by what their requests use: {rows}." if rows else ""]
-    lines += filter(None, used)
     return "\n".join(lines) + "\n"
+
+
+def random_steps() -> str:
+    """What the record of random steps says, as Markdown."""
+    record = json.loads(RANDOM_STEPS.read_text(encoding="utf-8"))
+    counts, tokens = record["counts"], record["tokens"]
+    kinds = ", ".join(f"{name} {counts.get(name, 0):,}" for name in ("equal rows", "ties", "edges", "zeros"))
+    used = ", ".join(f"{name} {number:,}" for name, number in record["parameters"].items())
+    verdicts = ", ".join(f"{name} {found['tokens']:,} ({found['verdict']})" for name, found in tokens.items())
+    return (
+        f"* vLLM {record['vllm']}, commit {record['commit'][:12]}, {record['date']}, {record['machine']['processor']}\n"
+        f"* {counts['steps']:,} steps, of which {counts.get('left to vLLM', 0):,} left to vLLM for thinking budgets; "
+        f"differences: {len(record['differences'])}\n"
+        f"* {counts['rows']:,} rows: {kinds}\n"
+        f"* rows by what their requests use: {used}\n"
+        f"* tokens of random requests: {verdicts}\n"
+    )
 
 
 def validated_releases() -> str:
