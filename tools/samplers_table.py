@@ -300,7 +300,7 @@ def _section(row: Row) -> list[str]:
 
 def _cause(record: Row) -> str:
     """The known defect, with a link that is relative to the table; of an unknown one what was found."""
-    return re.sub(r"\(docs/(findings/[\w-]+)\.md\)", r"([page](\1.md))", record["reason"] or record["effect"])
+    return re.sub(r"\(docs/([\w/-]+)\.md\)", r"([page](\1.md))", record["reason"] or record["effect"])
 
 
 if __name__ == "__main__":
