@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fairdraw._core.checks import Stage
 from fairdraw.protocols import Capability
-from fairdraw.statistical._dependence_next import rejection_next, sampling_next
+from fairdraw.statistical._dependence_next import TABLES, rejection_next, sampling_next
 from fairdraw.statistical._dependence_workloads import rejection_dependence, sampling_dependence
 from fairdraw.statistical._explained import ExplainedCheck
 from fairdraw.statistical._noise_quality import (
@@ -126,7 +126,7 @@ _NEXT = """What is drawn next from torch's generator, by `torch.rand`, by a race
     A state of the generator that is put back or copied; a seed and an offset for a kernel that are read after the
     generator has advanced, or an advance by less than the kernel draws. The failure says what repeats.
     """
-_SEEDED, _NEXT_TABLES = (Capability.SEEDED_NOISE,), ("D1 rows apart", "D4")
+_SEEDED = (Capability.SEEDED_NOISE,)
 
 REJECTION_CHECKS = (
     *_dependence(_REJECTION, _REJECTION_SEEDS, 320),
@@ -180,7 +180,7 @@ REJECTION_CHECKS = (
         "DIST102",
         "DIST345",
         "what is drawn next is independent of the tokens",
-        _NEXT_TABLES,
+        TABLES,
         _NEXT,
     ),
 )
@@ -207,7 +207,7 @@ SAMPLING_CHECKS = (
         "DIST701",
         "DIST775",
         "what is drawn next is independent of the tokens",
-        _NEXT_TABLES,
+        TABLES,
         _NEXT,
     ),
 )

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
     Bits = NDArray[np.bool_]  # [num_rows, num_features] bool
 
 
+TABLES = "D1 rows apart", "D4"
+"""The same distance in all rows, and draws of one row: what comes next repeats the numbers in order, or not at all."""
+
+
 @dataclass(frozen=True)
 class _Drawing:
     """How a contract draws, and what its draws are.
@@ -81,7 +85,7 @@ def _plan(setting: Setting, drawing: _Drawing) -> SamplingPlan:
     """Enough for a checkpoint, however few the draws; a slow sampler is followed by `torch.rand` and itself alone."""
     enough = replace(setting, num_draws=max(_FEWEST, setting.num_draws))
     names = (*_NEXT, _AGAIN) if setting.num_draws >= _FEWEST_FOR_ALL else ("torch.rand", _AGAIN)
-    return dependence_plan(enough, _kinds(drawing, setting.device, names))
+    return dependence_plan(enough, _kinds(drawing, setting.device, names), TABLES)
 
 
 _FEWEST, _FEWEST_FOR_ALL = 256, 1000

@@ -20,6 +20,7 @@ from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SeededNoise
 from fairdraw.statistical._coins import CoinShape, coin_tables, count_coins, explain_coins
 from fairdraw.statistical._configurations import Configuration, request_distributions
 from fairdraw.statistical._dependence import (
+    SUSPECT,
     Shape,
     count_dependence,
     dependence_tables,
@@ -71,8 +72,12 @@ class Kind:
     acceptance: float = 0.0
 
 
-def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
-    """Checkpoints of two halves of each kind, as many as the draws allow."""
+def dependence_plan(setting: Setting, kinds: tuple[Kind, ...], only: tuple[str, ...] = ("",)) -> SamplingPlan:
+    """Checkpoints of two halves of each kind, as many as the draws allow.
+
+    Args:
+        only: Tables whose names begin so.
+    """
     side = _side(setting.num_draws // len(kinds))
     shapes, per_checkpoint = (
         [Shape(kind.name, side, side, kind.features, kind.num_draws) for kind in kinds],
@@ -92,7 +97,10 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
     def count(sampler: Any, seed: int) -> Counts:
         pairs = zip(kinds, shapes, strict=True)
         parts = [count_kind(sampler, derive_seed(kind.name, seed), kind, shape) for kind, shape in pairs]
-        return {name: table for part in parts for name, table in part.items()}
+        return {name: table for part in parts for name, table in part.items() if wanted(name.removeprefix(SUSPECT))}
+
+    def wanted(name: str) -> bool:
+        return name.startswith(only)
 
     def explain(counts: Sequence[Counts], name: str) -> str:
         found = next((one for one in coins.values() if name in coin_tables(one)), None)
@@ -100,6 +108,7 @@ def dependence_plan(setting: Setting, kinds: tuple[Kind, ...]) -> SamplingPlan:
 
     tables = {name: table for shape in shapes for name, table in dependence_tables(shape).items()}
     tables |= {name: table for shape in coins.values() for name, table in coin_tables(shape).items()}
+    tables = {name: table for name, table in tables.items() if wanted(name)}
     num_checkpoints = min(most, setting.num_draws // per_checkpoint)
     return ExplainedPlan(tables, count, num_checkpoints, per_checkpoint, explain)
 

@@ -71,13 +71,15 @@ def _patch_language_once(interpreter: Any) -> None:  # Any: Triton's modules hav
     Every call of a jitted helper inside of a kernel goes through all names of the language, and finds them patched by
     the launch. That is a third of the time of a kernel with helpers.
     """
-    patch, make_scope, language = interpreter._patch_lang, interpreter._LangPatchScope, interpreter.tl
+    patch, language = interpreter._patch_lang, interpreter.tl
+    if not hasattr(interpreter, "_LangPatchScope"):
+        return
 
     @wraps(patch)
     def patched_once(function: Any) -> Any:
         seen = [value for value in function.__globals__.values() if value is language or value is language.core]
         if seen and not any(language.core.is_builtin(module.load) for module in seen):
-            return make_scope()  # nothing to restore: the launch does that
+            return interpreter._LangPatchScope()  # nothing to restore: the launch does that
         return patch(function)
 
     interpreter._patch_lang = patched_once
