@@ -173,11 +173,18 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
     return [kept[about] for about in asked if about in kept]
 
 
-def write_record(path: Path, rows: Iterable[Row], exam: int) -> None:
+def write_record(path: Path, rows: Iterable[Row], exam: int, made_on: str) -> None:
     """JSON, a row per line; each says the commit that made it."""
     from provenance import commit, machine
 
-    head = {"commit": commit(), "machine": machine(), "exam": exam, "members": len(known(exam)), "seeds": seeds()}
+    head = {
+        "commit": commit(),
+        "machine": machine(),
+        "exam": exam,
+        "members": len(known(exam)),
+        "seeds": seeds(),
+        "made_on": made_on,
+    }
     lines = ",\n".join(json.dumps(row) for row in rows)
     path.write_text(json.dumps(head)[:-1] + ', "rows": [\n' + lines + "\n]}\n", encoding="utf-8")
 
@@ -211,6 +218,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="begin no run after so many; write the rest"
     )
+    parser.add_argument("--made-on", default="", help="a sentence about the machines, if there were several")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--prove", action="store_true", help="show that members are wrong: see exam.proof")
     parser.add_argument("--page-only", action="store_true", help="write the page of the record that is there")
@@ -229,7 +237,7 @@ def main() -> int:
         return 0
     if not arguments.page_only:
         part = arguments.out.with_suffix(".part")
-        write_record(arguments.out, all_rows(arguments, part), arguments.exam)
+        write_record(arguments.out, all_rows(arguments, part), arguments.exam, arguments.made_on)
     text = page(json.loads(arguments.out.read_text(encoding="utf-8")))
     if arguments.docs:
         arguments.docs.write_text(text, encoding="utf-8")
