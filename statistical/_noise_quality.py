@@ -9,9 +9,10 @@
   rows at each checkpoint, and 280 more if these took little time (those of JAX do, an interpreter's do not).
 * Tiny acceptance (N2). Drafts are accepted, and others rejected, with probability 2**-8 to 2**-14 (`smoke`: 2**-5 to
   2**-11).
-* Fine odds (N3). Millions of draws from two short rows. In one, a token of 0.11 beside one of 0.89 wins less often if
-  exponentials end at 4. In the other, probabilities lie halfway between numbers of 8 bits: half of them grow if they
-  are rounded to bfloat16, the others shrink. Not for a slow sampler, whose few draws would show nothing.
+* Fine odds (N3). Millions of draws from two short rows. In one, a token of 0.1 beside one of 0.88 wins less often if
+  exponentials end at 4, and tokens of 0.01 at both ends lose by uniforms that never come near 0 or 1. In the other,
+  probabilities lie halfway between numbers of 8 bits: half of them grow if they are rounded to bfloat16, the others
+  shrink. Not for a slow sampler, whose few draws would show nothing.
 
 What is resolved, of numbers that are multiples of 2**-bits:
     Inverse CDF: up to 15 bits at `smoke`, 18 at `ci` and `nightly` (12 for a slow sampler, less for a small
@@ -19,7 +20,8 @@ What is resolved, of numbers that are multiples of 2**-bits:
     Exponentials that may be 0: up to 20 bits at `smoke`, 23 at `ci`. Exponentials with 1e-9 or less added, or clamped
     there: 23 bits at `ci`, also of a slow sampler that draws from 131072 tokens in 25 ms; one of 8 million is 0 then,
     and it takes a dozen. That end at some number: at 3 or below at `smoke`, at 4 or below at `ci` (at 5 they change no
-    probability by more than 0.05 %). Rounded probabilities: 8 bits at `ci`.
+    probability by more than 0.05 %). Uniforms of an inverse CDF that stay 0.001 away from 0 or 1: at `ci`. Rounded
+    probabilities: 8 bits at `ci`.
     Acceptance: 8 bits at `smoke`, 11 at `ci`. Numbers of 23 and 24 bits, as `torch.rand` gives them, are right for
     practical purposes and pass; the number of rows is bounded so that they always do.
 
@@ -413,7 +415,8 @@ class _Odds:
 _HALFWAY, _BIT = 1 + 2.0**-8, 1e-4
 _UP, _DOWN = (_HALFWAY + _BIT) / 8, (_HALFWAY - _BIT) / 8
 _ODDS = (
-    _Odds("N3 a rare token beside a frequent one", (0.89, 0, 0.11), (0, NO_CELL, 1)),
+    # Rarer ones at both ends: an inverse CDF whose uniforms never come near 0 or 1 loses a tenth of one.
+    _Odds("N3 a rare token beside a frequent one", (0.01, 0, 0.1, 0.88, 0.01), (2, NO_CELL, 1, 0, 2)),
     _Odds(
         "N3 tokens halfway between numbers of 8 bits",
         (_UP, 0, _DOWN, _DOWN, _UP, 1 - 4 * _UP - 3 * _DOWN, _UP, _DOWN, _UP),

@@ -411,6 +411,11 @@ def ends_at(most: float, _: Memory, seed: int, num_rows: int, width: int) -> Uni
     return np.maximum(right_numbers(_, seed, num_rows, width), np.exp(-most))
 
 
+def inside(low: float, high: float, _: Memory, seed: int, num_rows: int, width: int) -> Uniforms:
+    """Uniforms never come near 0, or near 1."""
+    return low + (high - low) * right_numbers(_, seed, num_rows, width)
+
+
 # -- torch's generator ------------------------------------------------------------------------------------------------
 
 
@@ -501,6 +506,17 @@ def _members_of_quality() -> tuple[Member, ...]:
     found += [
         Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
         Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
+    ]
+    found += [
+        Member(
+            f"uniforms from {low:g} to {high:g}, inverse CDF",
+            inside.__doc__ or "",
+            partial(inside, low, high),
+            ((), ("DIST772",)),
+            inverts=True,
+            min_draws=500_000,
+        )
+        for low, high in ((0.001, 1.0), (0.0, 0.999))
     ]
     found += [
         Member(f"exponentials end at {most}", ends_at.__doc__ or "", partial(ends_at, most), _ODDS, min_draws=draws)
