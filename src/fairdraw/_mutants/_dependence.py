@@ -485,6 +485,20 @@ def _members_of_streams() -> tuple[Member, ...]:
     )
 
 
+def _members_kept_inside() -> tuple[Member, ...]:
+    return tuple(
+        Member(
+            f"uniforms from {low:g} to {high:g}, inverse CDF",
+            inside.__doc__ or "",
+            partial(inside, low, high),
+            ((), ("DIST772",)),
+            inverts=True,
+            min_draws=500_000,
+        )
+        for low, high in ((0.001, 1.0), (0.0, 0.999))
+    )
+
+
 def _members_of_quality() -> tuple[Member, ...]:
     found = [
         Member(f"races with {bits} bits", "A grid is too coarse for rare tokens.", partial(few_bits, bits), _RARE)
@@ -506,17 +520,6 @@ def _members_of_quality() -> tuple[Member, ...]:
     found += [
         Member("races in half precision", half_precision.__doc__ or "", half_precision, _RARE),
         Member("races kept from the ends", kept_from_the_ends.__doc__ or "", partial(kept_from_the_ends, 1e-3), _RARE),
-    ]
-    found += [
-        Member(
-            f"uniforms from {low:g} to {high:g}, inverse CDF",
-            inside.__doc__ or "",
-            partial(inside, low, high),
-            ((), ("DIST772",)),
-            inverts=True,
-            min_draws=500_000,
-        )
-        for low, high in ((0.001, 1.0), (0.0, 0.999))
     ]
     found += [
         Member(f"exponentials end at {most}", ends_at.__doc__ or "", partial(ends_at, most), _ODDS, min_draws=draws)
@@ -575,7 +578,7 @@ def _members_of_quality() -> tuple[Member, ...]:
     return tuple(found)
 
 
-MEMBERS = _members() + _members_of_streams() + _members_of_quality()
+MEMBERS = _members() + _members_of_streams() + _members_kept_inside() + _members_of_quality()
 
 STRATA = Mutant(
     "strata over all drafts of a call",
