@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 TABLES = "D1 rows apart", "D4"
-"""The same distance in all rows, and draws of one row: what comes next repeats the numbers in order, or not at all."""
+"""All rows at one distance, and draws of one row. Two rows alone are not looked at: streams repeat in order."""
 
 
 @dataclass(frozen=True)

@@ -473,9 +473,9 @@ def _what_was_run(cells: Sequence[Cell], total: int) -> str:
         where = ", ".join(f"`{name}` ({names.count(name)})" for name in dict.fromkeys(names))
         commit, profile, only, date = what
         lines.append(f"* commit {commit}, profile `{profile}`, {only}, {date}: {where}")
-    judged = [f"`{c['sampler']}` {c['release']}" for c in ran if _suites(c) != "properties"]
-    if judged:
-        lines += ["", f"Distributions were judged, too, in these cells: {', '.join(judged)}."]
+    with_both = [f"`{c['sampler']}` {c['release']}" for c in ran if _suites(c) != "properties"]
+    if with_both:
+        lines += ["", f"Distribution checks ran, too, in these cells: {', '.join(with_both)}."]
     older = [f"`{c['sampler']}` {c['release']}: {count}" for c in ran if (count := len(newer_checks(c, _suites(c))))]
     if older:
         lines += ["", "Checks that are newer than a recorded cell, and are missing in it: " + "; ".join(older) + "."]
@@ -499,9 +499,9 @@ def newer_checks(cell: Cell, only: str) -> set[str]:
 
 
 def _suites(cell: Cell) -> str:
-    """Those that its runs asked: one, or both."""
-    asked = {cell["only"], *(part["only"] for part in cell.get("later", []))}
-    return asked.pop() if len(asked) == 1 else "both"
+    """The suite that its runs were of, or both."""
+    suites = {cell["only"], *(part["only"] for part in cell.get("later", []))}
+    return suites.pop() if len(suites) == 1 else "both"
 
 
 def codes_of(cell: Cell) -> set[str]:

@@ -214,8 +214,8 @@ def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_
 
 
 def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
-    asked = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS, *FILTERERS}
-    assert {name for name in asked if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
+    in_ci = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS, *FILTERERS}
+    assert {name for name in in_ci if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
 
 
 def test_defects_name_adapters_and_checks_that_exist() -> None:

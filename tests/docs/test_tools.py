@@ -122,18 +122,18 @@ def test_newer_checks_are_added_to_a_cell_and_recorded_ones_stay(
     written: tuple[Path, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell = matrix.read(written[0] / "records" / "matrix.json")["rejection/vllm", "0.11.2"]
-    asked: list[list[str]] = []
+    selected: list[list[str]] = []
 
     def check(*arguments: Any) -> Any:  # Any: JSON
-        asked.append(arguments[-1])
+        selected.append(arguments[-1])
         again = record("REJ102", "failed", "not what the record says")
         return {}, [again, record("REJ110", "xfailed", "emitted -1"), record("DIST203", "skipped")]
 
     monkeypatch.setattr(matrix, "check", check)
     fuller = matrix.run_newer(cell, written[0], "both")
 
-    assert "REJ110" in asked[0]
-    assert "REJ102" not in asked[0]
+    assert "REJ110" in selected[0]
+    assert "REJ102" not in selected[0]
     assert [row["code"] for row in fuller["failures"]] == ["REJ110", "REJ111"]
     assert (fuller["passed"], fuller["skipped"]) == (["REJ102"], {"because": ["DIST203", "REJ103"]})
     assert fuller["later"][0]["codes"] == ["DIST203", "REJ110"]

@@ -129,10 +129,10 @@ def key(row: Row) -> tuple[object, ...]:
 
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
-    """What is asked for; the members that nothing found before come last, since theirs are whole runs."""
-    asked = re.compile(arguments.match)
+    """What is to be run; the members that nothing found before come last, since theirs are whole runs."""
+    pattern = re.compile(arguments.match)
     named = {f"{m.kind} {m.contract} {m.name} {m.words}": m for m in known(arguments.exam).values()}
-    chosen = [member for text, member in named.items() if asked.search(text)]
+    chosen = [member for text, member in named.items() if pattern.search(text)]
     profiles, hints = arguments.profile or PROFILE_NAMES, found_by(arguments.hints)
     chosen.sort(key=lambda member: member.name not in hints)
     return [
@@ -156,12 +156,12 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
     earlier = [*arguments.kept, *[part] * arguments.resume]
     lines = [line for path in earlier if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
     kept = {key(row): row for row in map(json.loads, lines)}
-    asked = {
+    wanted = {
         (name, known(arguments.exam)[name].words, profile, seed): (name, profile, seed, *rest)
         for name, profile, seed, *rest in tasks(arguments)
     }
     with part.open("a" if arguments.resume else "w", encoding="utf-8") as file:
-        todo = [task for about, task in asked.items() if about not in kept]
+        todo = [task for about, task in wanted.items() if about not in kept]
         for row in results(sat, todo, arguments.jobs, arguments.seconds):
             file.write(json.dumps(row) + "\n")
             file.flush()
@@ -170,7 +170,7 @@ def all_rows(arguments: argparse.Namespace, part: Path) -> list[Row]:
                 f"{row['profile']:5} {row['seed']:6} {row['seconds']:6.1f} s  {row['found'] or '-':8} {row['member']}",
                 flush=True,
             )
-    return [kept[about] for about in asked if about in kept]
+    return [kept[about] for about in wanted if about in kept]
 
 
 def write_record(path: Path, rows: Iterable[Row], exam: int, made_on: str) -> None:

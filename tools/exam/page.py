@@ -33,12 +33,12 @@ def page(record: dict[str, Any]) -> str:  # Any: JSON
         groups.setdefault((row["member"], row["profile"]), []).append(row)
     profiles = [name for name in ("smoke", "ci") if any(profile == name for _, profile in groups)]
     seeds = sorted({row["seed"] for row in record["rows"]}, key=list(record["seeds"]).index)
-    asked = len({row["member"] for row in record["rows"]})
+    recorded = len({row["member"] for row in record["rows"]})
     lines = [_HEAD, f"Seeds: {', '.join(map(str, seeds))}. The first is the release's."]
     runs = {name: sum(len(rows) for (_, profile), rows in groups.items() if profile == name) for name in profiles}
     of_all = ", ".join(f"{count} of {record['members'] * len(seeds)} runs of `{name}`" for name, count in runs.items())
     lines += [
-        f"Of {record['members']} members, controls included, this record has {asked}: {of_all}. Each row says its"
+        f"Of {record['members']} members, controls included, this record has {recorded}: {of_all}. Each row says its"
     ]
     lines += [f"commit. {record.get('made_on', '')}".strip(), ""]
     lines += table(groups, profiles)
