@@ -24,7 +24,7 @@ from provenance import commit, machine
 
 from fairdraw._core.contracts import contract_name
 from fairdraw._core.seeds import DEFAULT_SEED
-from fairdraw._mutants import logits_plan, penalties, thinking_budget
+from fairdraw._mutants import _odd_filters, _odd_grammar, logits_plan, logprobs, penalties, thinking_budget
 from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.odd_sampling import ODD_SAMPLING
 from fairdraw._run.runner import check_sampler
@@ -35,7 +35,10 @@ COMMIT = commit()
 """Of the code that is loaded; the tree may move on while samplers are run."""
 
 SAMPLERS: dict[str, tuple[Any, ...]] = {
+    "filters": _odd_filters.ODD_BUT_RIGHT,
+    "grammar": _odd_grammar.ODD_BUT_RIGHT,
     "logits_plan": logits_plan.ODD_BUT_RIGHT,
+    "logprobs": logprobs.ODD_BUT_RIGHT,
     "penalties": penalties.ODD_BUT_RIGHT,
     "rejection": ODD_REJECTION,
     "sampling": ODD_SAMPLING,
