@@ -55,7 +55,7 @@ class _KeepsTheLastMask(GrammarOracle):
     def masks(self, request: GrammarRequest, width: int) -> Tensor:  # [num_draft_tokens + 1, num_words] int32
         masks = super().masks(request, width)
         read = int((masks != -1).any(dim=1).sum())
-        masks[read:] = masks[max(read - 1, 0)]
+        masks[read:] = masks[max(read - 1, 0)].clone()
         return masks
 
 
