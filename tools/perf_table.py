@@ -179,7 +179,7 @@ def flashinfer_tables(plain: Json, verifying: Json) -> str:
 
 
 def _beside_flashinfer(found: Json, arms: tuple[str, ...]) -> str:
-    """Medians of graph replays by arm at 151,936 tokens, then calls and host time of ours and FlashInfer's first way."""
+    """Medians of graph replays by arm, then of calls and host time of ours and FlashInfer's first way."""
     largest = max(row["V"] for row in found["rows"])
     shown = [row for row in found["rows"] if row["V"] == largest and "flashinfer" in row.get("us", {})]
     cells = {(row["set"], row["B"], row["mode"]): row["us"] for row in shown}
