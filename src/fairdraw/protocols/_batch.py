@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,17 @@ class Batch:
     """
 
     origin: str | None = field(default=None, kw_only=True)
+    over_vocabulary: ClassVar[str] = "logits"
+    """The tensor whose last dimension is the vocabulary."""
+
+    @property
+    def vocab_size(self) -> int:
+        return int(getattr(self, self.over_vocabulary).shape[-1])
+
+    @property
+    def device(self) -> torch.device:
+        found: torch.device = getattr(self, self.over_vocabulary).device
+        return found
 
     def replace(self, **changes: Any) -> Self:  # Any: one field each, checked by the constructor's users
         """A copy with some fields replaced; its printed origin is dropped."""

@@ -12,7 +12,6 @@ from fairdraw.protocols._capabilities import Capabilities, Capability
 from fairdraw.protocols._rejection import SeededNoise
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 LOGIT_FILTERS: dict[str, str] = {
@@ -153,14 +152,6 @@ class FilterBatch(Batch):
     @property
     def batch_size(self) -> int:
         return len(self.params)
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.logits.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.logits.device
 
     def select(self, rows: Sequence[int]) -> FilterBatch:
         """The batch of these rows, in this order."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities, Capability
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 BITS_PER_WORD = 32
@@ -49,14 +47,6 @@ class BitmaskBatch(Batch):
     @property
     def batch_size(self) -> int:
         return int(self.logits.shape[0])
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.logits.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.logits.device
 
     @property
     def rows(self) -> Tensor:  # [num_indices] int64
@@ -102,7 +92,7 @@ class GrammarRequest:
 
 
 @dataclass(frozen=True, eq=False)
-class GrammarBatch:
+class GrammarBatch(Batch):
     """One step of requests with and without grammars.
 
     A request with `n` drafts owns `n + 1` consecutive rows: those that its drafts are verified with, then that of the
@@ -121,14 +111,6 @@ class GrammarBatch:
         return len(self.requests)
 
     @property
-    def vocab_size(self) -> int:
-        return int(self.logits.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.logits.device
-
-    @property
     def num_draft_tokens(self) -> list[int]:
         return [len(request.draft_token_ids) for request in self.requests]
 
@@ -141,10 +123,6 @@ class GrammarBatch:
         """Per request."""
         counts = self.num_draft_tokens
         return [sum(counts[:i]) + i for i in range(len(counts))]
-
-    def replace(self, **changes: Any) -> GrammarBatch:  # Any: one field each, checked by the constructor's users
-        """A copy with some fields replaced."""
-        return dataclasses.replace(self, **changes)
 
 
 @runtime_checkable

@@ -12,7 +12,6 @@ from fairdraw.protocols._capabilities import Capabilities, Capability
 from fairdraw.protocols._sampling import SamplingBatch, SamplingNoise
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 STAGES: tuple[str, ...] = ("raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits")
@@ -62,14 +61,6 @@ class LogprobsBatch(Batch):
     @property
     def batch_size(self) -> int:
         return len(self.num_rows)
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.logits.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.logits.device
 
     @property
     def stage_logits(self) -> Tensor:  # [num_rows, vocab_size] float32 | bfloat16 | float16

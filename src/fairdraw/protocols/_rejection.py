@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from fairdraw.protocols._batch import Batch, rows_of
 from fairdraw.protocols._capabilities import Capabilities
@@ -55,6 +55,7 @@ class SpecDecodeBatch(Batch):
     synthetic_rates: Tensor | None = None  # [max_spec_len] float32
     positions: Tensor | None = None  # [batch_size] int64
     bonus_logits: Tensor | None = None  # [batch_size, vocab_size] float32
+    over_vocabulary: ClassVar[str] = "target_logits"
 
     @property
     def batch_size(self) -> int:
@@ -63,14 +64,6 @@ class SpecDecodeBatch(Batch):
     @property
     def num_tokens(self) -> int:
         return int(self.draft_token_ids.shape[0])
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.target_logits.shape[-1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.target_logits.device
 
     @property
     def is_greedy(self) -> Tensor:  # [batch_size] bool
@@ -129,18 +122,11 @@ class DraftStep(Batch):
     positions: Tensor  # [batch_size] int64
     temperature: Tensor  # [batch_size] float32
     step: int
+    over_vocabulary: ClassVar[str] = "draft_logits"
 
     @property
     def batch_size(self) -> int:
         return int(self.draft_logits.shape[0])
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.draft_logits.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.draft_logits.device
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,18 +141,11 @@ class ProposedDrafts(Batch):
     num_draft_tokens: list[int]  # [batch_size]
     draft_probs: Tensor  # [num_tokens, vocab_size] float32
     temperature: Tensor  # [batch_size] float32
+    over_vocabulary: ClassVar[str] = "draft_probs"
 
     @property
     def batch_size(self) -> int:
         return len(self.num_draft_tokens)
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.draft_probs.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.draft_probs.device
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,6 @@ from fairdraw.protocols._capabilities import Capabilities, Capability
 from fairdraw.protocols._rejection import Drafted, SeededNoise
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 GREEDY_BELOW = 1e-5
@@ -41,14 +40,6 @@ class SamplingBatch(Batch):
     @property
     def batch_size(self) -> int:
         return int(self.logits.shape[0])
-
-    @property
-    def vocab_size(self) -> int:
-        return int(self.logits.shape[1])
-
-    @property
-    def device(self) -> torch.device:
-        return self.logits.device
 
     @property
     def is_greedy(self) -> Tensor:  # [batch_size] bool
