@@ -56,6 +56,7 @@ _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-pro
 _NEWEST = "python tools/install_vllm.py 0.33.0"
 
 _XGRAMMAR = Entry("pip install --no-deps xgrammar", "https://github.com/mlc-ai/xgrammar", ("GRM", "DIST"))
+_SGLANG_PENALTIES = Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("PEN",))
 _LLGUIDANCE = Entry("pip install llguidance", "https://github.com/guidance-ai/llguidance", ("GRM", "DIST"))
 
 SAMPLERS = {
@@ -103,8 +104,8 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("LPR", "DIST")
     ),
     "logprobs/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("LPR", "DIST")),
-    "penalties/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("PEN",)),
-    "penalties/sglang-library": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("PEN",)),
+    "penalties/sglang": _SGLANG_PENALTIES,
+    "penalties/sglang-library": _SGLANG_PENALTIES,
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
     "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),

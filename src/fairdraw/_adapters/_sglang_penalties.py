@@ -26,7 +26,7 @@ from fairdraw._adapters._others import known_defects
 from fairdraw.protocols import Move, PenaltyPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -45,6 +45,7 @@ _STUBS: dict[str, dict[str, Any]] = {  # Any: see `_bare.Stubs`
     "sglang.srt.utils": {"get_compiler_backend": str, "is_npu": bool},
     "sglang.srt.utils.common": {"is_pin_memory_available": lambda device: False},
 }
+_POLICY = PenaltyPolicy(repetition_sees="output", repetition="last")
 _PENALIZERS = ("Frequency", "MinNewTokens", "Presence", "Repetition")
 _TENSORS = ("temperatures", "top_ps", "top_ks", "min_ps")
 _FLAGS = ("is_all_greedy", "is_any_greedy", "need_top_p_sampling", "need_top_k_sampling", "need_min_p_sampling")
@@ -56,10 +57,14 @@ def make(row: BuiltIn, device: str, *, scheduled: bool) -> SGLangPenalties:
     return SGLangPenalties(name, device, row.capabilities(), known_defects(row.name), scheduled, _load())
 
 
+def _not_compiled(**options: object) -> Callable[[Any], Any]:  # Any: a function of another project
+    return lambda function: function
+
+
 @cache
 def _load() -> Any:  # Any: a module of another project
     # SGLang compiles the repetition penalty: here it is the same function, without a compiler.
-    with mock.patch("torch.compile", lambda **options: lambda function: function):
+    with mock.patch("torch.compile", _not_compiled):
         return import_bare(_FILE, stubs=_STUBS)[0]
 
 
@@ -73,7 +78,7 @@ class SGLangPenalties:
     known_defects: Mapping[str, Known]
     scheduled: bool
     sglang: Any  # Any: a module of another project
-    policy: PenaltyPolicy = PenaltyPolicy("output", "last")
+    policy: PenaltyPolicy = _POLICY
     contract: Literal["penalties"] = "penalties"
 
     def open_penalties(self, vocab_size: int) -> _Session:
