@@ -109,7 +109,8 @@ def test_intervals_hold_what_the_specification_computes_by_every_policy(sees: An
     oracle = penalties_oracle(Rounding.FREE, policy)
     for _ in range(50):
         logits = rng.normal(size=40).astype(np.float32)
-        factors = PenaltyFactors(*rng.choice([0.0, 0.3, -1.9], 2).tolist(), float(rng.choice([1.0, 0.6, 10.0])))
+        presence, frequency = rng.choice([0.0, 0.3, -1.9], 2).tolist()
+        factors = PenaltyFactors(presence, frequency, float(rng.choice([1.0, 0.6, 10.0])))
         row = PenalisedRow(rng.integers(0, 40, 9).tolist(), rng.integers(0, 40, 30).tolist(), factors)
         may_be = penalised_intervals(Intervals.exactly(logits), row, policy)
         assert may_be.hold(oracle.penalise(logits, row)).all()

@@ -417,12 +417,7 @@ _HIDES = Capabilities(
         Capability.NOTICES_REWRITES: "reads late, and compares only what it read last",
     }
 )
-ONE_TOKEN = Capabilities(
-    {
-        Capability.SEVERAL_TOKENS: "it is called once per token",
-        Capability.NOTICES_REWRITES: "it looks at the last token alone",
-    }
-)
+ONE_TOKEN = Capabilities({Capability.SEVERAL_TOKENS: "it is called once per token"})
 _WAYS = (
     ("recounts everything", _RecountsEverything, _RESCANS),
     ("follows late", _FollowsLate, Capabilities()),
