@@ -12,7 +12,7 @@ from fairdraw._core import checks
 from fairdraw._core.logprobs_harness import Returned, call_logprobs
 from fairdraw._oracles.logprobs import exact_logits, log_softmax, tolerance
 from fairdraw.properties._rejection_asserts import broken as broken
-from fairdraw.protocols import NOT_EMITTED, Capability, LogprobsBatch, LogprobsSampler, RankTies
+from fairdraw.protocols import NOT_EMITTED, Capability, LogprobsBatch, LogprobsSampler, RankTies, rank_ties_of
 from fairdraw.strategies.logprobs import logprobs_cases
 
 if TYPE_CHECKING:
@@ -160,6 +160,21 @@ def rank_bounds(row: Row, ties: RankTies, *, exact: bool) -> tuple[int, int]:
         as_large = int((row.scores >= mine - spread).sum())
         return 1 + larger, as_large
     return (as_large, as_large) if ties is RankTies.LAST else (1 + larger, 1 + larger)
+
+
+def require_rank(sampler: LogprobsSampler, row: Row, *, masked: bool = False) -> None:
+    """The rank of a token that is possible, or of one that is not."""
+    if (
+        (row.logits[row.token] == -np.inf) != masked
+        or not row.has_distribution
+        or Capability.TOKEN_RANKS not in sampler.capabilities
+    ):
+        return
+    exact = Capability.EXACT_RANKS in sampler.capabilities
+    low, high = rank_bounds(row, rank_ties_of(sampler), exact=exact)
+    if not low <= row.rank <= high:
+        wanted = str(low) if low == high else f"one of {low} to {high}"
+        broken(f"row {row.row}: token {row.token} has rank {row.rank} of {len(row.logits)} instead of {wanted}")
 
 
 def same_rows(

@@ -12,18 +12,17 @@ from fairdraw.properties._logprobs_asserts import (
     RANKS,
     SOME,
     TOP,
-    Row,
     broken,
     cases,
     check,
-    rank_bounds,
     require_best,
+    require_rank,
     require_values,
     rows_of,
     same_rows,
     seen_rows,
 )
-from fairdraw.protocols import Capability, LogprobsSampler, rank_ties_of
+from fairdraw.protocols import Capability, LogprobsSampler
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
@@ -104,7 +103,7 @@ def vocabularies_of_151936_tokens_have_right_values_ids_and_ranks(sampler: Logpr
     require_values(iter(rows))
     require_best(sampler, iter(rows))
     for row in rows:
-        _require_rank(sampler, row)
+        require_rank(sampler, row)
 
 
 @check(
@@ -152,21 +151,6 @@ def the_other_stage_has_no_influence(sampler: LogprobsSampler, case: LogprobsCas
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
-def _require_rank(sampler: LogprobsSampler, row: Row, *, masked: bool = False) -> None:
-    """The rank of a token that is possible, or of one that is not."""
-    if (
-        (row.logits[row.token] == -np.inf) != masked
-        or not row.has_distribution
-        or Capability.TOKEN_RANKS not in sampler.capabilities
-    ):
-        return
-    exact = Capability.EXACT_RANKS in sampler.capabilities
-    low, high = rank_bounds(row, rank_ties_of(sampler), exact=exact)
-    if not low <= row.rank <= high:
-        wanted = str(low) if low == high else f"one of {low} to {high}"
-        broken(f"row {row.row}: token {row.token} has rank {row.rank} of {len(row.logits)} instead of {wanted}")
-
-
 @check("LPR131", lambda can: cases(can, logits=("normal", "zipf", "peaked", "wide")), needs=RANKS)
 def ranks_count_the_better_tokens(sampler: LogprobsSampler, case: LogprobsCase) -> None:
     """The most probable token has rank 1, the next has rank 2.
@@ -174,7 +158,7 @@ def ranks_count_the_better_tokens(sampler: LogprobsSampler, case: LogprobsCase) 
     Ranks from 0 on, a rank among the listed tokens only, or one of another stage.
     """
     for row in seen_rows(sampler, case):
-        _require_rank(sampler, row)
+        require_rank(sampler, row)
 
 
 @check("LPR132", lambda can: cases(can, logits=("flat", "tied", "twins", "half", "one-hot", "denormal")), needs=RANKS)
@@ -184,7 +168,7 @@ def ranks_of_equal_tokens_are_as_declared(sampler: LogprobsSampler, case: Logpro
     `>` where `>=` was meant, or the reverse.
     """
     for row in seen_rows(sampler, case):
-        _require_rank(sampler, row)
+        require_rank(sampler, row)
 
 
 def _middle(can: Capabilities) -> st.SearchStrategy[LogprobsCase]:
@@ -201,7 +185,7 @@ def ranks_of_improbable_tokens_are_exact(sampler: LogprobsSampler, case: Logprob
     A counter of 16 bits or in half precision (bfloat16 counts to 256), or a count that ends with a tile.
     """
     for row in seen_rows(sampler, case):
-        _require_rank(sampler, row)
+        require_rank(sampler, row)
 
 
 @check("LPR134", lambda can: cases(can, logits=("near-ties",), stages=LOGPROBS), needs=(*RANKS, Capability.EXACT_RANKS))
@@ -211,7 +195,7 @@ def ranks_tell_apart_logits_with_equal_logprobs(sampler: LogprobsSampler, case: 
     Ranks that are counted on rounded log-probabilities: a greedy token gets rank 2.
     """
     for row in seen_rows(sampler, case):
-        _require_rank(sampler, row)
+        require_rank(sampler, row)
 
 
 @check("LPR136", lambda can: cases(can, logits=("half", "one-hot", "last-only"), tokens=("unlikely",)), needs=RANKS)
@@ -221,7 +205,7 @@ def ranks_of_impossible_tokens_lie_in_the_vocabulary(sampler: LogprobsSampler, c
     Padded lanes of the last tile, which are -inf, too, and count: the rank is beyond the vocabulary.
     """
     for row in seen_rows(sampler, case):
-        _require_rank(sampler, row, masked=True)
+        require_rank(sampler, row, masked=True)
 
 
 @check("LPR135", lambda can: cases(can, num_logprobs=SOME), needs=(*RANKS, *TOP, Capability.EXACT_RANKS))

@@ -228,6 +228,8 @@ def draw_one(
 
 
 _TARGET = [[0.40, 0.25, 0.15, 0.10, 0.10, 0.0], [0.05, 0.30, 0.30, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.3, 0.3, 0.0]]
+_UNTIED = [_TARGET[0], [0.05, 0.34, 0.26, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.35, 0.25, 0.0]]
+"""For greedy requests: which of equal logits is taken is open (`lowest-id-ties`)."""
 _DRAFT = [[0.10, 0.20, 0.30, 0.25, 0.05, 0.10], [0.30, 0.25, 0.10, 0.15, 0.20, 0.0]]
 _PEAKED_TARGET = [[0.6, 0.2, 0.1, 0.05, 0.05, 0.0], [0.1, 0.1, 0.0, 0.6, 0.1, 0.1], [0.0, 0.3, 0.3, 0.2, 0.1, 0.1]]
 _PEAKED_DRAFT = [[0.8, 0.1, 0.05, 0.0, 0.0, 0.05], [0.05, 0.1, 0.05, 0.7, 0.1, 0.0]]
@@ -301,11 +303,11 @@ def mixed(
     requests = (
         made("between others", _TARGET, _DRAFT, roll=0, temperature=0.7),
         made("seeded", _TARGET, _DRAFT, roll=2, has_seed=True),
-        made("greedy", _TARGET, _DRAFT, roll=1, temperature=GREEDY_TEMPERATURE),
+        made("greedy", _UNTIED, _DRAFT, roll=1, temperature=GREEDY_TEMPERATURE),
         made("seeded, one draft", _TARGET, _DRAFT[:1], roll=3, has_seed=True, temperature=1.8),
         made("without drafts", _TARGET, [], roll=0),
         made("certain drafter", _PEAKED_TARGET, _SURE_DRAFTS, roll=4, placeholders=(0,) if placeholders else ()),
-        made("seeded, greedy", _TARGET, _DRAFT[:1], roll=5, has_seed=True, temperature=GREEDY_TEMPERATURE),
+        made("seeded, greedy", _UNTIED, _DRAFT[:1], roll=5, has_seed=True, temperature=GREEDY_TEMPERATURE),
     )
     name = f"mixed, {'dense' if dense else 'one-hot'}"
     if logits_dtype != "float32":

@@ -49,10 +49,16 @@ def check(sampler: str, given: list[str]) -> dict[str, Any]:  # Any: JSON of `fa
         if not result.exists():
             raise SystemExit(f"gpu_record: {sampler} wrote no result. Read the lines above.")
         lines = [json.loads(line) for line in result.read_text(encoding="utf-8").splitlines()]
-    kinds = [line.pop("kind") for line in lines]
-    checks = [line for kind, line in zip(kinds, lines, strict=True) if kind == "check"]
-    seconds = round(time.monotonic() - started)
-    return {"header": lines[0], "checks": checks, "summary": lines[-1], "seconds": seconds}
+    checks = [slim(line) for line in lines if line["kind"] == "check"]
+    summary = {key: value for key, value in lines[-1].items() if key != "coverage"}  # it is as long as all the rest
+    return {"header": lines[0], "checks": checks, "summary": summary, "seconds": round(time.monotonic() - started)}
+
+
+def slim(line: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """What a record keeps of a check."""
+    report = line["failure_report"] or {}
+    kept = {key: line[key] for key in ("code", "title", "status", "reason", "cases", "seconds")}
+    return kept | {key: report[key] for key in ("effect", "evidence") if key in report}
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from fairdraw._run.speed import (
     fit,
     in_order,
     measure,
+    measuring_seconds,
     shipped_costs,
     size_of,
     workload_key,
@@ -126,6 +127,34 @@ def test_sleeping_sampler_is_timed_within_the_seconds_given() -> None:
     speed = measure(sampler, FEW, seconds=0.4)
     assert speed.seconds(Cost(calls=1, rows=8, elements=64)) == pytest.approx(0.05, rel=0.5)
     assert 3 <= sampler.calls <= 14
+
+
+def test_compilation_at_the_first_call_of_a_size_is_not_taken_for_speed() -> None:
+    """As on a GPU: 80 hours were expected of a run that took 91 seconds."""
+
+    class Compiles(Sleepy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes: set[Any] = set()
+
+        def verify(self, batch: Any, noise: Any) -> Any:
+            size = batch.target_logits.shape
+            time.sleep(0.0 if size in self.sizes else 0.6)
+            self.sizes.add(size)
+            return super().verify(batch, noise)
+
+    drawn = Cost(calls=10, rows=160_000, elements=1_280_000)
+    steady, compiling = (measure(sampler, [CHECKS["DIST101"]], seconds=1.0) for sampler in (Sleepy(), Compiles()))
+    assert compiling.seconds(drawn) < 3 * steady.seconds(drawn)
+
+
+def test_long_run_measures_for_longer() -> None:
+    assert measuring_seconds(None) == measuring_seconds(10.0) < measuring_seconds(2700.0) == 81
+
+
+def test_nearly_all_of_a_profile_is_not_written_as_a_power_of_ten() -> None:
+    lines = Estimate(CI.scaled(0.998), 500.0, Speed(0.0), budget=400.0).lines()
+    assert "99.8 % of the examples" in lines[1]
 
 
 def test_sampler_that_raises_is_timed_all_the_same() -> None:

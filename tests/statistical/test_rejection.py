@@ -24,6 +24,7 @@ from fairdraw.statistical._configurations import (
     RAGGED,
     Configuration,
     draw_one,
+    mixed,
 )
 from fairdraw.statistical._count_tables import joint_codes
 from fairdraw.statistical._decision import TableEvidence, weigh
@@ -58,6 +59,15 @@ def test_null_of_every_table_is_a_distribution_of_a_frequent_event(key: tuple[st
     assert table.possible is not None
     assert not (table.probs > 0)[~table.possible].any()
     assert table.event_prob >= 0.2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_greedy_request_has_one_largest_logit(dtype: str) -> None:
+    """Which of equal ones is taken is open (`lowest-id-ties`), and a null could name one alone."""
+    for request in mixed(dense=True, greedy=True, logits_dtype=dtype).requests:
+        if request.temperature == 0:
+            highest = np.sort(request.target_logits[:-1], axis=1)[:, -2:]
+            assert (highest[:, 0] < highest[:, 1]).all()
 
 
 def test_rejected_draft_and_recovered_token_are_independent() -> None:

@@ -23,7 +23,7 @@ from fairdraw._run import expected
 from fairdraw._run.controls import Untried, controls_for, run_control
 from fairdraw._run.loading import CannotStart, all_checks, last_line, load_reference, load_sampler
 from fairdraw._run.runner import CheckRecord, Session, one_torch_thread, run_check
-from fairdraw._run.speed import estimate, in_order, measure, workload_key
+from fairdraw._run.speed import estimate, in_order, measure, measuring_seconds, workload_key
 from fairdraw.protocols import NoAnswer
 from fairdraw.protocols._server import SilentServer
 
@@ -168,10 +168,10 @@ class Bench:
         if len(self.checks) < _WORTH_TIMING and self.job.ends_at is None:
             return Pace()  # the checks themselves end sooner
         try:
-            speed = measure(self.sampler, self.checks)
+            speed = measure(self.sampler, self.checks, seconds=measuring_seconds(self._left()))
         except SamplerHangs as hangs:
             return Pace(words=(f"the sampler could not be timed: {hangs}",))
-        left = None if self.job.ends_at is None else max(0.0, self.job.ends_at - time.time())
+        left = self._left()
         reference = self.session.reference
         found = estimate(
             self.checks, self.sampler, self.profile, speed, budget=left, reference=reference, workers=num_workers
@@ -179,11 +179,15 @@ class Bench:
         ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference)
         return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered), found.seconds)
 
+    def _left(self) -> float | None:
+        """Seconds of the time budget; `None` without one."""
+        return None if self.job.ends_at is None else max(0.0, self.job.ends_at - time.time())
+
     def _pace_of_server(self) -> Pace:
         """A server is timed by requests that its checks need anyhow; a slow one is judged by fewer tokens."""
         from fairdraw._run.server_pace import timed
 
-        left = math.inf if self.job.ends_at is None else max(0.0, self.job.ends_at - time.time())
+        left = math.inf if self.job.ends_at is None else self._left() or 0.0
         try:
             words, seconds, scale = timed(self.sampler, self.checks, self.profile, self.job.seed, left)
         except NoAnswer as error:

@@ -91,8 +91,11 @@ class DistributionSampler:
         """The random numbers of a call, from its seed."""
         rng = np.random.default_rng(seed)
         uniforms = rng.random(batch.num_tokens, dtype=np.float32)
-        exponentials = rng.standard_exponential((batch.batch_size, batch.vocab_size), dtype=np.float32)
-        return Drawn(uniforms, np.maximum(exponentials, np.finfo(np.float32).tiny), seed)
+        return Drawn(uniforms, self.exponentials(rng, (batch.batch_size, batch.vocab_size)), seed)
+
+    def exponentials(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+        """Drawn in float64: NumPy's own float32 ones are 0 once in 2**23 draws, which `DIST341` sees."""
+        return rng.standard_exponential(shape).astype(np.float32)
 
     def seed_requests(self, drawn: Drawn, batch: SpecDecodeBatch, request_seeds: Mapping[int, int]) -> Drawn:
         """The same numbers, with those of each seeded request from its own stream."""
@@ -106,8 +109,8 @@ class DistributionSampler:
     def numbers_of_seed(self, seed: int, num_draft: int, vocab_size: int) -> tuple[Floats, Floats]:
         """Uniforms and exponentials of a seeded request: `[num_draft]`, `[vocab_size]`."""
         rng = np.random.default_rng(seed)
-        exponentials = rng.standard_exponential(vocab_size, dtype=np.float32)
-        return rng.random(num_draft, dtype=np.float32), np.maximum(exponentials, np.finfo(np.float32).tiny)
+        exponentials = self.exponentials(rng, (vocab_size,))
+        return rng.random(num_draft, dtype=np.float32), exponentials
 
     def distributions(self, batch: SpecDecodeBatch, drafts: Tokens) -> tuple[Floats, Floats]:
         """Target and draft distributions of every position; greedy and one-hot ones are certain."""

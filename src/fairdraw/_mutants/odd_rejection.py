@@ -295,9 +295,9 @@ class HashesItsNoise(VectorRejection):
             rng = np.random.Generator(np.random.Philox(key=key))
             rows = batch.token_slice(request)
             uniforms[rows] = rng.random(rows.stop - rows.start)
-            exponentials[request] = rng.standard_exponential(batch.vocab_size, dtype=np.float32)
-        raised = np.maximum(exponentials, np.finfo(np.float32).tiny)
-        return ExplicitNoise(torch.from_numpy(uniforms).to(batch.device), torch.from_numpy(raised).to(batch.device))
+            exponentials[request] = rng.standard_exponential(batch.vocab_size)  # in float32 NumPy draws zeros
+        numbers = torch.from_numpy(uniforms), torch.from_numpy(exponentials)
+        return ExplicitNoise(*(one.to(batch.device) for one in numbers))
 
 
 class MakesItsOwnGenerators(VectorRejection):

@@ -249,10 +249,9 @@ class Counts(VectorSampling):
         for request, position in enumerate(batch.positions.tolist()):
             own = noise.request_seeds.get(request)
             key = derive_seed("call", noise.seed, request) if own is None else derive_seed("own", own, position)
-            drawn[request] = np.random.Generator(np.random.Philox(key=key)).standard_exponential(
-                batch.vocab_size, dtype=np.float32
-            )
-        return torch.from_numpy(np.maximum(drawn, np.finfo(np.float32).tiny)).to(batch.device)
+            rng = np.random.Generator(np.random.Philox(key=key))
+            drawn[request] = rng.standard_exponential(batch.vocab_size)  # in float32 NumPy draws zeros
+        return torch.from_numpy(drawn).to(batch.device)
 
 
 class TakesTheHighestIdOnTies(VectorSampling):

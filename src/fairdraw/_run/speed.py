@@ -35,8 +35,8 @@ _BUDGET_SHARE = 0.9
 _LONG = 300.0
 """A run that takes more seconds than this, without a budget, gets a hint how to shorten it."""
 
-_MEASURING = 2.0
-"""Seconds for timing the sampler. A call that has begun is not interrupted."""
+_MEASURING, _MEASURING_SHARE = 2.0, 0.03
+"""Seconds for timing the sampler, or that part of the time budget. A call that has begun is not interrupted."""
 
 
 # -- what a check costs -----------------------------------------------------------------------------------------------
@@ -196,13 +196,22 @@ class Meter:
         rows, elements = _size_of_logits(arguments)
         started = self._clock()
         try:
-            return call()
+            return _awaited(call())
         finally:
             self.calls.append(Call(rows, elements, self._clock() - started))
 
     @property
     def seconds(self) -> float:
         return sum(call.seconds for call in self.calls)
+
+
+def _awaited(answer: Any) -> Any:  # Any: of a call of any contract
+    """The answer, once the GPU has it: a call returns when its kernels are queued."""
+    if getattr(answer, "is_cuda", False):
+        import torch
+
+        torch.cuda.synchronize(answer.device)
+    return answer
 
 
 def _size_of_logits(arguments: tuple[Any, ...]) -> tuple[int, int]:
@@ -233,6 +242,11 @@ def calibrate(clock: Callable[[], float] = time.perf_counter) -> float:
         return median(work() for _ in range(20))  # the median: other processes disturb single measurements
 
 
+def measuring_seconds(budget: float | None) -> float:
+    """How long a sampler is timed: longer in a long run, where its kernels may take seconds to compile."""
+    return max(_MEASURING, _MEASURING_SHARE * (budget or 0.0))
+
+
 def measure(
     sampler: AnySampler, checks: Sequence[AnyCheck], *, seconds: float = _MEASURING, costs: Costs | None = None
 ) -> Speed:
@@ -251,7 +265,7 @@ def measure(
     kept: list[Call] = []
     with one_torch_thread(), quiet_interpreter():
         for check in _probes(_open(checks, sampler, None), sampler, known):
-            if sum(call.seconds for call in kept) > _LONGEST_MEASURING:
+            if sum(call.seconds for call in kept) > 2 * seconds:
                 break  # a sampler that needs seconds for one size is not timed at all of them
             is_slow = bool(kept) and median(call.seconds for call in kept) > _SLOW_CALL
             kept += _timed(check, sampler, _SLOW_PROBE if is_slow else _PROBE, seconds / _MOST_PROBES)
@@ -259,24 +273,37 @@ def measure(
 
 
 _MOST_PROBES = 4
-_LONGEST_MEASURING = 4.0
+_MOST_COMPILING = 8
+"""A first call that took longer, in probes, is not made again."""
 _SLOW_CALL = 2e-3
 _PROBE, _SLOW_PROBE = Profile("probe", 20, 5, 20_000, 20_000), Profile("probe", 5, 5, 1_500, 1_500)
 
 
-def _timed(check: AnyCheck, sampler: Any, profile: Profile, seconds: float) -> list[Call]:
-    """The calls of a check, for some seconds from the first on; at least one, whatever it finds."""
+def _timed(check: AnyCheck, sampler: Any, profile: Profile, seconds: float) -> Sequence[Call]:
+    """The steady calls of a check, for some seconds after the first one, whatever it finds."""
     meter, first = Meter(), [0.0]
 
     def out_of_time() -> bool:
-        if not meter.calls:  # the suite prepares what it draws from
+        if len(meter.calls) <= 1:  # the suite prepares what it draws from, and the first call may compile
             first[0] = time.perf_counter()
-        return bool(meter.calls) and time.perf_counter() >= first[0] + seconds
+            return meter.seconds > _MOST_COMPILING * seconds
+        return time.perf_counter() >= first[0] + seconds
 
     with suppress(Exception, SystemExit):  # the run itself will report it
         check.run(meter.wrap(sampler), profile=profile, out_of_time=out_of_time)
-    # The first calls load, compile and touch memory for the first time.
-    return meter.calls[min(2, len(meter.calls) // 3) :]
+    return _steady(meter.calls, repeats=not isinstance(check, Check))
+
+
+def _steady(calls: Sequence[Call], *, repeats: bool) -> Sequence[Call]:
+    """Those that do not load, compile, or touch memory for the first time.
+
+    Args:
+        repeats: The run makes calls of these very sizes again and again: the first of each size does not count. Of a
+            property, whose cases differ, the first half does not: of the rest some may compile, as in the run itself.
+    """
+    sizes = [(call.rows, call.elements) for call in calls]
+    again = [call for place, call in enumerate(calls) if sizes[place] in sizes[:place]]
+    return again if repeats and again else calls[len(calls) // 2 :]
 
 
 def _probes(checks: Sequence[AnyCheck], sampler: Any, costs: Costs) -> list[AnyCheck]:
@@ -387,9 +414,10 @@ class Estimate:
         timed = f"{self.speed.num_calls} calls of the sampler were timed"
         lines = [f"expected duration: {worded_seconds(self.seconds)}; {timed}"]
         if self.profile.scale < 1:
+            part = f"{100 * self.profile.scale:.{2 if self.profile.scale < 0.99 else 3}g} %"
             lines.append(
-                f"{worded_seconds(self.budget or 0.0)} left of the time budget: {100 * self.profile.scale:.2g} % of "
-                f"the examples and draws of {self.profile.name}; so this run detects larger differences only"
+                f"{worded_seconds(self.budget or 0.0)} left of the time budget: {part} of the examples and draws of "
+                f"{self.profile.name}; so this run detects larger differences only"
             )
         elif self.budget is None and self.seconds > _LONG:
             lines.append(
