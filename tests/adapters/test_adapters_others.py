@@ -195,7 +195,7 @@ PENALTIES = ("penalties/sglang", "penalties/sglang-library")
 
 @pytest.mark.parametrize("name", PENALTIES)
 def test_penalties_meet_their_contract(name: str) -> None:
-    """Told each token once, the library is right; told what its scheduler tells it, only its reads are."""
+    """Given each token once, the library is right; given what its scheduler counts, only its reads are."""
     records = asked_at_smoke(name, tuple(all_checks(contract="penalties")))
 
     assert not broken(records)

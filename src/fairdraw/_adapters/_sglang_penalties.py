@@ -3,7 +3,7 @@
 `srt/sampling/sampling_batch_info.py` is imported by itself, since the package around it needs CUDA. Its
 `SamplingBatchInfo` is filtered and merged as `ScheduleBatch` does it: requests that leave are filtered out, those that
 enter come in a batch of their own, which is merged after the others were given their token. A step counts one token of
-each request; nothing else can be told to the library. Penalties are applied as by default, from the sums that
+each request; the library takes nothing else. Penalties are applied as by default, from the sums that
 `copy_for_forward` makes.
 
 `scheduled` counts what the scheduler of SGLang counts by default, with its steps overlapped: the token before the
@@ -189,7 +189,7 @@ class _Session:
         return running
 
     def entering(self, reqs: list[_Req]) -> list[_Batch]:
-        """One batch of all, with no token counted; or one of each, which is told what it has brought with it."""
+        """One batch of all, with no token counted; or one of each, which is given what it has brought with it."""
         if self.scanner.scheduled:
             return [self.scanner.batch(reqs, self.vocab_size)] if reqs else []
         batches = [self.scanner.batch([req], self.vocab_size) for req in reqs]
