@@ -132,12 +132,15 @@ class ThinkingTrace(EventTrace):
 
 
 def with_one_token(event: Event) -> Event:
-    """The event as it is if every step brings one known token: drafts, late and lost tokens are a `Decode` instead."""
+    """The event as it is if every step brings one known token. A `Draft` is a `Decode` of the first drafts instead, and
+    late or lost tokens are one of zeros."""
     if isinstance(event, Add):
         return event.replace(output=tuple(i for i in event.output if i != PLACEHOLDER_TOKEN_ID))
     if isinstance(event, Decode):
         return Decode(tuple(token_id or 0 for token_id in event.tokens), held=event.held)
-    return Decode(held=event.held) if isinstance(event, (Draft, Cut, Regrow, Repair)) else event
+    if isinstance(event, Draft):
+        return Decode(tuple(max((0, *own[:1])) for own in event.drafts), held=event.held)
+    return Decode(held=event.held) if isinstance(event, (Cut, Regrow, Repair)) else event
 
 
 class EventfulBatch:
