@@ -13,12 +13,12 @@ from fairdraw._core.budget import BudgetEnded
 from fairdraw._core.checks import PROFILES, Check, OutOfTime, Profile, Timed
 from fairdraw._core.failures import CheckFailure, failed
 from fairdraw._core.seeds import derive_seed
+from fairdraw.protocols import Capability, penalty_policy
 from fairdraw.strategies.lifecycle import LifecycleMachine, Playing, Replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fairdraw.protocols import Capability
     from fairdraw.strategies.lifecycle import Event, EventTrace
 
 
@@ -36,6 +36,13 @@ class LifecycleCheck(Check):
     """
 
     machine: type[LifecycleMachine] = field(default=LifecycleMachine, kw_only=True)
+
+    def why_not(self, sampler: Any, reference: Any = None) -> str | None:  # Any: scanners of the contract
+        """As of every check; a reference whose repetition penalty means something else is not compared with."""
+        reason = super().why_not(sampler, reference)
+        if reason is None and self.differential and penalty_policy(sampler) != penalty_policy(reference):
+            return f"{reference.name} has {penalty_policy(reference)}, and the sampler declares another policy"
+        return reason
 
     def on_case(self, sampler: Any, case: EventTrace, reference: Any = None) -> None:  # Any: scanners of the contract
         """Play one event trace; raises `CheckFailure` if the requirement is broken."""
@@ -84,6 +91,8 @@ class LifecycleCheck(Check):
                 raise
 
         examples = (profile or PROFILES["ci"]).examples_for(sampler.capabilities, self.weight)
+        asked = (sampler, reference) if self.differential else (sampler,)
+        one_token = any(Capability.SEVERAL_TOKENS not in scanner.capabilities for scanner in asked)
         try:
             found = self.machine.search(
                 timed.guarded(sampler),
@@ -92,6 +101,7 @@ class LifecycleCheck(Check):
                 seed=derive_seed("lives", seed, self.code),
                 seen=seen,
                 on_event=staticmethod(on_event),
+                trace=self.machine.trace.replace(one_token=one_token),
             )
         except BudgetEnded:
             raise timed.ended(tried, f"the events of {examples} event traces") from None

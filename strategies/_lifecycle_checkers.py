@@ -13,7 +13,7 @@ from fairdraw._core.failures import AdapterError, CheckFailure, calling
 from fairdraw._core.seeds import derive_seed
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals, penalties_oracle
-from fairdraw.protocols import Rounding, rounding_of
+from fairdraw.protocols import Rounding, penalty_policy, rounding_of
 from fairdraw.strategies._lifecycle_recount import QuickThinkingOracle
 from fairdraw.strategies._serving_batch import CountedTokens, plain_tokens, trailing_placeholders
 
@@ -130,7 +130,7 @@ class PenaltiesChecker:
         self.against = OpenSession.of_penalties(reference, vocab_size) if reference else None
         self.name = reference.name if reference else "the recount"
         self.rounding = rounding_of(scanner)
-        self.oracle = penalties_oracle(self.rounding)
+        self.oracle = penalties_oracle(self.rounding, penalty_policy(scanner))
         self.vocab_size = vocab_size
         self.num_looks = 0
 
@@ -202,7 +202,7 @@ class PenaltiesChecker:
         same = alike(found, expected)
         apart = np.zeros(found.shape)
         for row in np.flatnonzero(~same.all(1)) if self.rounding is Rounding.FREE else ():
-            may_be = penalised_intervals(Intervals.exactly(logits[row]), rows[row])
+            may_be = penalised_intervals(Intervals.exactly(logits[row]), rows[row], self.oracle.policy)
             apart[row] = may_be.width
             same[row] = alike(found[row], expected[row], may_be.width) if self.against else may_be.hold(found[row])
         return apart, same

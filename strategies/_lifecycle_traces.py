@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fairdraw._core.failures import raised_by
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.protocols._lifecycle import Markers
 from fairdraw.strategies._lifecycle_checkers import (
     Checker,
@@ -16,7 +17,19 @@ from fairdraw.strategies._lifecycle_checkers import (
     ThinkingChecker,
 )
 from fairdraw.strategies._lifecycle_company import CompanyChecker, arguments, require_unchanged
-from fairdraw.strategies._lifecycle_events import Add, Draft, Event, Regrow, Replace, Resume, Swap, event_from_json
+from fairdraw.strategies._lifecycle_events import (
+    Add,
+    Cut,
+    Decode,
+    Draft,
+    Event,
+    Regrow,
+    Repair,
+    Replace,
+    Resume,
+    Swap,
+    event_from_json,
+)
 from fairdraw.strategies._recipe import Recipe
 from fairdraw.strategies._serving_batch import MOST_REQUESTS, ServingBatch
 
@@ -32,6 +45,8 @@ class EventTrace(Recipe):
             the answers beside another session of the scanner and a fresh one (`company`).
         rows: Most requests of the batch.
         names_taken: Rows that another request takes over are also reported as removed, which the protocol allows.
+        one_token: Every step brings each request one token, which is known, and there are no drafts: what a scanner
+            without `several-tokens` is shown. A step begins with its `Decode`, of zeros if none is written.
     """
 
     events: tuple[Event, ...] = ()
@@ -39,6 +54,11 @@ class EventTrace(Recipe):
     watch: Watch = field(default="answer", kw_only=True)
     rows: int = field(default=MOST_REQUESTS, kw_only=True)
     names_taken: bool = field(default=False, kw_only=True)
+    one_token: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.one_token:
+            object.__setattr__(self, "events", tuple(map(with_one_token, self.events)))
 
     def checker(self, scanner: Any, reference: Any = None) -> Checker:  # Any: scanners of the trace's contract
         raise NotImplementedError
@@ -111,18 +131,33 @@ class ThinkingTrace(EventTrace):
         return ThinkingChecker(scanner, markers, reference, state=self.watch == "state")
 
 
+def with_one_token(event: Event) -> Event:
+    """The event as it is if every step brings one known token. A `Draft` is a `Decode` of the first drafts instead, and
+    late or lost tokens are one of zeros."""
+    if isinstance(event, Add):
+        return event.replace(output=tuple(i for i in event.output if i != PLACEHOLDER_TOKEN_ID))
+    if isinstance(event, Decode):
+        return Decode(tuple(token_id or 0 for token_id in event.tokens), held=event.held)
+    if isinstance(event, Draft):
+        return Decode(tuple(max((0, *own[:1])) for own in event.drafts), held=event.held)
+    return Decode(held=event.held) if isinstance(event, (Cut, Regrow, Repair)) else event
+
+
 class EventfulBatch:
     """A batch to which events happen; `step` is what is done when a scanner would run."""
 
-    def __init__(self, batch: ServingBatch) -> None:
-        self.batch = batch
+    def __init__(self, batch: ServingBatch, *, one_token: bool = False) -> None:
+        self.batch, self.one_token = batch, one_token
         self._pending = False
         """Events were held since the last step."""
 
     def apply(self, event: Event) -> None:
         """Apply `event` to the batch, and run a step unless it is held."""
+        event = with_one_token(event) if self.one_token else event
         if self.needs_step_before(event):
             self.step()
+        if self.one_token and not self._pending and not isinstance(event, Decode):
+            self.change(Decode())
         self.change(event)
         self._pending = True
         if not event.held or isinstance(event, Regrow):
@@ -131,7 +166,8 @@ class EventfulBatch:
     def needs_step_before(self, event: Event) -> bool:
         """A server removes requests before it adds some; then it may swap rows and draft. A `Regrow` stands alone."""
         early = self.batch.has_added and not isinstance(event, (Add, Resume, Swap, Draft))
-        return early or (self._pending and isinstance(event, Regrow))
+        alone = isinstance(event, Decode) if self.one_token else isinstance(event, Regrow)
+        return early or (self._pending and alone)
 
     def change(self, event: Event) -> None:
         event.apply(self.batch)
@@ -148,7 +184,8 @@ class Playing(EventfulBatch):
     def __init__(self, trace: EventTrace, scanner: Any, reference: Any = None) -> None:  # Any: as `EventTrace.checker`
         counted = trace.watch == "reading"
         super().__init__(
-            ServingBatch(trace.vocab_size, most_requests=trace.rows, counted=counted, names_taken=trace.names_taken)
+            ServingBatch(trace.vocab_size, most_requests=trace.rows, counted=counted, names_taken=trace.names_taken),
+            one_token=trace.one_token,
         )
         self.scanner = scanner
         self.checker = trace.checker(scanner, reference)

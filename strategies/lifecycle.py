@@ -242,7 +242,8 @@ class PlannedTraces(LifecycleMachine):
         """Play the planned traces until one ends in an error, and shrink it; `None` if none does."""
         members |= {"scanner": scanner, "reference": reference}
         machine: Any = type(cls.__name__, (cls,), members)  # Any: a subclass of cls
-        for trace in cls.plan(seed, max(1, examples // cls.EXAMPLES_PER_ROUND)):
+        for planned in cls.plan(seed, max(1, examples // cls.EXAMPLES_PER_ROUND)):
+            trace = planned.replace(one_token=machine.trace.one_token)
             past: list[Event] = []
             try:
                 playing = Playing(trace, scanner, reference)

@@ -56,6 +56,7 @@ _VLLM, _VLLM_PAGE = "python tools/install_vllm.py", "https://github.com/vllm-pro
 _NEWEST = "python tools/install_vllm.py 0.33.0"
 
 _XGRAMMAR = Entry("pip install --no-deps xgrammar", "https://github.com/mlc-ai/xgrammar", ("GRM", "DIST"))
+_SGLANG_PENALTIES = Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("PEN",))
 _LLGUIDANCE = Entry("pip install llguidance", "https://github.com/guidance-ai/llguidance", ("GRM", "DIST"))
 
 SAMPLERS = {
@@ -103,6 +104,8 @@ SAMPLERS = {
         "pip install transformers", "https://github.com/huggingface/transformers", ("LPR", "DIST")
     ),
     "logprobs/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("LPR", "DIST")),
+    "penalties/sglang": _SGLANG_PENALTIES,
+    "penalties/sglang-library": _SGLANG_PENALTIES,
     "sampling/sglang": Entry("pip install --no-deps sglang", "https://github.com/sgl-project/sglang", ("SAM", "DIST")),
     "sampling/llama.cpp": Entry("pip install xllamacpp", "https://github.com/ggml-org/llama.cpp", ("SAM", "DIST")),
     "sampling/tpu-inference": Entry(_ALL_OTHERS, _TPU_PAGE, ("SAM",)),
@@ -121,6 +124,7 @@ IN_CI = frozenset(
         *("sampling/torch-multinomial", "sampling/torch-exponential"),
         *(f"grammar/{one}" for one in ("xgrammar", "xgrammar-torch", "llguidance", "sglang", "vllm")),
         *("logprobs/transformers", "logprobs/vllm"),
+        *("penalties/sglang", "penalties/sglang-library"),
         *("filters/llama.cpp", "filters/transformers", "filters/mlx"),
     }
 )
@@ -133,7 +137,6 @@ NOT_TESTED = """## Not in the table
 * mlx-dspark 0.20.3 (350 kB): its verification is a closure of a decoding loop for Apple's GPU, and its
   `sampling.truncate_probs` is a filter; no function of it has the shape of a contract here. Not tried.
 * TensorRT-LLM 1.2.1: PyPI has a source package whose build failed on a machine without CUDA. Not tried.
-* SGLang's penalties: they count the output alone, and the contract counts the prompt for the repetition penalty, too.
 * vllm-ascend: `vllm_ascend.sample.rejection_sampler` imports torch_npu, and that loads `libhccl.so`, which comes with
   the NPU's toolkit and not with either package. Tried with vllm-ascend 0.22.1rc1 and torch-npu 2.13.0.
 * vLLM's penalties, thinking budget and logits processing: they are not samplers. `fairdraw check` knows them as
@@ -286,7 +289,7 @@ def _line(row: Row, shown: Sequence[str]) -> str:
 def _section(row: Row) -> list[str]:
     origin = ", ".join(f"{key} {value}" for key, value in row["origin"].items())
     lines = [f"## `{row['name']}`", "", f"`{SAMPLERS[row['name']].install}`; {origin}; {row['seconds']} s."]
-    if row["selected"][-1] != "DIST":
+    if row["selected"][-1] != "DIST" and row["contract"] != "penalties":  # which has none
         few = [text for text in row["selected"] if text.startswith("DIST")]
         lines[-1] += f" Of the distribution checks {'only ' + ', '.join(few) if few else 'none'} ran."
     if row["problem"]:

@@ -75,6 +75,8 @@ PACKAGES = {
     "grammar/xgrammar": ("xgrammar", "pip install --no-deps xgrammar"),
     "grammar/xgrammar-torch": ("xgrammar", "pip install --no-deps xgrammar"),
     "grammar/xgrammar-triton": ("xgrammar", "pip install --no-deps xgrammar"),
+    "penalties/sglang": ("sglang", _OTHERS),
+    "penalties/sglang-library": ("sglang", _OTHERS),
     "logprobs/transformers": ("transformers", "pip install transformers"),
     "logprobs/vllm": ("vllm", _VLLM),
 }
@@ -188,6 +190,21 @@ def test_function_of_log_probabilities_meets_its_contract(name: str) -> None:
     assert sum(record.status == "passed" for record in records) >= 2
 
 
+PENALTIES = ("penalties/sglang", "penalties/sglang-library")
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties_meet_their_contract(name: str) -> None:
+    """Given each token once, the library is right; given what its scheduler counts, only its reads are."""
+    records = asked_at_smoke(name, tuple(all_checks(contract="penalties")))
+
+    assert not broken(records)
+    statuses = {record.code: record.status for record in records}
+    known = set() if name == "penalties/sglang-library" else {"PEN101", "PEN110", "PEN111", "PEN112"}
+    assert {code for code, status in statuses.items() if status == "xfailed"} == known
+    assert {code for code, status in statuses.items() if status == "skipped"} == {"PEN104", "PEN113", "PEN401"}
+
+
 FILTERED = ("FIL101", "FIL102", "FIL110", "FIL116", "FIL121", "FIL161", "FIL163")
 """A few of them; `tools/samplers_table.py` runs all."""
 
@@ -214,7 +231,7 @@ def test_at_least_20_samplers_of_10_projects_are_in_the_table_and_15_of_them_in_
 
 
 def test_samplers_that_the_table_says_are_in_ci_are_asked_here() -> None:
-    in_ci = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS, *FILTERERS}
+    in_ci = {*REJECTION, *KERNELS, *SAMPLING, *MASKERS, *LOGPROBS, *FILTERERS, *PENALTIES}
     assert {name for name in in_ci if PACKAGES[name][1] != _ALL} == samplers_table.IN_CI
 
 

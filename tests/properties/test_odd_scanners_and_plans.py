@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,10 +20,16 @@ from fairdraw._mutants import penalties as penalties_scanners
 from fairdraw._mutants import thinking_budget as thinking_scanners
 from fairdraw._oracles.intervals import Intervals, alike
 from fairdraw._oracles.logits_bounds import RowBounds
-from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors, penalised_intervals
+from fairdraw._oracles.penalties import (
+    PenalisedRow,
+    PenaltiesOracle,
+    PenaltyFactors,
+    penalised_intervals,
+    penalties_oracle,
+)
 from fairdraw.properties import logits_plan, penalties
 from fairdraw.properties._logits_asserts import Counted
-from fairdraw.protocols import Capabilities, rounding_of
+from fairdraw.protocols import Capabilities, PenaltyPolicy, penalty_policy, rounding_of
 from fairdraw.protocols._logits_plan import logits_planner
 from fairdraw.strategies.lifecycle import Add, Decode, PenaltiesTrace
 
@@ -78,6 +84,37 @@ def test_unknown_rounding_is_refused() -> None:
     with pytest.raises(ValueError, match="rounding: 'exact', but it must be one of free, vllm-torch, vllm-cuda"):
         logits_planner(lambda batch, setup: batch.logits, name="mine", rounding="exact")
     assert rounding_of(logits_planner(lambda batch, setup: batch.logits, name="mine")) is Rounding.FREE
+
+
+def test_unknown_policy_is_refused() -> None:
+    with pytest.raises(ValueError, match="repetition='later', but it must be first or last"):
+        PenaltyPolicy(repetition="later")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="policy: 'last', but it must be a PenaltyPolicy"):
+        penalty_policy(dataclasses.replace(penalties_scanners.right(), policy="last"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_scanner_of_another_policy_is_not_compared_with_the_reference() -> None:
+    right = penalties_scanners.right()
+    odd = next(subject for subject in penalties_scanners.ODD_BUT_RIGHT if subject.name == "repeats last")
+    assert BY_CODE["PEN401"].why_not(odd, right) == (
+        "oracle has PenaltyPolicy(repetition_sees='text', repetition='first'), and the sampler declares another policy"
+    )
+    assert BY_CODE["PEN401"].why_not(odd, dataclasses.replace(right, policy=odd.policy)) is None
+
+
+@pytest.mark.parametrize("sees", ["text", "output"])
+@pytest.mark.parametrize("order", ["first", "last"])
+def test_intervals_hold_what_the_specification_computes_by_every_policy(sees: Any, order: Any) -> None:
+    policy, rng = PenaltyPolicy(sees, order), np.random.default_rng(3)
+    oracle = penalties_oracle(Rounding.FREE, policy)
+    for _ in range(50):
+        logits = rng.normal(size=40).astype(np.float32)
+        presence, frequency = rng.choice([0.0, 0.3, -1.9], 2).tolist()
+        factors = PenaltyFactors(presence, frequency, float(rng.choice([1.0, 0.6, 10.0])))
+        row = PenalisedRow(rng.integers(0, 40, 9).tolist(), rng.integers(0, 40, 30).tolist(), factors)
+        may_be = penalised_intervals(Intervals.exactly(logits), row, policy)
+        assert may_be.hold(oracle.penalise(logits, row)).all()
+        assert (may_be.width < 1e-3).all()
 
 
 def test_interval_of_a_penalised_logit_is_a_few_ulps_wide() -> None:

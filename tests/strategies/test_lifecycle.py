@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -12,11 +13,13 @@ from fairdraw._adapters import load
 from fairdraw._adapters._runtime import prepare_triton, quiet_imports
 from fairdraw._core.checks import Profile
 from fairdraw._core.failures import CapabilityUnsupported, CheckFailure
-from fairdraw._mutants.penalties import MUTANTS, right
+from fairdraw._mutants.penalties import MUTANTS, ODD_BUT_RIGHT, right
 from fairdraw.properties.penalties import CHECKS as PENALTIES
 from fairdraw.properties.thinking_budget import CHECKS as THINKING
+from fairdraw.protocols import Capabilities
 from fairdraw.protocols._lifecycle import Markers, Move, RequestParams, ThinkingSession
 from fairdraw.strategies._lifecycle_events import EVENT_KINDS, event_from_json
+from fairdraw.strategies._lifecycle_traces import EventfulBatch
 from fairdraw.strategies._serving_batch import CountedTokens, ServingBatch
 from fairdraw.strategies.lifecycle import (
     Add,
@@ -160,3 +163,60 @@ def test_every_way_to_read_tokens_is_counted(read: Any) -> None:
     tokens = CountedTokens(range(50))
     read(tokens)
     assert tokens.num_read >= 50
+
+
+# One token a step
+
+
+class _Shown(EventfulBatch):
+    """Notes what a scanner is shown in each step."""
+
+    def __init__(self) -> None:
+        super().__init__(ServingBatch(9), one_token=True)
+        self.shown: list[list[list[int]]] = []
+
+    def step(self) -> None:
+        super().step()
+        requests = self.batch.batch().requests
+        assert not any(request.draft_token_ids for request in requests)
+        self.shown.append([list(request.output_token_ids) for request in requests])
+
+
+def test_scanner_without_several_tokens_is_shown_one_known_token_a_step() -> None:
+    events = (
+        Add((1,), (2, -1)),
+        Add(held=True),
+        Draft(((3, 4), ())),
+        Decode((5, None), (1,), late=True),
+        Repair(),
+        Finish(held=True),
+        Decode((6,)),
+        Swap(),
+        Cut(),
+    )
+    trace, batch = PenaltiesTrace(events, vocab_size=9, one_token=True), _Shown()
+    for event in events:
+        batch.apply(event)
+    assert batch.shown == [
+        [[2]],
+        [[2, 0], []],
+        [[2, 0, 3], [0]],
+        [[2, 0, 3, 5], [0, 0]],
+        [[2, 0, 3, 5, 0], [0, 0, 0]],
+        [[0, 0, 0, 0]],
+        [[0, 0, 0, 0, 6]],
+        [[0, 0, 0, 0, 6, 0]],
+        [[0, 0, 0, 0, 6, 0, 0]],
+    ]
+    assert trace.play(right()) == len(events)
+    assert EventTrace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
+    assert {type(event) for event in trace.events} == {Add, Decode, Finish, Swap}
+
+
+@pytest.mark.parametrize("code", ["PEN101", "PEN110", "PEN111", "PEN112"])
+def test_scanner_that_counts_a_token_a_step_passes_if_it_says_so_and_fails_if_not(code: str) -> None:
+    check = next(check for check in PENALTIES if check.code == code)
+    odd = next(subject for subject in ODD_BUT_RIGHT if subject.name == "counts the last token")
+    assert check.run(odd, profile=SMALL) > 100
+    with pytest.raises(CheckFailure):
+        check.run(dataclasses.replace(odd, capabilities=Capabilities()), profile=SMALL)

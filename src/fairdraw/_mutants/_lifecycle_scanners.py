@@ -15,7 +15,7 @@ import torch
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._oracles.penalties import PenalisedRow, PenaltiesOracle, PenaltyFactors
 from fairdraw._oracles.thinking_budget import ThinkingBudgetOracle
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Rounding
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, PenaltyPolicy, Rounding
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest, Markers, Move, MovedRow, RowChanges
 
 if TYPE_CHECKING:
@@ -212,6 +212,7 @@ class Scanner:
     device: str = "cpu"
     capabilities: Capabilities = field(default_factory=Capabilities)
     rounding: Rounding = Rounding.FREE
+    policy: PenaltyPolicy = field(default_factory=PenaltyPolicy)
 
     def __getattr__(self, name: str) -> Callable[[Any], Any]:
         """`open_penalties` or `open_thinking`: the one of its contract, and not the other."""
@@ -225,15 +226,19 @@ def combined(way: type[Follower], base: type[Follower]) -> Any:  # Any: made fro
     return type(way.__name__, (way, base), {"__doc__": way.__doc__})
 
 
-def mutant_follower(*caught_by: str) -> Callable[[type[Follower]], Mutant]:
+def mutant_follower(
+    *caught_by: str,
+    **declared: Any,  # Any: fields of Scanner
+) -> Callable[[type[Follower]], Mutant]:
     """Make a mutant of a follower with one step overridden; its class name is the name, its docstring the
-    description.
+    description. `declared`: the policy or the capabilities that it declares.
     """
 
     def make_mutant(faulty: type[Follower]) -> Mutant:
         name = re.sub(r"(?<!^)(?=[A-Z])", " ", faulty.__name__).lower()
         contract: Any = "penalties" if issubclass(faulty, PenaltiesFollower) else "thinking_budget"
         make: Any = faulty  # Any: its contract says what it is made from
-        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: Scanner(name, make, contract))
+        scanner = Scanner(name, make, contract, **declared)
+        return Mutant(name, inspect.cleandoc(faulty.__doc__ or ""), caught_by, lambda: scanner)
 
     return make_mutant

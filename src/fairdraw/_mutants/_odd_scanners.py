@@ -22,7 +22,8 @@ from fairdraw._mutants._lifecycle_scanners import (
     ThinkingOf,
     combined,
 )
-from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability
+from fairdraw._oracles.penalties import PenalisedRow
+from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capabilities, Capability, PenaltyPolicy
 from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest, Markers, Move, RowChanges
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from fairdraw._oracles.penalties import Counts, Logits, PenalisedRow
+    from fairdraw._oracles.penalties import Counts, Logits
 
 
 class _ComputesInDouble(PenaltiesFollower):
@@ -123,6 +124,48 @@ class _CountsInInt16OnTheHost(PenaltiesFollower):
         known = torch.tensor([i for i in token_ids if 0 <= i < vocab_size], dtype=torch.int64)
         counts.scatter_add_(0, known, torch.ones(len(known), dtype=torch.int16))
         return counts.numpy().astype(np.int64)
+
+
+class _RepeatsLast(PenaltiesFollower):
+    """The repetition penalty is applied to what the others left, in double."""
+
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
+        counts, factors = self.count(row.output_token_ids, len(logits)), row.factors
+        wide = logits - (factors.frequency * counts + factors.presence * (counts > 0))
+        seen = self.repetition_sees(counts, row)
+        repeated = np.where(wide > 0, wide / factors.repetition, wide * factors.repetition)
+        return np.where(seen, repeated, wide).astype(np.float32)
+
+
+class _RepeatsTheOutputAlone(PenaltiesFollower):
+    """The repetition penalty does not see the prompt."""
+
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
+        return super().penalise(logits, PenalisedRow((), row.output_token_ids, row.factors))
+
+
+class _DefersPenalties(PenaltiesFollower):
+    """A row of sums and a row of factors grow token by token, and are applied in this order, as in SGLang."""
+
+    def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
+        sums, scales = np.zeros_like(logits), np.ones_like(logits)
+        known = [token_id for token_id in row.output_token_ids if token_id != PLACEHOLDER_TOKEN_ID]
+        for token_id in known:
+            sums[token_id] -= np.float32(row.factors.frequency)
+        for token_id in set(known):
+            sums[token_id] -= np.float32(row.factors.presence)
+            scales[token_id] = row.factors.repetition
+        lowered = logits + sums
+        return np.where(lowered < 0, lowered * scales, lowered / scales)
+
+
+class CountsTheLastToken(PenaltiesFollower):
+    """Reads an output when its request enters, and from then on one token at each step, whatever has happened."""
+
+    def advance(self, copy: Copy) -> None:
+        live = copy.entered.output_token_ids
+        copy.ids += live[-1:] if copy.edges else live
+        copy.edges.append(len(copy.ids))
 
 
 class _ReturnsNewTensors(PenaltiesFollower):
@@ -374,6 +417,7 @@ _HIDES = Capabilities(
         Capability.NOTICES_REWRITES: "reads late, and compares only what it read last",
     }
 )
+ONE_TOKEN = Capabilities({Capability.SEVERAL_TOKENS: "it is called once per token"})
 _WAYS = (
     ("recounts everything", _RecountsEverything, _RESCANS),
     ("follows late", _FollowsLate, Capabilities()),
@@ -396,6 +440,10 @@ ODD_PENALTIES: tuple[Scanner, ...] = (
     Scanner("returns new tensors", _ReturnsNewTensors, "penalties"),
     Scanner("reads in both calls", _ReadsInBothCalls, "penalties"),
     Scanner("dense counts", _DenseCounts, "penalties"),
+    Scanner("repeats last", _RepeatsLast, "penalties", policy=PenaltyPolicy(repetition="last")),
+    Scanner("repeats the output alone", _RepeatsTheOutputAlone, "penalties", policy=PenaltyPolicy("output")),
+    Scanner("defers penalties", _DefersPenalties, "penalties", policy=PenaltyPolicy("output", "last")),
+    Scanner("counts the last token", CountsTheLastToken, "penalties", capabilities=ONE_TOKEN),
 )
 
 ODD_THINKING: tuple[Scanner, ...] = (

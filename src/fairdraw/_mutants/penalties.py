@@ -11,8 +11,10 @@ from fairdraw._mutants._following import following_mutants
 from fairdraw._mutants._lifecycle_scanners import Copy, PenaltiesFollower, PenaltiesOf, Scanner, mutant_follower
 from fairdraw._mutants._mutant import Mutant
 from fairdraw._mutants._odd_scanners import ODD_PENALTIES as ODD_BUT_RIGHT
+from fairdraw._mutants._odd_scanners import ONE_TOKEN, CountsTheLastToken
 from fairdraw._oracles.intervals import Intervals
 from fairdraw._oracles.penalties import PenalisedRow, PenaltyFactors, penalised_intervals
+from fairdraw.protocols import PenaltyPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fairdraw._oracles.penalties import Counts, Logits
-    from fairdraw.protocols._lifecycle import LiveBatch, LiveRequest
+    from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, LiveRequest
 
 __all__ = ["MUTANTS", "ODD_BUT_RIGHT", "right"]
 
@@ -57,6 +59,51 @@ class ForgetsThePrompt(PenaltiesFollower):
     def seen(self, copy: Copy, request: LiveRequest) -> PenalisedRow:
         row = super().seen(copy, request)
         return PenalisedRow((), row.output_token_ids, row.factors)
+
+
+@mutant_follower("PEN101", policy=PenaltyPolicy(repetition_sees="output"))
+class RepeatsThePromptAgainstItsPolicy(PenaltiesFollower):
+    """It declares that the repetition penalty sees the output alone; the prompt is repeated all the same."""
+
+
+@mutant_follower("PEN101", policy=PenaltyPolicy(repetition="last"))
+class RepeatsFirstAgainstItsPolicy(PenaltiesFollower):
+    """It declares that the repetition penalty comes last, and applies it before the others."""
+
+
+@mutant_follower("PEN101")
+class RepeatsLast(PenaltiesFollower):
+    """It declares no policy, and applies the repetition penalty to what the others left."""
+
+    policy = PenaltyPolicy(repetition="last")
+
+
+@mutant_follower("PEN101", policy=PenaltyPolicy("output", "last"))
+class ForgetsThatItRepeatsLast(PenaltiesFollower):
+    """Of two declared words one is honoured: the output alone is repeated, but first."""
+
+    policy = PenaltyPolicy("output")
+
+
+@mutant_follower("PEN101", capabilities=ONE_TOKEN)
+class ForgetsTheTextOfAReturningRequest(CountsTheLastToken):
+    """A request that enters with an output starts without counts: only tokens that come one by one are seen."""
+
+    def enter(self, added: AddedRow) -> Copy:
+        return Copy(added, edges=[0])
+
+
+@mutant_follower("PEN101", capabilities=ONE_TOKEN)
+class MissesTheTokenOfAStepWithANewRow(CountsTheLastToken):
+    """In a step in which a request enters, the tokens of the others are not counted."""
+
+    def advance(self, copy: Copy) -> None:
+        if not copy.edges or not self.has_new:
+            super().advance(copy)
+
+    def follow(self, batch: LiveBatch) -> None:
+        self.has_new = any(not copy.edges for copy in self.rows.values())
+        super().follow(batch)
 
 
 @mutant_follower("PEN101")

@@ -14,6 +14,7 @@ import numpy as np
 
 from fairdraw._oracles.intervals import UNIT_ROUNDOFF, Intervals
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
+from fairdraw.protocols._lifecycle import PenaltyPolicy
 from fairdraw.protocols._rounding import Rounding
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     Counts = NDArray[np.int64]
     """`[vocab_size] int64`."""
 
+_VLLM = PenaltyPolicy()
 _ROUNDINGS = 6
 """Most roundings of a logit: the factor, its reciprocal, the product, two differences, and the sum of two penalties."""
 
@@ -52,6 +54,8 @@ class PenaltiesOracle:
     """The specification as small overridable steps; a mutant overrides exactly one of them."""
 
     name = "oracle"
+    policy = PenaltyPolicy()
+    """What the repetition penalty sees, and when it comes."""
 
     def bonus_row(self, row: PenalisedRow, drafts: Sequence[int]) -> PenalisedRow:
         """The row of the bonus token: it sees the output and all drafts."""
@@ -67,11 +71,22 @@ class PenaltiesOracle:
         return np.bincount(ids[(ids != PLACEHOLDER_TOKEN_ID) & (ids != vocab_size)], minlength=vocab_size)
 
     def penalise(self, logits: Logits, row: PenalisedRow) -> Logits:
-        """Repetition for tokens in prompt or output, then frequency and presence for tokens in the output."""
-        in_prompt = self.count(row.prompt_token_ids, len(logits)) > 0
+        """Repetition for tokens in prompt or output, then frequency and presence for tokens in the output.
+
+        By another policy the repetition penalty sees the output alone, or comes last.
+        """
         counts = self.count(row.output_token_ids, len(logits))
-        repeated = self.repeated(logits, np.float32(row.factors.repetition))
-        return self.subtracted(np.where(in_prompt | (counts > 0), repeated, logits), counts, row)
+        seen = self.repetition_sees(counts, row)
+        if self.policy.repetition == "last":
+            logits = self.subtracted(logits.copy(), counts, row)
+        logits = np.where(seen, self.repeated(logits, np.float32(row.factors.repetition)), logits)
+        return self.subtracted(logits, counts, row) if self.policy.repetition == "first" else logits
+
+    def repetition_sees(self, counts: Counts, row: PenalisedRow) -> NDArray[np.bool_]:  # [vocab_size] bool
+        """The tokens that are repeated."""
+        if self.policy.repetition_sees == "output":
+            return counts > 0
+        return (counts > 0) | (self.count(row.prompt_token_ids, len(counts)) > 0)
 
     def subtracted(self, logits: Logits, counts: Counts, row: PenalisedRow) -> Logits:
         """Frequency times count, then presence; in place."""
@@ -100,30 +115,43 @@ class DividingPenaltiesOracle(PenaltiesOracle):
         return np.where(logits > 0, logits / repetition, logits * repetition)
 
 
-def penalties_oracle(rounding: Rounding) -> PenaltiesOracle:
-    """The specification with the declared bits; that of vLLM's torch code if none are declared."""
-    return DividingPenaltiesOracle() if rounding is Rounding.VLLM_CUDA else PenaltiesOracle()
+def penalties_oracle(rounding: Rounding, policy: PenaltyPolicy = _VLLM) -> PenaltiesOracle:
+    """The specification with the declared bits and policy; those of vLLM's torch code if none are declared."""
+    oracle = DividingPenaltiesOracle() if rounding is Rounding.VLLM_CUDA else PenaltiesOracle()
+    oracle.policy = policy
+    return oracle
 
 
 def penalised_intervals(
     logits: Intervals,  # [vocab_size]
     row: PenalisedRow,
+    policy: PenaltyPolicy = _VLLM,
 ) -> Intervals:  # [vocab_size]
     """Where a penalised logit may lie if no rounding is declared.
 
     An engine may add the frequency penalty once per occurrence, so each occurrence adds a rounding.
     """
-    size, factors = len(logits.low), row.factors
-    counts = PenaltiesOracle().count(row.output_token_ids, size)
-    seen = (PenaltiesOracle().count(row.prompt_token_ids, size) > 0) | (counts > 0)
+    oracle, factors = penalties_oracle(Rounding.FREE, policy), row.factors
+    counts = oracle.count(row.output_token_ids, len(logits.low))
+    seen = oracle.repetition_sees(counts, row) & (factors.repetition != 1)
     frequency, presence = factors.frequency * counts, factors.presence * (counts > 0)
+    is_lowered = (frequency != 0) | (presence != 0)
 
-    def repeated(ends: NDArray[np.float64]) -> NDArray[np.float64]:  # both [vocab_size] float64
-        moved = np.where(ends > 0, ends / factors.repetition, ends * factors.repetition)
-        return np.where(seen, moved, ends)
+    def repeated(given: Intervals) -> Intervals:
+        """The factor is positive, so both ends keep their order."""
+        low, high = (np.where(e > 0, e / factors.repetition, e * factors.repetition) for e in (given.low, given.high))
+        return Intervals(np.where(seen, low, given.low), np.where(seen, high, given.high))
 
-    low, high = repeated(logits.low), repeated(logits.high)
-    is_changed = (seen & (factors.repetition != 1)) | (frequency != 0) | (presence != 0)
-    largest = np.maximum(np.abs(low), np.abs(high)) + np.abs(frequency) + np.abs(presence)
-    error = np.where(is_changed, (_ROUNDINGS + counts) * UNIT_ROUNDOFF * largest, 0)
-    return Intervals(low - frequency - presence, high - frequency - presence).widened(error)
+    def subtracted(given: Intervals, is_changed: NDArray[np.bool_]) -> Intervals:
+        largest = _largest(given) + np.abs(frequency) + np.abs(presence)
+        error = np.where(is_changed, (_ROUNDINGS + counts) * UNIT_ROUNDOFF * largest, 0)
+        return Intervals(given.low - frequency - presence, given.high - frequency - presence).widened(error)
+
+    if policy.repetition == "first":
+        return subtracted(repeated(logits), seen | is_lowered)
+    found = repeated(subtracted(logits, is_lowered))
+    return found.widened(np.where(seen, _ROUNDINGS * UNIT_ROUNDOFF * _largest(found), 0))
+
+
+def _largest(given: Intervals) -> NDArray[np.float64]:  # [vocab_size] float64
+    return np.maximum(np.abs(given.low), np.abs(given.high))

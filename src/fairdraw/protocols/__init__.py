@@ -41,10 +41,12 @@ from fairdraw.protocols._lifecycle import (
     MovedRow,
     PenaltiesScanner,
     PenaltiesSession,
+    PenaltyPolicy,
     RequestParams,
     RowChanges,
     ThinkingScanner,
     ThinkingSession,
+    penalty_policy,
 )
 from fairdraw.protocols._logits_plan import (
     CustomLogitsProcessor,
@@ -176,6 +178,7 @@ __all__ = [
     "Noise",
     "PenaltiesScanner",
     "PenaltiesSession",
+    "PenaltyPolicy",
     "PlanSetup",
     "Position",
     "ProposeFunction",
@@ -210,6 +213,7 @@ __all__ = [
     "logprobs_sampler",
     "masks_drafts",
     "num_words",
+    "penalty_policy",
     "rank_ties_of",
     "rejection_sampler",
     "rounding_of",

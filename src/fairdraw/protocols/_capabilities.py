@@ -116,6 +116,9 @@ class Capability(StrEnum):
     NOTICES_REWRITES = "notices-rewrites"
     """A row whose list was replaced without a word, or was cut and grown again between two steps, is refused or
     recounted. Declare it unsupported if your engine never does that."""
+    SEVERAL_TOKENS = "several-tokens"
+    """A step may bring a request several tokens, none, or ids that come late; there may be drafts, and tokens may be
+    lost. Declare it unsupported if every step brings each request exactly one known token."""
     TOP_LOGPROBS = "top-logprobs"
     """Returns the most probable tokens beside the emitted one. Declare it unsupported if you return log-probabilities
     of the emitted tokens alone. A server: returns the log-probability of each token that it emits, and such a list."""
