@@ -13,9 +13,10 @@ from house import test_lines as lines_of_tests
 # Issue 19 brought the whole sampling step, in Triton and in PyTorch.
 # Issue 20 brought three contracts: server (with a client and a stub server), log-probabilities, grammar.
 # Issue 21 brought samplers of seven projects, the contract filters, and CUDA kernels of two more. Then what is drawn
-# next from torch's generator, an interpreter of half the time, and a step that knows its tensors: 400 lines.
-MAX_LIBRARY_LINES = 55_300
-MAX_TEST_LINES = 17_400
+# next from torch's generator, an interpreter of half the time, and a step that knows its tensors: 400 lines. Then
+# SGLang's penalties, with a policy and a capability of their own: 280 lines.
+MAX_LIBRARY_LINES = 55_500
+MAX_TEST_LINES = 17_450
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:
