@@ -23,16 +23,16 @@ class Batch:
     """
 
     origin: str | None = field(default=None, kw_only=True)
-    over_vocabulary: ClassVar[str] = "logits"
+    _over_vocabulary: ClassVar[str] = "logits"
     """The tensor whose last dimension is the vocabulary."""
 
     @property
     def vocab_size(self) -> int:
-        return int(getattr(self, self.over_vocabulary).shape[-1])
+        return int(getattr(self, self._over_vocabulary).shape[-1])
 
     @property
     def device(self) -> torch.device:
-        found: torch.device = getattr(self, self.over_vocabulary).device
+        found: torch.device = getattr(self, self._over_vocabulary).device
         return found
 
     def replace(self, **changes: Any) -> Self:  # Any: one field each, checked by the constructor's users

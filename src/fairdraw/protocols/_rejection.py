@@ -55,7 +55,7 @@ class SpecDecodeBatch(Batch):
     synthetic_rates: Tensor | None = None  # [max_spec_len] float32
     positions: Tensor | None = None  # [batch_size] int64
     bonus_logits: Tensor | None = None  # [batch_size, vocab_size] float32
-    over_vocabulary: ClassVar[str] = "target_logits"
+    _over_vocabulary: ClassVar[str] = "target_logits"
 
     @property
     def batch_size(self) -> int:
@@ -122,7 +122,7 @@ class DraftStep(Batch):
     positions: Tensor  # [batch_size] int64
     temperature: Tensor  # [batch_size] float32
     step: int
-    over_vocabulary: ClassVar[str] = "draft_logits"
+    _over_vocabulary: ClassVar[str] = "draft_logits"
 
     @property
     def batch_size(self) -> int:
@@ -141,7 +141,7 @@ class ProposedDrafts(Batch):
     num_draft_tokens: list[int]  # [batch_size]
     draft_probs: Tensor  # [num_tokens, vocab_size] float32
     temperature: Tensor  # [batch_size] float32
-    over_vocabulary: ClassVar[str] = "draft_probs"
+    _over_vocabulary: ClassVar[str] = "draft_probs"
 
     @property
     def batch_size(self) -> int:
