@@ -34,6 +34,10 @@ Row = dict[str, Any]  # Any: JSON
 COMMIT = commit()
 """Of the code that is loaded; the tree may move on while samplers are run."""
 
+_ABOUT = machine()
+MADE_ON = f"{_ABOUT['processor']}, Python {_ABOUT['python']}, torch {_ABOUT['torch']}"
+"""Rows of one record may come from several machines."""
+
 SAMPLERS: dict[str, tuple[Any, ...]] = {
     "filters": _odd_filters.ODD_BUT_RIGHT,
     "grammar": _odd_grammar.ODD_BUT_RIGHT,
@@ -65,6 +69,7 @@ def checked(task: tuple[str, int, str, int]) -> Row:
         "unsupported": unsupported,
         "cpu_seconds": round(time.process_time() - started, 1),
         "commit": COMMIT,
+        "machine": MADE_ON,
     }
 
 
@@ -80,9 +85,9 @@ def key(row: Row) -> tuple[str, ...]:
 
 
 def write(path: Path, rows: list[Row]) -> None:
-    """The machine, then one row per line."""
+    """One row per line."""
     lines = ",\n".join(f"  {json.dumps(row)}" for row in sorted(rows, key=key))
-    path.write_text(f'{{\n "machine": {json.dumps(machine())},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
+    path.write_text(f'{{\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
 
 
 def main() -> int:
