@@ -181,6 +181,30 @@ def two_users_in_turn_have_the_tokens_that_each_has_alone(sampler: RejectionSamp
             same_rows(expected.tokens, seen.tokens, f"step {step} of user {user + 1}, in turn with another")
 
 
+_TURNS = (range(0), range(0, _EQUAL, 2), range(1, _EQUAL, 2), range(_EQUAL))
+"""Requests with a seed of their own, call by call."""
+
+
+@check("REJ658", lambda can: identical_requests(can, vocab_size=32, num_drafts=1), needs=_OWN, weight=0.12)
+def a_row_forgets_the_seeds_of_earlier_requests(sampler: RejectionSampler, case: RejectionCase) -> None:
+    """Calls in which no request, half of them, the other half and all have seeds give the same tokens in any order.
+
+    Requests come and go, and one without a seed takes the row of one that had a seed. Suspect a seed, a generator or a
+    counter that is kept by row and is not taken away with its request.
+    """
+
+    def emitted(turn: int) -> Emission:
+        seeds = {i: derive_seed("own", case.seed, turn, i) for i in _TURNS[turn]}
+        batch = case.batch(sampler.device).select([0] * _EQUAL)
+        return emit(sampler, batch, SeededNoise(derive_seed("call", case.seed, turn), seeds))
+
+    first = [emitted(turn) for turn in range(len(_TURNS))]
+    for turn in (2, 0, 1, 3):
+        rows = f"{len(_TURNS[turn])} of {_EQUAL} requests have a seed"
+        seen = emitted(turn)
+        same_rows(first[turn].tokens, seen.tokens, f"a call in which {rows}, again after calls with other seeds")
+
+
 @check("REJ656", lambda can: _some(can, False).map(with_request_seeds), needs=(*_STREAM, *_OWN), weight=0.12)
 def generators_go_on_as_the_oracle_leaves_them(sampler: RejectionSampler, case: RejectionCase) -> None:
     """Three steps with the same generators give the oracle's tokens and states after every step.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairdraw._core.sampling_harness import sample_tokens
 from fairdraw._core.seeds import derive_seed
 from fairdraw.properties._rejection_asserts import is_improbable
-from fairdraw.properties._sampling_asserts import broken, check
+from fairdraw.properties._sampling_asserts import broken, check, same_tokens
 from fairdraw.protocols import Capability, RaceNoise, SamplingBatch, SamplingNoise, SeededNoise, TokenSampler
 from fairdraw.strategies.rows import bulk_rng, bulk_seeds
 from fairdraw.strategies.sampling import SampledRequest, SamplingCase
@@ -190,3 +190,26 @@ def the_next_step_of_a_request_with_a_seed_draws_new_noise(sampler: TokenSampler
     for first, second in ((0, 1), (1, 2), (0, 2)):
         if np.array_equal(steps[first], steps[second]):
             broken(f"steps {first} and {second} gave the same tokens to all of {len(seeds)} requests with seeds")
+
+
+_TURNS = (range(0), range(0, 16, 2), range(1, 16, 2), range(16))
+"""Rows with a seed of their own, call by call."""
+
+
+@check("SAM199", lambda can: plain(can, 257), needs=_OWN, weight=0.02)
+def a_row_forgets_the_seeds_of_earlier_requests(sampler: TokenSampler, case: SamplingCase) -> None:
+    """Calls in which no row, half of the rows, the other half and all have seeds give the same tokens in any order.
+
+    Requests come and go, and one without a seed takes the row of one that had a seed. Sixteen flat rows over 257
+    tokens. Suspect a seed, a generator or a counter that is kept by row and is not taken away with its request.
+    """
+
+    def drawn(turn: int) -> Tokens:  # [16] int64
+        seeds = {i: derive_seed("own", case.seed, turn, i) % 2**31 for i in _TURNS[turn]}
+        noise = SeededNoise(derive_seed("call", case.seed, turn), seeds)
+        return sample_tokens(sampler, _flat_batch(sampler, 257, 16), noise).tokens
+
+    first = [drawn(turn) for turn in range(len(_TURNS))]
+    for turn in (2, 0, 1, 3):
+        rows = f"{len(_TURNS[turn])} of 16 rows have a seed"
+        same_tokens(first[turn], drawn(turn), f"a call in which {rows}, again after calls with other seeds")

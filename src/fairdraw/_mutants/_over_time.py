@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
@@ -85,6 +86,19 @@ class KeepsGeneratorsByPlace(RejectionOracle):
         drawn = super().draw_noise(batch, own)
         super().draw_noise(batch, noise)  # the caller's generators advance, too
         return drawn
+
+
+@as_mutant("REJ658")
+class KeepsTheSeedOfARow(RejectionOracle):
+    """A request without a seed draws by the seed of the last request in its row that had one."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, int] = {}
+
+    def draw_noise(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
+        self.kept |= noise.request_seeds
+        stale = {row: seed for row, seed in self.kept.items() if row < batch.batch_size}
+        return super().draw_noise(batch, dataclasses.replace(noise, request_seeds=stale))
 
 
 @as_mutant("REJ657")

@@ -273,6 +273,19 @@ def makes_generators_anew(right: SamplingOracle, batch: SamplingBatch, noise: Se
     return right.draw(batch, dataclasses.replace(noise))
 
 
+@as_mutant("SAM199")
+class KeepsTheSeedOfARow(SamplingOracle):
+    """A request without a seed draws by the seed of the last request in its row that had one."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, int] = {}
+
+    def draw(self, batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [batch_size, vocab_size] float32
+        self.kept |= noise.request_seeds
+        stale = {row: seed for row, seed in self.kept.items() if row < batch.batch_size}
+        return super().draw(batch, dataclasses.replace(noise, request_seeds=stale))
+
+
 @as_mutant("SAM191")
 class TakesTheParametersOfTheCallBefore(SamplingOracle):
     """Parameters are copied to the device in the background: a call of the same size still finds the old ones."""
