@@ -196,7 +196,7 @@ _TURNS = (range(0), range(0, 16, 2), range(1, 16, 2), range(16))
 """Rows with a seed of their own, call by call."""
 
 
-@check("SAM199", lambda can: plain(can, 257), needs=_OWN, weight=0.02)
+@check("SAM190", lambda can: plain(can, 257), needs=_OWN, weight=0.02)
 def a_row_forgets_the_seeds_of_earlier_requests(sampler: TokenSampler, case: SamplingCase) -> None:
     """Calls in which no row, half of the rows, the other half and all have seeds give the same tokens in any order.
 

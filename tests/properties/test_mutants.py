@@ -49,6 +49,10 @@ def test_mutant_is_caught_by_every_check_that_it_names(mutant: Mutant, code: str
     assert caught
 
 
+def test_no_code_stands_for_two_checks() -> None:
+    assert len(CHECKS) == len(all_checks())
+
+
 @pytest.mark.parametrize("contract", CONTRACTS)
 def test_every_check_has_a_mutant(contract: str) -> None:
     """Those that compare with vLLM's own scanners have none (docs/mutants.md)."""

@@ -273,7 +273,7 @@ def makes_generators_anew(right: SamplingOracle, batch: SamplingBatch, noise: Se
     return right.draw(batch, dataclasses.replace(noise))
 
 
-@as_mutant("SAM199")
+@as_mutant("SAM190")
 class KeepsTheSeedOfARow(SamplingOracle):
     """A request without a seed draws by the seed of the last request in its row that had one."""
 
