@@ -3,6 +3,7 @@
     python tools/measure_false_alarms.py --jobs 32           # both contracts: statistical/records/false_alarms.json
     python tools/measure_false_alarms.py --runs 50 --out /tmp/small.json
     python tools/measure_false_alarms.py --contract sampling --runs 50 --out /tmp/sampling.json
+    python tools/measure_false_alarms.py --codes DIST34 DIST77 --out statistical/records/false_alarms_noise.json
 
 Every run is the whole suite of each contract on `torch`, the vectorised sampler, at a small size: `--draws` rows per
 configuration, and as many decoded tokens and production positions. Checks of large vocabularies cost as much as all
@@ -23,7 +24,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,9 +40,6 @@ from fairdraw.statistical._design import Plans, SamplePlan
 from fairdraw.statistical._distribution_check import DistributionCheck, false_fail_rate
 from fairdraw.statistical.rejection import DISTRIBUTION_CHECKS
 from fairdraw.statistical.sampling import CHECKS as SAMPLING_CHECKS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CONTRACTS = ("rejection", "sampling")
 
@@ -86,6 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", "--workers", type=int, default=1, help="processes")
     parser.add_argument("--entropy", type=int, default=None, help="of the seeds; fresh if not given, and recorded")
     parser.add_argument("--contract", choices=("both", *CONTRACTS), default="both")
+    parser.add_argument("--codes", nargs="+", default=("DIST",), help="beginnings of codes: of these checks alone")
     parser.add_argument("--out", type=Path, default=ROOT / "statistical" / "records" / "false_alarms.json")
     options = parser.parse_args(arguments)
     entropy = secrets.randbits(32) if options.entropy is None else options.entropy
@@ -97,8 +96,12 @@ def main(arguments: list[str] | None = None) -> int:
     with ProcessPoolExecutor(options.jobs) as pool:
         sizes, names = [options.draws] * len(tasks), [contract for _, contract in tasks]
         # Chunks that mix both contracts, and runs with and without large vocabularies, take equally long.
-        runs = list(pool.map(run_suite, seeds, sizes, names, with_all, chunksize=8 if len(tasks) > 1000 else 1))
-    record = summary(runs, contracts) | {
+        chosen = [tuple(options.codes)] * len(tasks)
+        runs = list(pool.map(run_suite, seeds, sizes, names, with_all, chosen, chunksize=8 if len(tasks) > 1000 else 1))
+    checks = [check.code for contract in contracts for check in shipped(contract, tuple(options.codes))]
+    record = summary(runs) | {
+        "checks": len(checks),
+        "codes": checks,
         "sampler": ", ".join(f"{contract}/torch" for contract in contracts),
         "draws_per_distribution": options.draws,
         "entropy": entropy,
@@ -113,12 +116,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if record["alarms"] == 0 and record["uniformity"]["verdict"] == "uniform" else 1
 
 
-def run_suite(seed: int, draws: int, contract: str = "rejection", with_all: bool = True) -> Run:
+def run_suite(
+    seed: int, draws: int, contract: str = "rejection", with_all: bool = True, codes: tuple[str, ...] = ("DIST",)
+) -> Run:
     """Every check, or every one but the most costly, decided as in a real run."""
     torch.set_num_threads(1)
     started, rng = time.process_time(), np.random.default_rng(derive_seed("ties", seed))
     sampler, profile = correct_sampler(contract), Profile("false alarms", 0, 0, draws, draws)
-    checks = [check for check in sized_checks(contract) if with_all or check.workload.group not in SELDOM]
+    checks = [check for check in sized_checks(contract, codes) if with_all or check.workload.group not in SELDOM]
     decisions = {check.code: check.decide(sampler, profile, seed) for check in checks}
     tables = [table for decision in decisions.values() for table in decision.evidence]
     p_values = {
@@ -162,20 +167,21 @@ def correct_sampler(contract: str) -> Any:  # Any: of either contract
     return dataclasses.replace(sampler, trim=Trims().trim) if contract == "rejection" else sampler
 
 
-def shipped(contract: str) -> tuple[DistributionCheck, ...]:
-    """The checks that draw."""
-    return DISTRIBUTION_CHECKS if contract == "rejection" else SAMPLING_CHECKS
+def shipped(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
+    """The checks that draw, of these codes."""
+    checks = DISTRIBUTION_CHECKS if contract == "rejection" else SAMPLING_CHECKS
+    return tuple(check for check in checks if check.code.startswith(codes))
 
 
 @cache
-def sized_checks(contract: str) -> tuple[DistributionCheck, ...]:
+def sized_checks(contract: str, codes: tuple[str, ...] = ("DIST",)) -> tuple[DistributionCheck, ...]:
     """The checks, some with more draws; see `LARGER`."""
-    workloads = {check.workload for check in shipped(contract)}
+    workloads = {check.workload for check in shipped(contract, codes)}
     sized = {one: dataclasses.replace(one, share=LARGER.get(one.group, one.share)) for one in workloads}
-    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shipped(contract))
+    return tuple(dataclasses.replace(check, workload=sized[check.workload]) for check in shipped(contract, codes))
 
 
-def summary(runs: list[Run], contracts: Sequence[str] = CONTRACTS) -> dict[str, Any]:  # Any: JSON
+def summary(runs: list[Run]) -> dict[str, Any]:  # Any: JSON
     """Alarms, what could not be decided, and whether p-values are uniform."""
     found: dict[str, list[float]] = {}
     for run in runs:
@@ -186,7 +192,6 @@ def summary(runs: list[Run], contracts: Sequence[str] = CONTRACTS) -> dict[str, 
     corrected = min(1.0, uniformity[worst] * len(uniformity))
     return {
         "runs": len({run.seed for run in runs}),
-        "checks": sum(len(shipped(contract)) for contract in contracts),
         "false_fail_rate_per_run": false_fail_rate(runs[0].seed),
         "alarms": sum(bool(run.alarms) for run in runs),
         "alarmed": [{"contract": r.contract, "seed": r.seed, "checks": r.alarms} for r in runs if r.alarms],
