@@ -355,10 +355,11 @@ def expected_seconds(
     Draws that checks share are counted at the first of them.
     """
     known, paid = costs or shipped_costs(), set()
-    codes = [check.code for check in checks if isinstance(check, Check)]
+    # An unknown check costs what those of its kind do: sizes of the others are draws or strata, not examples.
+    codes = {kind: [check.code for check in checks if isinstance(check, Check) == kind] for kind in (True, False)}
     found = dict.fromkeys((check.code for check in checks), 0.0)
     for check in _open(checks, sampler, reference):
-        cost = _own_cost(check, sampler, profile, known, codes)
+        cost = _own_cost(check, sampler, profile, known, codes[isinstance(check, Check)])
         key = workload_key(check)
         if key and key not in paid:
             paid.add(key)
