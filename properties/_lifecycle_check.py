@@ -91,8 +91,8 @@ class LifecycleCheck(Check):
                 raise
 
         examples = (profile or PROFILES["ci"]).examples_for(sampler.capabilities, self.weight)
-        asked = (sampler, reference) if self.differential else (sampler,)
-        one_token = any(Capability.SEVERAL_TOKENS not in scanner.capabilities for scanner in asked)
+        shown = (sampler, reference) if self.differential else (sampler,)
+        one_token = any(Capability.SEVERAL_TOKENS not in scanner.capabilities for scanner in shown)
         try:
             found = self.machine.search(
                 timed.guarded(sampler),

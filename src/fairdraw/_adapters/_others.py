@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
 from unittest import mock
 
 import torch
@@ -24,6 +24,7 @@ from fairdraw.protocols import (
     FunctionTokenSampler,
     SpecDecodeBatch,
 )
+from fairdraw.protocols._lifecycle import Move
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +32,27 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from fairdraw.protocols._lifecycle import RowChanges
+
 Known = str | dict[str, Any]  # Any: a reason, and cases
 """A value of `known_defects`: a reason, or a reason with the number of cases that it takes to see the failure."""
 
 Upstream = Any  # Any: vLLM's modules and objects, of whatever release
+
+
+T = TypeVar("T")
+
+
+def rows_after(rows: Mapping[int, T], changes: RowChanges, entering: Sequence[T]) -> dict[int, T]:
+    """Who is in which row once the changes are followed; `entering` in the order of `changes.added`."""
+    found = {row: one for row, one in rows.items() if row not in changes.removed}
+    found |= {added.row: one for added, one in zip(changes.added, entering, strict=True)}
+    for source, target, direction in changes.moved:
+        moving, replaced = found.pop(source), found.pop(target, None)
+        found[target] = moving
+        if direction is Move.SWAP and replaced is not None:
+            found[source] = replaced
+    return found
 
 
 class Defect(TypedDict):

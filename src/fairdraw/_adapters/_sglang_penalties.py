@@ -7,7 +7,7 @@ each request; the library takes nothing else. Penalties are applied as by defaul
 `copy_for_forward` makes.
 
 `scheduled` counts what the scheduler of SGLang counts by default, with its steps overlapped: the token before the
-newest one, which is on the host by then, or the last one of the prompt. Without, the library is asked what it can do:
+newest one, which is on the host by then, or the last one of the prompt. Without, the library shows what it can do:
 each token is counted once, and those of a request that enters with an output one after another, before it is merged.
 """
 
@@ -22,8 +22,8 @@ from unittest import mock
 import torch
 
 from fairdraw._adapters._bare import import_bare, release_of
-from fairdraw._adapters._others import known_defects
-from fairdraw.protocols import Move, PenaltyPolicy
+from fairdraw._adapters._others import known_defects, rows_after
+from fairdraw.protocols import PenaltyPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -150,14 +150,7 @@ class _Session:
 
     def sync(self, changes: RowChanges) -> None:
         """Who is in which row; the running batch keeps its own order, and loses who left."""
-        for row in changes.removed:
-            self.rows.pop(row, None)
-        self.rows |= {added.row: _Req(added) for added in changes.added}
-        for source, target, direction in changes.moved:
-            moving, replaced = self.rows.pop(source), self.rows.pop(target, None)
-            self.rows[target] = moving
-            if direction is Move.SWAP and replaced is not None:
-                self.rows[source] = replaced
+        self.rows = rows_after(self.rows, changes, list(map(_Req, changes.added)))
         if self.running is not None:
             left = set(self.rows.values())
             self.running.filter_batch([index for index, req in enumerate(self.running.reqs) if req in left])

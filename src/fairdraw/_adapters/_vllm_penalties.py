@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from fairdraw._adapters._logits import LONGEST, MOST_REQUESTS, rounding_on
-from fairdraw._adapters._others import Upstream, import_vllm, unpin, vllm_module
+from fairdraw._adapters._others import Upstream, import_vllm, rows_after, unpin, vllm_module
 from fairdraw._adapters._runtime import quiet_floats
 from fairdraw.protocols._lifecycle import AddedRow, LiveBatch, Move, PenaltiesSession, RowChanges
 
@@ -56,14 +56,8 @@ class _Session:
 
     def sync(self, changes: RowChanges) -> None:
         """As `_update_states` of the runner: remove, add, condense, swap, refresh."""
-        names = {row: name for row, name in self.names.items() if row not in changes.removed}
         entering = [(added, self._name()) for added in changes.added]
-        names |= {added.row: name for added, name in entering}
-        for source, target, direction in changes.moved:
-            moving, replaced = names.pop(source), names.pop(target, None)
-            names[target] = moving
-            if direction is Move.SWAP and replaced is not None:
-                names[source] = replaced
+        names = rows_after(self.names, changes, [name for _, name in entering])
         self._update(changes, set(self.names.values()) - set(names.values()), entering)
         self.names = names
         if self.batch.req_ids != [names[row] for row in sorted(names)]:

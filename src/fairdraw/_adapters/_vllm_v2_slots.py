@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fairdraw._adapters._others import Upstream, vllm_module
+from fairdraw._adapters._others import Upstream, rows_after, vllm_module
 from fairdraw._adapters._vllm_plan import sampling_params
 from fairdraw._adapters._vllm_v2_runtime import call
-from fairdraw.protocols._lifecycle import Move
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from fairdraw.protocols._lifecycle import Markers, RowChanges
+    from fairdraw.protocols._lifecycle import AddedRow, Markers, RowChanges
 
 MOST_REQUESTS, LONGEST, MOST_DRAFTS = 272, 9216, 10
 """Sizes of a runner's buffers."""
@@ -81,20 +80,16 @@ class Slots:
     def sync(self, changes: RowChanges) -> None:
         """Requests leave and move; those that enter do so with the tokens of the next step."""
         before = list(self.rows.values())
-        rows = {row: tenant for row, tenant in self.rows.items() if row not in changes.removed}
-        for added in changes.added:
-            self.num_named += 1
-            rows[added.row] = Tenant(f"r{self.num_named}", added.params, list(added.prompt_token_ids))
-        for source, target, direction in changes.moved:
-            moving, replaced = rows.pop(source), rows.pop(target, None)
-            rows[target] = moving
-            if direction is Move.SWAP and replaced is not None:
-                rows[source] = replaced
+        rows = rows_after(self.rows, changes, [self._tenant(added) for added in changes.added])
         staying = {tenant.name for tenant in rows.values()}
         for tenant in before:
             if tenant.name not in staying:
                 self.states.remove_request(tenant.name)
         self.rows = rows
+
+    def _tenant(self, added: AddedRow) -> Tenant:
+        self.num_named += 1
+        return Tenant(f"r{self.num_named}", added.params, list(added.prompt_token_ids))
 
     def put(self, outputs: Sequence[Sequence[int]]) -> None:
         """Each row's slot has its prompt and these tokens."""
