@@ -4,7 +4,9 @@
                                     |
              kind and value of every mention are added up per id      bias 1.5 + excluded + drafted twice
                                     |
-             (id, edited logit), the first mention of each id; its bit is set in the row's excluded words
+             (id, edited logit), the first mention of each id; its bit is set in the row's excluded words, and that
+                                    |                            of its block among the row's moved blocks
+             the words of the tiles of edits, as `scan` makes those of the vocabulary
 
 A row of which only some ids are allowed, or one is forced, has nothing but its list: `num_edits` is negative then, and
 its logits are not read. Bits of the step before are cleared first, by the list that set them.
@@ -19,8 +21,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import NO_ID
-from .rows import MOST_SEEN, find_request, let_next_kernel_start, load_penalties, penalised
+from .rows import TILE, find_request, indices_of, let_next_kernel_start, load_penalties, penalised, words_of_tiles
+from .scan import exponent_scale, sum_tiles
 
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
@@ -29,6 +33,8 @@ DRAFTED = tl.constexpr(4)
 FORCED = tl.constexpr(5)
 CHUNK = tl.constexpr(8)
 """Mentions that are compared with all others at once."""
+BLOCK_WORDS = tl.constexpr(4)
+"""At most, of a row's moved blocks."""
 COUNT_BITS = tl.constexpr(12)
 """Of a count of mentions; four of them are added up in one integer."""
 
@@ -125,12 +131,16 @@ def _append_bad_words(
 @triton.jit
 def _clear_bits(
     excluded_ptr,  # [num_words] int32
+    blocks_ptr,  # [num_block_words] int32
+    num_block_words,
     ids_ptr,  # [max_edits] int32
     count,
     vocab_size,
     CAPACITY: tl.constexpr,
 ):
     """Of the list that the step before left."""
+    block_words = tl.arange(0, BLOCK_WORDS)
+    tl.store(blocks_ptr + block_words, block_words * 0, mask=block_words < num_block_words)
     entries = tl.arange(0, CAPACITY)
     token_ids = tl.load(ids_ptr + entries, mask=entries < tl.abs(count), other=-1)
     tl.store(excluded_ptr + token_ids // 32, token_ids * 0, mask=(token_ids >= 0) & (token_ids < vocab_size))
@@ -217,17 +227,48 @@ def _append_forced(
 
 
 @triton.jit
-def _seen(penalties, slot, token_ids, drafted, known):
-    """[CAPACITY] int16, for `penalised`: the output's count and the drafts before the row, and the prompt."""
+def _penalised(penalties, slot, token_ids, drafted, known, logits, factors):
+    """[CAPACITY] float32: logits as the output, the drafts before the row and the prompt make them."""
     before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
     word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
-    times = tl.minimum(before + drafted, MOST_SEEN)
-    return (times * 2 + ((word >> (token_ids % 32)) & 1)).to(tl.int16)
+    in_prompt = ((word >> (token_ids % 32)) & 1) != 0
+    return penalised(logits, (before + drafted).to(tl.float32), in_prompt, factors)
+
+
+@triton.jit
+def _set_bits(
+    words_ptr,  # [num_words] int32
+    places,
+    mask,
+):
+    """Takes `places` [CAPACITY] int32."""
+    tl.atomic_or(words_ptr + places // 32, tl.full(places.shape, 1, tl.int32) << (places % 32), mask=mask)
+
+
+@triton.jit
+def _sum_tiles_of_edits(
+    tile_words,  # words and what runs reach, [all_tiles] int64 each, of one row, the latter or None; `all_tiles`
+    edit_logits_ptr,  # [CAPACITY] float32
+    size,
+    scale,
+    vocab_size,
+):
+    words_ptr, reached_ptr, all_tiles = tile_words
+    num_tiles = tl.cdiv(vocab_size, TILE)
+    for tile in range(0, all_tiles - num_tiles):
+        tiles = tl.zeros((1,), tl.int32) + tile
+        entries = indices_of(words_of_tiles(tiles))
+        logits = tl.load(edit_logits_ptr + entries, mask=entries < size, other=float("-inf"))
+        words, reached = sum_tiles(logits, scale)
+        store_by_warps(words_ptr + num_tiles + tiles, words, tiles >= 0)
+        if reached_ptr is not None:
+            store_by_warps(reached_ptr + num_tiles + tiles, reached, tiles >= 0)
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def edit_kernel(
-    edits,  # excluded [max_rows, num_words] int32, ids, logits, num_edits, capacity: see `rows.locate`
+    tile_words,  # of all rows, as `_sum_tiles_of_edits` takes those of one
+    edits,  # excluded [max_rows, num_words] int32, ids, logits, num_edits, capacity, blocks: see `rows.locate`
     scratch,  # kinds [max_rows, CAPACITY] int32, values [max_rows, CAPACITY] float32
     logits_ptr,  # [num_rows, vocab_size] any
     grammar_ptr,  # [num_rows, num_words] int32, or None
@@ -239,11 +280,13 @@ def edit_kernel(
     groups,  # allowed, biased, stop: counts, ids, their stride and length, and more, as `launch` makes them
     words,  # bad words: counts, lists, starts, strides and lengths of the lists
     forced_ptr,  # [num_rows] int32, or None
+    temperature_ptr,  # [num_slots] float32
     num_rows,
     max_spec_len,
     vocab_size,
     logits_stride,
     num_words,
+    BLOCK: tl.constexpr,
     CAPACITY: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
@@ -254,12 +297,14 @@ def edit_kernel(
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     row = (first + offset).to(tl.int64)
     if offset < count:
-        excluded_ptr, ids_ptr, edit_logits_ptr, num_edits_ptr, _ = edits
+        excluded_ptr, ids_ptr, edit_logits_ptr, num_edits_ptr, _, blocks_ptr, num_block_words = edits
         excluded_ptr += row * num_words
+        blocks_ptr += row * num_block_words
         ids_ptr += row * CAPACITY
         edit_logits_ptr += row * CAPACITY
         list_ptrs = (ids_ptr, scratch[0] + row * CAPACITY, scratch[1] + row * CAPACITY)
-        _clear_bits(excluded_ptr, ids_ptr, tl.load(num_edits_ptr + row), vocab_size, CAPACITY)
+        count_before = tl.load(num_edits_ptr + row)
+        _clear_bits(excluded_ptr, blocks_ptr, num_block_words, ids_ptr, count_before, vocab_size, CAPACITY)
         tl.debug_barrier()
         # List all mentions.
         position = tl.load(positions_ptr + req_idx)
@@ -281,8 +326,7 @@ def edit_kernel(
         logits += bias
         if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if factors[3]:
-                seen = _seen(penalties, slot, token_ids, _times(counts, DRAFTED), known)
-                logits = penalised(logits, seen, factors)
+                logits = _penalised(penalties, slot, token_ids, _times(counts, DRAFTED), known, logits, factors)
         is_allowed = (num_allowed <= 0) | (_times(counts, ALLOWED) > 0)
         if grammar_ptr is not None:
             word = tl.load(grammar_ptr + row * num_words + token_ids // 32, mask=known, other=0)
@@ -292,7 +336,14 @@ def edit_kernel(
         logits = tl.where(known & (_times(counts, 0) == 0), logits, float("-inf"))
         # Publish the list.
         tl.store(edit_logits_ptr + entries, logits, mask=entries < size)
-        bits = tl.full((CAPACITY,), 1, tl.int32) << (token_ids % 32)
-        tl.atomic_or(excluded_ptr + token_ids // 32, bits, mask=known & (entries < size))
+        is_listed = known & (entries < size)
+        _set_bits(excluded_ptr, token_ids, is_listed)
+        _set_bits(blocks_ptr, token_ids // (BLOCK * TILE), is_listed)
         only = (num_allowed > 0) | (forced >= 0)
         tl.store(num_edits_ptr + row, tl.where(only, -size, size))
+        tl.debug_barrier()
+        words_ptr, reached_ptr, all_tiles = tile_words
+        if reached_ptr is not None:
+            reached_ptr += row * all_tiles
+        of_row = (words_ptr + row * all_tiles, reached_ptr, all_tiles)
+        _sum_tiles_of_edits(of_row, edit_logits_ptr, size, exponent_scale(tl.load(temperature_ptr + slot)), vocab_size)

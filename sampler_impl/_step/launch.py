@@ -81,7 +81,7 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity = capacity
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        self.num_blocks = triton.cdiv(self.all_tiles, SCAN_BLOCK)
+        self.num_blocks = triton.cdiv(capacity.num_tiles, SCAN_BLOCK)
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.max_edits, 16)) if capacity.max_edits else 0
         self.width = capacity.max_spec_len + 1
@@ -100,12 +100,14 @@ class Launches:
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         listed = rows if capacity.filters else 1
         candidates = empty(listed, MOST), empty(listed, MOST, dtype=torch.float32)
-        edits: tuple[Any, ...] = (None, None, None, None, 0)  # Any: arguments of kernels
+        edits: tuple[Any, ...] = (None, None, None, None, 0, None, 0)  # Any: arguments of kernels
         mentions: tuple[Any, ...] = ()  # Any: as above
         if self.edit_capacity:
             lists = [empty(rows, self.edit_capacity) for _ in range(2)]
             values = [empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2)]
-            edits = (empty(rows, self.num_words), lists[0], values[0], empty(rows), self.edit_capacity)
+            block_words = triton.cdiv(self.num_blocks, 32)
+            lists_of_rows = lists[0], values[0], empty(rows), self.edit_capacity
+            edits = (empty(rows, self.num_words), *lists_of_rows, empty(rows, block_words), block_words)
             mentions = lists[1], values[1]
         self.token_ids = empty(capacity.batch_size, self.width)
         self.num_tokens = empty(capacity.batch_size)
@@ -130,13 +132,17 @@ class Launches:
     def _choose_kernels(self, device: torch.device) -> None:
         capacity, first = self.capacity, {"num_warps": 4, **EACH_ROUNDED}
         # Where rows are filtered it costs: programs that come early share multiprocessors while others are idle.
-        overlaps = not capacity.filters and not INTERPRETED and device.type == "cuda" and can_overlap(device)
-        follows = first | ({"launch_pdl": True} if overlaps else {})
+        can_start_early = not INTERPRETED and device.type == "cuda" and can_overlap(device)
+        overlaps, early = can_start_early and not capacity.filters, {"launch_pdl": True}
+        follows = first | (early if overlaps else {})
         limits = torch.version.hip is None
         of_settle: dict[str, int] = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and limits else {}
         if capacity.filters and capacity.max_rows <= FEW_ROWS:
             of_settle = {"num_warps": 8}
-        self.edit_kernel = Compiled(edit_kernel, first, CAPACITY=self.edit_capacity, OVERLAPS=overlaps)
+        # The scan may come early: it first reads counts, which take longer than lists.
+        waits = can_start_early and self.edit_capacity > 0
+        of_edits = {"BLOCK": SCAN_BLOCK, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
+        self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
             settle_kernel,
@@ -152,10 +158,9 @@ class Launches:
         )
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
-        waits = overlaps and self.edit_capacity > 0
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
         of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
-        scan_options = follows if waits else first
+        scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
         self.scan_kernels = {strip: Compiled(scan_kernel, scan_options, STRIP=strip, **of_scan) for strip in STRIPS}
@@ -284,6 +289,7 @@ class Launches:
                 number,
                 stream,
                 by_row,
+                (memory.words, memory.reached, self.all_tiles),
                 memory.edits,
                 memory.mentions,
                 logits,
@@ -293,6 +299,7 @@ class Launches:
                 drafts[0],
                 penalties,
                 *edits,
+                filters[0],
                 checked.num_rows,
                 max_spec_len,
                 self.capacity.vocab_size,

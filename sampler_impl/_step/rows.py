@@ -6,8 +6,8 @@
 
 An id that a bias, a ban or a draft concerns is *moved*: its bit is set in the row's excluded words, and it has an
 entry among the edits. So a row is read once, whatever is edited, and no sum has to be corrected: every kernel sees
-`num_tiles + edit_tiles` tiles of which none is special. Penalties concern thousands of ids and are applied where the
-tile is read; a tile of counts is read once for all rows of a request, as one program does these.
+`num_tiles + edit_tiles` tiles of which none is special. A row moves few ids: a bit per block of tiles says where, and
+elsewhere the scan looks at no excluded word. Penalties concern thousands of ids and are applied where the tile is read.
 
 An **index** is a place in this row of tiles: the id itself, or behind the vocabulary's tiles that of an edit.
 """
@@ -31,8 +31,6 @@ RUNS = tl.constexpr(TILE_SIZE // RUN_SIZE)
 WORDS = tl.constexpr(RUN_SIZE // 32)
 """A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that
 masks are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
-MOST_SEEN = tl.constexpr(16383)
-"""A token that occurs more often counts as often as this."""
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)
@@ -102,18 +100,20 @@ def load_penalties(penalties, slot):
 
 
 @triton.jit
-def penalised(logits, seen, factors):
+def penalised(logits, times, in_prompt, factors):
     """vLLM's operations in its order: repetition multiplies or divides, then frequency, then presence.
 
-    Takes `logits` [...] float32; `seen` [...] int16: twice the count in the output, and 1 if the prompt has it."""
+    Takes `logits` [...] float32; `times` [...] float32: how often the output has the id, at most 0 if it has not;
+    `in_prompt` [...] bool: the prompt has it."""
     presence, frequency, repetition, _ = factors
     # What is off costs nothing: the scan has no time left for what changes no number.
     if repetition != 1:
         inverse = tl.div_rn(1.0, repetition)
-        logits = tl.where(seen > 0, logits * tl.where(logits > 0, inverse, repetition), logits)
+        factor = tl.where(logits > 0, inverse, repetition)
+        logits = tl.where((times > 0) | in_prompt, logits * factor, logits)
     if frequency != 0:
-        logits = logits - frequency * (seen >> 1).to(tl.int32).to(tl.float32)
-    return logits - tl.where(seen > 1, presence, 0.0)
+        logits = logits - frequency * tl.maximum(times, 0.0)
+    return logits - tl.where(times > 0, presence, 0.0)
 
 
 @triton.jit
@@ -164,18 +164,26 @@ def load_bits(
 
 
 @triton.jit
-def load_seen(inputs, place, words, vocab_size):
-    """[..., 32] int16, for `penalised`; the same for all rows of a request, but for their drafts."""
+def load_penalised(row, words, logits, vocab_size):
+    """[..., 32] float32: logits as the penalties of the row's slot make them.
+
+    Takes `row`: inputs and place; `words` [...] int32; `logits` [..., 32] float32."""
+    inputs, place = row
     penalties = inputs[5]
     _, slot, _, factors = place
+    times = load_times(inputs, slot, words, vocab_size).to(tl.float32)
+    in_prompt = times < 0
+    if factors[2] != 1:
+        in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size) != 0
+    return penalised(logits, times, in_prompt, factors)
+
+
+@triton.jit
+def load_times(inputs, slot, words, vocab_size):
+    """[..., 32] int32: how often the output of a slot has each id."""
+    penalties = inputs[5]
     indices = indices_of(words)
-    seen = (indices * 0).to(tl.int16)
-    if factors[3]:
-        counts = tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0)
-        seen = tl.minimum(counts, MOST_SEEN).to(tl.int16) * 2
-        if factors[2] != 1:
-            seen = seen | load_bits(penalties[4] + slot * penalties[6], words, vocab_size).to(tl.int16)
-    return seen
+    return tl.load(penalties[3] + slot * penalties[5] + indices, mask=indices < vocab_size, other=0)
 
 
 @triton.jit
@@ -195,37 +203,39 @@ def load_logits(row, words, vocab_size):
 
     Takes `row`: inputs and place; `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
     inputs, place = row
-    seen = words
-    if inputs[5][3] is not None:
-        seen = load_seen(inputs, place, words, vocab_size)
-    return edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size, True)
+    edits = inputs[4]
+    row_idx, _, num_edits, factors = place
+    logits = load_raw(row, words, vocab_size).to(tl.float32)
+    if inputs[5][3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if factors[3]:
+            logits = load_penalised(row, words, logits, vocab_size)
+    logits = masked(row, words, logits, vocab_size)
+    if edits[0] is not None:  # noqa: SIM102
+        if num_edits != 0:
+            logits = without_moved(row, words, logits, vocab_size)
+            entries = indices_of(words) - tl.cdiv(vocab_size, TILE) * TILE
+            is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
+            known = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
+            logits = tl.where(is_edit, known, logits)
+    return logits
 
 
 @triton.jit
-def edited(row, words, raw, seen, vocab_size, has_entries):
-    """[..., 32] float32: what `load_raw` gave, penalised with what `load_seen` gave, masked, and moved.
-
-    Takes `has_entries`: whether a tile of edits may be among them."""
+def masked(row, words, logits, vocab_size):
+    """-inf where a grammar allows no token."""
     inputs, place = row
-    _, _, grammar_ptr, num_words, edits, penalties = inputs
-    row_idx, _, num_edits, factors = place
-    logits = raw.to(tl.float32)
-    if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
-        if factors[3]:
-            logits = penalised(logits, seen, factors)
-    if grammar_ptr is not None:
-        allowed = load_bits(grammar_ptr + row_idx * num_words, words, vocab_size)
+    if inputs[2] is not None:
+        allowed = load_bits(inputs[2] + place[0] * inputs[3], words, vocab_size)
         logits = tl.where(allowed != 0, logits, float("-inf"))
-    if edits[0] is not None:  # noqa: SIM102
-        if num_edits != 0:
-            moved = load_bits(edits[0] + row_idx * num_words, words, vocab_size)
-            logits = tl.where(moved != 0, float("-inf"), logits)
-            if has_entries:
-                entries = indices_of(words) - tl.cdiv(vocab_size, TILE) * TILE
-                is_edit = (entries >= 0) & (entries < tl.abs(num_edits))
-                known = tl.load(edits[2] + row_idx * edits[4] + entries, mask=is_edit, other=0.0)
-                logits = tl.where(is_edit, known, logits)
     return logits
+
+
+@triton.jit
+def without_moved(row, words, logits, vocab_size):
+    """-inf where an id is among the edits."""
+    inputs, place = row
+    moved = load_bits(inputs[4][0] + place[0] * inputs[3], words, vocab_size)
+    return tl.where(moved != 0, float("-inf"), logits)
 
 
 @triton.jit

@@ -4,6 +4,8 @@
                                     for each row of the request      counts of penalties are in the cache by then
                                         load, edit, reduce; one word per tile
 
+The tiles of edits are not among them: `edits` adds up what it lists.
+
 A tile's word is one int64:
 
     63                        32 31              0
@@ -19,24 +21,31 @@ its largest logit, four of them in a word. A tile with NaN has the order of NaN,
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
-from .._shared.kernels import LOG2_E, argmax_order
+from .._shared.kernels import INTERPRETED, LOG2_E, argmax_order
 from .rows import (
     MIN_TEMPERATURE,
     RUNS,
     TILE,
-    edited,
     find_request,
     let_next_kernel_start,
+    load_bits,
+    load_penalties,
     load_raw,
-    load_seen,
+    load_times,
     locate,
+    masked,
+    penalised,
     wait_for_kernel_before,
+    without_moved,
     words_of_tiles,
 )
+
+PINS = tl.constexpr(not INTERPRETED and torch.version.hip is None)
 
 
 @triton.jit
@@ -69,6 +78,48 @@ def sum_tiles(logits, scale):
     return words, tl.sum(reached << (16 * tl.arange(0, RUNS))[None, :].to(tl.int64), axis=1)
 
 
+@triton.jit
+def _load_seen(inputs, slot, words, repetition, vocab_size):
+    """[tiles, RUNS, WORDS, 32] float32: how often the output of a slot has each id; -1 if its prompt alone has it. The
+    same for all rows of a request: drafts before a row are among its edits."""
+    penalties = inputs[5]
+    seen = load_times(inputs, slot, words, vocab_size).to(tl.float32)
+    if repetition != 1:
+        in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size)
+        seen = tl.where((seen == 0) & (in_prompt != 0), -1.0, seen)
+    return seen
+
+
+@triton.jit
+def _kept_together(seen):
+    """The same numbers, of which the compiler knows nothing. Otherwise it computes what follows from them before the
+    loop over rows, and holds all of that: 214 registers instead of 121."""
+    if PINS:
+        seen = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [seen], dtype=tl.float32, is_pure=False, pack=1)
+    return seen
+
+
+@triton.jit
+def _load_block(row, words, seen, block, vocab_size):
+    """[tiles, RUNS, WORDS, 32] float32: edited logits of a block of the vocabulary's tiles.
+
+    As `rows.load_logits`; excluded words are read only where the block has some."""
+    inputs, place = row
+    edits = inputs[4]
+    is_moved = tl.zeros((), tl.int32)
+    if edits[0] is not None:
+        is_moved = (tl.load(edits[5] + place[0] * edits[6] + block // 32) >> (block % 32)) & 1
+    logits = load_raw(row, words, vocab_size).to(tl.float32)
+    if inputs[5][3] is not None:
+        seen = _kept_together(seen)
+        logits = penalised(logits, seen, seen < 0, place[3])
+    logits = masked(row, words, logits, vocab_size)
+    if edits[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if is_moved != 0:
+            logits = without_moved(row, words, logits, vocab_size)
+    return logits
+
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def scan_kernel(
     words_ptr,  # [max_rows, all_tiles] int64, written
@@ -87,26 +138,24 @@ def scan_kernel(
     WAITS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
-    wait_for_kernel_before(WAITS)
     let_next_kernel_start(OVERLAPS)
     req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     scale = exponent_scale(tl.load(temperature_ptr + slot))
     for step in range(STRIP):
-        first_tile = (strip * STRIP + step) * BLOCK
-        tiles = first_tile + tl.arange(0, BLOCK)
-        has_entries = first_tile + BLOCK > tl.cdiv(vocab_size, TILE)
+        block = strip * STRIP + step
+        tiles = block * BLOCK + tl.arange(0, BLOCK)
         words = words_of_tiles(tiles)
-        place = locate(inputs, first, slot)
         seen = words
         if inputs[5][3] is not None:
-            seen = load_seen(inputs, place, words, vocab_size)
+            seen = _load_seen(inputs, slot, words, load_penalties(inputs[5], slot)[2], vocab_size)
+        wait_for_kernel_before(WAITS)  # what it lists is needed from here on
         for offset in range(0, count):
             row_idx = (first + offset).to(tl.int64)
             row = (inputs, locate(inputs, row_idx, slot))
-            logits = edited(row, words, load_raw(row, words, vocab_size), seen, vocab_size, has_entries)
-            sums, reached = sum_tiles(logits, scale)
+            sums, reached = sum_tiles(_load_block(row, words, seen, block, vocab_size), scale)
             at = row_idx * all_tiles + tiles
-            store_by_warps(words_ptr + at, sums, tiles < all_tiles)
+            is_tile = tiles < tl.cdiv(vocab_size, TILE)
+            store_by_warps(words_ptr + at, sums, is_tile)
             if reached_ptr is not None:
-                store_by_warps(reached_ptr + at, reached, tiles < all_tiles)
+                store_by_warps(reached_ptr + at, reached, is_tile)

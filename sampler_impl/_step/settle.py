@@ -7,6 +7,8 @@
                               draw another          from the list or the tiles (`drawing`)
                               emit, if this is the last of the request's programs
 
+A row behind one that is known to be rejected is skipped.
+
 Only a row of tiles with dense draft probabilities is left to `emit`, which reads it whole, and for the rejected row
 alone.
 """
@@ -44,6 +46,12 @@ from .rows import (
     wait_for_kernel_before,
 )
 from .scan import exponent_scale
+
+ARRIVAL_BITS = tl.constexpr(16)
+MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
+"""How many of a request's programs have ended, in its arrivals."""
+REJECTION_BITS = tl.constexpr(15)
+"""Above them one for each of its first rows that is known to be rejected."""
 
 
 @triton.jit
@@ -167,14 +175,16 @@ def _draw(memory, row, draft_row, index, kept, size, statistics, uniform, vocab_
 
 @triton.jit
 def _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS: tl.constexpr, LOGPROBS: tl.constexpr):
-    """Accept the draft token if it is the argmax. Takes `words` [TILES] int64."""
+    """Accept the draft token if it is the argmax. Takes `words` [TILES] int64. Returns whether it is."""
     accepted_ptr, tokens_ptr, _, _, logprobs_ptr = results
     token = argmax_token(row, words, vocab_size, EDITS)
-    tl.store(accepted_ptr + row_idx, (token == token_id).to(tl.int32))
+    accepted = token == token_id
+    tl.store(accepted_ptr + row_idx, accepted.to(tl.int32))
     tl.store(tokens_ptr + row_idx, token)
     if LOGPROBS:
         tl.store(logprobs_ptr + 2 * row_idx, 0.0)
         tl.store(logprobs_ptr + 2 * row_idx + 1, 0.0)
+    return accepted
 
 
 @triton.jit
@@ -198,21 +208,43 @@ def _publish(
 
 
 @triton.jit
+def _rejection_at(offset, is_rejected):
+    """A bit of a request's arrivals, for rows that come later; 0 of rows for which there is none."""
+    bit = tl.full((), 1, tl.int32) << tl.minimum(offset, REJECTION_BITS - 1) + ARRIVAL_BITS
+    return tl.where(is_rejected & (offset < REJECTION_BITS), bit, 0)
+
+
+@triton.jit
+def _is_rejected_before(
+    arrivals_ptr,  # [batch_size] int32
+    req_idx,
+    offset,
+):
+    """Whether an earlier row of the request is known to be rejected: nobody will ask for this one. Programs of first
+    rows come first; where not all fit the GPU at once, half of the others have nothing to do."""
+    known = tl.load(arrivals_ptr + req_idx, volatile=True) >> ARRIVAL_BITS
+    before = (tl.full((), 1, tl.int32) << tl.minimum(offset, REJECTION_BITS)) - 1
+    return (known & before) != 0
+
+
+@triton.jit
 def _emit_as_last(
     output,
     results,
     arrivals_ptr,  # [batch_size] int32, 0 before and after a step
     drafts,
     request,
+    rejection,
     max_spec_len,
     vocab_size,
     LOGPROBS: tl.constexpr,
     POSITIONS: tl.constexpr,
 ):
-    """The last of a request's programs emits its tokens: a kernel less to wait for. Takes `request`: `write_tokens`."""
+    """The last of a request's programs emits its tokens: a kernel less to wait for. Takes `request`: `write_tokens`;
+    `rejection`: what `_rejection_at` makes of this row."""
     req_idx, first, count = request
     tl.debug_barrier()  # every thread has written what it found, before one of them says so
-    arrived = tl.atomic_add(arrivals_ptr + req_idx, 1)
+    arrived = tl.atomic_add(arrivals_ptr + req_idx, 1 + rejection) & MOST_ARRIVALS
     if arrived + 1 == tl.maximum(count, 1):
         tl.store(arrivals_ptr + req_idx, 0)
         num_accepted = count_accepted(results[0], first, count, POSITIONS)
@@ -258,14 +290,18 @@ def settle_kernel(
     offset = tl.program_id(1)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     row_idx = (first + offset).to(tl.int64)
-    if offset < count:
+    accepted = offset >= 0
+    is_needed = offset < count
+    if output[0] is not None:
+        is_needed = is_needed & (not _is_rejected_before(arrivals_ptr, req_idx, offset))
+    if is_needed:
         row = (inputs, locate(inputs, row_idx, slot))
         words_ptr += row_idx * all_tiles
         words = load_words(words_ptr, all_tiles, TILES)
         token_id, index = _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS)
         given = tl.load(parameters[0] + slot)
         if given == 0:
-            _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS, LOGPROBS)
+            accepted = _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS, LOGPROBS)
         else:
             largest, row_sum, scale, temperature = _softmax_of(words, given)
             is_valid = (row_sum > 0) & (row_sum < float("inf"))
@@ -288,7 +324,7 @@ def settle_kernel(
             position = tl.load(positions_ptr + req_idx) + offset
             accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
             draft_row = (drafts, slot, offset, offset + 1 < count)
-            accepted, target = _is_accepted(
+            is_accepted, target = _is_accepted(
                 row, draft_row, token_id, index, kept, size, statistics, accepting, vocab_size
             )
             drawn = tl.full((), -1, tl.int32)
@@ -296,10 +332,21 @@ def settle_kernel(
                 drawn = _draw(
                     memory, row, draft_row, index, kept, size, statistics, drawing, vocab_size, all_tiles, TILES
                 )
-            accepted = accepted & is_valid
+            accepted = is_accepted & is_valid
             _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)
     # Emit the tokens of the request.
     if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if offset < tl.maximum(count, 1):
-            request = (req_idx, first, count)
-            _emit_as_last(output, results, arrivals_ptr, drafts, request, max_spec_len, vocab_size, LOGPROBS, POSITIONS)
+            request, rejection = (req_idx, first, count), _rejection_at(offset, not accepted)
+            _emit_as_last(
+                output,
+                results,
+                arrivals_ptr,
+                drafts,
+                request,
+                rejection,
+                max_spec_len,
+                vocab_size,
+                LOGPROBS,
+                POSITIONS,
+            )
