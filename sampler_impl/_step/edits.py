@@ -23,7 +23,16 @@ import triton.language as tl
 
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import NO_ID
-from .rows import TILE, find_request, indices_of, let_next_kernel_start, load_penalties, penalised, words_of_tiles
+from .rows import (
+    BLOCK_WORDS,
+    TILE,
+    find_request,
+    indices_of,
+    let_next_kernel_start,
+    load_penalties,
+    penalised,
+    words_of_tiles,
+)
 from .scan import exponent_scale, sum_tiles
 
 ALLOWED = tl.constexpr(1)
@@ -33,8 +42,6 @@ DRAFTED = tl.constexpr(4)
 FORCED = tl.constexpr(5)
 CHUNK = tl.constexpr(8)
 """Mentions that are compared with all others at once."""
-BLOCK_WORDS = tl.constexpr(4)
-"""At most, of a row's moved blocks."""
 COUNT_BITS = tl.constexpr(12)
 """Of a count of mentions; four of them are added up in one integer."""
 
@@ -131,8 +138,7 @@ def _append_bad_words(
 @triton.jit
 def _clear_bits(
     excluded_ptr,  # [num_words] int32
-    blocks_ptr,  # [num_block_words] int32
-    num_block_words,
+    blocks_ptr,  # [BLOCK_WORDS] int32
     ids_ptr,  # [max_edits] int32
     count,
     vocab_size,
@@ -140,7 +146,7 @@ def _clear_bits(
 ):
     """Of the list that the step before left."""
     block_words = tl.arange(0, BLOCK_WORDS)
-    tl.store(blocks_ptr + block_words, block_words * 0, mask=block_words < num_block_words)
+    tl.store(blocks_ptr + block_words, block_words * 0)
     entries = tl.arange(0, CAPACITY)
     token_ids = tl.load(ids_ptr + entries, mask=entries < tl.abs(count), other=-1)
     tl.store(excluded_ptr + token_ids // 32, token_ids * 0, mask=(token_ids >= 0) & (token_ids < vocab_size))
@@ -297,14 +303,14 @@ def edit_kernel(
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     row = (first + offset).to(tl.int64)
     if offset < count:
-        excluded_ptr, ids_ptr, edit_logits_ptr, num_edits_ptr, _, blocks_ptr, num_block_words = edits
+        excluded_ptr, ids_ptr, edit_logits_ptr, num_edits_ptr, _, blocks_ptr = edits
         excluded_ptr += row * num_words
-        blocks_ptr += row * num_block_words
+        blocks_ptr += row * BLOCK_WORDS
         ids_ptr += row * CAPACITY
         edit_logits_ptr += row * CAPACITY
         list_ptrs = (ids_ptr, scratch[0] + row * CAPACITY, scratch[1] + row * CAPACITY)
         count_before = tl.load(num_edits_ptr + row)
-        _clear_bits(excluded_ptr, blocks_ptr, num_block_words, ids_ptr, count_before, vocab_size, CAPACITY)
+        _clear_bits(excluded_ptr, blocks_ptr, ids_ptr, count_before, vocab_size, CAPACITY)
         tl.debug_barrier()
         # List all mentions.
         position = tl.load(positions_ptr + req_idx)

@@ -28,6 +28,10 @@ TILE_SIZE = 1024
 """Vocabulary entries whose sum is one number; constant, because a draw must not depend on the batch."""
 MAX_BATCH_SIZE = 1 << 20
 MAX_VOCAB_SIZE = 1 << 19
+SCAN_BLOCK = 4
+"""Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
+BLOCK_MASK_WORDS = MAX_VOCAB_SIZE // (SCAN_BLOCK * TILE_SIZE) // 32
+"""Words of a mask with a bit per block of any vocabulary. (A stride of 1, in a tuple, is None for Triton 3.6.)"""
 MIN_TEMPERATURE = 1e-5
 """Of a random request; a lower one counts as this. Requests of vLLM below it are greedy."""
 INT32 = (torch.int32,)

@@ -25,7 +25,17 @@ from .._shared.kernels import INTERPRETED, quiet_numpy
 from .compiled import Compiled, Key, current_stream, described, described_batch
 from .edits import edit_kernel
 from .emit import emit_kernel
-from .inputs import RUN_SIZE, TILE_SIZE, Capacity, Checked, StepInputs, StepOutput, TokenEdits
+from .inputs import (
+    BLOCK_MASK_WORDS,
+    RUN_SIZE,
+    SCAN_BLOCK,
+    TILE_SIZE,
+    Capacity,
+    Checked,
+    StepInputs,
+    StepOutput,
+    TokenEdits,
+)
 from .processed import processed_kernel
 from .scan import scan_kernel
 from .settle import settle_kernel
@@ -34,8 +44,6 @@ if TYPE_CHECKING:
     from .known import Group
 
 RUNS = TILE_SIZE // RUN_SIZE
-SCAN_BLOCK = 4
-"""Tiles that a program of the scan has in flight: each of its four warps has one to itself."""
 BLOCK = 8
 """Runs that a program has in flight where it searches for candidates."""
 SETTLE_REGISTERS = 128
@@ -100,14 +108,13 @@ class Launches:
         logprobs = empty(rows, 2, dtype=torch.float32) if capacity.logprobs else None
         listed = rows if capacity.filters else 1
         candidates = empty(listed, MOST), empty(listed, MOST, dtype=torch.float32)
-        edits: tuple[Any, ...] = (None, None, None, None, 0, None, 0)  # Any: arguments of kernels
+        edits: tuple[Any, ...] = (None, None, None, None, 0, None)  # Any: arguments of kernels
         mentions: tuple[Any, ...] = ()  # Any: as above
         if self.edit_capacity:
             lists = [empty(rows, self.edit_capacity) for _ in range(2)]
             values = [empty(rows, self.edit_capacity, dtype=torch.float32) for _ in range(2)]
-            block_words = triton.cdiv(self.num_blocks, 32)
             lists_of_rows = lists[0], values[0], empty(rows), self.edit_capacity
-            edits = (empty(rows, self.num_words), *lists_of_rows, empty(rows, block_words), block_words)
+            edits = (empty(rows, self.num_words), *lists_of_rows, empty(rows, BLOCK_MASK_WORDS))
             mentions = lists[1], values[1]
         self.token_ids = empty(capacity.batch_size, self.width)
         self.num_tokens = empty(capacity.batch_size)
@@ -154,6 +161,7 @@ class Launches:
             BLOCK=BLOCK,
             MOST=MOST,
             POSITIONS=positions,
+            SKIPS=capacity.filters and capacity.max_rows > FEW_ROWS,
             OVERLAPS=overlaps,
         )
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}

@@ -23,7 +23,7 @@ import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
 from . import inputs as arguments
-from .inputs import RUN_SIZE, TILE_SIZE
+from .inputs import BLOCK_MASK_WORDS, RUN_SIZE, TILE_SIZE
 
 TILE = tl.constexpr(TILE_SIZE)
 RUN = tl.constexpr(RUN_SIZE)
@@ -31,6 +31,7 @@ RUNS = tl.constexpr(TILE_SIZE // RUN_SIZE)
 WORDS = tl.constexpr(RUN_SIZE // 32)
 """A tile's entries are laid out [RUNS, WORDS, 32]. A word is 32 ids, as many as a word of a mask has bits, so that
 masks are loaded once for 32 ids. A run is what a warp loads at once, 8 entries per thread."""
+BLOCK_WORDS = tl.constexpr(BLOCK_MASK_WORDS)
 LEAST = tl.constexpr(-0x80000000)
 """Below the order of every number."""
 NOTHING = tl.constexpr(-0x7F800001)

@@ -28,6 +28,7 @@ import triton.language as tl
 from .._counter.arithmetic import store_by_warps
 from .._shared.kernels import INTERPRETED, LOG2_E, argmax_order
 from .rows import (
+    BLOCK_WORDS,
     MIN_TEMPERATURE,
     RUNS,
     TILE,
@@ -108,7 +109,7 @@ def _load_block(row, words, seen, block, vocab_size):
     edits = inputs[4]
     is_moved = tl.zeros((), tl.int32)
     if edits[0] is not None:
-        is_moved = (tl.load(edits[5] + place[0] * edits[6] + block // 32) >> (block % 32)) & 1
+        is_moved = (tl.load(edits[5] + place[0] * BLOCK_WORDS + block // 32) >> (block % 32)) & 1
     logits = load_raw(row, words, vocab_size).to(tl.float32)
     if inputs[5][3] is not None:
         seen = _kept_together(seen)

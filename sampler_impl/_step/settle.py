@@ -7,7 +7,7 @@
                               draw another          from the list or the tiles (`drawing`)
                               emit, if this is the last of the request's programs
 
-A row behind one that is known to be rejected is skipped.
+With SKIPS, a row behind one that is known to be rejected is skipped.
 
 Only a row of tiles with dense draft probabilities is left to `emit`, which reads it whole, and for the rejected row
 alone.
@@ -222,7 +222,8 @@ def _is_rejected_before(
 ):
     """Whether an earlier row of the request is known to be rejected: nobody will ask for this one. Programs of first
     rows come first; where not all fit the GPU at once, half of the others have nothing to do."""
-    known = tl.load(arrivals_ptr + req_idx, volatile=True) >> ARRIVAL_BITS
+    # One thread asks for all: others change the number meanwhile, and warps of a program must not part ways.
+    known = tl.atomic_or(arrivals_ptr + req_idx, 0) >> ARRIVAL_BITS
     before = (tl.full((), 1, tl.int32) << tl.minimum(offset, REJECTION_BITS)) - 1
     return (known & before) != 0
 
@@ -281,6 +282,7 @@ def settle_kernel(
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
     POSITIONS: tl.constexpr,
+    SKIPS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
@@ -292,8 +294,9 @@ def settle_kernel(
     row_idx = (first + offset).to(tl.int64)
     accepted = offset >= 0
     is_needed = offset < count
-    if output[0] is not None:
-        is_needed = is_needed & (not _is_rejected_before(arrivals_ptr, req_idx, offset))
+    if SKIPS:  # noqa: SIM102  # both are decided when compiling
+        if output[0] is not None:
+            is_needed = is_needed & (not _is_rejected_before(arrivals_ptr, req_idx, offset))
     if is_needed:
         row = (inputs, locate(inputs, row_idx, slot))
         words_ptr += row_idx * all_tiles

@@ -213,6 +213,21 @@ def test_a_request_does_not_depend_on_the_batch(edits: bool, drafts: Drafts) -> 
 # The kernels, in the interpreter unless there is a GPU
 
 
+@pytest.mark.parametrize("edits", [False, True])
+def test_a_plan_that_skips_rows_behind_a_rejection_draws_the_same_tokens(edits: bool) -> None:
+    """One for many rows does; on a GPU with so many requests that programs of one run at different times."""
+    num_requests, part = (512, 64) if DEVICE.type == "cuda" else (12, 6)
+    case = make_case(6, [3] * num_requests, 1100, edits=edits)
+    large = replace(case, capacity=replace(case.capacity, batch_size=600))
+    found = plan_of(large, "triton")(large.on(DEVICE))
+    for first in range(0, num_requests, part):
+        requests = list(range(first, first + part))
+        some = case.select(requests)
+        some = replace(some, capacity=replace(some.capacity, batch_size=part))
+        whole = plan_of(some, "triton")(some.on(DEVICE))
+        assert_same(whole, found, requests)
+
+
 @pytest.mark.parametrize(
     ("vocab_size", "edits", "drafts", "counts"),
     [
