@@ -382,6 +382,8 @@ class _ReadsWhenItMatters(ThinkingFollower):
             self.recognise(row, request)
             if self.matters(request):
                 self.advance(self.rows[row])
+            else:  # a text that was cut may grow again, otherwise than it was, before it is read
+                self.rows[row].ids.clear()
 
     def decide(self, copy: Copy, request: LiveRequest) -> list[tuple[int, int]]:
         return super().decide(copy, request) if self.matters(request) else []
