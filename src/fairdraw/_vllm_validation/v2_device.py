@@ -79,7 +79,7 @@ def use_cuda_platform() -> None:
     with quiet_upstream():
         platforms = importlib.import_module("vllm.platforms")
         cuda = importlib.import_module("vllm.platforms.cuda")
-    vars(platforms)["_current_platform"] = cuda.CudaPlatform()
+    platforms._current_platform = cuda.CudaPlatform()  # type: ignore[attr-defined]
 
 
 def copy_buffers() -> None:
@@ -87,4 +87,4 @@ def copy_buffers() -> None:
 
     That is enough: V2 writes to a buffer's host side in `UvaBufferPool.copy_to_uva` alone, which then calls `uva()`.
     """
-    vars(vllm_module("worker.gpu.buffer_utils"))["is_uva_available"] = lambda: False
+    vllm_module("worker.gpu.buffer_utils").is_uva_available = lambda: False
