@@ -12,7 +12,7 @@ With compiled kernels only, as `Leeway` says of each row:
                 is subtracted to one operation that rounds once (FMA). Ours divides exactly and rounds each operation,
                 as the interpreter does. A row with neither division nor such a product must be equal bit for bit.
     searched    with vLLM's Triton filters: they search a pivot by at most 18 halvings of probabilities, and keep or
-                drop tokens whose probability is that near to the last one's
+                drop tokens whose probability is that near to that of the last that both keep
 
 A row can have rounding and another case: "edges and rounding".
 """
@@ -160,10 +160,11 @@ def _is_near_the_last(
     ours: Tensor,  # [vocab_size] float32
     params: Any,  # Any: as above
 ) -> bool:
-    """Whether all tokens that one side keeps alone are as probable as the last that ours keeps, within `SEARCH`."""
-    if params.top_p == 1 or not ours.isfinite().any():
+    """Whether all tokens that one side keeps alone are as probable as the last that both keep, within `SEARCH`."""
+    both = ours.isfinite() & theirs.isfinite()
+    if params.top_p == 1 or not both.any():
         return False
     probs = torch.where(ours.isfinite(), ours, theirs).double().softmax(-1)  # [vocab_size] float64
-    last = probs[ours.isfinite()].min()
+    last = probs[both].min()
     alone = ours.isfinite() != theirs.isfinite()
     return bool(((probs[alone] - last).abs() <= SEARCH).all())
