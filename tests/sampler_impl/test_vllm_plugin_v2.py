@@ -28,7 +28,7 @@ INSTALLED = next((found.version for found in metadata.distributions(name="vllm")
 if release_number(INSTALLED.partition("+")[0]) < (0, 33):
     pytest.skip("this vLLM has no RejectionSampler._verify: see test_vllm_plugin_alone.py", allow_module_level=True)
 else:
-    from fairdraw._vllm_validation import v2_server, v2_steps
+    from fairdraw._vllm_validation import v2_device, v2_rows, v2_server, v2_steps
 
 
 torch = v2_steps.torch
@@ -336,6 +336,145 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
         (inputs.edits.bad_words.word_ids, words.bad_word_token_ids.gpu),
     ]
     assert all(ours.data_ptr() == theirs.data_ptr() for ours, theirs in same if ours is not None)
+
+
+# On a GPU.
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> Any:  # Any: vLLM's class of buffers
+    """vLLM's buffers that are copied to a device, which is the CPU here."""
+    buffers = v2_server.vllm_module("worker.gpu.buffer_utils")
+    monkeypatch.setattr(buffers, "is_uva_available", buffers.is_uva_available)  # restored behind the test
+    monkeypatch.setattr(sys.modules["vllm.platforms"].current_platform, "device_type", "cpu")
+    v2_device.copy_buffers()
+    return buffers.NonUvaBuffer
+
+
+@pytest.mark.usefixtures("known")
+def test_steps_agree_on_buffers_that_are_copied(copied: Any) -> None:
+    server = v2_server.Server(TRACE)
+    (buffer, *_) = server.sampler.sampling_states.temperature.pool._uva_bufs
+    assert isinstance(buffer, copied)
+    assert buffer.uva().data_ptr() != buffer.cpu.data_ptr()
+    assert differences(TRACE) == []
+
+
+@pytest.mark.usefixtures("known")
+def test_buffer_that_is_not_copied_is_caught(copied: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot's second request then has the parameters of its first."""
+
+    def stale(buffer: Any, n: int | None = None) -> Any:  # Any: vLLM's buffer; Tensor [n, ...] any
+        return buffer._uva[:n] if buffer._uva.any() else buffer._uva.copy_(buffer.cpu)[:n]
+
+    monkeypatch.setattr(copied, "uva", stale)
+    assert differences(*[v2_server.Trace(seed, 8) for seed in range(4)])
+
+
+def part_of(**params: Any) -> v2_server.Part:  # Any: vLLM's parameters
+    """A request with the output 3, 3 and two rows: 1, 2, ... 8, and 3 is drafted again."""
+    request = v2_server.Request("r", 1, [0, 3, 3], v2_server.SamplingParams(**params), 3, 1)
+    return v2_server.Part(request, (3,), torch.arange(1.0, 9.0).repeat(2, 1), (False,))
+
+
+def moved(row: Any, ulps: int) -> Any:  # Any: Tensor [vocab_size] float32
+    """The last number of a row, so many float32 numbers further."""
+    changed = row.clone()
+    changed.view(torch.int32)[-1] += ulps
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("params", "ulps", "kind"),
+    [
+        ({"temperature": 0.7}, 2, "rounding"),
+        ({"temperature": 0.7}, 3, "processed logits differ"),
+        ({"temperature": 1.0}, 1, "processed logits differ"),
+        ({"temperature": 0.0, "presence_penalty": 1.5}, 1, "processed logits differ"),
+        ({"temperature": 1.0, "frequency_penalty": 0.1}, 8, "rounding"),
+        ({"temperature": 1.0, "frequency_penalty": 0.1}, 40, "processed logits differ"),
+        ({"temperature": 0.7, "repetition_penalty": 1.1}, 30, "processed logits differ"),
+    ],
+)
+def test_rounding_of_compiled_kernels_has_a_bound(params: dict[str, float], ulps: int, kind: str) -> None:
+    part = part_of(**params)
+    ours, leeway = part.logits[0], v2_rows.leeway_of(part, 0)
+    assert v2_rows.compare_rows(moved(ours, ulps), ours, part.request.params, leeway) == kind
+    assert v2_rows.compare_rows(moved(ours, ulps), ours, part.request.params) == "processed logits differ"
+
+
+def test_reach_is_the_largest_number_on_the_way() -> None:
+    """Of token 3: |4| * 2 + |-1.5| * 2 times, and a third time behind the draft; the presence; over the temperature."""
+    part = part_of(temperature=0.5, repetition_penalty=0.5, frequency_penalty=-1.5, presence_penalty=1.0)
+    first, second = (v2_rows.leeway_of(part, place).reach for place in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert (first[3], second[3], first[4]) == (24.0, 27.0, 20.0)
+
+
+def test_rounding_does_not_hide_another_kept_set() -> None:
+    part = part_of(temperature=0.7, top_p=0.5)
+    ours, leeway = part.logits[0], v2_rows.leeway_of(part, 0)
+    theirs = moved(ours, 1).masked_fill(ours == 7.0, -torch.inf)
+    assert v2_rows.compare_rows(theirs, ours, part.request.params, leeway) == "kept sets differ"
+
+
+def test_filters_that_search_may_miss_what_is_as_probable_as_the_last() -> None:
+    part = part_of(temperature=1.0, top_p=0.9, top_k=5)
+    near = torch.tensor([1.0, 0.5, 0.5 - 1e-6, -3.0])
+    far = torch.tensor([1.0, 0.6, 0.5, -3.0])
+    for ours, kind in ((near, "searched"), (far, "kept sets differ")):
+        theirs = ours.masked_fill(torch.tensor([False, False, True, True]), -torch.inf)
+        mine = ours.masked_fill(ours == -3.0, -torch.inf)
+        leeway = v2_rows.leeway_of(part, 0, searched=True)
+        assert v2_rows.compare_rows(theirs, mine, part.request.params, leeway) == kind
+        assert v2_rows.compare_rows(theirs, mine, part.request.params) == "kept sets differ"
+
+
+def test_interpreted_kernels_have_no_leeway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One ulp in vLLM's rows is a difference here, and on a GPU where something is divided."""
+    run = v2_steps.run_upstream
+
+    def rounded(server: v2_server.Server, parts: Any) -> v2_steps.Ran:
+        ran = run(server, parts)
+        assert ran.processed is not None
+        off = torch.nextafter(ran.processed, torch.tensor(torch.inf))
+        return dataclasses.replace(ran, processed=torch.where(ran.processed.isfinite(), off, ran.processed))
+
+    monkeypatch.setattr(v2_steps, "run_upstream", rounded)
+    monkeypatch.setattr(v2_server, "some_params", dividing)
+    trace = v2_server.Trace(7, 2)
+    assert any("processed logits differ" in text for text in differences(trace))
+    monkeypatch.setattr(v2_steps, "DEVICE", torch.device("cuda"))
+    comparison = v2_steps.Comparison()
+    with v2_steps.plugin():
+        comparison.play(trace)
+    assert comparison.differences == []
+    assert comparison.counts["rounding"] == comparison.counts["rows"]
+    assert comparison.rounding == 0.5
+
+
+def dividing(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
+    return v2_server.SamplingParams(temperature=0.7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["--device", "cuda"], "too late: set FAIRDRAW_V2_DEVICE"), (["--filters", "triton"], "needs --device cuda")],
+)
+def test_devices_that_cannot_be(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        v2_steps.main(arguments)
+    assert words in capsys.readouterr().err
+
+
+def test_device_is_chosen_by_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(v2_device.VARIABLE, "cpu")
+    v2_device.choose(["--steps", "5", "--device=cuda"])
+    assert v2_device.chosen() == "cuda"
+    monkeypatch.setenv(v2_device.VARIABLE, "tpu")
+    with pytest.raises(ValueError, match="'tpu', but it must be one of"):
+        v2_device.chosen()
 
 
 # What ours does not give.

@@ -48,7 +48,7 @@ def import_v2(device: str, *modules: str, first: str = FIRST_RELEASE) -> tuple[s
     if device == "cpu":
         unpin(device)
         _use_plain_buffers()
-        _use_torch_filters()
+        use_torch_filters()
         _use_small_blocks()
     return release, interpreted
 
@@ -86,8 +86,8 @@ def _use_plain_buffers() -> None:
     module.is_uva_available = lambda: True
 
 
-def _use_torch_filters() -> None:
-    """Instead of its Triton kernel, which asks how many cores the GPU has."""
+def use_torch_filters() -> None:
+    """Instead of its Triton kernel, which asks how many cores the GPU has, and searches where this one sorts."""
     filters = vllm_module("sample.ops.topk_topp_sampler")
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.v1.worker.gpu.") and "apply_top_k_top_p" in vars(module):

@@ -5,4 +5,6 @@ soak         event traces with vLLM's objects and with the plugin           a pr
 traces       the event traces
 v2_steps     random steps with vLLM's objects and with the plugin           a program, for model runner V2
 v2_server    the steps
+v2_device    on a CPU or on a GPU
+v2_rows      what a row of ours may be to one of vLLM's
 """

@@ -1,8 +1,9 @@
 """A server's steps without a model: vLLM's own objects of model runner V2, filled as its runner fills them.
 
 `RequestState`, `Sampler`, `RejectionSampler`, `InputBatch` and `SamplingParams` are the real ones; on a CPU their
-kernels run in Triton's interpreter. Requests come and go, and the slot of the last that went is the next to be given.
-Each has any mix of parameters, prompt and output; a step verifies 0 to 5 drafts of each of some requests, in any order.
+kernels run in Triton's interpreter, on a GPU they are compiled (`v2_device`). Requests come and go, and the slot of the
+last that went is the next to be given. Each has any mix of parameters, prompt and output; a step verifies 0 to 5 drafts
+of each of some requests, in any order.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import torch
 
 from fairdraw._adapters._others import Upstream, vllm_module
 from fairdraw._adapters._runtime import quiet_imports
-from fairdraw._adapters._vllm_v2_runtime import call, import_v2
+from fairdraw._adapters._vllm_v2_runtime import call
 from fairdraw._core.seeds import derive_seed
+from fairdraw._vllm_validation import v2_device
 
 with quiet_imports():
-    RELEASE, _ = import_v2("cpu", "states", "input_batch", "sample.sampler", "spec_decode.rejection_sampler")
+    RELEASE = v2_device.import_objects()
     from vllm import SamplingParams
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+DEVICE = torch.device("cuda:0" if v2_device.chosen() == "cuda" else "cpu")
+"""Of states, batches and the step's logits. What the server knows of a request is on the host."""
 NUM_SLOTS, VOCAB_SIZE, MOST_DRAFTS, LONGEST = 6, 48, 5, 96
 START, END = 1, 2
 """Markers of a thinking section."""
@@ -114,8 +118,8 @@ class Server:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(derive_seed(self.trace))
-        trace, cpu = self.trace, torch.device("cpu")
-        sizes = {"max_num_reqs": trace.num_slots, "vocab_size": trace.vocab_size, "device": cpu}
+        trace = self.trace
+        sizes = {"max_num_reqs": trace.num_slots, "vocab_size": trace.vocab_size, "device": DEVICE}
         self.states = call(
             vllm_module("worker.gpu.states").RequestState,
             **sizes,
@@ -134,7 +138,7 @@ class Server:
         self.sampler = call(made, **sizes, req_states=self.states, vllm_config=config)
         verifier = vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler
         modes = SimpleNamespace(num_speculative_tokens=trace.most_drafts, **MODES)
-        self.verifier = verifier(self.sampler, modes, cpu)
+        self.verifier = verifier(self.sampler, modes, DEVICE)
 
     # Requests come and go.
 
@@ -177,8 +181,8 @@ class Server:
         ready = [one for one in self.active if one.prefilled == len(one.tokens) == one.prefill_len]
         chosen = [one for one in ready if self.rng.random() < 0.7]
         if chosen:
-            drawn = torch.from_numpy(self.rng.integers(0, self.trace.vocab_size, (len(chosen), 1)))
-            ones = torch.ones(len(chosen), dtype=torch.int32)
+            drawn = torch.from_numpy(self.rng.integers(0, self.trace.vocab_size, (len(chosen), 1))).to(DEVICE)
+            ones = torch.ones(len(chosen), dtype=torch.int32, device=DEVICE)
             parts = [Part(one, (), drawn, ()) for one in chosen]
             self.commit(parts, SimpleNamespace(sampled_token_ids=drawn, num_sampled=ones, num_rejected=ones * 0))
 
@@ -207,12 +211,12 @@ class Server:
 
     def step(self, parts: Sequence[Part]) -> Upstream:
         """vLLM's `SamplerOutput`, by whatever code is in place."""
-        self.logits = torch.cat([part.logits for part in parts])
+        self.logits = torch.cat([part.logits for part in parts]).to(DEVICE)
         batch = self.input_batch(parts)
         if batch.num_draft_tokens == 0:
             return self.sampler(self.logits, batch)
         invalid = torch.tensor([flag for part in parts for flag in (False, *part.invalid)])
-        return self.verifier(self.logits, batch, None, invalid if invalid.any() else None)
+        return self.verifier(self.logits, batch, None, invalid.to(DEVICE) if invalid.any() else None)
 
     def input_batch(self, parts: Sequence[Part]) -> Upstream:
         """vLLM's own `InputBatch`; what a sampler does not read is `None`."""
@@ -230,16 +234,16 @@ class Server:
             "num_reqs": len(parts),
             "num_tokens": int(counts.sum()),
             "num_draft_tokens": int(counts.sum()) - len(parts),
-            "idx_mapping": torch.from_numpy(slots),
+            "idx_mapping": torch.from_numpy(slots).to(DEVICE),
             "idx_mapping_np": slots,
-            "expanded_idx_mapping": torch.from_numpy(slots.repeat(counts)),
-            "expanded_local_pos": torch.tensor(locals_, dtype=torch.int32),
-            "seq_lens": ends.int(),
+            "expanded_idx_mapping": torch.from_numpy(slots.repeat(counts)).to(DEVICE),
+            "expanded_local_pos": torch.tensor(locals_, dtype=torch.int32, device=DEVICE),
+            "seq_lens": ends.int().to(DEVICE),
             "seq_lens_cpu_upper_bound": ends.int(),
-            "input_ids": torch.tensor(inputs, dtype=torch.int32),
-            "positions": torch.from_numpy(np.array(lengths).repeat(counts) - 1 + np.array(locals_)),
-            "logits_indices": torch.arange(len(inputs)),
-            "cu_num_logits": torch.from_numpy(starts),
+            "input_ids": torch.tensor(inputs, dtype=torch.int32, device=DEVICE),
+            "positions": torch.from_numpy(np.array(lengths).repeat(counts) - 1 + np.array(locals_)).to(DEVICE),
+            "logits_indices": torch.arange(len(inputs), device=DEVICE),
+            "cu_num_logits": torch.from_numpy(starts).to(DEVICE),
             "cu_num_logits_np": starts,
         }
         made = vllm_module("worker.gpu.input_batch").InputBatch
@@ -250,10 +254,10 @@ class Server:
         for part, tokens in zip(parts, tokens_of(output), strict=True):
             part.request.tokens += tokens
             part.request.prefilled = len(part.request.tokens)
-        counts = torch.tensor([0, *(part.num_rows for part in parts)], dtype=torch.int32)
+        counts = torch.tensor([0, *(part.num_rows for part in parts)], dtype=torch.int32, device=DEVICE)
         call(
             vllm_module("worker.gpu.input_batch").post_update,
-            idx_mapping=torch.tensor([self.slot(part.request) for part in parts], dtype=torch.int32),
+            idx_mapping=torch.tensor([self.slot(part.request) for part in parts], dtype=torch.int32, device=DEVICE),
             num_computed_tokens=self.states.num_computed_tokens.gpu,
             last_sampled_tokens=self.states.last_sampled_tokens,
             output_bin_counts=self.sampler.penalties_state.output_bin_counts,
