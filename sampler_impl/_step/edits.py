@@ -309,12 +309,14 @@ def edit_kernel(
         ids_ptr += row * CAPACITY
         edit_logits_ptr += row * CAPACITY
         list_ptrs = (ids_ptr, scratch[0] + row * CAPACITY, scratch[1] + row * CAPACITY)
+        # What is needed of the request; asked for here, as each barrier would wait for it.
+        position = tl.load(positions_ptr + req_idx)
+        factors = load_penalties(penalties, slot)
+        scale = exponent_scale(tl.load(temperature_ptr + slot))
         count_before = tl.load(num_edits_ptr + row)
         _clear_bits(excluded_ptr, blocks_ptr, ids_ptr, count_before, vocab_size, CAPACITY)
         tl.debug_barrier()
         # List all mentions.
-        position = tl.load(positions_ptr + req_idx)
-        factors = load_penalties(penalties, slot)
         drafts_ptr = draft_token_ids_ptr
         if draft_token_ids_ptr is not None:
             drafts_ptr += first
@@ -352,4 +354,4 @@ def edit_kernel(
         if reached_ptr is not None:
             reached_ptr += row * all_tiles
         of_row = (words_ptr + row * all_tiles, reached_ptr, all_tiles)
-        _sum_tiles_of_edits(of_row, edit_logits_ptr, size, exponent_scale(tl.load(temperature_ptr + slot)), vocab_size)
+        _sum_tiles_of_edits(of_row, edit_logits_ptr, size, scale, vocab_size)

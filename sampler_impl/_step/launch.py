@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 RUNS = TILE_SIZE // RUN_SIZE
 BLOCK = 8
 """Runs that a program has in flight where it searches for candidates."""
-SETTLE_REGISTERS = 128
-"""With four programs per multiprocessor, 256 requests take 171 us instead of 220, and 64 take 71 instead of 70."""
+SETTLE_REGISTERS = 168
+"""Three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with four 181."""
 FEW_ROWS = 256
 """A plan for so few settles each with eight warps and all the registers they want: no other program needs them."""
-SCAN_REGISTERS = 168
-"""With penalties: three programs per multiprocessor instead of two. 256 requests take 357 us instead of 387."""
+SCAN_REGISTERS = 128
+"""With penalties: four programs per multiprocessor. 256 requests take 221 us, with three 246 and with five 234."""
 MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}

@@ -33,6 +33,7 @@ from .rows import (
     RUNS,
     TILE,
     find_request,
+    indices_of,
     let_next_kernel_start,
     load_bits,
     load_penalties,
@@ -80,14 +81,25 @@ def sum_tiles(logits, scale):
 
 
 @triton.jit
-def _load_seen(inputs, slot, words, repetition, vocab_size):
-    """[tiles, RUNS, WORDS, 32] float32: how often the output of a slot has each id; -1 if its prompt alone has it. The
-    same for all rows of a request: drafts before a row are among its edits."""
+def _is_presence_alone(factors):
+    return (factors[1] == 0) & (factors[2] == 1)
+
+
+@triton.jit
+def _load_seen(inputs, slot, words, factors, vocab_size):
+    """[tiles, RUNS, WORDS, 32] float32: how often the output of a slot has each id; -1 if its prompt alone has it. Of
+    a request with a presence penalty alone: 1 if the output has the id, or 0.
+
+    The same for all rows of a request: drafts before a row are among its edits."""
     penalties = inputs[5]
-    seen = load_times(inputs, slot, words, vocab_size).to(tl.float32)
-    if repetition != 1:
-        in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size)
-        seen = tl.where((seen == 0) & (in_prompt != 0), -1.0, seen)
+    seen = tl.zeros_like(indices_of(words)).to(tl.float32)
+    if factors[3]:
+        seen = load_times(inputs, slot, words, vocab_size).to(tl.float32)
+        if _is_presence_alone(factors):
+            seen = tl.minimum(seen, 1.0)
+        elif factors[2] != 1:
+            in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size)
+            seen = tl.where((seen == 0) & (in_prompt != 0), -1.0, seen)
     return seen
 
 
@@ -112,8 +124,12 @@ def _load_block(row, words, seen, block, vocab_size):
         is_moved = (tl.load(edits[5] + place[0] * BLOCK_WORDS + block // 32) >> (block % 32)) & 1
     logits = load_raw(row, words, vocab_size).to(tl.float32)
     if inputs[5][3] is not None:
-        seen = _kept_together(seen)
-        logits = penalised(logits, seen, seen < 0, place[3])
+        factors = place[3]
+        if _is_presence_alone(factors):
+            logits = tl.fma(seen, -factors[0], logits)  # rounded once: the product is exact
+        else:
+            seen = _kept_together(seen)
+            logits = penalised(logits, seen, seen < 0, factors)
     logits = masked(row, words, logits, vocab_size)
     if edits[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if is_moved != 0:
@@ -149,7 +165,7 @@ def scan_kernel(
         words = words_of_tiles(tiles)
         seen = words
         if inputs[5][3] is not None:
-            seen = _load_seen(inputs, slot, words, load_penalties(inputs[5], slot)[2], vocab_size)
+            seen = _load_seen(inputs, slot, words, load_penalties(inputs[5], slot), vocab_size)
         wait_for_kernel_before(WAITS)  # what it lists is needed from here on
         for offset in range(0, count):
             row_idx = (first + offset).to(tl.int64)
