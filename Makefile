@@ -7,8 +7,9 @@
 # They work on a fresh machine with Python >= 3.11, make and git.
 
 PYTHON  ?= python3
-# One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has the fifth in PyTorch.
-SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton
+# One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has the fifth in PyTorch. Then
+# the whole step in PyTorch, in three contracts.
+SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton logits_plan/step sampling/step rejection/step
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp
