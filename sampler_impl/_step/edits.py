@@ -138,7 +138,7 @@ def _append_bad_words(
 @triton.jit
 def _clear_bits(
     excluded_ptr,  # [num_words] int32
-    blocks_ptr,  # [BLOCK_WORDS] int32
+    blocks_ptr,  # [num_block_words] int32
     ids_ptr,  # [max_edits] int32
     count,
     vocab_size,
@@ -243,18 +243,18 @@ def _penalised(penalties, slot, token_ids, drafted, known, logits, factors):
 
 @triton.jit
 def _set_bits(
-    words_ptr,  # [num_words] int32
+    mask_ptr,  # [num_words] int32
     places,
-    mask,
+    is_there,
 ):
     """Takes `places` [CAPACITY] int32."""
-    tl.atomic_or(words_ptr + places // 32, tl.full(places.shape, 1, tl.int32) << (places % 32), mask=mask)
+    tl.atomic_or(mask_ptr + places // 32, tl.full(places.shape, 1, tl.int32) << (places % 32), mask=is_there)
 
 
 @triton.jit
 def _sum_tiles_of_edits(
     tile_words,  # words and what runs reach, [all_tiles] int64 each, of one row, the latter or None; `all_tiles`
-    edit_logits_ptr,  # [CAPACITY] float32
+    edit_logits_ptr,  # [max_edits] float32
     size,
     scale,
     vocab_size,

@@ -7,7 +7,7 @@
 An id that a bias, a ban or a draft concerns is *moved*: its bit is set in the row's excluded words, and it has an
 entry among the edits. So a row is read once, whatever is edited, and no sum has to be corrected: every kernel sees
 `num_tiles + edit_tiles` tiles of which none is special. A row moves few ids: a bit per block of tiles says where, and
-elsewhere the scan looks at no excluded word. Penalties concern thousands of ids and are applied where the tile is read.
+elsewhere the scan reads no excluded word. Penalties concern thousands of ids and are applied where the tile is read.
 
 An **index** is a place in this row of tiles: the id itself, or behind the vocabulary's tiles that of an edit.
 """

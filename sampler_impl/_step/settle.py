@@ -188,6 +188,25 @@ def _settle_greedy(results, row, row_idx, words, token_id, vocab_size, EDITS: tl
 
 
 @triton.jit
+def _decide(
+    results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS: tl.constexpr
+):
+    """Accept or reject the draft token, and draw the one that replaces it, or follows. Returns whether it is accepted.
+
+    Takes `found`: the row's number, id and index of its draft token, the least order that is kept, how many candidates
+    are listed, and whether there is a distribution; `uniforms`: to accept and to draw by."""
+    row_idx, token_id, index, kept, size, is_valid = found
+    accepting, drawing = uniforms
+    accepted, target = _is_accepted(row, draft_row, token_id, index, kept, size, statistics, accepting, vocab_size)
+    drawn = tl.full((), -1, tl.int32)
+    if is_valid:
+        drawn = _draw(memory, row, draft_row, index, kept, size, statistics, drawing, vocab_size, all_tiles, TILES)
+    accepted = accepted & is_valid
+    _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)
+    return accepted
+
+
+@triton.jit
 def _publish(
     results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS: tl.constexpr
 ):
@@ -235,15 +254,14 @@ def _emit_as_last(
     arrivals_ptr,  # [batch_size] int32, 0 before and after a step
     drafts,
     request,
-    rejection,
     max_spec_len,
     vocab_size,
     LOGPROBS: tl.constexpr,
     POSITIONS: tl.constexpr,
 ):
-    """The last of a request's programs emits its tokens: a kernel less to wait for. Takes `request`: `write_tokens`;
-    `rejection`: what `_rejection_at` makes of this row."""
-    req_idx, first, count = request
+    """The last of a request's programs emits its tokens: a kernel less to wait for. Takes `request`: as
+    `write_tokens`, and what `_rejection_at` makes of this row."""
+    req_idx, first, count, rejection = request
     tl.debug_barrier()  # every thread has written what it found, before one of them says so
     arrived = tl.atomic_add(arrivals_ptr + req_idx, 1 + rejection) & MOST_ARRIVALS
     if arrived + 1 == tl.maximum(count, 1):
@@ -251,8 +269,9 @@ def _emit_as_last(
         num_accepted = count_accepted(results[0], first, count, POSITIONS)
         token_ptr = results[1] + (first + num_accepted).to(tl.int64)
         token = tl.load(token_ptr, mask=count > 0, other=-1, cache_modifier=".cg")
+        of_tokens = (req_idx, first, count)
         write_tokens(
-            output, results[4], drafts[0], request, num_accepted, token, max_spec_len, vocab_size, LOGPROBS, POSITIONS
+            output, results[4], drafts[0], of_tokens, num_accepted, token, max_spec_len, vocab_size, LOGPROBS, POSITIONS
         )
 
 
@@ -323,33 +342,16 @@ def settle_kernel(
                         memory, row, whole, filters, vocab_size, all_tiles, TILES, BLOCK, MOST
                     )
             statistics = (largest, row_sum, scale, temperature)
-            # Accept or reject the draft token, and draw the one that replaces it, or follows.
+            # Decide.
             position = tl.load(positions_ptr + req_idx) + offset
             accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
             draft_row = (drafts, slot, offset, offset + 1 < count)
-            is_accepted, target = _is_accepted(
-                row, draft_row, token_id, index, kept, size, statistics, accepting, vocab_size
+            found, uniforms = (row_idx, token_id, index, kept, size, is_valid), (accepting, drawing)
+            accepted = _decide(
+                results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS
             )
-            drawn = tl.full((), -1, tl.int32)
-            if is_valid:
-                drawn = _draw(
-                    memory, row, draft_row, index, kept, size, statistics, drawing, vocab_size, all_tiles, TILES
-                )
-            accepted = is_accepted & is_valid
-            _publish(results, row, row_idx, accepted, target, drawn, kept, size, statistics, vocab_size, LOGPROBS)
     # Emit the tokens of the request.
     if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if offset < tl.maximum(count, 1):
-            request, rejection = (req_idx, first, count), _rejection_at(offset, not accepted)
-            _emit_as_last(
-                output,
-                results,
-                arrivals_ptr,
-                drafts,
-                request,
-                rejection,
-                max_spec_len,
-                vocab_size,
-                LOGPROBS,
-                POSITIONS,
-            )
+            request = (req_idx, first, count, _rejection_at(offset, not accepted))
+            _emit_as_last(output, results, arrivals_ptr, drafts, request, max_spec_len, vocab_size, LOGPROBS, POSITIONS)

@@ -15,8 +15,9 @@ from house import test_lines as lines_of_tests
 # Issue 21 brought samplers of seven projects, the contract filters, and CUDA kernels of two more. Then what is drawn
 # next from torch's generator, an interpreter of half the time, and a step that knows its tensors: 400 lines. Then
 # SGLang's penalties, with a policy and a capability of their own, and a check that rows forget seeds: 330 lines.
-MAX_LIBRARY_LINES = 55_550
-MAX_TEST_LINES = 17_450
+# Steps of V2 with compiled kernels on a GPU, and what rounding may do there: 260 lines, and 110 of tests.
+MAX_LIBRARY_LINES = 55_900
+MAX_TEST_LINES = 17_600
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

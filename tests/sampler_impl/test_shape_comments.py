@@ -41,6 +41,7 @@ DIMENSIONS = {
     "num_runs": "runs of all tiles",
     "num_candidates": "most entries of a row that filters consider",
     "max_edits": "most edited ids of a row",
+    "num_block_words": "words of a mask with a bit per block of tiles",
     "num_logprobs": "most log-probabilities that a request of the batch asks for",
     "...": "any shape",
 }
