@@ -30,6 +30,12 @@ SAMPLERS = (
     "penalties/torch",
     "thinking_budget/torch",
     "logits_plan/torch",
+    "rejection/step",
+    "sampling/step",
+    "logits_plan/step",
+    "rejection/step-triton",
+    "sampling/step-triton",
+    "logits_plan/step-triton",
 )
 LIMITS = {"smoke": 45, "ci": 240, "interpreted ci": 360}
 """Seconds that a run should take at most on 2 quiet cores: an aim, which runs in the interpreter miss."""
