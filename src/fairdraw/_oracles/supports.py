@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from fairdraw._oracles.sampling import Request
     from fairdraw.protocols import FilterPolicy
 
+_DENORMAL = 2.0**-149
+"""Float32's least number: by so much a probability and a threshold may be rounded, however small they are."""
 _ROUNDING = 1e-5
 """Relative, for ratios of probabilities; absolute, for sums of them. A float32 softmax and sum over 151936 tokens stay
 within 2e-6 of the exact values, a sum in float32 from the smallest up within 1e-5."""
@@ -110,8 +112,9 @@ def _min_p(found: Support, seen: Support, request: Request, policy: FilterPolicy
     largest, rounding = found.probs.max(), _ROUNDING + 2 * found.slack
     # One of those that may be the largest stays; the others only if all of them are equal.
     is_mode = (found.probs == largest) & _are_equal(found.probs, largest, found.slack)
-    required = (found.probs >= request.min_p * largest * (1 + rounding)) | is_mode
-    return found.narrowed(required, found.probs >= request.min_p * largest * (1 - rounding))
+    least = request.min_p * largest
+    required = (found.probs >= least * (1 + rounding) + _DENORMAL) | is_mode
+    return found.narrowed(required, found.probs >= least * (1 - rounding) - _DENORMAL)
 
 
 def _are_equal(probs: NDArray[np.float64], to: float, slack: float) -> bool:
