@@ -252,13 +252,26 @@ def _set_bits(
 
 
 @triton.jit
+def _publish(lists, token_ids, logits, is_listed, size, BLOCK: tl.constexpr):
+    """Edited logits, and the bits of ids and of blocks. Takes `lists`: pointers to excluded words, moved blocks and
+    logits of one row."""
+    excluded_ptr, blocks_ptr, edit_logits_ptr = lists
+    entries = tl.arange(0, token_ids.shape[0])
+    tl.store(edit_logits_ptr + entries, logits, mask=entries < size)
+    _set_bits(excluded_ptr, token_ids, is_listed)
+    _set_bits(blocks_ptr, token_ids // (BLOCK * TILE), is_listed)
+
+
+@triton.jit
 def _sum_tiles_of_edits(
-    tile_words,  # words and what runs reach, [all_tiles] int64 each, of one row, the latter or None; `all_tiles`
+    tile_words,
+    row,
     edit_logits_ptr,  # [max_edits] float32
     size,
     scale,
     vocab_size,
 ):
+    """The words of a row's tiles of edits, and what their runs reach. Takes `tile_words`: as `edit_kernel`."""
     words_ptr, reached_ptr, all_tiles = tile_words
     num_tiles = tl.cdiv(vocab_size, TILE)
     for tile in range(0, all_tiles - num_tiles):
@@ -266,14 +279,15 @@ def _sum_tiles_of_edits(
         entries = indices_of(words_of_tiles(tiles))
         logits = tl.load(edit_logits_ptr + entries, mask=entries < size, other=float("-inf"))
         words, reached = sum_tiles(logits, scale)
-        store_by_warps(words_ptr + num_tiles + tiles, words, tiles >= 0)
+        at = row * all_tiles + num_tiles + tiles
+        store_by_warps(words_ptr + at, words, tiles >= 0)
         if reached_ptr is not None:
-            store_by_warps(reached_ptr + num_tiles + tiles, reached, tiles >= 0)
+            store_by_warps(reached_ptr + at, reached, tiles >= 0)
 
 
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def edit_kernel(
-    tile_words,  # of all rows, as `_sum_tiles_of_edits` takes those of one
+    tile_words,  # words and what runs reach, [max_rows, all_tiles] int64 each, the latter or None; all_tiles
     edits,  # excluded [max_rows, num_words] int32, ids, logits, num_edits, capacity, blocks: see `rows.locate`
     scratch,  # kinds [max_rows, CAPACITY] int32, values [max_rows, CAPACITY] float32
     logits_ptr,  # [num_rows, vocab_size] any
@@ -343,15 +357,9 @@ def edit_kernel(
         logits = tl.where(forced < 0, logits, tl.where(token_ids == forced, 0.0, float("-inf")))
         logits = tl.where(known & (_times(counts, 0) == 0), logits, float("-inf"))
         # Publish the list.
-        tl.store(edit_logits_ptr + entries, logits, mask=entries < size)
         is_listed = known & (entries < size)
-        _set_bits(excluded_ptr, token_ids, is_listed)
-        _set_bits(blocks_ptr, token_ids // (BLOCK * TILE), is_listed)
         only = (num_allowed > 0) | (forced >= 0)
+        _publish((excluded_ptr, blocks_ptr, edit_logits_ptr), token_ids, logits, is_listed, size, BLOCK)
         tl.store(num_edits_ptr + row, tl.where(only, -size, size))
         tl.debug_barrier()
-        words_ptr, reached_ptr, all_tiles = tile_words
-        if reached_ptr is not None:
-            reached_ptr += row * all_tiles
-        of_row = (words_ptr + row * all_tiles, reached_ptr, all_tiles)
-        _sum_tiles_of_edits(of_row, edit_logits_ptr, size, scale, vocab_size)
+        _sum_tiles_of_edits(tile_words, row, edit_logits_ptr, size, scale, vocab_size)

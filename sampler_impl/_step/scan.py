@@ -1,7 +1,7 @@
 """The kernel that reads the logits, all of them once: of each tile the largest, and the sum of exp2 terms over it.
 
     program (strip, request)    for each block of tiles of the strip        (request, strip) in a plan of many requests
-                                    for each row of the request      counts of penalties are in the cache by then
+                                    for each row of the request      counts of penalties are held in registers
                                         load, edit, reduce; one word per tile
 
 The tiles of edits are not among them: `edits` adds up what it lists.
@@ -48,6 +48,7 @@ from .rows import (
 )
 
 PINS = tl.constexpr(not INTERPRETED and torch.version.hip is None)
+"""The `mov` of `_kept_together` is one of NVIDIA's; elsewhere the compiler may do as it likes."""
 
 
 @triton.jit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,3 +116,16 @@ def test_support_says_what_hangs_on_rounding() -> None:
     assert settled is not None
     assert settled.is_settled
     assert (settled.distribution() > 0).sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("min_p", "allowed"), [(2.0**-149, [True, True, True, False]), (1e-40, [True, True, False, False])]
+)
+def test_min_p_leaves_open_what_float32_rounds_to_its_least_number(min_p: float, allowed: list[bool]) -> None:
+    """Beside the best token: three times 1e-40, seven tenths of the least number, and nothing."""
+    logits = torch.tensor([[0.0, math.log(3e-40), math.log(0.7) - 149 * math.log(2), -200.0]])  # [1, 4] float32
+    batch = SamplingCase(4, (SampledRequest(min_p=min_p),)).batch().replace(logits=logits)
+    support = support_of(Request(batch, 0), FilterPolicy())
+    assert support is not None
+    assert support.allowed.tolist() == allowed
+    assert support.required.tolist() == [True, False, False, False]
