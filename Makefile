@@ -8,8 +8,9 @@
 
 PYTHON  ?= python3
 # One sampler of each contract, the cheapest first: its verdict comes soonest. `make tests` has the fifth in PyTorch. Then
-# the whole step in PyTorch, in three contracts.
+# the whole step in PyTorch, in three contracts; and at `smoke` in Triton, which is interpreted.
 SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton logits_plan/step sampling/step rejection/step
+STEPS   := logits_plan/step-triton sampling/step-triton rejection/step-triton
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp
@@ -24,6 +25,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 check: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(SAMPLER) --profile $(PROFILE) -n $(WORKERS)
+ifeq ($(origin SAMPLER),file)
+	@OMP_NUM_THREADS=1 $(BIN)/fairdraw check $(STEPS) --profile smoke -n $(WORKERS)
+endif
 
 # The performance suite counts in a process of its own: beside another worker it gives no verdict.
 test: lint docs tests perf

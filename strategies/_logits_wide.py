@@ -165,14 +165,17 @@ def eventful_cases(
     can: Capabilities = Capabilities(),  # noqa: B008  frozen
     *,
     max_drafts: int = 2,
+    every: int = 1,
 ) -> LogitsCase:
-    """Each parameter in a request of its own, and idle ones; then every event, to one row and to all of them."""
+    """Each parameter in a request of its own, and idle ones; then every event, to one row and to all of them.
+
+    With `every` 3, a third of the requests."""
     has_drafts = max_drafts > 0 and Capability.DRAFT_PROCESSORS in can
     kinds = open_kinds((*PARAMETER_KINDS, *IDLE_KINDS), can, has_drafts)
     rng = bulk_rng("eventful", draw(bulk_seeds()))
     requests = [
         LogitsRequestRecipe((kind,), num_drafts=int(rng.integers(max_drafts + 1)) if has_drafts else 0)
-        for kind in [kinds[i] for i in rng.permutation(len(kinds))]
+        for kind in [kinds[i] for i in rng.permutation(len(kinds))][::every]
     ]
     places = rng.integers(len(requests), size=2 * len(_EVENTS)).tolist()
     one = [EventRecipe(kind, row, requests[row]) for kind, row in zip(_EVENTS, places, strict=False)]

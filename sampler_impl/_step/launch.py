@@ -161,7 +161,8 @@ class Launches:
             BLOCK=BLOCK,
             MOST=MOST,
             POSITIONS=positions,
-            SKIPS=capacity.filters and capacity.max_rows > FEW_ROWS,
+            # The interpreter runs programs one by one: whatever can be skipped is.
+            SKIPS=(capacity.filters or INTERPRETED) and capacity.max_rows > FEW_ROWS,
             OVERLAPS=overlaps,
         )
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}

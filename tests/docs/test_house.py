@@ -16,8 +16,9 @@ from house import test_lines as lines_of_tests
 # next from torch's generator, an interpreter of half the time, and a step that knows its tensors: 400 lines. Then
 # SGLang's penalties, with a policy and a capability of their own, and a check that rows forget seeds: 330 lines.
 # Steps of V2 with compiled kernels on a GPU, and what rounding may do there: 260 lines, and 110 of tests.
-MAX_LIBRARY_LINES = 55_900
-MAX_TEST_LINES = 17_600
+# An interpreter of a tenth of the time, which records what operations do: 220 lines, and 110 of tests.
+MAX_LIBRARY_LINES = 56_150
+MAX_TEST_LINES = 17_720
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import operator
 import sys
-from typing import Any
+import warnings
+from contextlib import contextmanager
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
 from fairdraw._core.interpreter import prepare_triton, speed_up_interpreter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 prepare_triton("cpu")
 
@@ -70,3 +78,133 @@ def test_broadcasts_and_integers_that_wrap_are_as_before(monkeypatch: pytest.Mon
     long = values.long()
     expected = ((long[:, None] + long).sum(0) + 2**30).to(torch.int32)
     assert [torch.equal(out, expected) for out in outputs] == [True, True]
+
+
+# Tapes
+
+BINARY: dict[str, Callable[..., Any]] = {
+    name: getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "and_", "or_", "xor", "lshift", "rshift"),
+        *("gt", "ge", "lt", "le", "eq", "ne"),
+    )
+} | {
+    "minimum": lambda x, y: tl.minimum(y, x),
+    "where": lambda x, y: tl.where(x > y, x, y),
+    "where a constant": lambda x, y: tl.where(x > y, 1, y),
+    "same": lambda x, y: (x * x) + (x == x),
+    "radd": lambda x, y: 2 + x - (1 - y),
+}
+UNARY: dict[str, Callable[..., Any]] = {
+    "negative": lambda x: -x,
+    "invert": lambda x: ~x,
+    "abs": lambda x: tl.abs(x) + x,
+    "exp2": lambda x: tl.exp2(x) + x,
+    "column": lambda x: x[:, None] if x.shape else x,
+    "broadcast": lambda x: tl.broadcast_to(x[None, :], (2, 4)) if x.shape else tl.full((4,), 1, x.dtype) + x,
+    "reshape": lambda x: tl.reshape(x, (2, 2)) if x.shape else x,
+    "positive zero": lambda x: tl.where(x == x, 0.0, x),
+    "negative zero": lambda x: tl.where(x == x, -0.0, x),
+    "nan": lambda x: tl.where(x == x, float("nan"), x),
+    "largest": lambda x: tl.max(x, axis=0) if x.shape else x,
+}
+KINDS = (tl.int1, tl.int8, tl.uint8, tl.int32, tl.uint32, tl.int64, tl.uint64, tl.float16, tl.bfloat16, tl.float32)
+CONSTANTS: tuple[float, ...] = (True, 0, 1, 3, -1, 2**31, 2**40, 0.0, -0.0, 1.5, float("inf"))
+
+
+@contextmanager
+def _patched_language() -> Iterator[Any]:
+    """As inside of a kernel. Gives the tapes."""
+    speed_up_interpreter()
+    scope = interpreter._patch_lang(_sums.fn)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield interpreter._fairdraw_tapes
+    finally:
+        scope.restore()
+
+
+def _tensor(kind: Any, numbers: tuple[float, ...], *, is_block: bool) -> Any:
+    with np.errstate(all="ignore"):
+        data = np.array(numbers, dtype=np.int64).astype(interpreter._get_np_dtype(kind))
+    return tl.tensor(interpreter.TensorHandle(data, kind), tl.block_type(kind, [len(data)]) if is_block else kind)
+
+
+def _outcome(operation: Callable[..., Any], *arguments: Any) -> str:
+    """All that can be seen of a result, or the error."""
+    try:
+        made = operation(*arguments)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    data = made.handle.data
+    known = made.type, made.dtype, made.shape, made.numel, made.handle.dtype, data.dtype, data.shape, data.tobytes()
+    return " ".join(map(str, known))
+
+
+def _same_with_tapes(tapes: Any, operation: Callable[..., Any], *arguments: Any) -> None:
+    """Without, when a tape is made, when it is played, and played again on other numbers."""
+    tapes.is_recording = True  # as inside of another operation: none is asked
+    try:
+        expected = _outcome(operation, *arguments)
+    finally:
+        tapes.is_recording = False
+    assert [_outcome(operation, *arguments) for _ in range(2)] == [expected] * 2
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_operation_with_a_tape_is_the_same_of_all_types_and_constants(name: str) -> None:
+    operation = BINARY[name]
+    with _patched_language() as tapes:
+        for left, right, blocks in product(KINDS, KINDS, product((True, False), repeat=2)):
+            for numbers in ((5, 0, 7, 120), (3, 9, 1, 2)):  # the second: on the tape of the first
+                numbers = numbers if blocks[0] else numbers[:1]
+                x = _tensor(left, numbers, is_block=blocks[0])
+                y = _tensor(right, (2, 3, 1, 4) if blocks[1] else (2,), is_block=blocks[1])
+                _same_with_tapes(tapes, operation, x, y)
+        for kind, constant in product(KINDS, CONSTANTS):
+            for numbers in ((5, 0, 7, 120), (3, 9, 1, 2)):
+                x = _tensor(kind, numbers, is_block=True)
+                _same_with_tapes(tapes, operation, x, constant)
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_operation_of_one_block_with_a_tape_is_the_same(name: str) -> None:
+    with _patched_language() as tapes:
+        for kind, other in product(KINDS, KINDS):
+            for numbers, is_block in (((5, 0, 7, 120), True), ((3, 9, 1, 2), True), ((4,), False), ((1,), False)):
+                x = _tensor(kind, numbers, is_block=is_block)
+                _same_with_tapes(tapes, lambda x: UNARY[name](x.to(other)), x)  # noqa: B023  # called at once
+
+
+def test_tape_of_one_block_twice_is_not_that_of_two_blocks() -> None:
+    with _patched_language() as tapes:
+        x, y = (_tensor(tl.int32, numbers, is_block=True) for numbers in ((1, 2), (30, 40)))
+        assert not tapes.is_recording
+        assert [(x - x).handle.data.tolist(), (x - y).handle.data.tolist()] == [[0, 0], [-29, -38]]
+        assert [(y - x).handle.data.tolist(), (y - y).handle.data.tolist()] == [[29, 38], [0, 0]]
+
+
+def test_operation_that_raises_raises_again_and_tapes_go_on() -> None:
+    with _patched_language() as tapes:
+        x = _tensor(tl.float32, (1, 2), is_block=True)
+        for _ in range(2):
+            with pytest.raises(Exception, match="invalid operands"):
+                x & 1.5
+            assert not tapes.is_recording
+            assert interpreter.interpreter_semantic.builder is interpreter.interpreter_builder
+        assert (x + x).handle.data.tolist() == [2, 4]
+
+
+def test_whoever_counts_loads_counts_those_of_tapes_until_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the counts of bytes do: by another method of the builder's class, for some launches."""
+    speed_up_interpreter()
+    values, out, counted = torch.arange(4, dtype=torch.int32), torch.zeros(4, dtype=torch.int32), []
+    kind = interpreter.InterpreterBuilder
+    load = kind.create_masked_load
+    for is_counted in (False, True, True, False):
+        with monkeypatch.context() as patch:
+            if is_counted:
+                patch.setattr(kind, "create_masked_load", lambda *given: counted.append(1) or load(*given))
+            _sums[1,](values, out, SIZE=4)
+    assert len(counted) == 2

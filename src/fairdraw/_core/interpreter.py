@@ -10,8 +10,10 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
+
+from .interpreter_tapes import TAPED, Tapes
 
 
 def default_device() -> str:
@@ -39,9 +41,9 @@ def prepare_triton(device: str | None = None) -> None:
 def speed_up_interpreter() -> None:
     """Let Triton's interpreter leave out work whose result nobody reads, and remember what it computes anew each time.
 
-    Kernels give the same numbers and the same errors in about half the time. Without effect before triton is imported,
-    on compiled kernels, and the second time. Another release than those of `COMPARED` gets the first piece alone, if it
-    has these names: what the others remember might be more there.
+    Kernels give the same numbers and the same errors in about a tenth of the time. Without effect before triton is
+    imported, on compiled kernels, and the second time. Another release than those of `COMPARED` gets the first piece
+    alone, if it has these names: what the others remember might be more there.
     """
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")  # Any: Triton has no types
     if interpreter is None or hasattr(interpreter, _DONE):
@@ -55,7 +57,8 @@ def speed_up_interpreter() -> None:
             _remember_dtypes,
             _remember_block_types,
             _share_shapes,
-            _expect_equal_shapes,
+            _record_operations,
+            _know_tensors,
         ):
             patch(interpreter)
 
@@ -75,12 +78,20 @@ def _patch_language_once(interpreter: Any) -> None:  # Any: Triton's modules hav
     if not hasattr(interpreter, "_LangPatchScope"):
         return
 
+    is_builtin, nothing = language.core.is_builtin, interpreter._LangPatchScope()  # to restore: the launch does that
+
+    @cache
+    def modules_of(function: Any) -> list[Any]:
+        names = function.__globals__.values()
+        return [value for value in names if value is language or value is language.core]
+
     @wraps(patch)
     def patched_once(function: Any) -> Any:
-        seen = [value for value in function.__globals__.values() if value is language or value is language.core]
-        if seen and not any(language.core.is_builtin(module.load) for module in seen):
-            return interpreter._LangPatchScope()  # nothing to restore: the launch does that
-        return patch(function)
+        modules = modules_of(function)
+        for module in modules:
+            if is_builtin(module.load):
+                return patch(function)
+        return nothing if modules else patch(function)
 
     interpreter._patch_lang = patched_once
 
@@ -139,16 +150,29 @@ def _share_shapes(interpreter: Any) -> None:
     core.tensor.__init__ = shared
 
 
-def _expect_equal_shapes(interpreter: Any) -> None:
-    """Blocks of one shape need no broadcast: most operations are on such."""
-    semantic = type(interpreter.interpreter_semantic)
-    broadcast = semantic.broadcast_impl_value
+def _record_operations(interpreter: Any) -> None:
+    """Operations of the language with tapes. Triton makes them anew at each launch; here they are made once."""
+    patch, tapes, made = interpreter._patch_attr, Tapes(interpreter), {}
+    interpreter._fairdraw_tapes = tapes
 
-    @wraps(broadcast)
-    def broadcast_unless_equal(self: Any, lhs: Any, rhs: Any) -> Any:
-        are_blocks = lhs.type.is_block() and rhs.type.is_block()
-        if are_blocks and tuple(lhs.type.shape) == tuple(rhs.type.shape):
-            return lhs, rhs
-        return broadcast(self, lhs, rhs)
+    @wraps(patch)
+    def patched(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        if (name, member) not in made:
+            patch(owner, name, member, builder, scope)
+            plain = getattr(owner, name)
+            made[name, member] = tapes.taped(plain) if name in TAPED else plain
+        scope.set_attr(owner, name, made[name, member])
 
-    semantic.broadcast_impl_value = broadcast_unless_equal
+    interpreter._patch_attr = patched
+
+
+def _know_tensors(interpreter: Any) -> None:
+    """Every assignment of a kernel makes a tensor of its value, which nearly always is one."""
+    semantic, tensor = interpreter.interpreter_semantic, interpreter.tl.core.tensor
+    make = semantic.to_tensor
+
+    @wraps(make)
+    def to_tensor(value: Any, check_type: bool = True) -> Any:
+        return value if type(value) is tensor else make(value, check_type)
+
+    semantic.to_tensor = to_tensor

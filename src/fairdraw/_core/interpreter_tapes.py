@@ -1,0 +1,296 @@
+"""Tapes: what an operation of Triton's language asks of its interpreter, recorded once and then replayed.
+
+Of a sum of two blocks the interpreter finds out each time anew which types they have, whether they must be converted
+or broadcast, and to what: twenty microseconds before NumPy adds for one. All of that follows from types and constants.
+
+    first time   language -> semantics -> builder        what is asked of the builder is written down
+    then                                  builder        by the same types, shapes and constants
+
+Numbers, errors and what is stored are those of the interpreter: an operation that raised has no tape, and neither has
+one of which something is not understood.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial, wraps
+from typing import Any
+
+MOST = 4_000
+"""Tapes of one operation: constants may be different ones in each call, as numbers of a loop are."""
+
+_TAPED = """
+    __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__
+    __rmod__ __neg__ __invert__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__ __rlshift__ __rshift__
+    __rrshift__ __gt__ __ge__ __lt__ __le__ __eq__ __ne__ __not__ __getitem__ logical_and logical_or to cast where
+    full arange expand_dims broadcast_to reshape view permute trans load store program_id num_programs
+    _promote_bfloat16_to_float32 to_tensor minimum maximum clamp add sub mul exp exp2 log log2 sqrt abs floor ceil
+    div_rn fma umulhi fdiv erf rsqrt cos sin
+"""
+TAPED = frozenset(_TAPED.split())
+"""Operations of which a tape says everything. Others write to a handle, call functions, or are rare."""
+SAME = "the first two are one"
+_CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
+CASTS = frozenset(f"create_{name}" for name in _CASTS.split())
+UNKNOWN: list[Any] = []  # Any: nothing
+"""Cannot be hashed, and so has no tape."""
+
+
+class Tapes:
+    """Tapes of one interpreter.
+
+    Args:
+        interpreter: `triton.runtime.interpreter`.
+    """
+
+    def __init__(self, interpreter: Any) -> None:  # Any: Triton's modules have no types, here and below
+        self.interpreter = interpreter
+        core = interpreter.tl.core
+        self.tensor, self.constexpr, self.dtype, self.tuple = core.tensor, core.constexpr, core.dtype, core.tuple
+        self.semantic, self.builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
+        self.is_recording = False
+
+    def taped(self, operation: Any) -> Any:
+        """The same operation with tapes."""
+        tapes: dict[Any, Any] = {}
+        key_of, tensor = self.key_of, self.tensor
+
+        @wraps(operation)
+        def replayed(*arguments: Any, **named: Any) -> Any:
+            if self.is_recording:
+                return operation(*arguments, **named)
+            handles: list[Any] = []
+            key: Any = []
+            for value in arguments:
+                if type(value) is tensor:  # as `key_of`, without a call: most are
+                    handles.append(value.handle)
+                    key.append(value.type.name)
+                else:
+                    key.append(key_of(value, handles))
+            if len(handles) > 1 and handles[0] is handles[1]:  # a tape of x + x says that both sides are one
+                key.append(SAME)
+            if named:
+                key += [(name, key_of(value, handles)) for name, value in named.items()]
+            key = tuple(key)
+            try:
+                tape = tapes[key]
+            except (KeyError, TypeError):
+                return self._first(operation, tapes, key, handles, arguments, named)
+            return operation(*arguments, **named) if tape is None else tape(handles)
+
+        return replayed
+
+    def key_of(self, value: Any, handles: list[Any] | None) -> Any:
+        """What a tape depends on, of one argument. What nobody can hash has no tape.
+
+        Args:
+            handles: Gets those of tensors; `None` inside of a list, where they have none to be found by."""
+        kind = type(value)
+        if kind is self.tensor:
+            if handles is None:
+                return UNKNOWN
+            handles.append(value.handle)
+            return value.type.name
+        if kind is int or kind is bool or kind is str or value is None:
+            return kind, value
+        if kind is float:
+            return kind, value.hex()  # 0.0 and -0.0 are two constants
+        if kind is self.constexpr:
+            return kind, self.key_of(value.value, None)
+        if isinstance(value, self.dtype):
+            return kind, value.name
+        if kind is list or kind is tuple or kind is self.tuple:
+            return kind, *(self.key_of(one, None) for one in value)
+        if kind is slice:
+            return kind, self.key_of((value.start, value.stop, value.step), None)
+        return UNKNOWN
+
+    def _first(
+        self,
+        operation: Any,
+        tapes: dict[Any, Any],
+        key: tuple[Any, ...],
+        handles: list[Any],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """As the interpreter does it, written down if there is a key to find it again by."""
+        has_key = len(tapes) < MOST and _is_hashable(key)
+        if not has_key or len(set(map(id, handles))) < len(handles) - (SAME in key):
+            return operation(*arguments, **named)
+        recorder = _Recorder(self.interpreter, handles)
+        self.is_recording, self.semantic.builder = True, recorder
+        try:
+            result = operation(*arguments, **named)
+        finally:
+            self.is_recording, self.semantic.builder = False, self.builder
+        tapes[key] = recorder.tape_of(result, self.tensor)
+        return result
+
+
+def _is_hashable(key: tuple[Any, ...]) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+class _Recorder:
+    """Stands for the builder during one operation, and writes down what is asked of it.
+
+    Args:
+        interpreter: Whose builder it is.
+        handles: What the operation is given.
+    """
+
+    def __init__(self, interpreter: Any, handles: list[Any]) -> None:
+        self._interpreter, self._builder = interpreter, interpreter.interpreter_builder
+        self._slots: list[Any] = list(handles)  # handles and constants, by the place that a tape has for them
+        self._count = len(handles)
+        self._constants: set[int] = set()
+        self._steps: list[tuple[Any, tuple[int, ...], int]] = []
+        self._is_known = True
+
+    def __getattr__(self, name: str) -> Any:
+        asked = getattr(self._builder, name)
+        if not callable(asked) or not name.startswith(("create_", "get_")):
+            return asked
+
+        def recorded(*arguments: Any, **named: Any) -> Any:
+            result = asked(*arguments, **named)
+            self._note(name, asked, arguments, named, result)
+            return result
+
+        return recorded
+
+    def _note(self, name: str, asked: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        if named:
+            self._is_known = False
+            return
+        places = tuple(self._place_of(value) for value in arguments)
+        is_constant = name.startswith("get_") or (name == "create_splat" and self._are_constants(places))
+        self._slots.append(result)
+        if is_constant:
+            self._constants.add(len(self._slots) - 1)
+        else:
+            self._steps.append((self._shortest(name, asked, arguments), places, len(self._slots) - 1))
+
+    def _are_constants(self, places: tuple[int, ...]) -> bool:
+        return all(place in self._constants for place in places)
+
+    def _place_of(self, value: Any) -> int:
+        for place, known in enumerate(self._slots):
+            if known is value:
+                return place
+        if isinstance(value, self._interpreter.TensorHandle):  # nobody was asked for it
+            self._is_known = False
+        self._slots.append(value)
+        self._constants.add(len(self._slots) - 1)
+        return len(self._slots) - 1
+
+    def _shortest(self, name: str, asked: Any, arguments: tuple[Any, ...]) -> Any:
+        """What a step calls: the builder, or a NumPy function of its handles if the builder does nothing else."""
+        kind = self._interpreter.TensorHandle
+        if any(word in name for word in ("load", "store", "atomic")):  # others may count these, and stop counting
+            return partial(_asked_now, self._builder, name)
+        if name in CASTS and not arguments[1].scalar.is_bf16():
+            return _cast(asked, self._interpreter)
+        if len(arguments) != 2 or name == "create_ashr" or not all(type(one) is kind for one in arguments):
+            return asked
+        if any(one.dtype.is_ptr() for one in arguments):
+            return asked
+        seen: list[Any] = []
+        self._builder.binary_op = lambda *given: seen.append(given)
+        try:
+            asked(*arguments)
+        except AttributeError:  # it goes on with the result
+            seen.clear()
+        finally:
+            del self._builder.binary_op
+        if len(seen) == 1 and seen[0][:2] == arguments:
+            return _binary(seen[0][2], self._interpreter)
+        return asked
+
+    def tape_of(self, result: Any, tensor: Any) -> Any:
+        """`None` if something is not understood."""
+        if not self._is_known or type(result) is not tensor:
+            return None
+        place = next((place for place, known in enumerate(self._slots) if known is result.handle), None)
+        if place is None or (result.handle is None and not self._steps):
+            return None
+        if result.handle is None:  # of a store
+            place = self._steps[-1][2]
+        return _play(self._slots, self._count, self._steps, place, tensor, result)
+
+
+def _asked_now(builder: Any, name: str, *arguments: Any) -> Any:
+    return getattr(builder, name)(*arguments)
+
+
+def _cast(asked: Any, interpreter: Any) -> Any:
+    """The builder's `cast_impl`, of types that NumPy has."""
+    new, handle, find_dtype = object.__new__, interpreter.TensorHandle, interpreter._get_np_dtype
+
+    def computed(source: Any, kind: Any, *rest: Any) -> Any:
+        if source.dtype.scalar.is_bf16():  # a handle's type is not always its tensor's
+            return asked(source, kind, *rest)
+        made = new(handle)
+        made.data, made.dtype, made.attr = source.data.astype(find_dtype(kind)), kind.scalar, {}
+        return made
+
+    return computed
+
+
+def _binary(function: Any, interpreter: Any) -> Any:
+    """The builder's `binary_op`, which keeps the type of the left side, without asking twice whether that fits."""
+    new, handle, find_dtype = object.__new__, interpreter.TensorHandle, interpreter._get_np_dtype
+
+    def computed(lhs: Any, rhs: Any) -> Any:
+        output, dtype = function(lhs.data, rhs.data), lhs.dtype.scalar
+        if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8):
+            output = output.astype(find_dtype(dtype))
+        made = new(handle)
+        made.data, made.dtype, made.attr = output, dtype, {}
+        return made
+
+    return computed
+
+
+def _play(
+    slots: list[Any], count: int, steps: list[tuple[Any, tuple[int, ...], int]], place: int, tensor: Any, result: Any
+) -> Any:
+    """A function of the handles that an operation is given: steps over numbered slots, and a tensor of the last one.
+
+    Args:
+        slots: Handles that were given the first time, constants, and what steps made then.
+        count: How many were given.
+        place: Of the result.
+    """
+    template = {name: value for name, value in vars(result).items() if name != "handle"}
+    made = {step[2] for step in steps}
+    used = {slot for step in steps for slot in step[1]} | {place}
+    constants = sorted(slot for slot in used if slot >= count and slot not in made)
+    outline = (count, tuple(step[1:] for step in steps), tuple(constants), place)
+    functions = [step[0] for step in steps]
+    return _player(outline)(functions, [slots[slot] for slot in constants], tensor, template)
+
+
+@cache
+def _player(outline: tuple[Any, ...]) -> Any:
+    """Of all tapes with the same steps between the same slots, as a function with names for slots: a loop over steps
+    would take longer than they do."""
+    count, steps, constants, place = outline
+    lines = ["def bind(functions, constants, tensor, template):", "    new = object.__new__"]
+    lines += [f"    f{number} = functions[{number}]" for number in range(len(steps))]
+    lines += [f"    s{slot} = constants[{number}]" for number, slot in enumerate(constants)]
+    lines += ["    def play(handles):"]
+    lines += [f"        {''.join(f's{slot}, ' for slot in range(count))} = handles"] if count else []
+    lines += [
+        f"        s{made} = f{number}({', '.join(f's{slot}' for slot in places)})"
+        for number, (places, made) in enumerate(steps)
+    ]
+    lines += ["        result = new(tensor)", "        known = result.__dict__", "        known.update(template)"]
+    lines += [f"        known['handle'] = s{place}", "        return result", "    return play"]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    return scope["bind"]
