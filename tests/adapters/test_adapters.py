@@ -247,11 +247,15 @@ def test_interpreter_patches_the_language_once_per_launch_and_restores_it(monkey
             super().restore()
             changes.append(None)
 
+    helpers = []
+    call = interpreter.InterpretedFunction.__call__
+    counted = lambda self, *given, **named: helpers.append(self) or call(self, *given, **named)  # noqa: E731
+    monkeypatch.setattr(interpreter.InterpretedFunction, "__call__", counted)
     monkeypatch.setattr(interpreter, "_LangPatchScope", Counting)
     case = RejectionCase(9, (RequestRecipe((DraftRecipe(), DraftRecipe())),))
     tokens = [harness.emit(one, case.batch(), case.noise()).tokens for one in (triton, pytorch)]
     assert (tokens[0] == tokens[1]).all()
-    assert changes.count(None) < len(changes) / 4, "its kernels have helpers"
+    assert len(helpers) > changes.count(None) > 0
     assert core.is_builtin(core.tensor.__add__)
 
 

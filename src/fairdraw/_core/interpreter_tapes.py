@@ -13,6 +13,7 @@ one of which something is not understood.
 from __future__ import annotations
 
 from functools import cache, partial, wraps
+from types import FunctionType
 from typing import Any
 
 MOST = 4_000
@@ -238,7 +239,7 @@ def _cast(asked: Any, interpreter: Any) -> Any:
         made.data, made.dtype, made.attr = source.data.astype(find_dtype(kind)), kind.scalar, {}
         return made
 
-    return computed
+    return _as_theirs(computed, interpreter)
 
 
 def _binary(function: Any, interpreter: Any) -> Any:
@@ -253,7 +254,12 @@ def _binary(function: Any, interpreter: Any) -> Any:
         made.data, made.dtype, made.attr = output, dtype, {}
         return made
 
-    return computed
+    return _as_theirs(computed, interpreter)
+
+
+def _as_theirs(function: Any, interpreter: Any) -> Any:
+    """A function of the interpreter's module: filters of NumPy's warnings, of overflow say, go by modules."""
+    return FunctionType(function.__code__, vars(interpreter), function.__name__, None, function.__closure__)
 
 
 def _play(
