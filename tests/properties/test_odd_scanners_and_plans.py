@@ -169,6 +169,17 @@ def test_ties_that_are_torn_are_no_more_than_asked_for() -> None:
     assert [num_kept for num_kept in range(11) if holds(num_kept)] == [1, 2, 3, 4, 10]
 
 
+@pytest.mark.parametrize(("other", "has_rule"), [(2.0, True), (float("nan"), False), (float("inf"), False)])
+def test_filter_keeps_a_forced_token_unless_others_have_no_distribution(other: float, has_rule: bool) -> None:
+    """Beside NaN a planner that keeps all ties lost the forced token by top-p, and was accused. No rule forbids it.
+    The forced token's own NaN is gone: it has another logit now."""
+    row = RowBounds.given(np.array([other, np.nan, 1], np.float32))
+    filtered = dataclasses.replace(row, forced=1).forced_and_filtered()
+    lost, kept = np.array([[-np.inf, -np.inf, 1], [-np.inf, 1e9, -np.inf]], np.float32)
+    assert filtered.hold(kept).all()
+    assert filtered.hold(lost).all() != has_rule
+
+
 def test_only_operations_on_the_logits_are_counted() -> None:
     logits = torch.zeros(2, 12)
     with Counted(logits) as counted:

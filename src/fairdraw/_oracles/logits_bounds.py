@@ -155,8 +155,10 @@ class RowBounds:
         return replace(self, unruled=self.unruled | ~np.isneginf(self.may_be.high))
 
     def forced_and_filtered(self) -> RowBounds:
-        """A filter keeps the forced token, unless another one has a logit of inf: then there is no rule."""
-        if not np.isposinf(self.may_be.high).any():
+        """A filter keeps the forced token, unless another one has a logit of inf or NaN: then there is no rule."""
+        high = self.may_be.high
+        is_undefined = np.isposinf(high) | np.isnan(high) & (np.arange(len(high)) != self.forced)
+        if not is_undefined.any():
             return self
         return replace(self, forced=None, unruled=np.ones_like(self.unruled))
 
