@@ -18,7 +18,7 @@ from house import test_lines as lines_of_tests
 # Steps of V2 with compiled kernels on a GPU, and what rounding may do there: 260 lines, and 110 of tests.
 # An interpreter of a tenth of the time, which records what operations do: 220 lines, and 110 of tests.
 MAX_LIBRARY_LINES = 56_150
-MAX_TEST_LINES = 17_720
+MAX_TEST_LINES = 17_750
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

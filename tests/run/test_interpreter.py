@@ -221,3 +221,34 @@ def test_warnings_of_tapes_come_from_the_interpreter() -> None:
                 warnings.filterwarnings("ignore", category=RuntimeWarning, module=r"triton\.runtime\.interpreter")
                 assert np.isnan((x - y).handle.data).all()
                 x.to(tl.int32)
+
+
+def _scalar(number: int) -> Any:
+    return _tensor(tl.int32, (number,), is_block=False)
+
+
+def test_what_depends_on_numbers_has_no_tape() -> None:
+    """A load asks whether `other` is true, and a program's id which axis is meant."""
+    values = np.array([7, 8], np.int32)
+    pointer = tl.pointer_type(tl.int32)
+    address = tl.tensor(interpreter.TensorHandle(np.array([values.ctypes.data], np.uint64), pointer), pointer)
+    nothing = _tensor(tl.int1, (0,), is_block=False)
+    interpreter.interpreter_builder.set_grid_dim(2, 3, 4)
+    with _patched_language() as tapes:
+        for other in (0, 5, 0, 6):
+            _same_with_tapes(tapes, lambda x: tl.load(address, mask=nothing, other=x), _scalar(other))
+        for axis in (0, 1, 2, 0):
+            _same_with_tapes(tapes, lambda x: tl.num_programs(x), _scalar(axis))  # noqa: PLW0108  # patched in between
+
+
+def test_constants_and_lists_of_tapes_belong_to_them() -> None:
+    with _patched_language():
+        numbers = [tl.full((2,), 2**31, tl.uint32) for _ in range(4)]
+        tl.arange(0, 2) >> numbers[2]  # writes to the handle of the right side
+        assert numbers[3].to(tl.int64).handle.data.tolist() == [2**31] * 2
+        assert tl.full((2,), 2**31, tl.uint32).to(tl.int64).handle.data.tolist() == [2**31] * 2
+        block = tl.reshape(tl.arange(0, 4), (2, 2))
+        order = [0, 1]
+        tl.permute(block, order)
+        order.reverse()
+        assert tl.permute(block, [0, 1]).handle.data.tolist() == [[0, 1], [2, 3]]

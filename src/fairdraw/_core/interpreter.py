@@ -164,6 +164,15 @@ def _record_operations(interpreter: Any) -> None:
         scope.set_attr(owner, name, made[name, member])
 
     interpreter._patch_attr = patched
+    patch_tensor = interpreter._patch_lang_tensor
+
+    @wraps(patch_tensor)
+    def patched_tensor(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        for name in ("__bool__", "__index__"):
+            scope.set_attr(tensor, name, tapes.noted(getattr(tensor, name)))
+
+    interpreter._patch_lang_tensor = patched_tensor
 
 
 def _know_tensors(interpreter: Any) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 MOST = 4_000
 """Tapes of one operation: constants may be different ones in each call, as numbers of a loop are."""
+MOST_FOLDED = 1024
+"""Entries of a block of one constant that a tape keeps; larger ones are made each time."""
 
 _TAPED = """
     __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__
@@ -48,7 +50,20 @@ class Tapes:
         core = interpreter.tl.core
         self.tensor, self.constexpr, self.dtype, self.tuple = core.tensor, core.constexpr, core.dtype, core.tuple
         self.semantic, self.builder = interpreter.interpreter_semantic, interpreter.interpreter_builder
+        self.options = self.builder.options
         self.is_recording = False
+        self.recorder: _Recorder | None = None
+
+    def noted(self, conversion: Any) -> Any:
+        """A tensor's `__bool__` or `__index__`: what an operation does then depends on numbers, and it gets no tape."""
+
+        @wraps(conversion)
+        def converted(tensor: Any) -> Any:
+            if self.recorder is not None and tensor.handle.data.size == 1:  # larger ones are true, whatever they hold
+                self.recorder.is_known = False
+            return conversion(tensor)
+
+        return converted
 
     def taped(self, operation: Any) -> Any:
         """The same operation with tapes."""
@@ -57,7 +72,7 @@ class Tapes:
 
         @wraps(operation)
         def replayed(*arguments: Any, **named: Any) -> Any:
-            if self.is_recording:
+            if self.is_recording or self.builder.options is not self.options:
                 return operation(*arguments, **named)
             handles: list[Any] = []
             key: Any = []
@@ -118,12 +133,12 @@ class Tapes:
         has_key = len(tapes) < MOST and _is_hashable(key)
         if not has_key or len(set(map(id, handles))) < len(handles) - (SAME in key):
             return operation(*arguments, **named)
-        recorder = _Recorder(self.interpreter, handles)
+        self.recorder = recorder = _Recorder(self.interpreter, handles)
         self.is_recording, self.semantic.builder = True, recorder
         try:
             result = operation(*arguments, **named)
         finally:
-            self.is_recording, self.semantic.builder = False, self.builder
+            self.is_recording, self.semantic.builder, self.recorder = False, self.builder, None
         tapes[key] = recorder.tape_of(result, self.tensor)
         return result
 
@@ -150,7 +165,7 @@ class _Recorder:
         self._count = len(handles)
         self._constants: set[int] = set()
         self._steps: list[tuple[Any, tuple[int, ...], int]] = []
-        self._is_known = True
+        self.is_known = True
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self._builder, name)
@@ -166,10 +181,11 @@ class _Recorder:
 
     def _note(self, name: str, asked: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         if named:
-            self._is_known = False
+            self.is_known = False
             return
         places = tuple(self._place_of(value) for value in arguments)
-        is_constant = name.startswith("get_") or (name == "create_splat" and self._are_constants(places))
+        is_small = name == "create_splat" and result.data.size <= MOST_FOLDED
+        is_constant = name.startswith("get_") or (is_small and self._are_constants(places))
         self._slots.append(result)
         if is_constant:
             self._constants.add(len(self._slots) - 1)
@@ -183,9 +199,11 @@ class _Recorder:
         for place, known in enumerate(self._slots):
             if known is value:
                 return place
-        if isinstance(value, self._interpreter.TensorHandle):  # nobody was asked for it
-            self._is_known = False
-        self._slots.append(value)
+        if isinstance(
+            value, (self._interpreter.TensorHandle, self._interpreter.tl.core.tensor)
+        ):  # from nobody knows where
+            self.is_known = False
+        self._slots.append([*value] if isinstance(value, list) else value)  # a caller may change its list
         self._constants.add(len(self._slots) - 1)
         return len(self._slots) - 1
 
@@ -209,12 +227,12 @@ class _Recorder:
         finally:
             del self._builder.binary_op
         if len(seen) == 1 and seen[0][:2] == arguments:
-            return _binary(seen[0][2], self._interpreter)
+            return _binary(asked, seen[0][2], self._interpreter)
         return asked
 
     def tape_of(self, result: Any, tensor: Any) -> Any:
         """`None` if something is not understood."""
-        if not self._is_known or type(result) is not tensor:
+        if not self.is_known or type(result) is not tensor:
             return None
         place = next((place for place, known in enumerate(self._slots) if known is result.handle), None)
         if place is None or (result.handle is None and not self._steps):
@@ -242,12 +260,15 @@ def _cast(asked: Any, interpreter: Any) -> Any:
     return _as_theirs(computed, interpreter)
 
 
-def _binary(function: Any, interpreter: Any) -> Any:
+def _binary(asked: Any, function: Any, interpreter: Any) -> Any:
     """The builder's `binary_op`, which keeps the type of the left side, without asking twice whether that fits."""
     new, handle, find_dtype = object.__new__, interpreter.TensorHandle, interpreter._get_np_dtype
 
     def computed(lhs: Any, rhs: Any) -> Any:
-        output, dtype = function(lhs.data, rhs.data), lhs.dtype.scalar
+        dtype = lhs.dtype.scalar
+        if dtype.is_ptr():  # a handle's type is not always its tensor's
+            return asked(lhs, rhs)
+        output = function(lhs.data, rhs.data)
         if output.itemsize * 8 > max(dtype.primitive_bitwidth, 8):
             output = output.astype(find_dtype(dtype))
         made = new(handle)
@@ -296,7 +317,9 @@ def _player(outline: tuple[Any, ...]) -> Any:
         for number, (places, made) in enumerate(steps)
     ]
     lines += ["        result = new(tensor)", "        known = result.__dict__", "        known.update(template)"]
-    lines += [f"        known['handle'] = s{place}", "        return result", "    return play"]
+    # A constant is copied: some operations write to the handles that they are given.
+    given = f"s{place}.clone()" if place in constants else f"s{place}"
+    lines += [f"        known['handle'] = {given}", "        return result", "    return play"]
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     return scope["bind"]
