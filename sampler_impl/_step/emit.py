@@ -138,6 +138,7 @@ def emit_kernel(
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])  # for Triton 3.6: see `rows`
     # Find the first rejected row.
     req_idx = tl.program_id(0)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)

@@ -26,6 +26,7 @@ def processed_kernel(
     vocab_size,
     all_tiles,
 ):
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])  # for Triton 3.6: see `rows`
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(0), num_rows, max_spec_len)
     offset = tl.program_id(2)
     if offset < count:

@@ -10,6 +10,9 @@ entry among the edits. So a row is read once, whatever is edited, and no sum has
 elsewhere the scan reads no excluded word. Penalties concern thousands of ids and are applied where the tile is read.
 
 An **index** is a place in this row of tiles: the id itself, or behind the vocabulary's tiles that of an edit.
+
+Kernels put `inputs` together anew before they use them. Triton 3.6 loses the constants of a tuple within a tuple of
+arguments where it copies the outer one for a loop: a stride of 1, as a mask of 32 ids has, became None.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false

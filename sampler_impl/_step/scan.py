@@ -157,6 +157,7 @@ def scan_kernel(
     OVERLAPS: tl.constexpr,
 ):
     let_next_kernel_start(OVERLAPS)
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])  # for Triton 3.6: see `rows`
     req_idx, strip = tl.program_id(REQUESTS), tl.program_id(1 - REQUESTS)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
     scale = exponent_scale(tl.load(temperature_ptr + slot))
