@@ -2,7 +2,7 @@
 
 fairdraw check examples.token_kernel:make --profile smoke
 
-A program takes several rows: `ROWS` is 1 on a GPU. In Triton's interpreter a program costs some 0.3 milliseconds however
+A program takes several rows: `ROWS` is 1 on a GPU. In Triton's interpreter a program costs some 0.3 ms however
 narrow its blocks are, so there one program takes many rows. The loads, masks and reductions under test are the same.
 """
 

@@ -234,6 +234,10 @@ def test_a_plan_that_skips_rows_behind_a_rejection_draws_the_same_tokens(edits: 
         (40, True, Drafts.ONE_HOT, [2, 0, 1]),
         (1000, False, Drafts.PROBS, [1, 2]),
         (3000, True, Drafts.NONE, [0, 0]),
+        # Strides of 1 are constants of a compiled kernel; Triton 3.6 lost them in tuples within tuples.
+        (32, True, Drafts.ONE_HOT, [2, 0, 1]),
+        (20, False, Drafts.PROBS, [1, 2]),
+        (8, True, Drafts.NONE, [0]),
     ],
 )
 def test_both_backends_draw_the_same_tokens(vocab_size: int, edits: bool, drafts: Drafts, counts: list[int]) -> None:
@@ -265,9 +269,10 @@ def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.Monke
     assert grids == [(3, 2, 1)]
 
 
+@pytest.mark.parametrize("vocab_size", [32, 40])
 @pytest.mark.parametrize("edits", [False, True])
-def test_rows_of_the_kernels_equal_the_reference(edits: bool) -> None:
-    assert_rows_equal(make_case(6, [1, 0, 0], 40, edits=edits), "triton")
+def test_rows_of_the_kernels_equal_the_reference(edits: bool, vocab_size: int) -> None:
+    assert_rows_equal(make_case(6, [1, 0, 0], vocab_size, edits=edits), "triton")
 
 
 @pytest.mark.parametrize("most", [16, 8192])
