@@ -8,6 +8,7 @@ group the last few are kept, because engines take turns between copies; none is 
 from __future__ import annotations
 
 import weakref
+from itertools import count
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 4
 """Of each group."""
+_NUMBERS = count()
 
 _of_parameters = attrgetter("temperature", "top_k", "top_p", "min_p")
 _of_penalties = attrgetter("presence", "frequency", "repetition", "output_counts", "prompt_mask")
@@ -32,10 +34,12 @@ class Group:
     """Tensors that were checked together.
 
     Args:
+        number: No other group ever has it.
         described: What launches made of them.
     """
 
     def __init__(self, tensors: Tensors, num_slots: int) -> None:
+        self.number = next(_NUMBERS)
         self.num_slots, self.addresses = num_slots, _addresses(tensors)
         self.described: tuple[int, Any] | None = None  # Any: arguments of kernels
         self.references: list[weakref.ref[Tensor]] = []

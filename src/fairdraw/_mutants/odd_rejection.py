@@ -59,6 +59,7 @@ class VectorRejection:
     """Token verification and an exponential race, all requests at once. Odd samplers override a step."""
 
     unsupported: ClassVar[dict[str, str]] = {}
+    slow: ClassVar[bool] = False
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         given = self.numbers(batch, noise) if isinstance(noise, SeededNoise) else noise
@@ -256,7 +257,9 @@ class RefusesStridedInputs(VectorRejection):
 
 
 class GoesThroughRequestsBackwards(VectorRejection):
-    """The last request first, each in a batch of its own."""
+    """The last request first, each in a batch of its own; a `ci` run for a fast sampler would take an hour."""
+
+    slow = True
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:
         given = self.numbers(batch, noise) if isinstance(noise, SeededNoise) else noise
@@ -371,7 +374,7 @@ def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:  # [num_rows, voca
 
 def as_odd(kind: type[VectorRejection]) -> FunctionSampler:
     """A fresh sampler, named after its class."""
-    return rejection_sampler(kind().verify, name=name_of(kind), unsupported=kind.unsupported)
+    return rejection_sampler(kind().verify, name=name_of(kind), unsupported=kind.unsupported, slow=kind.slow)
 
 
 def _block() -> FunctionSampler:
