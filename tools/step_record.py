@@ -175,12 +175,13 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
     slots = torch.arange(batch, dtype=torch.int32, device=device) % len(names)
     counts = torch.zeros(len(names), VOCAB_SIZE, dtype=torch.int64, device=device)
     accepted, done = torch.zeros(len(names), dtype=torch.int64, device=device), 0
+    seeds = torch.full((len(names),), 190, device=device)
     while done < num_draws:
         drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
         inputs = StepInputs(
             logits.expand(batch * rows_each, -1),
             parameters,
-            torch.full((len(names),), 190, device=device),
+            seeds,
             torch.arange(batch, device=device) * 2 + done * 2,
             starts,
             slots=slots,
@@ -192,7 +193,8 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
         counts += cells.bincount(minlength=counts.numel()).view_as(counts)
         accepted += (output.num_tokens > 1).long().view(-1, len(names)).sum(0)
         done += batch
-    return [_row_of(names, form, number, counts, targets, accepted) for number in range(len(names))]
+    graphs = {"graphs": len(plan._replays.graphs)}  # of 0 all steps were launched; of some most were replays
+    return [_row_of(names, form, number, counts, targets, accepted) | graphs for number in range(len(names))]
 
 
 def _row_of(

@@ -286,8 +286,9 @@ class InvertsTheCdf(VectorRejection):
 
 
 class HashesItsNoise(VectorRejection):
-    """A counter-based generator (NumPy's Philox): every number is a function of seed and request."""
+    """A counter-based generator (NumPy's Philox), one per request: every number is a function of seed and request."""
 
+    slow = True
     unsupported = OWN_RECOVERY | {Capability.EXPLICIT_NOISE: "draws inside"}
 
     def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
