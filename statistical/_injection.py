@@ -134,17 +134,18 @@ class _Handing(DispatchMode):
         return given.to(tensor.dtype)
 
 
-def probe(draws: StratifiedDraws, *, races: bool) -> None:
+def probe(draws: StratifiedDraws, num_rows: int, *, races: bool) -> None:
     """Try whether noise that is handed in decides what the sampler emits.
 
     Args:
+        num_rows: The number of requests per call. It must be larger than that of their drafts.
         races: Recovered tokens are tried, too.
 
     Raises:
         CapabilityUnsupported: If not, with the reason.
     """
     try:
-        why = _why_uniforms_fail(draws) or (_why_races_fail(draws) if races else "")
+        why = _why_uniforms_fail(draws, num_rows) or (_why_races_fail(draws, num_rows) if races else "")
     except NotInjected as error:
         why = str(error)
     except Exception as error:
@@ -153,19 +154,18 @@ def probe(draws: StratifiedDraws, *, races: bool) -> None:
         raise CapabilityUnsupported(f"explicit noise could not be injected into torch's draws: {why}")
 
 
-_NUM_ROWS = 37
 _LARGEST = float(np.nextafter(1.0, 0.0))
 
 
-def _why_uniforms_fail(draws: StratifiedDraws) -> str:
+def _why_uniforms_fail(draws: StratifiedDraws, num_rows: int) -> str:
     """Rows whose uniforms are 0 up to some position and nearly 1 there: each must stop there and nowhere else."""
     request = draws.request
-    stops = np.arange(_NUM_ROWS) * 5 % (request.num_draft + 1)
+    stops = np.arange(num_rows) * 5 % (request.num_draft + 1)
     uniforms = np.where(np.arange(request.num_draft) < stops[:, None], 0.0, _LARGEST)
     drafts = np.array([_rejectable(draws, position) for position in range(request.num_draft)])
     if (drafts < 0).any():
         return "no draft of its request may be rejected"
-    ones = np.ones((_NUM_ROWS, request.vocab_size))
+    ones = np.ones((num_rows, request.vocab_size))
     first, again = (draws.emitted(drafts, uniforms, ones) for _ in range(2))
     if not np.array_equal(first, again):
         return "tokens differ from call to call although noise does not"
@@ -181,16 +181,16 @@ def _rejectable(draws: StratifiedDraws, position: int) -> int:
     return int(clear.argmin()) if clear.min() < 1 else -1
 
 
-def _why_races_fail(draws: StratifiedDraws) -> str:
+def _why_races_fail(draws: StratifiedDraws, num_rows: int) -> str:
     """At every position, rows in which one token of the residual has the only exponential that can win."""
     request = draws.request
     for position in range(request.num_draft):
         drafts = np.array([_rejectable(draws, place) for place in range(request.num_draft)])
         likely = np.flatnonzero(request.residual(position, int(drafts[position])) > 0.01)
-        winners = likely[np.arange(_NUM_ROWS) * 5 % likely.size]
-        uniforms = np.tile(np.where(np.arange(request.num_draft) < position, 0.0, _LARGEST), (_NUM_ROWS, 1))
-        exponentials = np.full((_NUM_ROWS, request.vocab_size), 1e6)
-        exponentials[np.arange(_NUM_ROWS), winners] = 1e-6
+        winners = likely[np.arange(num_rows) * 5 % likely.size]
+        uniforms = np.tile(np.where(np.arange(request.num_draft) < position, 0.0, _LARGEST), (num_rows, 1))
+        exponentials = np.full((num_rows, request.vocab_size), 1e6)
+        exponentials[np.arange(num_rows), winners] = 1e-6
         if not np.array_equal(draws.emitted(drafts, uniforms, exponentials)[:, position], winners):
             return "its exponentials do not decide which token is recovered"
     return ""

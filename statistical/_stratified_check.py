@@ -39,8 +39,12 @@ _FEWEST, _MOST = 8, 1024
 _DRAWS_PER_STRATUM = 60
 """A check measures about so many shares, each with one draw per stratum."""
 
-_NUM_BEST = 2
-"""Strata of a race that the opponent must never win: if it does not with its best numbers, it does with none."""
+_NUM_BEST = _FEWEST
+"""Strata of a race that the opponent must never win: if it does not with its best numbers, it does with none.
+
+As many as the smallest batch of other shares. Where requests are as few as their drafts, nobody can tell whether a
+sampler's two uniforms are for the next position of both requests or for both positions of the next (`_injection`).
+"""
 
 
 @dataclass(frozen=True)
@@ -182,7 +186,8 @@ class InjectedCheck(StratifiedCheck):
 
     def _draws(self, sampler: RejectionSampler, num_strata: int) -> StratifiedDraws:
         draws = super()._draws(Injected(sampler), num_strata)
-        probe(draws, races=self.shares is race_shares)
+        for num_rows in sorted({_NUM_BEST, num_strata}):  # the batches of its shares; it may draw otherwise for others
+            probe(draws, num_rows, races=self.shares is race_shares)
         return draws
 
 

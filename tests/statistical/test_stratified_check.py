@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 
 from fairdraw import _adapters as adapters
 from fairdraw._core.checks import PROFILES, Profile
@@ -14,10 +16,11 @@ from fairdraw._core.failures import CapabilityUnsupported, CheckFailure, Inconcl
 from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants._distribution_sampler import DistributionSampler, Floats
 from fairdraw._mutants.distributions import STRATIFIED_MUTANTS
+from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.rejection import MUTANTS
-from fairdraw.protocols import FunctionSampler, rejection_sampler
+from fairdraw.protocols import ExplicitNoise, FunctionSampler, rejection_sampler
 from fairdraw.statistical._stratified import stratified_exponentials, stratified_uniforms
-from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, StratifiedCheck
+from fairdraw.statistical._stratified_check import STRATIFIED_CHECKS, InjectedCheck, StratifiedCheck
 from fairdraw.statistical.rejection import CHECKS, DISTRIBUTION_CHECKS
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 CI = PROFILES["ci"]
 BY_CODE = {check.code: check for check in STRATIFIED_CHECKS}
+INJECTED = [check for check in STRATIFIED_CHECKS if isinstance(check, InjectedCheck)]
 
 
 def slow(sampler: RejectionSampler) -> RejectionSampler:
@@ -40,6 +44,31 @@ def slow(sampler: RejectionSampler) -> RejectionSampler:
 @pytest.mark.parametrize("name", ["rejection/torch", "rejection/oracle"])
 def test_correct_sampler_has_exact_shares(check: StratifiedCheck, name: str) -> None:
     assert check.run(adapters.load(name, "cpu"), profile=CI) > 0
+
+
+@pytest.mark.parametrize("sampler", ODD_REJECTION, ids=lambda sampler: sampler.name)
+@pytest.mark.parametrize("check", INJECTED, ids=str)
+def test_right_sampler_of_any_way_to_draw_is_not_accused(check: StratifiedCheck, sampler: RejectionSampler) -> None:
+    """One draws request by request, with a generator of its own for each."""
+    with contextlib.suppress(CapabilityUnsupported):
+        assert check.run(sampler, profile=PROFILES["smoke"]) > 0
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 8, 9, 64, 256])
+@pytest.mark.parametrize("check", INJECTED, ids=str)
+def test_right_sampler_that_works_through_its_batch_in_parts_is_judged(check: StratifiedCheck, chunk: int) -> None:
+    """Halves of the batch have as many drafts as the batch has requests: the probe may find that out, and skip."""
+
+    def verify(batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        uniforms, exponentials = [], []
+        for first in range(0, batch.batch_size, chunk):
+            requests = range(first, min(first + chunk, batch.batch_size))
+            uniforms += [torch.rand(sum(batch.num_draft_tokens[request] for request in requests), dtype=torch.float64)]
+            exponentials += [torch.empty(len(requests), batch.vocab_size).exponential_()]
+        return DistributionSampler().verify(batch, ExplicitNoise(torch.cat(uniforms), torch.cat(exponentials)))
+
+    with contextlib.suppress(CapabilityUnsupported) if chunk in (4, 256) else contextlib.nullcontext():
+        assert check.run(rejection_sampler(verify), profile=PROFILES["smoke"]) > 0
 
 
 # Faults in what is done with given noise, and the check that sees them at the smallest budget.
