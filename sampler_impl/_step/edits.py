@@ -1,8 +1,8 @@
 """The first kernel of a step with edits: one program per row makes its list of edited ids, each with its new logit.
 
-    allowed ids | biased | stop tokens | drafts before this row | ends of bad words | forced      (ids, some twice)
+    allowed ids | biased | stop tokens | ends of bad words | forced      (ids, some twice)
                                     |
-             kind and value of every mention are added up per id      bias 1.5 + excluded + drafted twice
+             kind and value of every mention are added up per id      bias 1.5 + allowed + excluded
                                     |
              (id, edited logit), the first mention of each id; its bit is set in the row's excluded words, and that
                                     |                            of its block among the row's moved blocks
@@ -31,6 +31,7 @@ from .rows import (
     let_next_kernel_start,
     load_penalties,
     penalised,
+    times_drafted,
     words_of_tiles,
 )
 from .scan import exponent_scale, sum_tiles
@@ -38,12 +39,11 @@ from .scan import exponent_scale, sum_tiles
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
 EXCLUDED = tl.constexpr(3)
-DRAFTED = tl.constexpr(4)
-FORCED = tl.constexpr(5)
+FORCED = tl.constexpr(4)
 CHUNK = tl.constexpr(8)
 """Mentions that are compared with all others at once."""
 COUNT_BITS = tl.constexpr(12)
-"""Of a count of mentions; four of them are added up in one integer."""
+"""Of a count of mentions; those of all kinds are added up in one integer."""
 
 
 @triton.jit
@@ -182,16 +182,8 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
 
 
 @triton.jit
-def _list_groups(
-    list_ptrs,
-    groups,
-    drafts_ptr,  # [num_rows] int32, of one request, or None
-    num_before,
-    slot,
-    position,
-    CAPACITY: tl.constexpr,
-):
-    """Mentions of allowed and biased ids, stop tokens, drafts before a row. Returns the size and how many are allowed.
+def _list_groups(list_ptrs, groups, slot, position, CAPACITY: tl.constexpr):
+    """Mentions of allowed and biased ids and of stop tokens. Returns the size and how many are allowed.
 
     Takes `groups`: as `edit_kernel`; `position`: of the row's token."""
     allowed, biased, stop = groups
@@ -206,8 +198,6 @@ def _list_groups(
     if stop[0] is not None:
         num_stop = tl.where(position < tl.load(stop[4] + slot), _count(stop[0], slot, stop[3]), 0)
         size = _append(list_ptrs, size, stop[1] + slot * stop[2], None, num_stop, EXCLUDED, CAPACITY)
-    if drafts_ptr is not None:
-        size = _append(list_ptrs, size, drafts_ptr, None, num_before, DRAFTED, CAPACITY)
     return size, num_allowed
 
 
@@ -234,11 +224,14 @@ def _append_forced(
 
 @triton.jit
 def _penalised(penalties, slot, token_ids, drafted, known, logits, factors):
-    """[CAPACITY] float32: logits as the output, the drafts before the row and the prompt make them."""
-    before = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
+    """[CAPACITY] float32: logits as the output, the drafts before the row and the prompt make them.
+
+    Takes `drafted`: as `times_drafted`."""
+    times = tl.load(penalties[3] + slot * penalties[5] + token_ids, mask=known, other=0)
+    times += times_drafted(drafted[0], drafted[1], drafted[2], token_ids)
     word = tl.load(penalties[4] + slot * penalties[6] + token_ids // 32, mask=known, other=0)
     in_prompt = ((word >> (token_ids % 32)) & 1) != 0
-    return penalised(logits, (before + drafted).to(tl.float32), in_prompt, factors)
+    return penalised(logits, times.to(tl.float32), in_prompt, factors)
 
 
 @triton.jit
@@ -334,8 +327,7 @@ def edit_kernel(
         drafts_ptr = draft_token_ids_ptr
         if draft_token_ids_ptr is not None:
             drafts_ptr += first
-        num_before = tl.where(factors[3], offset, 0)
-        size, num_allowed = _list_groups(list_ptrs, groups, drafts_ptr, num_before, slot, position + offset, CAPACITY)
+        size, num_allowed = _list_groups(list_ptrs, groups, slot, position + offset, CAPACITY)
         size = _append_bad_words(list_ptrs, size, words, drafts_ptr, slot, position, offset, CAPACITY)
         size, forced = _append_forced(list_ptrs, size, forced_ptr, row, vocab_size, CAPACITY)
         tl.debug_barrier()
@@ -348,7 +340,8 @@ def edit_kernel(
         logits += bias
         if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
             if factors[3]:
-                logits = _penalised(penalties, slot, token_ids, _times(counts, DRAFTED), known, logits, factors)
+                drafted = (draft_token_ids_ptr, row, offset)
+                logits = _penalised(penalties, slot, token_ids, drafted, known, logits, factors)
         is_allowed = (num_allowed <= 0) | (_times(counts, ALLOWED) > 0)
         if grammar_ptr is not None:
             word = tl.load(grammar_ptr + row * num_words + token_ids // 32, mask=known, other=0)

@@ -138,7 +138,7 @@ def emit_kernel(
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])  # for Triton 3.6: see `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
     # Find the first rejected row.
     req_idx = tl.program_id(0)
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, req_idx, num_rows, max_spec_len)
@@ -149,7 +149,7 @@ def emit_kernel(
     if token == STREAMED:
         position = tl.load(positions_ptr + req_idx) + num_accepted
         uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
-        row = (inputs, locate(inputs, last, slot))
+        row = (inputs, locate(inputs, last, slot, num_accepted))
         temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
         probs_ptr = probs_row(drafts, slot, tl.minimum(num_accepted, max_spec_len - 1))
         token = _draw_rejected(

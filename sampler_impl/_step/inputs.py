@@ -58,8 +58,7 @@ class Capacity:
         filters: Whether min-p, top-k or top-p may be on.
         penalties: Whether penalties may be on.
         grammar: Whether there are grammar masks.
-        edits: Most ids of one row that are allowed, biased, stopped, forced or ends of bad words, together; with
-            penalties its drafts count, too. 0: none.
+        edits: Most ids of one row that are allowed, biased, stopped, forced or ends of bad words, together. 0: none.
         logprobs: Whether log-probabilities of the emitted tokens are returned.
     """
 
@@ -83,14 +82,9 @@ class Capacity:
         return -(-self.vocab_size // TILE_SIZE)
 
     @property
-    def max_edits(self) -> int:
-        """Of one row, its drafts among them."""
-        return self.edits + (self.max_spec_len if self.penalties else 0)
-
-    @property
     def edit_tiles(self) -> int:
         """Tiles of edited entries, which follow those of the vocabulary."""
-        return -(-self.max_edits // TILE_SIZE)
+        return -(-self.edits // TILE_SIZE)
 
 
 @dataclass(frozen=True, eq=False)

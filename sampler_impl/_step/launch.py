@@ -56,12 +56,24 @@ MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
 """`logit - frequency * count` in two operations, as in vLLM and PyTorch: fused, it has another last bit."""
-STRIPS = (1, 2)
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
+MOST_APART = 1 << 10
+"""Blocks of all rows up to which each row has programs of its own: they all fit the GPU at once."""
 LONGEST_SIDE = 65535
 """Programs on the second side of a grid, where requests are if it has room: the first side is for a request's strips,
 which lie next to each other in memory."""
+
+
+class Shape(NamedTuple):
+    """How a scan is shared out among programs."""
+
+    strip: int  # blocks of a program
+    apart: bool  # whether the rows of a request have programs of their own
+
+
+SHORT_STRIPS, LONG_STRIPS, ROWS_APART = Shape(1, False), Shape(2, False), Shape(1, True)
+SHAPES = SHORT_STRIPS, LONG_STRIPS, ROWS_APART
 
 
 class Memory(NamedTuple):
@@ -91,7 +103,7 @@ class Launches:
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
         self.num_blocks = triton.cdiv(capacity.num_tiles, SCAN_BLOCK)
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
-        self.edit_capacity = triton.next_power_of_2(max(capacity.max_edits, 16)) if capacity.max_edits else 0
+        self.edit_capacity = triton.next_power_of_2(max(capacity.edits, 16)) if capacity.edits else 0
         self.width = capacity.max_spec_len + 1
         self.sizes = (capacity.vocab_size, self.all_tiles)
         self.tiles = triton.next_power_of_2(max(self.all_tiles, 2))
@@ -161,8 +173,6 @@ class Launches:
             BLOCK=BLOCK,
             MOST=MOST,
             POSITIONS=positions,
-            # The interpreter runs programs one by one: whatever can be skipped is.
-            SKIPS=(capacity.filters or INTERPRETED) and capacity.max_rows > FEW_ROWS,
             OVERLAPS=overlaps,
         )
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
@@ -172,8 +182,10 @@ class Launches:
         scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
-        self.scan_kernels = {strip: Compiled(scan_kernel, scan_options, STRIP=strip, **of_scan) for strip in STRIPS}
-        self.programs = {strip: triton.cdiv(self.num_blocks, strip) for strip in STRIPS}
+        self.scan_kernels = {
+            shape: Compiled(scan_kernel, scan_options, STRIP=shape.strip, APART=shape.apart, **of_scan)
+            for shape in SHAPES
+        }
 
     def __call__(self, inputs: StepInputs, checked: Checked) -> StepOutput:
         if checked.batch_size > 0:
@@ -210,17 +222,23 @@ class Launches:
 
     def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:
         """All kernels; without `emits` all but the tokens."""
-        strip = STRIPS[-1] if self.num_blocks * checked.batch_size >= LONG_STRIPS_FROM else STRIPS[0]
+        shape = self._shape_of(self.num_blocks * checked.batch_size)
         facts, addresses = self._described(inputs, checked)
-        key = (facts, strip, emits)
+        key = (facts, shape, emits)
         number = self.known.get(key)
         if number is not None:
-            self._launch_kernels(number, checked, self.addresses, addresses, strip, emits=emits)
+            self._launch_kernels(number, checked, self.addresses, addresses, shape, emits=emits)
             return
         number = next(self.numbers)  # a launch that fails leaves its number behind
-        self._launch_kernels(number, checked, self.memory, self._given(inputs), strip, emits=emits)
+        self._launch_kernels(number, checked, self.memory, self._given(inputs), shape, emits=emits)
         if not INTERPRETED:
             self.known[key] = number
+
+    def _shape_of(self, num_blocks: int) -> Shape:
+        """Of the scan, for so many blocks of all requests."""
+        if self.width > 1 and num_blocks * self.width <= MOST_APART and not INTERPRETED:
+            return ROWS_APART
+        return LONG_STRIPS if num_blocks >= LONG_STRIPS_FROM else SHORT_STRIPS
 
     def _described(self, inputs: StepInputs, checked: Checked) -> tuple[Key, tuple[Any, ...]]:  # Any: as `_given`
         """As `described(self._given(inputs))`; of tensors by slot, that is done once."""
@@ -276,7 +294,8 @@ class Launches:
     def _rows(self, memory: Memory, given: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
         """What kernels see rows by: `rows.locate`."""
         logits, stride, grammar = given[0]
-        return logits, stride, grammar, self.num_words, memory.edits, given[1]
+        draft_token_ids = given[5][0] if self.capacity.penalties else None
+        return logits, stride, grammar, self.num_words, memory.edits, given[1], draft_token_ids
 
     def _launch_kernels(
         self,
@@ -284,7 +303,7 @@ class Launches:
         checked: Checked,
         memory: Memory,
         given: tuple[Any, ...],  # Any: as above
-        strip: int,
+        shape: Shape,
         *,
         emits: bool,
     ) -> None:
@@ -315,11 +334,23 @@ class Launches:
                 stride,
                 self.num_words,
             )
-        sides = (self.programs[strip], batch_size)
-        grid = (sides[1 - self.requests_at], sides[self.requests_at], 1)
-        written = memory.words, memory.reached
-        self.scan_kernels[strip].launch(number, stream, grid, *written, rows, *requests, filters[0], *sizes)
+        sides = (-(-self.num_blocks // shape.strip), batch_size)
+        grid = (sides[1 - self.requests_at], sides[self.requests_at], self.width if shape.apart else 1)
         is_last = emits and drafts[1] is None
+        self.scan_kernels[shape].launch(
+            number,
+            stream,
+            grid,
+            memory.words,
+            memory.reached,
+            memory.arrivals if is_last and drafts[0] is not None else None,
+            rows,
+            *requests,
+            *noise,
+            filters[0],
+            drafts[0],
+            *sizes,
+        )
         self.settle_kernel.launch(
             number,
             stream,

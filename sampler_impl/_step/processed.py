@@ -26,12 +26,12 @@ def processed_kernel(
     vocab_size,
     all_tiles,
 ):
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])  # for Triton 3.6: see `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
     first, count, slot = find_request(cu_num_rows_ptr, slots_ptr, tl.program_id(0), num_rows, max_spec_len)
     offset = tl.program_id(2)
     if offset < count:
         row_idx = (first + offset).to(tl.int64)
-        row = (inputs, locate(inputs, row_idx, slot))
+        row = (inputs, locate(inputs, row_idx, slot, offset))
         logits, indices = load_one_tile(row, tl.program_id(1), vocab_size)
         given = tl.load(temperature_ptr + slot)
         if given != 0:

@@ -3,7 +3,7 @@
 Each is a function of the rows' own inputs that changes a float32 copy of the logits. Ids are lists per slot; an id that
 is not in the vocabulary is ignored.
 
-Ids that are listed as allowed, biased, drafted or forced are *moved*: the draw comes to them after all others, in the
+Ids that are listed as allowed, biased or forced are *moved*: the draw comes to them after all others, in the
 order of their mention. So it is in the kernels, and so both draw the same tokens.
 """
 
@@ -49,16 +49,9 @@ def moved_ids(inputs: StepInputs, layout: Layout, vocab_size: int) -> Tensor | N
         counts, ids = getattr(edits, f"{name}_counts", None), getattr(edits, f"{name}_token_ids", None)
         if counts is not None and ids is not None:
             lists.append(_columns(ids[slots], _is_counted(ids[slots], counts[slots]), vocab_size))
-    if inputs.penalties is not None and layout.max_spec_len > 0:
-        drafts = layout.drafts_before
-        lists.append(_columns(drafts, _is_penalised(inputs.penalties)[slots, None], vocab_size))
     if edits is not None and edits.forced_token_ids is not None:
         lists.append(_columns(edits.forced_token_ids, edits.forced_token_ids >= 0, vocab_size)[:, None])
     return torch.cat(lists, 1) if lists else None
-
-
-def _is_penalised(penalties: Penalties) -> Tensor:  # [num_slots] bool
-    return (penalties.presence != 0) | (penalties.frequency != 0) | (penalties.repetition != 1)
 
 
 def _bits(

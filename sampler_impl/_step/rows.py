@@ -4,10 +4,11 @@
     [ 0 | 1 | 2 | ... | num_tiles - 1 ]                  [ num_tiles | ... ]
       logit, penalised; excluded ids are -inf              (id, edited logit) of every excluded id
 
-An id that a bias, a ban or a draft concerns is *moved*: its bit is set in the row's excluded words, and it has an
+An id that a bias or a ban concerns is *moved*: its bit is set in the row's excluded words, and it has an
 entry among the edits. So a row is read once, whatever is edited, and no sum has to be corrected: every kernel sees
 `num_tiles + edit_tiles` tiles of which none is special. A row moves few ids: a bit per block of tiles says where, and
-elsewhere the scan reads no excluded word. Penalties concern thousands of ids and are applied where the tile is read.
+elsewhere the scan reads no excluded word. Penalties concern thousands of ids and are applied where the tile is read;
+there the drafts before a row are counted, too.
 
 An **index** is a place in this row of tiles: the id itself, or behind the vocabulary's tiles that of an edit.
 
@@ -40,6 +41,10 @@ LEAST = tl.constexpr(-0x80000000)
 NOTHING = tl.constexpr(-0x7F800001)
 """The order of -inf."""
 MIN_TEMPERATURE = tl.constexpr(arguments.MIN_TEMPERATURE)
+ARRIVAL_BITS = tl.constexpr(16)
+"""Of a request's **arrivals**: how many of its programs have settled their row."""
+REJECTION_BITS = tl.constexpr(15)
+"""Above them one for each of its first rows that is known to be rejected: nobody will ask for the rows behind it."""
 
 
 @triton.jit
@@ -74,6 +79,12 @@ def find_request(
     if slots_ptr is not None:
         slot = tl.load(slots_ptr + req_idx).to(tl.int64)
     return tl.where(count > 0, first, 0), count, tl.where(count > 0, slot, 0)
+
+
+@triton.jit
+def rejection_at(offset):
+    """The bit of a row in its request's arrivals, of one that has a bit."""
+    return tl.full((), 1, tl.int32) << (offset + ARRIVAL_BITS)
 
 
 @triton.jit
@@ -121,15 +132,16 @@ def penalised(logits, times, in_prompt, factors):
 
 
 @triton.jit
-def locate(inputs, row_idx, slot):
-    """Where a row is: (its index, its slot, how many edits it has, its penalties). A **row** is `(inputs, place)`.
+def locate(inputs, row_idx, slot, offset):
+    """Where a row is: (its index, its slot, how many edits it has, its penalties, how many drafts are before it). A
+    **row** is `(inputs, place)`.
 
     Takes `inputs`: pointers and strides as `launch` makes them."""
-    _, _, _, _, edits, penalties = inputs
+    _, _, _, _, edits, penalties, _ = inputs
     num_edits = tl.zeros((), tl.int32)
     if edits[0] is not None:
         num_edits = tl.load(edits[3] + row_idx)
-    return row_idx.to(tl.int64), slot, num_edits, load_penalties(penalties, slot)
+    return row_idx.to(tl.int64), slot, num_edits, load_penalties(penalties, slot), offset
 
 
 @triton.jit
@@ -174,12 +186,71 @@ def load_penalised(row, words, logits, vocab_size):
     Takes `row`: inputs and place; `words` [...] int32; `logits` [..., 32] float32."""
     inputs, place = row
     penalties = inputs[5]
-    _, slot, _, factors = place
-    times = load_times(inputs, slot, words, vocab_size).to(tl.float32)
+    row_idx, slot, _, factors, offset = place
+    times = load_times(inputs, slot, words, vocab_size)
+    times += times_drafted(inputs[6], row_idx, offset, indices_of(words))
     in_prompt = times < 0
     if factors[2] != 1:
         in_prompt = load_bits(penalties[4] + slot * penalties[6], words, vocab_size) != 0
-    return penalised(logits, times, in_prompt, factors)
+    return penalised(logits, times.to(tl.float32), in_prompt, factors)
+
+
+@triton.jit
+def times_drafted(
+    draft_token_ids_ptr,  # [num_rows] int32 | int64, or None
+    row_idx,
+    offset,
+    token_ids,
+):
+    """[...] int32: how often each id is among the drafts before a row. Takes `token_ids` [...] int32."""
+    times = tl.zeros_like(token_ids)
+    if draft_token_ids_ptr is not None:
+        for back in range(1, offset + 1):
+            times += (token_ids == tl.load(draft_token_ids_ptr + row_idx - back)).to(tl.int32)
+    return times
+
+
+@triton.jit
+def _logit_of(row, token_id, vocab_size):
+    """The logit of one token of the vocabulary, edited unless it is moved."""
+    inputs, place = row
+    penalties = inputs[5]
+    row_idx, slot, _, factors, offset = place
+    logit = tl.load(inputs[0] + row_idx * inputs[1] + token_id).to(tl.float32)
+    if penalties[3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+        if factors[3]:
+            times = tl.load(penalties[3] + slot * penalties[5] + token_id)
+            times += times_drafted(inputs[6], row_idx, offset, token_id)
+            in_prompt = _bit_at(penalties[4] + slot * penalties[6], token_id)
+            logit = penalised(logit, times.to(tl.float32), in_prompt, factors)
+    if inputs[2] is not None:
+        logit = tl.where(_bit_at(inputs[2] + row_idx * inputs[3], token_id), logit, float("-inf"))
+    return logit
+
+
+@triton.jit
+def most_of_draft(row, token_id, is_draft, vocab_size):
+    """What the logit of a draft token is at most: its own, infinity if it is moved, and -inf if there is none.
+
+    A single entry of a row, which every program that reads a part of the row can afford."""
+    inputs, place = row
+    edits = inputs[4]
+    logit = tl.full((), float("-inf"), tl.float32)
+    if is_draft & (token_id >= 0) & (token_id < vocab_size):
+        known = token_id.to(tl.int32)
+        logit = _logit_of(row, known, vocab_size)
+        if edits[0] is not None:
+            is_moved = (place[2] < 0) | _bit_at(edits[0] + place[0] * inputs[3], known)
+            logit = tl.where(is_moved, float("inf"), logit)
+    return logit
+
+
+@triton.jit
+def _bit_at(
+    mask_ptr,  # [num_words] int32
+    token_id,
+):
+    return ((tl.load(mask_ptr + token_id // 32) >> (token_id % 32)) & 1) != 0
 
 
 @triton.jit
@@ -208,7 +279,7 @@ def load_logits(row, words, vocab_size):
     Takes `row`: inputs and place; `words` [runs, WORDS] or [tiles, RUNS, WORDS] int32."""
     inputs, place = row
     edits = inputs[4]
-    row_idx, _, num_edits, factors = place
+    row_idx, _, num_edits, factors, _ = place
     logits = load_raw(row, words, vocab_size).to(tl.float32)
     if inputs[5][3] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if factors[3]:

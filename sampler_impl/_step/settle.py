@@ -7,7 +7,7 @@
                               draw another          from the list or the tiles (`drawing`)
                               emit, if this is the last of the request's programs
 
-With SKIPS, a row behind one that is known to be rejected is skipped.
+A row behind one that is known to be rejected is skipped: the scan may not even have read it.
 
 Only a row of tiles with dense draft probabilities is left to `emit`, which reads it whole, and for the rejected row
 alone.
@@ -29,8 +29,10 @@ from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, lo
 from .flat_rows import bisect_row, filter_words
 from .output import count_accepted, write_tokens
 from .rows import (
+    ARRIVAL_BITS,
     MIN_TEMPERATURE,
     NOTHING,
+    REJECTION_BITS,
     RUNS,
     TILE,
     find_request,
@@ -41,17 +43,14 @@ from .rows import (
     load_or,
     locate,
     order_to_float,
+    rejection_at,
     scaled_by,
     scaled_order,
     wait_for_kernel_before,
 )
 from .scan import exponent_scale
 
-ARRIVAL_BITS = tl.constexpr(16)
 MOST_ARRIVALS = tl.constexpr((1 << 16) - 1)
-"""How many of a request's programs have ended, in its arrivals."""
-REJECTION_BITS = tl.constexpr(15)
-"""Above them one for each of its first rows that is known to be rejected."""
 
 
 @triton.jit
@@ -227,24 +226,28 @@ def _publish(
 
 
 @triton.jit
-def _rejection_at(offset, is_rejected):
-    """A bit of a request's arrivals, for rows that come later; 0 of rows for which there is none."""
-    bit = tl.full((), 1, tl.int32) << tl.minimum(offset, REJECTION_BITS - 1) + ARRIVAL_BITS
-    return tl.where(is_rejected & (offset < REJECTION_BITS), bit, 0)
+def _known_rejections(
+    arrivals_ptr,  # [batch_size] int32
+    req_idx,
+):
+    """The bits of a request's arrivals. Programs of first rows come first; where not all fit the GPU at once, half of
+    the others have nothing to do."""
+    # One thread looks for all: others change the number meanwhile, and warps of a program must not part ways.
+    return tl.atomic_or(arrivals_ptr + req_idx, 0) & ~MOST_ARRIVALS
 
 
 @triton.jit
-def _is_rejected_before(
-    arrivals_ptr,  # [batch_size] int32
-    req_idx,
-    offset,
-):
-    """Whether an earlier row of the request is known to be rejected: nobody will ask for this one. Programs of first
-    rows come first; where not all fit the GPU at once, half of the others have nothing to do."""
-    # One thread asks for all: others change the number meanwhile, and warps of a program must not part ways.
-    known = tl.atomic_or(arrivals_ptr + req_idx, 0) >> ARRIVAL_BITS
+def _is_behind(rejections, offset):
+    """Whether an earlier row than this is rejected."""
     before = (tl.full((), 1, tl.int32) << tl.minimum(offset, REJECTION_BITS)) - 1
-    return (known & before) != 0
+    return ((rejections >> ARRIVAL_BITS) & before) != 0
+
+
+@triton.jit
+def _new_rejection(rejections, offset, is_rejected):
+    """What a row adds to its request's arrivals: its bit, unless it has none, or the scan has set it."""
+    bit = rejection_at(tl.minimum(offset, REJECTION_BITS - 1))
+    return tl.where(is_rejected & (offset < REJECTION_BITS), bit & ~rejections, 0)
 
 
 @triton.jit
@@ -260,7 +263,7 @@ def _emit_as_last(
     POSITIONS: tl.constexpr,
 ):
     """The last of a request's programs emits its tokens: a kernel less to wait for. Takes `request`: as
-    `write_tokens`, and what `_rejection_at` makes of this row."""
+    `write_tokens`, and what `_new_rejection` makes of this row."""
     req_idx, first, count, rejection = request
     tl.debug_barrier()  # every thread has written what it found, before one of them says so
     arrived = tl.atomic_add(arrivals_ptr + req_idx, 1 + rejection) & MOST_ARRIVALS
@@ -301,12 +304,11 @@ def settle_kernel(
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
     POSITIONS: tl.constexpr,
-    SKIPS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
     let_next_kernel_start(OVERLAPS)
-    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])  # for Triton 3.6: see `rows`
+    inputs = (inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5], inputs[6])  # for Triton 3.6: `rows`
     # Find the row.
     req_idx = tl.program_id(0)
     offset = tl.program_id(1)
@@ -314,11 +316,12 @@ def settle_kernel(
     row_idx = (first + offset).to(tl.int64)
     accepted = offset >= 0
     is_needed = offset < count
-    if SKIPS:  # noqa: SIM102  # both are decided when compiling
-        if output[0] is not None:
-            is_needed = is_needed & (not _is_rejected_before(arrivals_ptr, req_idx, offset))
+    rejections = tl.zeros((), tl.int32)
+    if output[0] is not None:
+        rejections = _known_rejections(arrivals_ptr, req_idx)
+        is_needed = is_needed & (not _is_behind(rejections, offset))
     if is_needed:
-        row = (inputs, locate(inputs, row_idx, slot))
+        row = (inputs, locate(inputs, row_idx, slot, offset))
         words_ptr += row_idx * all_tiles
         words = load_words(words_ptr, all_tiles, TILES)
         token_id, index = _draft_of(row, drafts, row_idx, slot, offset, count, vocab_size, max_spec_len, EDITS)
@@ -354,5 +357,5 @@ def settle_kernel(
     # Emit the tokens of the request.
     if output[0] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if offset < tl.maximum(count, 1):
-            request = (req_idx, first, count, _rejection_at(offset, not accepted))
+            request = (req_idx, first, count, _new_rejection(rejections, offset, not accepted))
             _emit_as_last(output, results, arrivals_ptr, drafts, request, max_spec_len, vocab_size, LOGPROBS, POSITIONS)
