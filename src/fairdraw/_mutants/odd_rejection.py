@@ -65,7 +65,7 @@ class VectorRejection:
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         given = self.numbers(batch, noise) if isinstance(noise, SeededNoise) else noise
-        counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int64, device=batch.device)
+        counts = torch.from_numpy(np.array(batch.num_draft_tokens, np.int64)).to(batch.device)
         first = counts.cumsum(0) - counts
         owner = torch.repeat_interleave(torch.arange(batch.batch_size, device=batch.device), counts)
         place = torch.arange(batch.num_tokens, device=batch.device) - first[owner]
