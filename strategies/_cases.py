@@ -40,7 +40,9 @@ def _drawn_token(target_probs: Probs, draft_probs: Probs, *seeds: int) -> int:
     rng = bulk_rng("token", *seeds)
     rng.integers(target_probs.size)  # its place in the stream is part of every stored recipe
     probs = draft_probs.astype(np.float64)
-    return int(rng.choice(probs.size, p=probs / probs.sum()))
+    sums = (probs / probs.sum()).cumsum()
+    sums /= sums[-1]
+    return int(sums.searchsorted(rng.random(), side="right"))  # as `rng.choice`, which takes three times as long
 
 
 _TOKENS: dict[str, Callable[..., int]] = {  # of target_probs, draft_probs, the case's seed, the row
@@ -289,10 +291,11 @@ class RejectionCase(BatchRecipe):
     def _draft_beside(self, target_probs: NDArray[np.float32]) -> _Drafting:  # [num_tokens, vocab_size] float32
         different, first, index = self._rows
         draft_rows, tokens = np.empty((len(first), self.vocab_size), np.float32), []
+        own = target_probs[first]
+        known = np.nan_to_num(own)
         for number, (draft, row) in enumerate(different):
-            own = target_probs[first[number]]
-            draft_rows[number] = draft_row(draft.draft, own, derive_seed(self.seed, row))
-            tokens.append(_TOKENS[draft.token](np.nan_to_num(own), draft_rows[number], self.seed, row))
+            draft_rows[number] = draft_row(draft.draft, own[number], derive_seed(self.seed, row))
+            tokens.append(_TOKENS[draft.token](known[number], draft_rows[number], self.seed, row))
         return _Drafting(draft_rows[index], np.array(tokens, np.int64)[index].tolist())
 
 

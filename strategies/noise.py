@@ -146,18 +146,23 @@ def _ratio(target_prob: np.float32, draft_prob: np.float32) -> float:
 
 
 def _uniform(kind: str, ratio: float) -> float:
-    values = {
-        "half": 0.5,
-        "zero": 0.0,
-        "smallest": _SMALLEST_UNIFORM,
-        "ratio": ratio,
-        "above": min(float(np.nextafter(ratio, 1.0)), _LARGEST_UNIFORM),
-        "below": float(np.nextafter(ratio, 0.0)),
-        "largest": _LARGEST_UNIFORM,
-        "largest-float32": _LARGEST_FLOAT32_UNIFORM,
-        "denormal": _DENORMAL_UNIFORM,
-    }
-    return values[kind]
+    if kind == "ratio":
+        return ratio
+    if kind == "above":
+        return min(float(np.nextafter(ratio, 1.0)), _LARGEST_UNIFORM)
+    if kind == "below":
+        return float(np.nextafter(ratio, 0.0))
+    return _FIXED_UNIFORMS[kind]
+
+
+_FIXED_UNIFORMS = {
+    "half": 0.5,
+    "zero": 0.0,
+    "smallest": _SMALLEST_UNIFORM,
+    "largest": _LARGEST_UNIFORM,
+    "largest-float32": _LARGEST_FLOAT32_UNIFORM,
+    "denormal": _DENORMAL_UNIFORM,
+}
 
 
 def _exponentials(kind: str, size: int, rng: np.random.Generator) -> NDArray[np.float32]:  # [size] float32

@@ -147,17 +147,31 @@ INVALID_KINDS: dict[str, Callable[[int, np.random.Generator], NDArray[np.float32
 """Logit rows without a distribution (all -inf; one NaN): a documented result is expected, never an id out of range."""
 
 
+_ALL_TARGET_KINDS = {**TARGET_KINDS, **INVALID_KINDS}
+
+_WITHOUT_NUMBERS = frozenset(
+    ("flat", "last-only", "empty", "uniform", "elsewhere", "same", "reversed", "rounded", "dominating")
+)
+"""Kinds of rows that draw nothing. Most rows are of these, and a generator costs as much as such a row."""
+
+_IDLE = np.random.default_rng(0)
+"""Given to them."""
+
+
+def _rng_of(what: str, kind: str, seed: int) -> np.random.Generator:
+    return _IDLE if kind in _WITHOUT_NUMBERS else bulk_rng(what, kind, operator.index(seed))
+
+
 def target_row(kind: str, vocab_size: int, seed: int) -> NDArray[np.float32]:  # [vocab_size] float32, logits
     """One row of target logits.
 
     Raises:
         ValueError: If `kind` is unknown or `vocab_size < 1`.
     """
-    makers = {**TARGET_KINDS, **INVALID_KINDS}
-    one_of("target_row", "kind", kind, makers)
+    one_of("target_row", "kind", kind, _ALL_TARGET_KINDS)
     if vocab_size < 1:
         raise ValueError(f"target_row: vocab_size={vocab_size}, but it must be at least 1. Use vocab_sizes().")
-    return makers[kind](vocab_size, bulk_rng("target", kind, operator.index(seed)))
+    return _ALL_TARGET_KINDS[kind](vocab_size, _rng_of("target", kind, seed))
 
 
 def _normalised(weights: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -236,7 +250,7 @@ def draft_row(
         ValueError: If `kind` is unknown.
     """
     one_of("draft_row", "kind", kind, DRAFT_KINDS)
-    return DRAFT_KINDS[kind](np.asarray(target_probs, np.float32), bulk_rng("draft", kind, operator.index(seed)))
+    return DRAFT_KINDS[kind](np.asarray(target_probs, np.float32), _rng_of("draft", kind, seed))
 
 
 def probability_row(

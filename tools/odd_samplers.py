@@ -12,6 +12,7 @@ With `--resume` those that the file has are not run again. Exits 1 if a check fa
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -27,6 +28,7 @@ from fairdraw._core.seeds import DEFAULT_SEED
 from fairdraw._mutants import _odd_filters, _odd_grammar, logits_plan, logprobs, penalties, thinking_budget
 from fairdraw._mutants.odd_rejection import ODD_REJECTION
 from fairdraw._mutants.odd_sampling import ODD_SAMPLING
+from fairdraw._run.loading import all_checks
 from fairdraw._run.runner import check_sampler
 
 Row = dict[str, Any]  # Any: JSON
@@ -54,6 +56,8 @@ def checked(task: tuple[str, int, str, int]) -> Row:
     """One run of all checks that a sampler allows: its contract, its number, the profile and the seed."""
     contract, number, profile, seed = task
     sampler, started = SAMPLERS[contract][number], time.process_time()
+    all_checks(None, contract)
+    gc.freeze()  # what they loaded stays: the collector need not go through it again and again
     records = check_sampler(sampler, profile=profile, seed=seed)
     count = Counter(record.status for record in records)
     accused = [f"{record.id}: {record.status}" for record in records if record.status not in ("passed", "skipped")]

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from fairdraw import strategies as fst
 from fairdraw._core.validation import check_batch
-from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe
+from fairdraw.strategies import DraftRecipe, RejectionCase, RequestRecipe, rows
+from fairdraw.strategies._cases import _drawn_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -113,6 +114,26 @@ SHAPES: dict[str, tuple[tuple[int, ...], Callable[[NDArray[np.float32]], bool]]]
     "denormal": (SIZES[1:], _is_denormal_but_for_one),
 }
 """Per kind: vocabulary sizes, and a property of the softmax of its rows."""
+
+
+def test_kinds_that_draw_nothing_leave_the_generator_that_they_share_alone() -> None:
+    """Else a row would depend on the rows before it."""
+    before = rows._IDLE.bit_generator.state
+    targets = [fst.target_row(kind, 31, 5) for kind in (*fst.TARGET_KINDS, *rows.INVALID_KINDS)]
+    for kind in fst.DRAFT_KINDS:
+        for target in targets:
+            fst.draft_row(kind, softmax(target, "float32"), 5)
+    assert rows._IDLE.bit_generator.state == before
+
+
+@pytest.mark.parametrize("vocab_size", SIZES)
+def test_drawn_token_is_that_of_numpys_choice(vocab_size: int) -> None:
+    probs = fst.probability_row("half", vocab_size, 3)
+    for seed in range(20):
+        rng = rows.bulk_rng("token", seed, 7)
+        rng.integers(vocab_size)
+        exact = probs.astype(np.float64)
+        assert _drawn_token(probs, probs, seed, 7) == rng.choice(vocab_size, p=exact / exact.sum())
 
 
 @pytest.mark.parametrize("dtype", fst.DTYPES)

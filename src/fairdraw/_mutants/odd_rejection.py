@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from fairdraw._oracles.rejection import draw_noise
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, ExplicitNoise, SeededNoise, rejection_sampler
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from fairdraw.protocols import FunctionSampler, Noise, SpecDecodeBatch
@@ -63,7 +65,7 @@ class VectorRejection:
 
     def verify(self, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
         given = self.numbers(batch, noise) if isinstance(noise, SeededNoise) else noise
-        counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int64, device=batch.device)
+        counts = torch.from_numpy(np.array(batch.num_draft_tokens, np.int64)).to(batch.device)
         first = counts.cumsum(0) - counts
         owner = torch.repeat_interleave(torch.arange(batch.batch_size, device=batch.device), counts)
         place = torch.arange(batch.num_tokens, device=batch.device) - first[owner]
@@ -286,38 +288,71 @@ class InvertsTheCdf(VectorRejection):
 
 
 class HashesItsNoise(VectorRejection):
-    """A counter-based generator (NumPy's Philox), one per request: every number is a function of seed and request."""
+    """No generator at all: every number is a hash of the seed, the request and the place inside it."""
 
-    slow = True
     unsupported = OWN_RECOVERY | {Capability.EXPLICIT_NOISE: "draws inside"}
 
     def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        uniforms, exponentials = np.empty(batch.num_tokens), np.empty((batch.batch_size, batch.vocab_size), np.float32)
-        for request in range(batch.batch_size):
-            own = noise.request_seeds.get(request)
-            key = derive_seed("call", noise.seed, request) if own is None else derive_seed("own", own)
-            rng = np.random.Generator(np.random.Philox(key=key))
-            rows = batch.token_slice(request)
-            uniforms[rows] = rng.random(rows.stop - rows.start)
-            exponentials[request] = rng.standard_exponential(batch.vocab_size)  # in float32 NumPy draws zeros
+        keys = _keys(batch.batch_size, noise)
+        counts = np.array(batch.num_draft_tokens)
+        place = np.arange(batch.num_tokens) - np.repeat(counts.cumsum() - counts, counts)
+        uniforms = _hashed(np.repeat(keys, counts), batch.vocab_size + place)
+        exponentials = np.empty((batch.batch_size, batch.vocab_size), np.float32)
+        step = max(1, _HASHED_AT_ONCE // batch.vocab_size)
+        for first in range(0, batch.batch_size, step):
+            drawn = _hashed(keys[first : first + step, None], np.arange(batch.vocab_size))
+            # Of float64 uniforms above 0: none of them is 0 in float32.
+            exponentials[first : first + step] = np.negative(np.log(drawn, out=drawn), out=drawn)
         numbers = torch.from_numpy(uniforms), torch.from_numpy(exponentials)
         return ExplicitNoise(*(one.to(batch.device) for one in numbers))
 
 
+_HASHED_AT_ONCE = 2**15
+"""Numbers that a processor's cache holds with what they are made of."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _keys(batch_size: int, noise: SeededNoise) -> NDArray[np.uint64]:  # [batch_size] uint64
+    """Of the requests: their own seeds, or the seed of the call and their number."""
+    numbers = np.arange(batch_size, dtype=np.uint64)
+    keys = _mixed(np.uint64(derive_seed("call", noise.seed)) + numbers * _GOLDEN)
+    for request, own in noise.request_seeds.items():
+        keys[request] = derive_seed("own", own)
+    return keys
+
+
+def _hashed(keys: NDArray[np.uint64], places: NDArray[np.int64]) -> NDArray[np.float64]:  # each [...], broadcast
+    """Uniforms in (0, 1) of 52 bits."""
+    mixed = _mixed(keys + (places.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    mixed >>= np.uint64(12)
+    return np.asarray((mixed + 0.5) * 2.0**-52, dtype=np.float64)
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:  # [...] uint64, overwritten
+    """Each bit depends on all bits of its word: the last step of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    words ^= words >> np.uint64(30)
+    words *= np.uint64(0xBF58476D1CE4E5B9)
+    words ^= words >> np.uint64(27)
+    words *= np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
 class MakesItsOwnGenerators(VectorRejection):
-    """A generator of the CPU per request and one for the others, made from their seeds: it heeds 32 bits of each."""
+    """A generator of the CPU per request with a seed and one for the others: it heeds 32 bits of each seed."""
 
     unsupported = OWN_STREAM | {Capability.EXPLICIT_NOISE: "draws inside"}
 
     def numbers(self, batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
-        uniforms = torch.empty(batch.num_tokens, dtype=torch.float64)
-        exponentials = torch.empty(batch.batch_size, batch.vocab_size)
         shared = torch.Generator().manual_seed(noise.seed)
-        for request, count in enumerate(batch.num_draft_tokens):
-            own = noise.request_seeds.get(request)
-            generator = shared if own is None else torch.Generator().manual_seed(own)
-            uniforms[batch.token_slice(request)] = torch.rand(count, dtype=torch.float64, generator=generator)
-            exponentials[request].exponential_(generator=generator)
+        uniforms = torch.rand(batch.num_tokens, dtype=torch.float64, generator=shared)
+        exponentials = torch.empty(batch.batch_size, batch.vocab_size).exponential_(generator=shared)
+        ends = list(accumulate(batch.num_draft_tokens))  # `token_slice` adds up all requests before, for each
+        for request, seed in noise.request_seeds.items():
+            own = torch.Generator().manual_seed(seed)
+            uniforms[ends[request] - batch.num_draft_tokens[request] : ends[request]].uniform_(generator=own)
+            exponentials[request].exponential_(generator=own)
         return ExplicitNoise(uniforms.to(batch.device), exponentials.to(batch.device))
 
 

@@ -8,6 +8,7 @@ which order seeded noise is drawn (vLLM's order since 0.10.2).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -173,24 +174,24 @@ def draw_noise(batch: SpecDecodeBatch, noise: SeededNoise) -> ExplicitNoise:
         seeded request with drafts, its own row from its generator. The default generator advances even if every
         request is seeded.
     """
-    uniforms = torch.zeros(batch.num_tokens, dtype=torch.float64, device=batch.device)
-    exponentials = torch.ones(batch.batch_size, batch.vocab_size, dtype=torch.float32, device=batch.device)
-    generators = noise.generators(batch.device)
+    size = batch.batch_size, batch.vocab_size
     all_greedy = bool(batch.is_greedy.all())
     if all_greedy and batch.synthetic_rates is None:
-        return ExplicitNoise(uniforms, exponentials)
+        uniforms = torch.zeros(batch.num_tokens, dtype=torch.float64, device=batch.device)
+        return ExplicitNoise(uniforms, torch.ones(size, dtype=torch.float32, device=batch.device))
 
+    counts, generators = batch.num_draft_tokens, noise.generators(batch.device)
+    seeded = [request for request in sorted(generators) if counts[request] > 0]
     uniforms = torch.rand(batch.num_tokens, dtype=torch.float64, device=batch.device)
-    for request, count in enumerate(batch.num_draft_tokens):
-        if count > 0 and request in generators:
-            uniforms[batch.token_slice(request)].uniform_(generator=generators[request])
+    ends = list(accumulate(counts)) if seeded else []
+    for request in seeded:
+        uniforms[ends[request] - counts[request] : ends[request]].uniform_(generator=generators[request])
     if all_greedy:
-        return ExplicitNoise(uniforms, exponentials)
+        return ExplicitNoise(uniforms, torch.ones(size, dtype=torch.float32, device=batch.device))
 
-    exponentials.exponential_()
-    for request, generator in generators.items():
-        if batch.num_draft_tokens[request] > 0:
-            exponentials[request].exponential_(generator=generator)
+    exponentials = torch.empty(size, dtype=torch.float32, device=batch.device).exponential_()
+    for request in seeded:
+        exponentials[request].exponential_(generator=generators[request])
     return ExplicitNoise(uniforms, exponentials)
 
 

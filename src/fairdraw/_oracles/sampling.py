@@ -160,10 +160,10 @@ def draw_exponentials(batch: SamplingBatch, noise: SeededNoise) -> Tensor:  # [b
         generator, unless every request has its own; then each seeded request's row from its generator, greedy requests
         included.
     """
-    exponentials = torch.ones(batch.batch_size, batch.vocab_size, dtype=torch.float32, device=batch.device)
-    generators = noise.generators(batch.device)
+    size, generators = (batch.batch_size, batch.vocab_size), noise.generators(batch.device)
     if bool(batch.is_greedy.all()):
-        return exponentials
+        return torch.ones(size, dtype=torch.float32, device=batch.device)
+    exponentials = torch.empty(size, dtype=torch.float32, device=batch.device)
     if len(generators) != batch.batch_size:
         exponentials.exponential_()
     for request, generator in generators.items():
