@@ -41,9 +41,10 @@ def test_verdict_at_a_fixed_number_of_draws(name: str, verdict: str) -> None:
     assert max(seen.values()) < 0.1
 
 
-def run_sharded(out: Path, *launcher: str, sampler: str = "rejection/torch") -> dict[str, Any]:  # Any: JSON
+def run_sharded(out: Path, *launcher: str, workers: int = 1) -> dict[str, Any]:  # Any: JSON
     """The record that the command leaves."""
-    command = ["-m", "fairdraw.statistical._sharding", "--sampler", sampler, "--draws", "2e4", "--batch-size", "512"]
+    command = ["-m", "fairdraw.statistical._sharding", "--sampler", "rejection/torch", "--workers", str(workers)]
+    command += ["--draws", "2e4", "--batch-size", "512"]
     subprocess.run(
         [sys.executable, *launcher, *command, "--out", str(out)],
         env={**os.environ, "PYTHONPATH": str(SOURCE), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
@@ -55,13 +56,13 @@ def run_sharded(out: Path, *launcher: str, sampler: str = "rejection/torch") -> 
     return record
 
 
-def test_two_processes_under_torchrun_leave_the_record_of_one(tmp_path: Path) -> None:
+def test_two_processes_of_two_workers_under_torchrun_leave_the_record_of_one(tmp_path: Path) -> None:
     one = run_sharded(tmp_path / "one.json")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
-    two = run_sharded(tmp_path / "two.json", *torchrun)
+    two = run_sharded(tmp_path / "two.json", *torchrun, workers=2)
 
-    assert (one["processes"], two["processes"]) == (1, 2)
+    assert (one["processes"], two["processes"], two["workers"]) == (1, 2, 2)
     assert one["verdict"] == two["verdict"] == "pass"
     assert one["tables"] == two["tables"]
 
