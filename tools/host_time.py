@@ -85,13 +85,17 @@ class Card:
         return GPUTarget("cuda", 90, 32)
 
 
+def always_triton(*_: object, **__: object) -> str:
+    return "triton"
+
+
 @contextmanager
 def no_card() -> Iterator[None]:
     """Every launch is a stub's, and tensors of the CPU are launched for."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(triton.compiler, "compile", return_value=Stub()))
         for module in (rejection, rejection_counter, sampling, step):
-            stack.enter_context(mock.patch.object(module, "choose_backend", return_value="triton"))
+            stack.enter_context(mock.patch.object(module, "choose_backend", always_triton))
         active = driver.active if driver._active is not None else None
         driver.set_active(Card())  # type: ignore[arg-type]  # as much of one as is needed
         yield
