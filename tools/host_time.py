@@ -31,6 +31,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
 from fairdraw.sampler_impl import rejection, rejection_counter, sampling, step
+from fairdraw.sampler_impl._counter import step as of_counter
+from fairdraw.sampler_impl._rejection import step as of_rejection
+from fairdraw.sampler_impl._sampling import parameters as of_sampling
 from fairdraw.sampler_impl.step import (
     BadWords,
     Capacity,
@@ -178,7 +181,7 @@ def plain(*, min_p: bool = False) -> Call:
 def drop_in(*, dense: bool = True, all_random: bool = False) -> Call:
     """`rejection`, which draws its noise as vLLM does."""
     num_tokens = FEW_REQUESTS * DRAFTS
-    metadata = SimpleNamespace(
+    metadata: Any = SimpleNamespace(  # Any: as vLLM's
         all_greedy=False, all_random=all_random, temperature=torch.ones(FEW_REQUESTS), generators={}
     )
     return partial(
@@ -194,6 +197,18 @@ def drop_in(*, dense: bool = True, all_random: bool = False) -> Call:
     )
 
 
+def first_of_its_kind(make: Callable[[], Call]) -> Call:
+    """As if no call of these sizes had been before; what kernels are compiled for was seen."""
+    call = make()
+
+    def forget_and_call() -> object:
+        for known in (of_counter.KNOWN, of_rejection.KNOWN, of_sampling.KNOWN):
+            known.plans.clear()
+        return call()
+
+    return forget_and_call
+
+
 SETS: dict[str, Callable[[], Call]] = {
     "step: no parameters": whole_step,
     "step: filters": partial(whole_step, filters=True),
@@ -204,11 +219,14 @@ SETS: dict[str, Callable[[], Call]] = {
     "rejection_counter: probs": partial(with_counters, "probs"),
     "rejection_counter: probs, no workspace": partial(with_counters, "probs", workspace=False),
     "rejection_counter: logits": partial(with_counters, "logits"),
+    "rejection_counter: probs, new sizes": partial(first_of_its_kind, partial(with_counters, "probs")),
     "sampling": plain,
     "sampling: min-p": partial(plain, min_p=True),
+    "sampling: new sizes": partial(first_of_its_kind, plain),
     "rejection: probs": drop_in,
     "rejection: probs, all random": partial(drop_in, all_random=True),
     "rejection: one-hot": partial(drop_in, dense=False),
+    "rejection: probs, new sizes": partial(first_of_its_kind, drop_in),
 }
 
 

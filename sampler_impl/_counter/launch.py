@@ -36,11 +36,11 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
-import triton
 from torch import Tensor
 
 from .._shared.compiled import Given, Launch, LaunchPlan, compiled, part
 from .._shared.kernels import INTERPRETED
+from .._shared.sizes import cdiv, next_power_of_2
 from .accept import accept_kernel
 from .draw import draw_kernel
 from .measure import measure_kernel
@@ -102,12 +102,12 @@ class _Plan(LaunchPlan):
         # The draft's softmax statistics are measured as the target's are, unless they are given.
         self.measured_rows = 2 if step.draft_logits is not None and step.draft_logsumexp is None else 1
         self.overlap = launches_overlap(step.device)
-        self.folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
+        self.folds = cdiv(step.batch_size, LONGEST_SIDE)
         self.bytes_per_logit, vocab_size = step.logits.element_size(), step.vocab_size
-        self.num_tiles = triton.cdiv(vocab_size, TILE_SIZE)
+        self.num_tiles = cdiv(vocab_size, TILE_SIZE)
         self.strides = vocab_size, step.logits.stride(0), 0 if draft is None else draft.stride(0)
         self.aligned = all(stride % 16 == 0 for stride in self.strides)
-        self.num_blocks = triton.cdiv(self.num_tiles, WARPS)
+        self.num_blocks = cdiv(self.num_tiles, WARPS)
         self.strip = _strip(step.num_tokens * self.measured_rows * self.num_blocks, MEASURE_STRIPS)
         self.eager = step.workspace is not None
         self._cut_workspace(vocab_size)
@@ -156,7 +156,7 @@ class _Plan(LaunchPlan):
             self.batch_size * self.num_tiles,
             num_lines * BOUND_WORDS.value // 2,
         )
-        starts = accumulate((triton.cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS for size in sizes), initial=0)
+        starts = accumulate((cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS for size in sizes), initial=0)
         *self.places, bounds_place = zip(starts, sizes, strict=False)
         # Early exit needs zeros to begin with, which only a workspace has, and the draft's statistics beforehand. And
         # in a batch that fits the card all rows are read at the same time.
@@ -167,10 +167,10 @@ class _Plan(LaunchPlan):
         """Of each kernel its grid, and the sizes that are its last arguments."""
         # Programs are numbered by request and position, unless too many requests lack too many of these.
         ragged = self.batch_size * self.max_spec_len > 2 * self.num_tokens
-        minor, major = self.max_spec_len * self.folds, triton.cdiv(self.batch_size, self.folds)
+        minor, major = self.max_spec_len * self.folds, cdiv(self.batch_size, self.folds)
         if ragged:
             minor = min(self.num_tokens, LONGEST_SIDE)
-            major = triton.cdiv(self.num_tokens, minor)
+            major = cdiv(self.num_tokens, minor)
         elif self.bounds_place is not None:
             minor, major = major, minor
         kernel = compiled(
@@ -184,11 +184,11 @@ class _Plan(LaunchPlan):
             RUN=RUN_BYTES // self.bytes_per_logit,
         )
         sizes = self.batch_size, self.num_tokens, 0 if ragged else self.folds, *self.strides
-        grid = triton.cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows
+        grid = cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows
         return kernel, grid, (*sizes, self.num_tiles, self.max_spec_len)
 
     def _accept(self) -> Launch:
-        positions = triton.next_power_of_2(self.max_spec_len + 1)
+        positions = next_power_of_2(self.max_spec_len + 1)
         warps = min(max(positions * self.row_words // WORDS_PER_WARP, WARPS), 4 * WARPS)
         # A step's first kernel waits for what comes before the step, as for its logits.
         early = {"launch_pdl": True} if self.overlap and self.num_tokens > 0 else {}
@@ -215,9 +215,9 @@ class _Plan(LaunchPlan):
             EAGER=self.eager,
             OVERLAP=self.overlap,
             STRIP=strip,
-            TILES=max(triton.next_power_of_2(self.num_tiles), SNAPSHOT.value),
+            TILES=max(next_power_of_2(self.num_tiles), SNAPSHOT.value),
         )
-        grid = triton.cdiv(self.num_blocks, strip), triton.cdiv(self.batch_size, self.folds), self.folds
+        grid = cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds
         return kernel, grid, (self.batch_size, *self.strides, self.num_tiles, self.max_spec_len)
 
     def _measure_registers(self) -> dict[str, int]:

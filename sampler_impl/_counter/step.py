@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_tensor
 from .._shared.kinds import Kinds
+from .._shared.sizes import cdiv, next_power_of_2
 
 MAX_VOCAB_SIZE = 1 << 19
 """512 tiles of 1024 entries: as many partial sums add up in an int64 without overflow."""
@@ -33,16 +34,11 @@ def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
 
 def row_words(max_spec_len: int, vocab_size: int) -> int:
     """A row's tiles, padded to a power of two: a warp has 32 or more words, and a request no fewer than threads."""
-    return max(_power_of_2(_num_tiles(vocab_size)), THREADS // _power_of_2(max_spec_len + 1), 32)
+    return max(next_power_of_2(_num_tiles(vocab_size)), THREADS // next_power_of_2(max_spec_len + 1), 32)
 
 
 def _num_tiles(vocab_size: int) -> int:
-    return -(-vocab_size // TILE_SIZE)
-
-
-def _power_of_2(number: int) -> int:
-    """The next one."""
-    return 1 << (number - 1).bit_length()
+    return cdiv(vocab_size, TILE_SIZE)
 
 
 class CounterStep(NamedTuple):

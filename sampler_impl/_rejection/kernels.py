@@ -36,6 +36,7 @@ from torch import Tensor
 from .._shared.checks import MAX_SPEC_LEN
 from .._shared.compiled import Given, Launch, LaunchPlan, compiled, part
 from .._shared.kernels import INTERPRETED, NO_ID, argmax_token
+from .._shared.sizes import cdiv, next_power_of_2
 from . import step as arguments
 from .step import KNOWN
 
@@ -87,11 +88,11 @@ class _Plan(LaunchPlan):
         super().__init__()
         self.batch_size, self.device, self.has_random = step.batch_size, step.device, step.has_random
         self.output_shape = (self.batch_size, step.max_spec_len + 1)
-        tile = min(MAX_TILE, triton.next_power_of_2(step.vocab_size))
-        self.num_tiles = triton.cdiv(step.vocab_size, tile)
+        tile = min(MAX_TILE, next_power_of_2(step.vocab_size))
+        self.num_tiles = cdiv(step.vocab_size, tile)
         self.sizes = step.max_spec_len, step.vocab_size
         # The rows to recover, and behind them, where 128 bits can be stored, the winners of the tiles.
-        self.winners_at = 2 * triton.cdiv(self.batch_size, 4)
+        self.winners_at = 2 * cdiv(self.batch_size, 4)
         self.num_words = self.winners_at + self.batch_size * self.num_tiles * self.has_random
         self.accept_kernel = compiled(_accept_kernel, {"num_warps": 1}, POSITIONS=MAX_SPEC_LEN)
         self.race_kernel = compiled(_race_kernel, {"num_warps": 8}, TILE=tile)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -151,7 +151,7 @@ def _check_tensors(function: str, step: VerifyStep, synthetic_mode: bool) -> Non
 
 def _contiguous(step: VerifyStep) -> VerifyStep:
     """All tensors but the logits, which only torch reads."""
-    found = {
+    found: dict[str, Any] = {  # Any: the type of the field
         name: value.contiguous()
         for name, value in step._asdict().items()
         if isinstance(value, Tensor) and name != "target_logits"

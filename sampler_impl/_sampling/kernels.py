@@ -44,6 +44,7 @@ from .._shared.kernels import (
     tile_argmax,
     unpack,
 )
+from .._shared.sizes import cdiv, next_power_of_2
 from . import parameters
 from .parameters import KNOWN, DrawCall
 
@@ -91,8 +92,8 @@ class _Plan(LaunchPlan):
     def __init__(self, call: DrawCall) -> None:
         super().__init__()
         (self.batch_size, vocab_size), self.device = call.logits.shape, call.logits.device
-        self.num_tiles = triton.cdiv(vocab_size, TILE)
-        tiles = triton.next_power_of_2(self.num_tiles)
+        self.num_tiles = cdiv(vocab_size, TILE)
+        tiles = next_power_of_2(self.num_tiles)
         self.sizes = vocab_size, call.logits.stride(0)
         self.rng_stream, self.has_min_p = call.stream, call.min_p is not None
         self.kernels = (

@@ -162,7 +162,7 @@ def draw(arguments: dict[str, Any]) -> None:
 
 def verify(arguments: dict[str, Any]) -> None:
     names = "all_greedy", "all_random", "temperature"
-    metadata = SimpleNamespace(generators={}, **{name: arguments[name] for name in names})
+    metadata: Any = SimpleNamespace(generators={}, **{name: arguments[name] for name in names})  # Any: as vLLM's
     rest = {name: value for name, value in arguments.items() if name not in names}
     rejection.rejection_sample(sampling_metadata=metadata, **rest, backend="triton")
 
