@@ -86,19 +86,20 @@ def compiled(kernel: Any, options: dict[str, int], **constants: Any) -> Compiled
     """The one object of this kernel with these options and constants: it serves every thread and device, as its keys
     name the device."""
     made_of = kernel, tuple(options.items()), tuple(constants.items())
-    return _COMPILED.setdefault(made_of, Compiled(kernel, options, **constants))
+    found = _COMPILED.get(made_of)
+    return _COMPILED.setdefault(made_of, Compiled(kernel, options, **constants)) if found is None else found
 
 
-Given = tuple["Tensor | int | None", ...]
-Launch = tuple[Compiled, tuple[int, int, int], tuple[Any, ...]]  # Any: arguments of a kernel
+Given = tuple[Any, ...]  # Any: tensors, or their addresses, or what kernels are compiled for; None where there is none
+Launch = tuple[Compiled, tuple[int, int, int], tuple[Any, ...]]  # Any: as given, and numbers
 """Kernel, grid, and arguments without constants."""
 
 
 class LaunchPlan(ABC):
     """What is launched for arguments of one kind: grids, constants and sizes are found out once.
 
-    It holds no tensor. `keys` has a key per kernel, by device and by what is aligned: the kinds leave that open, and
-    Triton compiles for it.
+    It holds no tensor. `keys` has a key per kernel, by device and by what is aligned: kinds leave that open, and Triton
+    compiles for it.
     """
 
     def __init__(self) -> None:
@@ -106,7 +107,7 @@ class LaunchPlan(ABC):
 
     @abstractmethod
     def launches(self, given: Given) -> list[Launch]:
-        """In order. Of tensors, or of addresses in their places."""
+        """In order, with whatever is given for the tensors in their places."""
 
     def launch(self, tensors: tuple[Tensor | None, ...]) -> None:  # [...] any, each
         """Launch on the current device, in its current stream."""
@@ -114,17 +115,31 @@ class LaunchPlan(ABC):
         addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         place = (device, *[None if address is None else address % ALIGNMENT == 0 for address in addresses])
         keys = self.keys.get(place)
-        if keys is not None:
-            for key, (kernel, grid, arguments) in zip(keys, self.launches(tuple(addresses)), strict=True):
-                kernel.launch(key, stream, grid, *arguments)
-            return
-        keys = []
-        with quiet_numpy():
-            for kernel, grid, arguments in self.launches(tensors):
-                keys.append(_number_of((device, *described(arguments)[0])))
-                kernel.launch(keys[-1], stream, grid, *arguments)
-        if not INTERPRETED:
+        if keys is None:
+            kernels, keys = self._kernels_for(place, tensors)
+            if not all(key in kernel.by_key for key, kernel in zip(keys, kernels, strict=True)):
+                self._launch_all(keys, stream, tensors)
+                return
             self.keys[place] = keys
+        self._launch_all(keys, stream, tuple(addresses))
+
+    def _kernels_for(
+        self,
+        place: Key,
+        tensors: tuple[Tensor | None, ...],  # [...] any, each
+    ) -> tuple[list[Compiled], list[int]]:
+        """And a key for each, by what stands in its arguments for the tensors: their types, and whether aligned."""
+        device, *are_aligned = place
+        types = [None if tensor is None else tensor.dtype for tensor in tensors]
+        facts = tuple(None if one is None else (one, aligned) for one, aligned in zip(types, are_aligned, strict=True))
+        launches = self.launches(facts)
+        keys = [_number_of((device, *map(_fact_of_flat, arguments))) for _, _, arguments in launches]
+        return [kernel for kernel, _, _ in launches], keys
+
+    def _launch_all(self, keys: list[int], stream: int | None, given: Given) -> None:
+        with quiet_numpy():
+            for key, (kernel, grid, arguments) in zip(keys, self.launches(given), strict=True):
+                kernel.launch(key, stream, grid, *arguments)
 
 
 _NUMBERS: dict[Key, int] = {}
@@ -132,16 +147,22 @@ _NEXT = count()
 
 
 def _number_of(key: Key) -> int:
-    """Always the same, and that of no other key: one number is found faster than dozens of facts. A number that is
-    not used, as another thread was first, is left out."""
-    return _NUMBERS.setdefault(key, next(_NEXT))
+    """Always the same, and that of no other key: one number is found faster than dozens of facts. A number that another
+    thread was too late for is left out."""
+    found = _NUMBERS.get(key)
+    return _NUMBERS.setdefault(key, next(_NEXT)) if found is None else found
 
 
-def part(
-    words: Any, start: int, size: int, dtype: torch.dtype = torch.int64
-) -> Any:  # Any: [...] int64, or its address
-    """Of memory that a call allocates once for all that its kernels pass on, counted in int64."""
-    return words[start : start + size].view(dtype) if isinstance(words, Tensor) else words + WORD * start
+def _fact_of_flat(argument: Any) -> Hashable:  # Any: a number, or what stands for a tensor
+    return _fact_of(argument) if type(argument) is int else argument
+
+
+def part(words: Any, start: int, size: int, dtype: torch.dtype = torch.int64) -> Any:  # Any: as in `Given`
+    """Of memory that a call allocates once for all that its kernels pass on, counted in int64. It begins at a multiple
+    of 16 bytes, if the memory does."""
+    if isinstance(words, int):
+        return words + WORD * start
+    return words[start : start + size].view(dtype) if isinstance(words, Tensor) else (dtype, words[1])
 
 
 WORD = 8
