@@ -1,6 +1,6 @@
 """Calls that come again: what was checked of arguments of one kind is not checked again for others of that kind.
 
-A *kind* is all that checks look at: of a tensor its type, device, shape and strides, of a number the number. Contents
+A *kind* is all that checks depend on: of a tensor its type, device, shape and strides, of a number the number. Contents
 and addresses are no part of it. Engines call with few kinds, or with a new one per size of the batch: the last ones are
 kept. No tensor is.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST = 512
-"""Kinds of each function: some 2 KB each."""
+"""Kinds of each function: 1 to 5 KB each."""
 
 Plan = TypeVar("Plan")
 _PLAIN = frozenset({type(None), bool, int})
