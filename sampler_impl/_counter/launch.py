@@ -80,11 +80,7 @@ def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     if step.batch_size == 0:
         return torch.empty((0, step.max_spec_len + 1), dtype=torch.int32, device=step.device)
     step = _of_one_type(step)
-    plan = KNOWN.find(step)
-    if plan is None:
-        plan = _Plan(step)
-        if not INTERPRETED:
-            KNOWN.add(step, plan)
+    plan = _Plan(step) if INTERPRETED else KNOWN.find_or_make(step, lambda: _Plan(step))
     return plan(step)
 
 

@@ -75,9 +75,7 @@ def verify(
     """
     plan = step.plan
     if plan is None:
-        plan = _Plan(step)
-        if not INTERPRETED:
-            KNOWN.add(step.kind(), plan)
+        plan = _Plan(step) if INTERPRETED else KNOWN.find_or_make(step.kind(), lambda: _Plan(step))
     return plan(step, target_argmax, target_probs, uniforms, exponentials)
 
 

@@ -70,11 +70,7 @@ def draw(call: DrawCall) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch
         The logits, once, and one tile of each row again; with min-p also the tiles that hold a kept token.
     """
     call = _contiguous(call)
-    plan = KNOWN.find(call)
-    if plan is None:
-        plan = _Plan(call)
-        if not INTERPRETED:
-            KNOWN.add(call, plan)
+    plan = _Plan(call) if INTERPRETED else KNOWN.find_or_make(call, lambda: _Plan(call))
     return plan(call)
 
 

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from torch import Tensor
 
@@ -36,11 +36,17 @@ class Kinds(Generic[Plan]):
         except (AttributeError, TypeError, RuntimeError):
             return None
 
-    def add(self, arguments: Iterable[Any], plan: Plan) -> None:  # Any: as above
-        with self.lock:
-            while len(self.plans) >= MOST:
-                del self.plans[next(iter(self.plans))]
-            self.plans[kind_of(arguments)] = plan
+    def find_or_make(self, arguments: Iterable[Any], make: Callable[[], Plan]) -> Plan:  # Any: as above
+        """Of arguments that passed their checks."""
+        kind = kind_of(arguments)
+        plan = self.plans.get(kind)
+        if plan is None:
+            plan = make()
+            with self.lock:
+                while len(self.plans) >= MOST:
+                    del self.plans[next(iter(self.plans))]
+                self.plans[kind] = plan
+        return plan
 
 
 def kind_of(arguments: Iterable[Any]) -> Hashable:  # Any: as above

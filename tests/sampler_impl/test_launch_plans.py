@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -303,9 +304,11 @@ def test_no_tensor_is_kept_alive(name: str, launched: list[tuple[object, ...]]) 
 
 
 def test_the_last_kinds_are_known() -> None:
-    known: kinds.Kinds[int] = kinds.Kinds()
+    known: kinds.Kinds[str] = kinds.Kinds()
     for number in range(kinds.MOST + 2):
-        known.add((number, None), number)
+        assert known.find_or_make((number, None), partial(str, number)) == str(number)
     assert len(known.plans) == kinds.MOST
-    assert (known.find((1, None)), known.find((kinds.MOST + 1, None))) == (None, kinds.MOST + 1)
+    last = kinds.MOST + 1
+    assert (known.find((1, None)), known.find((last, None))) == (None, str(last))
+    assert known.find_or_make((last, None), str) == str(last)
     assert known.find(("a word", None)) is None
