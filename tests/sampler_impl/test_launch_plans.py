@@ -290,6 +290,24 @@ def test_what_is_wrong_is_refused_after_what_was_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
+def test_strides_are_those_of_the_call(name: str, launched: list[tuple[object, ...]]) -> None:
+    """After calls with contiguous tensors, others are copied, or their rows found by their own stride."""
+    call, arguments_of, logits = SAMPLERS[name]
+    right = arguments_of()
+    for _ in range(2):
+        call(right)
+    for key in (key for key, value in right.items() if isinstance(value, Tensor) and key != "workspace"):
+        strided = right[key].repeat_interleave(2, -1)[..., ::2]
+        launched.clear()
+        call({**right, key: strided})
+        assert not any(strided.data_ptr() in map(addressed, launch) for launch in launched)
+    launched.clear()
+    call({**right, logits: padded(right[logits])})
+    # The drop-in reads what torch made of its logits.
+    assert name == "rejection" or all(33 in map(addressed, launch) for launch in launched)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
 def test_no_tensor_is_kept_alive(name: str, launched: list[tuple[object, ...]]) -> None:
     call, arguments_of, _ = SAMPLERS[name]
     arguments = arguments_of()
