@@ -19,9 +19,9 @@ from house import test_lines as lines_of_tests
 # An interpreter of a tenth of the time, which records what operations do: 220 lines, and 110 of tests.
 # Steps replayed as CUDA graphs, and the tests that such steps are the same ones: 120 lines, and 200 of tests.
 # Every way to draw under every check that hands noise to torch's draws: 30 lines of tests.
-# Samplers that are functions launch without Triton's dispatch: 150 lines, and 240 of tests.
+# Samplers that are functions launch without Triton's dispatch: 150 lines, and 260 of tests.
 MAX_LIBRARY_LINES = 56_385
-MAX_TEST_LINES = 18_195
+MAX_TEST_LINES = 18_225
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:
