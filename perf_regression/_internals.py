@@ -77,7 +77,7 @@ def padded_outputs() -> PaddedOutputs:
 
 
 def rejection_kernels() -> tuple[ModuleType, Callable[..., Any]]:  # Any: a checked step
-    """The kernels with upstream's noise (`accept`, `recover`), and the check of the arguments that they need."""
+    """The kernels with upstream's noise (`verify`), and the check of the arguments that they need."""
     from fairdraw.sampler_impl._rejection import kernels
     from fairdraw.sampler_impl._rejection.step import checked_step
 

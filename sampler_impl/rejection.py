@@ -53,7 +53,7 @@ Reference:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -62,6 +62,7 @@ from ._rejection import pytorch
 from ._rejection.noise import generate_exponentials, generate_uniforms
 from ._rejection.step import (
     GREEDY_TEMPERATURE,
+    PLACEHOLDER_TOKEN_ID,
     SamplingMetadata,
     check_noise,
     check_noise_values,
@@ -88,9 +89,6 @@ __all__ = [
     "rejection_sample",
     "verify_drafts",
 ]
-
-PLACEHOLDER_TOKEN_ID = -1
-"""Fills the output after the last token, and stands for a placeholder draft token."""
 
 
 def rejection_sample(
@@ -200,22 +198,16 @@ def _verify(
     uniforms: Tensor | None,  # [num_tokens] float64
     exponentials: Tensor | None,  # [batch_size, vocab_size] float32
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Accept, then recover one token for each request that has a rejected row."""
-    module = _module_of(backend)
-    output_token_ids = torch.full(
-        (step.batch_size, step.max_spec_len + 1), PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=step.device
-    )
+    """Softmax and argmax are torch's; the rest is the backend's."""
     # Of the logits as they are: a softmax may round different logits to equal probabilities.
     target_argmax = step.target_logits.argmax(dim=-1) if step.has_greedy else None
     target_probs = None
     if step.has_random:
         target_probs = step.target_logits.softmax(dim=-1, dtype=torch.float32).contiguous()
     uniforms = None if uniforms is None else uniforms.contiguous()
-    recover_rows = module.accept(step, target_argmax, target_probs, uniforms, output_token_ids)
-    if step.has_random:
-        assert exponentials is not None  # check_noise
-        module.recover(step, target_probs, exponentials.contiguous(), recover_rows, output_token_ids)
-    return output_token_ids
+    exponentials = None if exponentials is None or not step.has_random else exponentials.contiguous()
+    tokens = _module_of(backend).verify(step, target_argmax, target_probs, uniforms, exponentials)
+    return cast("Tensor", tokens)  # [batch_size, max_spec_len + 1] int32
 
 
 def expand_batch_to_tokens(
@@ -284,7 +276,7 @@ def _choose_backend(function: str, backend: BackendName | None, device: torch.de
 
 
 def _module_of(backend: BackendName) -> ModuleType:
-    """Both define `accept`, `recover` and `expand`, with equal signatures."""
+    """Both define `verify` and `expand`, with equal signatures."""
     if backend == "torch":
         return pytorch
     from ._rejection import kernels

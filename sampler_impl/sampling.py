@@ -35,14 +35,16 @@ from torch import Tensor
 from ._sampling import pytorch
 from ._sampling.parameters import (
     GREEDY_BELOW,
+    KNOWN,
     CounterNoise,
+    DrawCall,
     RaceNoise,
     SamplingNoise,
     SamplingParameters,
     UpstreamNoise,
     check_arguments,
 )
-from ._shared.backend import BackendName, choose_backend
+from ._shared.backend import OF_KERNELS, BackendName, choose_backend
 from ._shared.draws import DRAFT_STREAM, SAMPLE_STREAM, invert_cdf, philox_uniforms
 
 __all__ = [
@@ -88,6 +90,10 @@ def sample(
         The race is biased by the rounding of a float32 quotient, relative 2**-23. With counter noise a token at most
         2**-42 times as probable as its row's best is not drawn by Triton.
     """
+    if not validate and not parameters.all_greedy and backend in OF_KERNELS:
+        known = _known_draw(logits, parameters, noise, SAMPLE_STREAM)
+        if known is not None:
+            return known[0]
     check_arguments("sample", logits, parameters, noise, validate)
     if parameters.all_greedy:
         return logits.argmax(-1)
@@ -154,11 +160,15 @@ def draft_with_logsumexp(
         As `sample`.
     """
     parameters = SamplingParameters(temperature)
+    if not validate and backend in OF_KERNELS:
+        known = _known_draw(logits, parameters, noise, DRAFT_STREAM)
+        if known is not None:
+            return known
     check_arguments("draft_with_logsumexp", logits, parameters, noise, validate)
     if _uses_kernels("draft_with_logsumexp", backend, logits):
         from ._sampling import kernels
 
-        return kernels.sample(logits, temperature, None, noise, DRAFT_STREAM)
+        return kernels.draw(DrawCall(logits, temperature, None, noise.seeds, noise.positions, DRAFT_STREAM))
     sampled_token_ids = _draw(logits, parameters, noise, DRAFT_STREAM)[0]
     logsumexp = pytorch.filtered_logits(logits, parameters).logsumexp(-1)
     logsumexp = logsumexp.masked_fill(~logsumexp.isfinite(), torch.nan)
@@ -203,8 +213,21 @@ def _sample_in_kernels(
         greedy = parameters.is_greedy
         logits = torch.where(greedy[:, None], logits.float(), filtered)
         temperature, min_p = torch.where(greedy, temperature, 1.0), None
-    sampled, _ = kernels.sample(logits, temperature, min_p, noise, SAMPLE_STREAM)
-    return sampled
+    return kernels.draw(DrawCall(logits, temperature, min_p, noise.seeds, noise.positions, SAMPLE_STREAM))[0]
+
+
+def _known_draw(
+    logits: Tensor,  # [num_rows, vocab_size] float32
+    parameters: SamplingParameters,
+    noise: SamplingNoise,
+    stream: int,
+) -> tuple[Tensor, Tensor] | None:  # [batch_size] int64, [batch_size] float32
+    """Drawn by kernels, if arguments of this kind were before: then nothing is checked again."""
+    if not isinstance(noise, CounterNoise) or parameters.top_k is not None or parameters.top_p is not None:
+        return None
+    call = DrawCall(logits, parameters.temperature, parameters.min_p, noise.seeds, noise.positions, stream)
+    plan = KNOWN.find(call)
+    return None if plan is None else plan(call)
 
 
 def _uses_kernels(

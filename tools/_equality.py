@@ -50,13 +50,12 @@ class Step:
         )
 
     def ours(self) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        output = self._placeholders()
-        rows = self.kernels.accept(self.step, None, self.target_probs, self.uniforms, output)
-        self.kernels.recover(self.step, self.target_probs, self.exponentials, rows, output)
-        return output
+        tokens: Tensor = self.kernels.verify(self.step, None, self.target_probs, self.uniforms, self.exponentials)
+        return tokens
 
     def vllm(self, module: Any) -> Tensor:  # [batch_size, max_spec_len + 1] int32; Any: a foreign module
-        step, output = self.step, self._placeholders()
+        step = self.step
+        output = torch.full((step.batch_size, step.max_spec_len + 1), -1, dtype=torch.int32, device="cuda")
         reciprocals = self.exponentials.reciprocal()
         recovered = torch.empty_like(step.draft_token_ids)
         one_hot = step.draft_probs is None
@@ -70,10 +69,6 @@ class Step:
             NO_DRAFT_PROBS=one_hot, SYNTHETIC_MODE=False,
         )  # fmt: skip
         return output
-
-    def _placeholders(self) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-        shape = (self.step.batch_size, self.step.max_spec_len + 1)
-        return torch.full(shape, -1, dtype=torch.int32, device="cuda")
 
 
 def _metadata() -> Any:  # Any: stands for vLLM's SamplingMetadata

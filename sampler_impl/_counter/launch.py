@@ -32,19 +32,20 @@ No integer but `vocab_size` and the strides is specialised on, and those only on
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import torch
-import triton
 from torch import Tensor
 
-from .._shared.kernels import INTERPRETED, quiet_numpy
+from .._shared.compiled import Given, Launch, LaunchPlan, compiled, part
+from .._shared.kernels import INTERPRETED
+from .._shared.sizes import cdiv, next_power_of_2
 from .accept import accept_kernel
 from .draw import draw_kernel
 from .measure import measure_kernel
 from .slots import BOUND_WORDS, LOGITS, ONE_HOT, PROBS, SNAPSHOT, STATUS_WORDS
-from .step import ALIGNED_WORDS, TILE_SIZE, WARPS, row_words, workspace_words
+from .step import ALIGNED_WORDS, KNOWN, TILE_SIZE, WARPS, row_words, workspace_words
 
 if TYPE_CHECKING:
     from .step import CounterStep
@@ -76,146 +77,148 @@ masks of single loads are spilled."""
 
 def verify(step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Launch the kernels: two for one-hot drafts with given bonus tokens, else three; nothing waits for the device."""
-    output_token_ids = torch.empty((step.batch_size, step.max_spec_len + 1), dtype=torch.int32, device=step.device)
-    if step.batch_size > 0:
-        launches = _Launches(step, output_token_ids)
-        with quiet_numpy():
-            if step.num_tokens > 0:
-                launches.measure()
-            launches.accept()
-            if launches.draws:
-                launches.draw()
-    return output_token_ids
+    if step.batch_size == 0:
+        return torch.empty((0, step.max_spec_len + 1), dtype=torch.int32, device=step.device)
+    step = _of_one_type(step)
+    plan = _Plan(step) if INTERPRETED else KNOWN.find_or_make(step, lambda: _Plan(step))
+    return plan(step)
 
 
-class _Launches:
-    """The kernels of one step, and the memory through which they pass on what they found."""
+class _Plan(LaunchPlan):
+    """The kernels of steps of one kind, and the memory through which they pass on what they found."""
 
-    def __init__(
-        self,
-        step: CounterStep,
-        output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-    ) -> None:
-        step = _of_one_type(step)
-        self.step, self.output_token_ids = step, output_token_ids
+    def __init__(self, step: CounterStep) -> None:
+        super().__init__()
+        self.batch_size, self.num_tokens, self.max_spec_len = step.batch_size, step.num_tokens, step.max_spec_len
+        self.output_shape, self.device = (step.batch_size, step.max_spec_len + 1), step.device
         draft = step.draft_logits if step.draft_probs is None else step.draft_probs
         self.kind = (ONE_HOT if draft is None else LOGITS if step.draft_probs is None else PROBS).value
         self.has_bonus_rows = step.bonus_token_ids is None
-        self.draws = self.has_bonus_rows or (draft is not None and step.num_tokens > 0)
+        draws = self.has_bonus_rows or (draft is not None and step.num_tokens > 0)
         # The draft's softmax statistics are measured as the target's are, unless they are given.
         self.measured_rows = 2 if step.draft_logits is not None and step.draft_logsumexp is None else 1
         self.overlap = launches_overlap(step.device)
-        self.folds = triton.cdiv(step.batch_size, LONGEST_SIDE)
-        self.common: dict[str, Any] = {  # Any: arguments that all three kernels have
-            "logits_ptr": step.logits,
-            "draft_ptr": draft,
-            "cu_num_draft_tokens_ptr": step.cu_num_draft_tokens,
-            "temperature_ptr": step.temperature,
-            "seeds_ptr": step.seeds,
-            "positions_ptr": step.positions,
-            "vocab_size": step.vocab_size,
-            "logits_stride": step.logits.stride(0),
-            "draft_stride": 0 if draft is None else draft.stride(0),
-            "num_tiles": triton.cdiv(step.vocab_size, TILE_SIZE),
-            "max_spec_len": step.max_spec_len,
-            "DRAFT": self.kind,
-            "OVERLAP": self.overlap,
-        }
-        self.aligned = all(self.common[name] % 16 == 0 for name in ("vocab_size", "logits_stride", "draft_stride"))
-        self.num_blocks = triton.cdiv(self.common["num_tiles"], WARPS)
+        self.folds = cdiv(step.batch_size, LONGEST_SIDE)
+        self.bytes_per_logit, vocab_size = step.logits.element_size(), step.vocab_size
+        self.num_tiles = cdiv(vocab_size, TILE_SIZE)
+        self.strides = vocab_size, step.logits.stride(0), 0 if draft is None else draft.stride(0)
+        self.aligned = all(stride % 16 == 0 for stride in self.strides)
+        self.num_blocks = cdiv(self.num_tiles, WARPS)
         self.strip = _strip(step.num_tokens * self.measured_rows * self.num_blocks, MEASURE_STRIPS)
-        self._cut_workspace()
-
-    def _cut_workspace(self) -> None:
-        step = self.step
-        self.row_words = row_words(step.max_spec_len, step.vocab_size)
         self.eager = step.workspace is not None
+        self._cut_workspace(vocab_size)
+        self.measure = self._measure() if step.num_tokens > 0 else None
+        self.accept = self._accept()
+        self.draw = self._draw() if draws else None
+
+    def __call__(self, step: CounterStep) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        output_token_ids = torch.empty(self.output_shape, dtype=torch.int32, device=self.device)
         words = step.workspace
         if words is None:
-            size = workspace_words(step.batch_size, step.max_spec_len, step.vocab_size)
-            words = torch.empty(size, dtype=torch.int64, device=step.device)
-        num_lines = step.batch_size * step.max_spec_len
-        self.partial_sums, words = _cut(words, num_lines * self.measured_rows * self.row_words)
-        self.status, words = _cut(words, step.batch_size * STATUS_WORDS.value)
-        self.draw_sums, words = _cut(words, step.batch_size * self.common["num_tiles"])
-        bounds, _ = _cut(words, num_lines * BOUND_WORDS.value // 2)
+            words = torch.empty(self.num_words, dtype=torch.int64, device=self.device)
+        draft = step.draft_logits if step.draft_probs is None else step.draft_probs
+        requests = step.cu_num_draft_tokens, step.temperature, step.seeds, step.positions
+        drafts = step.draft_token_ids, draft, step.draft_logsumexp, step.bonus_token_ids
+        self.launch((output_token_ids, words, step.logits, *drafts, *requests))
+        return output_token_ids
+
+    def launches(self, given: Given) -> list[Launch]:
+        output_token_ids, words, logits, ids, draft, logsumexp, bonus, cu_num_draft_tokens, *counters = given
+        partial_sums, status, draw_sums = (part(words, *place) for place in self.places)
+        bounds = None if self.bounds_place is None else part(words, *self.bounds_place, torch.float32)
+        rows = logits, draft, logsumexp, ids, cu_num_draft_tokens
+        found: list[Launch] = []
+        if self.measure is not None:
+            kernel, grid, sizes = self.measure
+            found.append((kernel, grid, (bounds, partial_sums, *rows, *counters, *sizes)))
+        kernel, grid, sizes = self.accept
+        written = output_token_ids, status, bounds, partial_sums
+        sums = None if self.draw is None else draw_sums
+        found.append((kernel, grid, (*written, *rows, bonus, *counters, sums, *sizes)))
+        if self.draw is not None:
+            kernel, grid, sizes = self.draw
+            read = cu_num_draft_tokens, draft, logits
+            found.append((kernel, grid, (output_token_ids, draw_sums, status, *read, *counters, *sizes)))
+        return found
+
+    def _cut_workspace(self, vocab_size: int) -> None:
+        """Where each part begins, and its size; a compiler can load 128 bits there, if it can at the beginning."""
+        self.num_words = workspace_words(self.batch_size, self.max_spec_len, vocab_size)
+        self.row_words = row_words(self.max_spec_len, vocab_size)
+        num_lines = self.batch_size * self.max_spec_len
+        sizes = (
+            num_lines * self.measured_rows * self.row_words,
+            self.batch_size * STATUS_WORDS.value,
+            self.batch_size * self.num_tiles,
+            num_lines * BOUND_WORDS.value // 2,
+        )
+        starts = accumulate((cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS for size in sizes), initial=0)
+        *self.places, bounds_place = zip(starts, sizes, strict=False)
         # Early exit needs zeros to begin with, which only a workspace has, and the draft's statistics beforehand. And
         # in a batch that fits the card all rows are read at the same time.
         exits = self.eager and self.strip > 1 and self.measured_rows == 1
-        self.exit_bounds = bounds.view(torch.float32) if exits else None
+        self.bounds_place = bounds_place if exits else None
 
-    def measure(self) -> None:
-        step = self.step
+    def _measure(self) -> Launch:
+        """Of each kernel its grid, and the sizes that are its last arguments."""
         # Programs are numbered by request and position, unless too many requests lack too many of these.
-        ragged = step.batch_size * step.max_spec_len > 2 * step.num_tokens
-        minor, major = step.max_spec_len * self.folds, triton.cdiv(step.batch_size, self.folds)
+        ragged = self.batch_size * self.max_spec_len > 2 * self.num_tokens
+        minor, major = self.max_spec_len * self.folds, cdiv(self.batch_size, self.folds)
         if ragged:
-            minor = min(step.num_tokens, LONGEST_SIDE)
-            major = triton.cdiv(step.num_tokens, minor)
-        elif self.exit_bounds is not None:
+            minor = min(self.num_tokens, LONGEST_SIDE)
+            major = cdiv(self.num_tokens, minor)
+        elif self.bounds_place is not None:
             minor, major = major, minor
-        measure_kernel[(triton.cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows)](
-            **self.common,
-            exit_bounds_ptr=self.exit_bounds,
-            partial_sums_ptr=self.partial_sums,
-            draft_logsumexp_ptr=step.draft_logsumexp,
-            draft_token_ids_ptr=step.draft_token_ids,
-            batch_size=step.batch_size,
-            num_tokens=step.num_tokens,
-            folds=0 if ragged else self.folds,
+        kernel = compiled(
+            measure_kernel,
+            {"num_warps": WARPS, **self._measure_registers()},
+            DRAFT=self.kind,
             BONUS=self.has_bonus_rows,
             CHUNKS=self.row_words // 32,
+            OVERLAP=self.overlap,
             STRIP=self.strip,
-            RUN=RUN_BYTES // step.logits.element_size(),
-            num_warps=WARPS,
-            **self._measure_registers(),
+            RUN=RUN_BYTES // self.bytes_per_logit,
         )
+        sizes = self.batch_size, self.num_tokens, 0 if ragged else self.folds, *self.strides
+        grid = cdiv(self.num_blocks, self.strip), minor, major * self.measured_rows
+        return kernel, grid, (*sizes, self.num_tiles, self.max_spec_len)
 
-    def accept(self) -> None:
-        step = self.step
-        positions = triton.next_power_of_2(step.max_spec_len + 1)
-        accept_kernel[(step.batch_size,)](
-            **self.common,
-            output_token_ids_ptr=self.output_token_ids,
-            status_ptr=self.status,
-            exit_bounds_ptr=self.exit_bounds,
-            partial_sums_ptr=self.partial_sums,
-            draft_logsumexp_ptr=step.draft_logsumexp,
-            draft_token_ids_ptr=step.draft_token_ids,
-            bonus_token_ids_ptr=step.bonus_token_ids,
-            draw_sums_ptr=self.draw_sums if self.draws else None,
-            num_tokens=step.num_tokens,
-            row_words=self.row_words,
+    def _accept(self) -> Launch:
+        positions = next_power_of_2(self.max_spec_len + 1)
+        warps = min(max(positions * self.row_words // WORDS_PER_WARP, WARPS), 4 * WARPS)
+        # A step's first kernel waits for what comes before the step, as for its logits.
+        early = {"launch_pdl": True} if self.overlap and self.num_tokens > 0 else {}
+        kernel = compiled(
+            accept_kernel,
+            {"num_warps": warps, **early},
+            DRAFT=self.kind,
             EAGER=self.eager,
+            OVERLAP=self.overlap,
             POSITIONS=positions,
             TILES=self.row_words,
-            num_warps=min(max(positions * self.row_words // WORDS_PER_WARP, WARPS), 4 * WARPS),
-            # A step's first kernel waits for what comes before the step, as for its logits.
-            **({"launch_pdl": True} if self.overlap and step.num_tokens > 0 else {}),
         )
+        sizes = self.num_tokens, *self.strides, self.num_tiles, self.row_words, self.max_spec_len
+        return kernel, (self.batch_size, 1, 1), sizes
 
-    def draw(self) -> None:
-        step = self.step
-        strip = _strip(step.batch_size * self.num_blocks, DRAW_STRIPS)
-        sides = triton.cdiv(step.batch_size, self.folds), self.folds
-        draw_kernel[(triton.cdiv(self.num_blocks, strip), *sides)](
-            **self.common,
-            output_token_ids_ptr=self.output_token_ids,
-            draw_sums_ptr=self.draw_sums,
-            status_ptr=self.status,
-            batch_size=step.batch_size,
+    def _draw(self) -> Launch:
+        strip = _strip(self.batch_size * self.num_blocks, DRAW_STRIPS)
+        early = {"launch_pdl": True} if self.overlap else {}
+        kernel = compiled(
+            draw_kernel,
+            {"num_warps": WARPS, **early, **self._draw_registers(strip)},
+            DRAFT=self.kind,
             BONUS=self.has_bonus_rows,
             EAGER=self.eager,
+            OVERLAP=self.overlap,
             STRIP=strip,
-            TILES=max(triton.next_power_of_2(self.common["num_tiles"]), SNAPSHOT.value),
-            num_warps=WARPS,
-            **({"launch_pdl": True} if self.overlap else {}),
-            **self._draw_registers(strip),
+            TILES=max(next_power_of_2(self.num_tiles), SNAPSHOT.value),
         )
+        grid = cdiv(self.num_blocks, strip), cdiv(self.batch_size, self.folds), self.folds
+        return kernel, grid, (self.batch_size, *self.strides, self.num_tiles, self.max_spec_len)
 
     def _measure_registers(self) -> dict[str, int]:
         """As below; but of two bytes per logit and several blocks the compiler takes fewer by itself, 64 at most."""
-        narrow = self.aligned and self.step.logits.element_size() == 2
+        narrow = self.aligned and self.bytes_per_logit == 2
         if narrow and self.strip > 1:
             return _registers(ONE_HOT_REGISTERS) if self.kind == ONE_HOT.value else {}
         return _registers(REGISTERS[2] if narrow else MORE_REGISTERS)
@@ -223,7 +226,7 @@ class _Launches:
     def _draw_registers(self, strip: int) -> dict[str, int]:
         if strip == 1 or not self.aligned:
             return _registers(MORE_REGISTERS)
-        return _registers(REGISTERS[self.step.logits.element_size()] + 8 * self.has_bonus_rows)
+        return _registers(REGISTERS[self.bytes_per_logit] + 8 * self.has_bonus_rows)
 
 
 def _registers(most: int) -> dict[str, int]:
@@ -235,15 +238,7 @@ def _of_one_type(step: CounterStep) -> CounterStep:
     """Rows of logits that one kernel measures have one type."""
     if step.draft_logits is None or step.draft_logsumexp is not None or step.draft_logits.dtype == step.logits.dtype:
         return step
-    return replace(step, logits=step.logits.float(), draft_logits=step.draft_logits.float())
-
-
-def _cut(
-    space: Tensor,  # [num_words] int64
-    size: int,
-) -> tuple[Tensor, Tensor]:  # [num_words] int64, [num_words] int64
-    """Off the beginning; the rest begins where a compiler can load 128 bits, as the beginning did."""
-    return space[:size], space[triton.cdiv(size, ALIGNED_WORDS) * ALIGNED_WORDS :]
+    return step._replace(logits=step.logits.float(), draft_logits=step.draft_logits.float())
 
 
 def _strip(num_blocks: int, strips: dict[int, int]) -> int:

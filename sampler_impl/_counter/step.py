@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .._shared.checks import FLOAT32, FLOATS_OF_MODELS, IDS, INT64, MAX_SPEC_LEN, check_tensor
+from .._shared.kinds import Kinds
+from .._shared.sizes import cdiv, next_power_of_2
 
 MAX_VOCAB_SIZE = 1 << 19
 """512 tiles of 1024 entries: as many partial sums add up in an int64 without overflow."""
@@ -32,20 +34,14 @@ def workspace_words(batch_size: int, max_spec_len: int, vocab_size: int) -> int:
 
 def row_words(max_spec_len: int, vocab_size: int) -> int:
     """A row's tiles, padded to a power of two: a warp has 32 or more words, and a request no fewer than threads."""
-    return max(_power_of_2(_num_tiles(vocab_size)), THREADS // _power_of_2(max_spec_len + 1), 32)
+    return max(next_power_of_2(_num_tiles(vocab_size)), THREADS // next_power_of_2(max_spec_len + 1), 32)
 
 
 def _num_tiles(vocab_size: int) -> int:
-    return -(-vocab_size // TILE_SIZE)
+    return cdiv(vocab_size, TILE_SIZE)
 
 
-def _power_of_2(number: int) -> int:
-    """The next one."""
-    return 1 << (number - 1).bit_length()
-
-
-@dataclass(frozen=True, eq=False)
-class CounterStep:
+class CounterStep(NamedTuple):
     """Arguments of one call. Once checked, rows of logits are contiguous, and all other tensors altogether."""
 
     draft_token_ids: Tensor  # [num_tokens] int32
@@ -80,6 +76,11 @@ class CounterStep:
     @property
     def device(self) -> torch.device:
         return self.logits.device
+
+
+Plan = Callable[[CounterStep], Tensor]
+KNOWN: Kinds[Plan] = Kinds()
+"""Of steps that passed their checks as they are and were launched."""
 
 
 def checked_step(function: str, step: CounterStep) -> CounterStep:
@@ -123,7 +124,7 @@ def checked_step(function: str, step: CounterStep) -> CounterStep:
             check_tensor(function, name, value, shape, dtypes, step.device)
     _check_draft(function, step)
     _check_workspace(function, step)
-    return CounterStep(**{name: _contiguous(name, value) for name, value in vars(step).items()})
+    return CounterStep(*map(_contiguous, step._fields, step))
 
 
 def check_values(function: str, step: CounterStep) -> None:

@@ -2,8 +2,8 @@
 
 A random request passes through three launches, each of which reads only what the one before left to do:
 
-    accept      one program per request             decides all positions at once, writes accepted tokens and the bonus
-                                                    token, and leaves the first rejected row (or -1)
+    accept      one program per request             decides all positions at once, writes accepted tokens, the bonus
+                                                    token and -1, and leaves the first rejected row (or -1)
     race        one program per request and tile    races the residual of that one row, over all SMs: at 64 requests a
                                                     program per request would leave half of an H200 idle
     recovered   one program per request             takes the best tile, writes the recovered token
@@ -34,7 +34,11 @@ import triton.language as tl
 from torch import Tensor
 
 from .._shared.checks import MAX_SPEC_LEN
-from .._shared.kernels import INTERPRETED, NO_ID, argmax_token, quiet_numpy
+from .._shared.compiled import Given, Launch, LaunchPlan, compiled, part
+from .._shared.kernels import INTERPRETED, NO_ID, argmax_token
+from .._shared.sizes import cdiv, next_power_of_2
+from . import step as arguments
+from .step import KNOWN
 
 if TYPE_CHECKING:
     from .step import VerifyStep
@@ -45,91 +49,83 @@ MAX_TILE = 8192 if INTERPRETED else 2048
 program is paid for, and its width costs next to nothing."""
 
 NUM_LANES = 128
+PLACEHOLDER = tl.constexpr(-1)
+"""Fills a row behind its last token."""
+GREEDY_TEMPERATURE = tl.constexpr(arguments.GREEDY_TEMPERATURE)
 
 
-def accept(
+def verify(
     step: VerifyStep,
     target_argmax: Tensor | None,  # [num_tokens] int64
     target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
     uniforms: Tensor | None,  # [num_tokens] float64
-    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-) -> Tensor:  # [batch_size] int32
-    """Write everything but recovered tokens: accepted drafts, a greedy request's argmax at the first mismatch, bonus.
+    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """Accept, then recover one token for each random request that has a rejected row.
 
     Args:
         target_argmax: `None` if no request is greedy.
-        target_probs: `None` if no request is random.
+        target_probs, exponentials: `None` if no request is random.
         uniforms: `None` if none is needed: all requests are greedy, and the mode is not synthetic.
 
-    Returns:
-        The first rejected row of each random request, -1 if there is none.
-
     Traffic:
-        Some 30 bytes per draft token and two gathered probabilities.
+        Some 30 bytes per draft token and two gathered probabilities. Per request that recovers a token, one row each of
+        target_probs, draft_probs (if dense) and exponentials: at most `12 * batch_size * vocab_size` bytes, whatever
+        `max_spec_len` is. An empty residual reads two of them again.
     """
-    recover_rows = torch.empty(step.batch_size, dtype=torch.int32, device=step.device)
-    with quiet_numpy():
-        _accept_kernel[(step.batch_size,)](
-            output_token_ids_ptr=output_token_ids,
-            recover_rows_ptr=recover_rows,
-            draft_token_ids_ptr=step.draft_token_ids,
-            cu_num_draft_tokens_ptr=step.cu_num_draft_tokens,
-            draft_probs_ptr=step.draft_probs,
-            target_probs_ptr=target_probs,
-            target_argmax_ptr=target_argmax,
-            bonus_token_ids_ptr=step.bonus_token_ids,
-            is_greedy_ptr=step.is_greedy,
-            uniforms_ptr=uniforms,
-            synthetic_rates_ptr=step.synthetic_rates,
-            max_spec_len=step.max_spec_len,
-            vocab_size=step.vocab_size,
-            POSITIONS=MAX_SPEC_LEN,
-            num_warps=1,
-        )
-    return recover_rows
+    plan = step.plan
+    if plan is None:
+        plan = _Plan(step) if INTERPRETED else KNOWN.find_or_make(step.kind(), lambda: _Plan(step))
+    return plan(step, target_argmax, target_probs, uniforms, exponentials)
 
 
-def recover(
-    step: VerifyStep,
-    target_probs: Tensor,  # [num_tokens, vocab_size] float32
-    exponentials: Tensor,  # [batch_size, vocab_size] float32
-    recover_rows: Tensor,  # [batch_size] int32
-    output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
-) -> None:
-    """Write one recovered token per request that has a rejected row.
+class _Plan(LaunchPlan):
+    """The kernels of steps of one kind."""
 
-    Traffic:
-        Per such request, one row each of target_probs, draft_probs (if dense) and exponentials: at most
-        `12 * batch_size * vocab_size` bytes, whatever `max_spec_len` is. An empty residual reads two of them again.
-    """
-    tile = min(MAX_TILE, triton.next_power_of_2(step.vocab_size))
-    num_tiles = triton.cdiv(step.vocab_size, tile)
-    tile_winners = torch.empty((step.batch_size, num_tiles), dtype=torch.int64, device=step.device)
-    with quiet_numpy():
-        _race_kernel[(step.batch_size, num_tiles)](
-            tile_winners_ptr=tile_winners,
-            recover_rows_ptr=recover_rows,
-            draft_token_ids_ptr=step.draft_token_ids,
-            draft_probs_ptr=step.draft_probs,
-            target_probs_ptr=target_probs,
-            exponentials_ptr=exponentials,
-            vocab_size=step.vocab_size,
-            TILE=tile,
-            num_warps=8,
-        )
-        _recovered_kernel[(step.batch_size,)](
-            output_token_ids_ptr=output_token_ids,
-            recover_rows_ptr=recover_rows,
-            tile_winners_ptr=tile_winners,
-            cu_num_draft_tokens_ptr=step.cu_num_draft_tokens,
-            target_probs_ptr=target_probs,
-            exponentials_ptr=exponentials,
-            max_spec_len=step.max_spec_len,
-            vocab_size=step.vocab_size,
-            num_tiles=num_tiles,
-            LANES=NUM_LANES,
-            TILE=min(tile, 1024),
-        )
+    def __init__(self, step: VerifyStep) -> None:
+        super().__init__()
+        self.batch_size, self.device, self.has_random = step.batch_size, step.device, step.has_random
+        self.output_shape = (self.batch_size, step.max_spec_len + 1)
+        tile = min(MAX_TILE, next_power_of_2(step.vocab_size))
+        self.num_tiles = cdiv(step.vocab_size, tile)
+        self.sizes = step.max_spec_len, step.vocab_size
+        # The rows to recover, and behind them, where 128 bits can be stored, the winners of the tiles.
+        self.winners_at = 2 * cdiv(self.batch_size, 4)
+        self.num_words = self.winners_at + self.batch_size * self.num_tiles * self.has_random
+        self.accept_kernel = compiled(_accept_kernel, {"num_warps": 1}, POSITIONS=MAX_SPEC_LEN)
+        self.race_kernel = compiled(_race_kernel, {"num_warps": 8}, TILE=tile)
+        self.recovered_kernel = compiled(_recovered_kernel, {}, LANES=NUM_LANES, TILE=min(tile, 1024))
+
+    def __call__(
+        self,
+        step: VerifyStep,
+        target_argmax: Tensor | None,  # [num_tokens] int64
+        target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
+        uniforms: Tensor | None,  # [num_tokens] float64
+        exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+    ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+        output_token_ids = torch.empty(self.output_shape, dtype=torch.int32, device=self.device)
+        if self.batch_size > 0:
+            words = torch.empty(self.num_words, dtype=torch.int64, device=self.device)
+            drafts = step.draft_token_ids, step.cu_num_draft_tokens, step.draft_probs
+            requests = step.bonus_token_ids, step.temperature, uniforms, step.synthetic_rates
+            self.launch((output_token_ids, words, *drafts, target_probs, exponentials, target_argmax, *requests))
+        return output_token_ids
+
+    def launches(self, given: Given) -> list[Launch]:
+        output_token_ids, words, ids, cu_num_draft_tokens, draft_probs, target_probs, exponentials, *rest = given
+        recover_rows = part(words, 0, self.winners_at, torch.int32)
+        drafted = ids, cu_num_draft_tokens, draft_probs, target_probs
+        accepted = output_token_ids, recover_rows, *drafted, *rest, *self.sizes
+        found: list[Launch] = [(self.accept_kernel, (self.batch_size, 1, 1), accepted)]
+        if self.has_random:
+            winners = part(words, self.winners_at, self.batch_size * self.num_tiles)
+            raced = winners, recover_rows, ids, draft_probs, target_probs, exponentials, self.sizes[1]
+            found.append((self.race_kernel, (self.batch_size, self.num_tiles, 1), raced))
+            read = recover_rows, winners, cu_num_draft_tokens, target_probs, exponentials
+            recovered = output_token_ids, *read, *self.sizes, self.num_tiles
+            found.append((self.recovered_kernel, (self.batch_size, 1, 1), recovered))
+        return found
 
 
 def expand(
@@ -197,7 +193,7 @@ def _accept_kernel(
     target_probs_ptr,  # [num_tokens, vocab_size] float32, or None: all requests are greedy
     target_argmax_ptr,  # [num_tokens] int64, or None: no request is greedy
     bonus_token_ids_ptr,  # [batch_size, 1] int32
-    is_greedy_ptr,  # [batch_size] bool, or None: all requests are of one kind
+    temperature_ptr,  # [batch_size] float32, or None: all requests are of one kind
     uniforms_ptr,  # [num_tokens] float64, or None
     synthetic_rates_ptr,  # [max_spec_len] float32, or None
     max_spec_len,
@@ -207,8 +203,9 @@ def _accept_kernel(
     # Load the request's draft tokens.
     req_idx = tl.program_id(0)
     is_greedy = target_probs_ptr is None
-    if is_greedy_ptr is not None:
-        is_greedy = tl.load(is_greedy_ptr + req_idx) != 0
+    if temperature_ptr is not None:
+        # By way of integers: in the interpreter what a comparison of floats gives is a float once it is spread.
+        is_greedy = (tl.load(temperature_ptr + req_idx) == GREEDY_TEMPERATURE).to(tl.int32) != 0
     start = tl.load(cu_num_draft_tokens_ptr + req_idx - 1, mask=req_idx > 0, other=0)
     num_draft_tokens = tl.load(cu_num_draft_tokens_ptr + req_idx) - start
     pos = tl.arange(0, POSITIONS)
@@ -233,14 +230,17 @@ def _accept_kernel(
             accepted = tl.where(is_greedy, drafted & (draft_token_ids == argmax), accepted)
         # A greedy request replaces the first mismatch by the argmax.
         emitted = tl.where(is_greedy & (accepted == 0), argmax, draft_token_ids)
-    # Write the prefix. The first lane that is not accepted is at the latest num_draft_tokens.
+    # The first lane that is not accepted is at the latest num_draft_tokens.
     num_accepted = tl.min(tl.where(accepted, POSITIONS, pos))
     complete = num_accepted == num_draft_tokens
     row_ptr = output_token_ids_ptr + req_idx * (max_spec_len + 1)
     last = tl.where(is_greedy, num_accepted, num_accepted - 1)
-    tl.store(row_ptr + pos, emitted.to(tl.int32), mask=drafted & (pos <= last))
+    token_ids = tl.where(drafted & (pos <= last), emitted.to(tl.int32), PLACEHOLDER)
     bonus_token_id = tl.load(bonus_token_ids_ptr + req_idx).to(tl.int32)
-    tl.store(row_ptr + num_draft_tokens, bonus_token_id, mask=complete)
+    bonus_at = tl.where(complete, num_draft_tokens, -1)
+    # Write the whole row. Its last place may lie behind the lanes.
+    tl.store(row_ptr + pos, tl.where(pos == bonus_at, bonus_token_id, token_ids), mask=pos < max_spec_len)
+    tl.store(row_ptr + max_spec_len, tl.where(bonus_at == max_spec_len, bonus_token_id, PLACEHOLDER))
     tl.store(recover_rows_ptr + req_idx, tl.where(complete | is_greedy, -1, start + num_accepted))
 
 

@@ -20,22 +20,45 @@ from .._shared.grid import (
     remove_entries,
     write_tokens,
 )
+from .step import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
 
 if TYPE_CHECKING:
     from .step import VerifyStep
 
 
-def accept(
+def verify(
+    step: VerifyStep,
+    target_argmax: Tensor | None,  # [num_tokens] int64
+    target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
+    uniforms: Tensor | None,  # [num_tokens] float64
+    exponentials: Tensor | None,  # [batch_size, vocab_size] float32
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """As `kernels.verify`."""
+    shape = (step.batch_size, step.max_spec_len + 1)
+    output_token_ids = torch.full(shape, PLACEHOLDER_TOKEN_ID, dtype=torch.int32, device=step.device)
+    recover_rows = _accept(step, target_argmax, target_probs, uniforms, output_token_ids)
+    if target_probs is not None and exponentials is not None:
+        _recover(step, target_probs, exponentials, recover_rows, output_token_ids)
+    return output_token_ids
+
+
+def _accept(
     step: VerifyStep,
     target_argmax: Tensor | None,  # [num_tokens] int64
     target_probs: Tensor | None,  # [num_tokens, vocab_size] float32
     uniforms: Tensor | None,  # [num_tokens] float64
     output_token_ids: Tensor,  # [batch_size, max_spec_len + 1] int32, written
 ) -> Tensor:  # [batch_size] int32
-    """Write everything but recovered tokens: as `kernels.accept`."""
+    """Write everything but recovered tokens: accepted drafts, a greedy request's argmax at the first mismatch, bonus.
+
+    Returns:
+        The first rejected row of each random request, -1 if there is none.
+    """
     counts = count_drafts(step.cu_num_draft_tokens)
     drafted = drafted_cells(counts, step.max_spec_len)
-    greedy = torch.full_like(counts, step.has_greedy, dtype=torch.bool) if step.is_greedy is None else step.is_greedy
+    greedy = torch.full_like(counts, step.has_greedy, dtype=torch.bool)
+    if step.temperature is not None:
+        greedy = step.temperature == GREEDY_TEMPERATURE
     emitted, accepted = step.draft_token_ids, torch.zeros_like(step.draft_token_ids, dtype=torch.bool)
     if step.synthetic_rates is not None:
         assert uniforms is not None  # check_noise
@@ -60,7 +83,7 @@ def accept(
     return torch.where(complete | greedy, -1, rows).to(torch.int32)
 
 
-def recover(
+def _recover(
     step: VerifyStep,
     target_probs: Tensor,  # [num_tokens, vocab_size] float32
     exponentials: Tensor,  # [batch_size, vocab_size] float32

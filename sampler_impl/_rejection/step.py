@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -22,12 +22,13 @@ from .._shared.checks import (
     check_generators,
     check_tensor,
 )
+from .._shared.kinds import Kinds
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+PLACEHOLDER_TOKEN_ID = -1
+"""Fills the output after the last token, and stands for a placeholder draft token."""
 
 GREEDY_TEMPERATURE = 0.0
-"""vLLM's mark of a greedy request: equal to it, not below it."""
+"""vLLM's mark of a greedy request: equal to it, not below it. Flags may say that all requests are of one kind."""
 
 SUM_TOLERANCE = 1e-3
 """Largest `abs(draft_probs.sum() - 1)`. Measured up to 151936 entries: a float32 softmax is within 2e-5, one computed
@@ -49,8 +50,7 @@ class SamplingMetadata(Protocol):
     def generators(self) -> Generators: ...
 
 
-@dataclass(frozen=True, eq=False)
-class VerifyStep:
+class VerifyStep(NamedTuple):
     """Checked arguments of one call. Every tensor is contiguous except `target_logits`."""
 
     draft_token_ids: Tensor  # [num_tokens] int32
@@ -62,8 +62,10 @@ class VerifyStep:
     bonus_token_ids: Tensor  # [batch_size, 1] int32
     has_greedy: bool
     has_random: bool
-    is_greedy: Tensor | None  # [batch_size] bool; None: all requests are of one kind
+    temperature: Tensor | None  # [batch_size] float32; None: all requests are of one kind
     synthetic_rates: Tensor | None  # [max_spec_len] float32
+    plan: Plan | None = None
+    """Of the kernels, if a step of this kind was launched before."""
 
     @property
     def batch_size(self) -> int:
@@ -76,6 +78,16 @@ class VerifyStep:
     @property
     def device(self) -> torch.device:
         return self.target_logits.device
+
+    def kind(self) -> tuple[object, ...]:
+        """All that checks and launches depend on."""
+        ids, counts, *rest, _ = self
+        return ids, len(counts), sum(counts), *rest
+
+
+Plan = Callable[[VerifyStep, "Tensor | None", "Tensor | None", "Tensor | None", "Tensor | None"], Tensor]
+KNOWN: Kinds[Plan] = Kinds()
+"""Of steps that passed their checks as they are and were launched."""
 
 
 def checked_step(
@@ -98,49 +110,53 @@ def checked_step(
         ValueError: If a shape, dtype, device or Python number is wrong.
     """
     _check_num_draft_tokens(function, num_draft_tokens, max_spec_len)
-    batch_size, num_tokens = len(num_draft_tokens), sum(num_draft_tokens)
-    is_tensor = isinstance(target_logits, Tensor)
-    vocab_size = target_logits.shape[-1] if is_tensor and target_logits.ndim else 0
-    device = target_logits.device if is_tensor else torch.device("cpu")
     if getattr(bonus_token_ids, "ndim", 2) == 1:
         bonus_token_ids = bonus_token_ids.unsqueeze(-1)
-    rates = synthetic_conditional_rates if synthetic_mode else None
+    metadata, rates = sampling_metadata, synthetic_conditional_rates if synthetic_mode else None
+    drafts = draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs
+    has_greedy, has_random = not metadata.all_random, not metadata.all_greedy
+    temperature = metadata.temperature if has_greedy and has_random else None
+    step = VerifyStep(*drafts, target_logits, bonus_token_ids, has_greedy, has_random, temperature, rates)
+    plan = KNOWN.find(step.kind())
+    if plan is None or (synthetic_mode and rates is None):
+        _check_tensors(function, step, synthetic_mode)
+        check_flags(function, metadata.all_greedy, metadata.all_random, step.batch_size, "temperature == 0")
+        step = _contiguous(step)
+    check_generators(function, metadata.generators, step.batch_size)
+    return step._replace(plan=plan)
+
+
+def _check_tensors(function: str, step: VerifyStep, synthetic_mode: bool) -> None:
+    logits, rates, max_spec_len = step.target_logits, step.synthetic_rates, step.max_spec_len
+    batch_size, num_tokens = step.batch_size, sum(step.num_draft_tokens)
+    is_tensor = isinstance(logits, Tensor)
+    vocab_size = logits.shape[-1] if is_tensor and logits.ndim else 0
+    device = logits.device if is_tensor else torch.device("cpu")
     # One table of rates serves batches of any `max_spec_len`: it may be longer.
     num_rates = max(max_spec_len, rates.shape[0]) if isinstance(rates, Tensor) and rates.ndim == 1 else max_spec_len
-    _check_tensor(function, "target_logits", target_logits, (num_tokens, vocab_size), FLOATS, device)
+    _check_tensor(function, "target_logits", logits, (num_tokens, vocab_size), FLOATS, device)
     if vocab_size == 0:
         raise ValueError(f"{function}: vocab_size=0, but it must be at least 1. Check target_logits.shape[-1].")
     for name, value, shape, dtypes, is_used in (
-        ("draft_token_ids", draft_token_ids, (num_tokens,), IDS, True),
-        ("cu_num_draft_tokens", cu_num_draft_tokens, (batch_size,), IDS, True),
-        ("draft_probs", draft_probs, (num_tokens, vocab_size), FLOAT32, draft_probs is not None),
-        ("bonus_token_ids", bonus_token_ids, (batch_size, 1), IDS, True),
+        ("draft_token_ids", step.draft_token_ids, (num_tokens,), IDS, True),
+        ("cu_num_draft_tokens", step.cu_num_draft_tokens, (batch_size,), IDS, True),
+        ("draft_probs", step.draft_probs, (num_tokens, vocab_size), FLOAT32, step.draft_probs is not None),
+        ("bonus_token_ids", step.bonus_token_ids, (batch_size, 1), IDS, True),
         ("synthetic_conditional_rates", rates, (num_rates,), FLOAT32, synthetic_mode),
+        ("temperature", step.temperature, (batch_size,), FLOATS, step.has_greedy and step.has_random),
     ):
         if is_used:
             _check_tensor(function, name, value, shape, dtypes, device)
-    _check_metadata(function, sampling_metadata, batch_size, device)
-    return VerifyStep(
-        draft_token_ids=draft_token_ids.contiguous(),
-        num_draft_tokens=num_draft_tokens,
-        max_spec_len=max_spec_len,
-        cu_num_draft_tokens=cu_num_draft_tokens.contiguous(),
-        draft_probs=None if draft_probs is None else draft_probs.contiguous(),
-        target_logits=target_logits,
-        bonus_token_ids=bonus_token_ids.contiguous(),
-        has_greedy=not sampling_metadata.all_random,
-        has_random=not sampling_metadata.all_greedy,
-        is_greedy=_is_greedy(sampling_metadata),
-        synthetic_rates=None if rates is None else rates.contiguous(),
-    )
 
 
-def _is_greedy(metadata: SamplingMetadata) -> Tensor | None:  # [batch_size] bool
-    """Which requests are greedy; decided here and nowhere else. `None` if the flags say that all are of one kind."""
-    if metadata.all_greedy or metadata.all_random:
-        return None
-    assert metadata.temperature is not None  # _check_metadata
-    return metadata.temperature == GREEDY_TEMPERATURE
+def _contiguous(step: VerifyStep) -> VerifyStep:
+    """All tensors but the logits, which only torch reads."""
+    found: dict[str, Any] = {  # Any: the type of the field
+        name: value.contiguous()
+        for name, value in step._asdict().items()
+        if isinstance(value, Tensor) and name != "target_logits"
+    }
+    return step._replace(**found)
 
 
 def _check_num_draft_tokens(function: str, num_draft_tokens: Sequence[int], max_spec_len: int) -> None:
@@ -161,13 +177,6 @@ def _check_num_draft_tokens(function: str, num_draft_tokens: Sequence[int], max_
             f"{function}: max_spec_len={max_spec_len}, but it must be at least max(num_draft_tokens)={most} "
             f"and at most {MAX_SPEC_LEN}. Use max(num_draft_tokens)."
         )
-
-
-def _check_metadata(function: str, metadata: SamplingMetadata, batch_size: int, device: torch.device) -> None:
-    check_flags(function, metadata.all_greedy, metadata.all_random, batch_size, "temperature == 0")
-    if not (metadata.all_greedy or metadata.all_random):
-        _check_tensor(function, "temperature", metadata.temperature, (batch_size,), FLOATS, device)
-    check_generators(function, metadata.generators, batch_size)
 
 
 def check_noise(

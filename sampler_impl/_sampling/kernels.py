@@ -25,14 +25,14 @@ Partial sums become 64-bit integers, `ONE` for the highest logit, before anythin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._shared.compiled import Given, Launch, LaunchPlan, compiled
 from .._shared.kernels import (
+    INTERPRETED,
     LOG2_E,
     NO_WORD,
     argmax_token,
@@ -41,20 +41,20 @@ from .._shared.kernels import (
     load_logits,
     pack,
     philox_uniforms,
-    quiet_numpy,
     tile_argmax,
     unpack,
 )
+from .._shared.sizes import cdiv, next_power_of_2
 from . import parameters
-
-if TYPE_CHECKING:
-    from .parameters import CounterNoise
+from .parameters import KNOWN, DrawCall
 
 TILE = 4096
 """Vocabulary entries per program; constant, because sums depend on it and a draw must not depend on the batch.
 
 Chosen on an H200, together with the number of warps; other widths have no record. Wider than the tiles of the rejection
 kernels, `_counter.step.TILE_SIZE`, of which each warp adds up one by itself: here all warps of a program add up one."""
+
+OPTIONS = {"num_warps": 4}
 
 MAX_VOCAB_SIZE = 128 * TILE
 """128 tiles of at most 4096 * ONE fit an int64."""
@@ -63,53 +63,60 @@ ONE = tl.constexpr(4398046511104.0)  # 2**42
 GREEDY_BELOW = tl.constexpr(parameters.GREEDY_BELOW)
 
 
-def sample(
-    logits: Tensor,  # [num_rows, vocab_size] float32
-    temperature: Tensor,  # [batch_size] float32
-    min_p: Tensor | None,  # [num_rows] float32
-    noise: CounterNoise,
-    stream: int,
-) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size] float32
+def draw(call: DrawCall) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size] float32
     """One token per row, and the log-sum-exp of its kept logits over temperature (0 for greedy rows).
 
     Traffic:
         The logits, once, and one tile of each row again; with min-p also the tiles that hold a kept token.
     """
+    call = _contiguous(call)
+    plan = _Plan(call) if INTERPRETED else KNOWN.find_or_make(call, lambda: _Plan(call))
+    return plan(call)
+
+
+def _contiguous(call: DrawCall) -> DrawCall:
+    """Of logits each row, as a stride between rows costs nothing."""
+    logits, temperature, min_p, seeds, positions, stream = call
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
-    batch_size, vocab_size = logits.shape
-    num_tiles = triton.cdiv(vocab_size, TILE)
-    tile_sums = torch.empty((batch_size, num_tiles), dtype=torch.int64, device=logits.device)
-    sampled_token_ids = torch.empty(batch_size, dtype=torch.int64, device=logits.device)
-    logsumexp = torch.empty(batch_size, dtype=torch.float32, device=logits.device)
-    if batch_size == 0:
-        return sampled_token_ids, logsumexp
-    common = {
-        "tile_sums_ptr": tile_sums,
-        "logits_ptr": logits,
-        "temperature_ptr": temperature.contiguous(),
-        "vocab_size": vocab_size,
-        "row_stride": logits.stride(0),
-        "TILE": TILE,
-        "num_warps": 4,
-    }
-    tiles = triton.next_power_of_2(num_tiles)
     min_p = None if min_p is None else min_p.contiguous()
-    with quiet_numpy():
-        _sum_kernel[(batch_size, num_tiles)](**common)
-        if min_p is not None:
-            _min_p_kernel[(batch_size, num_tiles)](**common, min_p_ptr=min_p, TILES=tiles)
-        _sample_kernel[(batch_size,)](
-            **common,
-            sampled_token_ids_ptr=sampled_token_ids,
-            logsumexp_ptr=logsumexp,
-            min_p_ptr=min_p,
-            seeds_ptr=noise.seeds.contiguous(),
-            positions_ptr=noise.positions.contiguous(),
-            rng_stream=stream,
-            num_tiles=num_tiles,
-            TILES=tiles,
+    return DrawCall(logits, temperature.contiguous(), min_p, seeds.contiguous(), positions.contiguous(), stream)
+
+
+class _Plan(LaunchPlan):
+    """The kernels of calls of one kind."""
+
+    def __init__(self, call: DrawCall) -> None:
+        super().__init__()
+        (self.batch_size, vocab_size), self.device = call.logits.shape, call.logits.device
+        self.num_tiles = cdiv(vocab_size, TILE)
+        tiles = next_power_of_2(self.num_tiles)
+        self.sizes = vocab_size, call.logits.stride(0)
+        self.rng_stream, self.has_min_p = call.stream, call.min_p is not None
+        self.kernels = (
+            compiled(_sum_kernel, OPTIONS, TILE=TILE),
+            compiled(_min_p_kernel, OPTIONS, TILE=TILE, TILES=tiles),
+            compiled(_sample_kernel, OPTIONS, TILE=TILE, TILES=tiles),
         )
-    return sampled_token_ids, logsumexp
+
+    def __call__(self, call: DrawCall) -> tuple[Tensor, Tensor]:  # [batch_size] int64, [batch_size] float32
+        tile_sums = torch.empty((self.batch_size, self.num_tiles), dtype=torch.int64, device=self.device)
+        sampled_token_ids = torch.empty(self.batch_size, dtype=torch.int64, device=self.device)
+        logsumexp = torch.empty(self.batch_size, dtype=torch.float32, device=self.device)
+        if self.batch_size > 0:
+            self.launch((sampled_token_ids, logsumexp, tile_sums, *call[:-1]))
+        return sampled_token_ids, logsumexp
+
+    def launches(self, given: Given) -> list[Launch]:
+        sampled_token_ids, logsumexp, tile_sums, logits, temperature, min_p, seeds, positions = given
+        of_sum, of_min_p, of_sample = self.kernels
+        read, by_tile = (tile_sums, logits, temperature), (self.batch_size, self.num_tiles, 1)
+        found: list[Launch] = [(of_sum, by_tile, (*read, *self.sizes))]
+        if self.has_min_p:
+            found.append((of_min_p, by_tile, (*read, min_p, *self.sizes)))
+        noise = seeds, positions, self.rng_stream
+        drawn = sampled_token_ids, logsumexp, *read, min_p, *noise, *self.sizes, self.num_tiles
+        found.append((of_sample, (self.batch_size, 1, 1), drawn))
+        return found
 
 
 @triton.jit

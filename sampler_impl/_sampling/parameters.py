@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from .._shared.checks import (
     check_generators,
     check_tensor,
 )
+from .._shared.kinds import Kinds
 
 GREEDY_BELOW = 1e-5
 """A request with a lower temperature is greedy, as in vLLM's `Sampler` (its rejection sampler requires exactly 0)."""
@@ -88,6 +90,22 @@ class CounterNoise:
 
 SamplingNoise = UpstreamNoise | RaceNoise | CounterNoise
 """Drawn as vLLM draws it, handed in, or a function of counters."""
+
+
+class DrawCall(NamedTuple):
+    """What the kernels take. Rows are contiguous, and all other tensors altogether."""
+
+    logits: Tensor  # [num_rows, vocab_size] float32
+    temperature: Tensor  # [batch_size] float32
+    min_p: Tensor | None  # [num_rows] float32
+    seeds: Tensor  # [batch_size] int64
+    positions: Tensor  # [batch_size] int64
+    stream: int
+
+
+Plan = Callable[[DrawCall], tuple[Tensor, Tensor]]
+KNOWN: Kinds[Plan] = Kinds()
+"""Of calls that passed their checks as they are and were launched."""
 
 
 def check_arguments(

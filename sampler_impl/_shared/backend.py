@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     import torch
 
 BackendName = Literal["triton", "torch"]
+OF_KERNELS = (None, "triton")
+"""What a caller may have said where kernels were chosen."""
 
 
 def choose_backend(

@@ -41,7 +41,10 @@ def check_tensor(
         TypeError: If it is not a tensor.
         ValueError: If anything else is wrong.
     """
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        if value.shape == shape and value.dtype in dtypes and value.device == device:
+            return  # a list of sizes equals no shape: what follows compares those
+    else:
         raise TypeError(f"{function}: {name}={value!r}, but it must be a tensor of shape {list(shape)}. Pass one.")
     if list(value.shape) != list(shape):
         raise ValueError(

@@ -21,8 +21,8 @@ import torch
 import triton
 from torch import Tensor
 
+from .._shared.compiled import Compiled, Key, current_stream, described, described_batch
 from .._shared.kernels import INTERPRETED, quiet_numpy
-from .compiled import Compiled, Key, current_stream, described, described_batch
 from .edits import edit_kernel
 from .emit import emit_kernel
 from .inputs import (

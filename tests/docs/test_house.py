@@ -20,8 +20,9 @@ from house import test_lines as lines_of_tests
 # Steps replayed as CUDA graphs, and the tests that such steps are the same ones: 120 lines, and 200 of tests.
 # Every way to draw under every check that hands noise to torch's draws: 30 lines of tests.
 # Rows of the properties made in less time, and odd samplers whose draws are vectorised: 30 lines, and 20 of tests.
-MAX_LIBRARY_LINES = 56_300
-MAX_TEST_LINES = 18_000
+# Samplers that are functions launch without Triton's dispatch: 150 lines, and 260 of tests.
+MAX_LIBRARY_LINES = 56_585
+MAX_TEST_LINES = 18_425
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

@@ -109,14 +109,12 @@ def test_row_offsets_pass_2_to_the_31(tmp_path: Path) -> None:
         bonus_token_ids=torch.zeros(2, 1, dtype=torch.int32),
         has_greedy=False,
         has_random=True,
-        is_greedy=None,
+        temperature=None,
         synthetic_rates=None,
     )
     for uniform, expected in ((0.7, [77, 0]), (0.8, [99, -1])):
-        output = torch.full((2, 2), -1, dtype=torch.int32)
         uniforms = torch.full((row + 1,), uniform, dtype=torch.float64)
-        recover_rows = kernels.accept(step, None, target_probs, uniforms, output)
-        kernels.recover(step, target_probs, torch.ones(2, vocab_size), recover_rows, output)
+        output = kernels.verify(step, None, target_probs, uniforms, torch.ones(2, vocab_size))
         assert output.tolist() == [[0, -1], expected]
 
 
@@ -124,5 +122,5 @@ def test_backends_have_equal_signatures() -> None:
     load("rejection/triton")
     from fairdraw.sampler_impl._rejection import kernels, pytorch
 
-    for name in ("accept", "recover", "expand"):
+    for name in ("verify", "expand"):
         assert signature(getattr(kernels, name)) == signature(getattr(pytorch, name))

@@ -108,6 +108,19 @@ def test_captured_graph_serves_other_numbers_of_drafts(draft: str) -> None:
     assert torch.equal(captured, rejection_counter.rejection_sample(**arguments))
 
 
+@pytest.mark.parametrize("draft", DRAFTS)
+def test_calls_that_come_again_draw_the_same_from_wherever_their_tensors_lie(draft: str) -> None:
+    """Later calls launch by addresses, and tensors that are not aligned have kernels of their own."""
+    arguments = make_arguments(7, 3, 32000, draft)
+    expected = rejection_counter.rejection_sample(**arguments, backend="torch")
+    for _ in range(3):
+        assert torch.equal(rejection_counter.rejection_sample(**arguments), expected)
+        for name, tensor in arguments.items():
+            if isinstance(tensor, torch.Tensor):
+                moved = tensor.new_empty(tensor.numel() + 1)[1:].view(tensor.shape).copy_(tensor)
+                assert torch.equal(rejection_counter.rejection_sample(**{**arguments, name: moved}), expected)
+
+
 def test_offsets_are_64_bit() -> None:
     """Row 20000 of 128256 entries begins past 2**31."""
     num_tokens, vocab_size = 20_000, 128_256

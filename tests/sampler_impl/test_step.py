@@ -294,7 +294,7 @@ def test_both_backends_draw_the_same_tokens(vocab_size: int, edits: bool, drafts
 
 def test_a_plan_of_many_requests_draws_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second side of a grid is too short for the requests of a large plan; they are then on the first."""
-    from fairdraw.sampler_impl._step.compiled import Compiled
+    from fairdraw.sampler_impl._shared.compiled import Compiled
 
     grids: list[tuple[int, int, int]] = []
     run = Compiled.launch
@@ -421,7 +421,7 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
     """After the first step no tensor is made, copied or read on the host: no operation of torch runs at all."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from fairdraw.sampler_impl._step.compiled import Compiled
+    from fairdraw.sampler_impl._shared.compiled import Compiled
 
     class NoOperation(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]  # torch's
@@ -439,7 +439,7 @@ def test_a_step_launches_its_kernels_and_does_nothing_else(monkeypatch: pytest.M
 
 def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
     """A stride of 1 is a constant, one of 16 keeps rows aligned, one of 17 is neither; 2**31 is an int64."""
-    from fairdraw.sampler_impl._step.compiled import described
+    from fairdraw.sampler_impl._shared.compiled import described
 
     keys = [described((torch.zeros(4), number))[0] for number in (1, 16, 17, 2**31, 2**31 + 1)]
     assert len(set(keys)) == len(keys)
@@ -450,7 +450,7 @@ def test_arguments_that_are_compiled_differently_have_different_keys() -> None:
 
 def test_no_kernel_fuses_products_into_sums() -> None:
     """The interpreter rounds each operation; a compiled kernel does only if it is asked to."""
-    from fairdraw.sampler_impl._step.compiled import Compiled
+    from fairdraw.sampler_impl._shared.compiled import Compiled
 
     launches = vars(plan_of(make_case(0, COUNTS, 40, edits=True), "triton")._run)
     kernels = [*launches["scan_kernels"].values(), *(one for one in launches.values() if isinstance(one, Compiled))]

@@ -15,8 +15,8 @@ os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from step_cases import Case, make_case
 
+from fairdraw.sampler_impl._shared.compiled import Compiled
 from fairdraw.sampler_impl._step import known, launch
-from fairdraw.sampler_impl._step.compiled import Compiled
 from fairdraw.sampler_impl.step import Capacity, Drafts, StepPlan
 
 GOOD = Capacity(4, 2, 40, torch.float32)

@@ -1,0 +1,209 @@
+"""Launches without Triton's dispatch: kernels are compiled once per key and then launched as they are.
+
+Triton binds, inspects and hashes every argument of every launch. What can differ between two calls of one shape is
+little: which tensors are there, of which type, and which of them begin at a multiple of 16 bytes. That is the key.
+
+A whole step has a plan that its user makes, and makes its keys itself (`_step/launch.py`). The other samplers are
+functions: what they launch for arguments of one kind is a `LaunchPlan`, which they find again by that kind
+(`kinds.py`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from triton.runtime.driver import driver
+
+from .kernels import INTERPRETED, quiet_numpy
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+Key = tuple["Hashable", ...]
+
+MAX_INT32 = (1 << 31) - 1
+ALIGNMENT = 16
+"""Bytes and units that Triton compiles for."""
+
+
+class Compiled:
+    """One kernel with its constants.
+
+    Args:
+        kernel: As `triton.jit` made it.
+        options: Of its launches, such as `num_warps`.
+        constants: Its compile-time parameters: the last ones of its signature, in that order.
+    """
+
+    def __init__(self, kernel: Any, options: dict[str, int], **constants: Any) -> None:  # Any: Triton's
+        self.kernel, self.options, self.constants = kernel, options, constants
+        self.last = tuple(constants.values())
+        self.by_key: dict[Hashable, Any] = {}  # Any: as above
+
+    def launch(
+        self,
+        key: Hashable,
+        stream: int | None,
+        grid: tuple[int, int, int],
+        *arguments: Any,  # Any: as above
+    ) -> None:
+        """Launch with the arguments in the kernel's order, without its constants, which are its last parameters. Once
+        compiled for a key, it takes addresses for tensors as well.
+
+        Args:
+            stream: What `current_stream` says; Triton would ask for it at every launch."""
+        compiled = self.by_key.get(key)
+        if compiled is not None:
+            compiled[grid](*arguments, *self.last, stream=stream)
+            return
+        compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
+        if not INTERPRETED:
+            self.by_key[key] = compiled
+
+
+def current_place() -> tuple[int, int | None]:
+    """Device and stream to launch on. In the interpreter there is neither."""
+    if INTERPRETED:
+        return -1, None
+    active: Any = driver.active  # Any: of a GPU
+    device = active.get_current_device()
+    return device, active.get_current_stream(device)
+
+
+def current_stream() -> int | None:
+    """The stream to launch in. `None` in the interpreter, which has none."""
+    return current_place()[1]
+
+
+_COMPILED: dict[Key, Compiled] = {}
+
+
+def compiled(kernel: Any, options: dict[str, int], **constants: Any) -> Compiled:  # Any: Triton's
+    """The one object of this kernel with these options and constants: it serves every thread and device, as its keys
+    name the device."""
+    made_of = kernel, tuple(options.items()), tuple(constants.items())
+    found = _COMPILED.get(made_of)
+    return _COMPILED.setdefault(made_of, Compiled(kernel, options, **constants)) if found is None else found
+
+
+Given = tuple[Any, ...]  # Any: tensors, or their addresses, or what kernels are compiled for; None where there is none
+Launch = tuple[Compiled, tuple[int, int, int], tuple[Any, ...]]  # Any: as given, and numbers
+"""Kernel, grid, and arguments without constants."""
+
+
+class LaunchPlan(ABC):
+    """What is launched for arguments of one kind: grids, constants and sizes are found out once.
+
+    It holds no tensor. `keys` has a key per kernel, by device and by what is aligned: kinds leave that open, and Triton
+    compiles for it.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[Key, list[int]] = {}
+
+    @abstractmethod
+    def launches(self, given: Given) -> list[Launch]:
+        """In order, with whatever is given for the tensors in their places."""
+
+    def launch(self, tensors: tuple[Tensor | None, ...]) -> None:  # [...] any, each
+        """Launch on the current device, in its current stream."""
+        device, stream = current_place()
+        addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+        place = (device, *[None if address is None else address % ALIGNMENT == 0 for address in addresses])
+        keys = self.keys.get(place)
+        if keys is None:
+            kernels, keys = self._kernels_for(place, tensors)
+            if not all(key in kernel.by_key for key, kernel in zip(keys, kernels, strict=True)):
+                self._launch_all(keys, stream, tensors)
+                return
+            self.keys[place] = keys
+        self._launch_all(keys, stream, tuple(addresses))
+
+    def _kernels_for(
+        self,
+        place: Key,
+        tensors: tuple[Tensor | None, ...],  # [...] any, each
+    ) -> tuple[list[Compiled], list[int]]:
+        """And a key for each, by what stands in its arguments for the tensors: their types, and whether aligned."""
+        device, *are_aligned = place
+        types = [None if tensor is None else tensor.dtype for tensor in tensors]
+        facts = tuple(None if one is None else (one, aligned) for one, aligned in zip(types, are_aligned, strict=True))
+        launches = self.launches(facts)
+        keys = [_number_of((device, *map(_fact_of_flat, arguments))) for _, _, arguments in launches]
+        return [kernel for kernel, _, _ in launches], keys
+
+    def _launch_all(self, keys: list[int], stream: int | None, given: Given) -> None:
+        with quiet_numpy():
+            for key, (kernel, grid, arguments) in zip(keys, self.launches(given), strict=True):
+                kernel.launch(key, stream, grid, *arguments)
+
+
+_NUMBERS: dict[Key, int] = {}
+_NEXT = count()
+
+
+def _number_of(key: Key) -> int:
+    """Always the same, and that of no other key: one number is found faster than dozens of facts. A number that another
+    thread was too late for is left out."""
+    found = _NUMBERS.get(key)
+    return _NUMBERS.setdefault(key, next(_NEXT)) if found is None else found
+
+
+def _fact_of_flat(argument: Any) -> Hashable:  # Any: a number, or what stands for a tensor
+    return _fact_of(argument) if type(argument) is int else argument
+
+
+def part(words: Any, start: int, size: int, dtype: torch.dtype = torch.int64) -> Any:  # Any: as in `Given`
+    """Of memory that a call allocates once for all that its kernels pass on, counted in int64. It begins at a multiple
+    of 16 bytes, if the memory does."""
+    if isinstance(words, int):
+        return words + WORD * start
+    return words[start : start + size].view(dtype) if isinstance(words, Tensor) else (dtype, words[1])
+
+
+WORD = 8
+"""Bytes of an int64."""
+
+
+def described(values: tuple[Any, ...]) -> tuple[Key, tuple[Any, ...]]:  # Any: nested arguments, as above
+    """What Triton compiles these arguments for: of a tensor its type and alignment, of a number its divisibility. And
+    the arguments with addresses for tensors: Triton would ask the driver about every tensor of every launch."""
+    facts: list[Hashable] = []
+    addresses = _describe(facts, values)
+    return tuple(facts), addresses
+
+
+def described_batch(
+    tensors: tuple[Tensor | None, ...],  # [...] any, each
+    strides: tuple[int, ...],
+) -> tuple[Key, list[int | None]]:
+    """As `described`, in a third of the time, of tensors that are new at every step. Their types were checked; only the
+    last two, slots and draft tokens, may be int32 or int64."""
+    addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    are_aligned = [None if address is None else address % ALIGNMENT == 0 for address in addresses]
+    types = [None if tensor is None else tensor.dtype for tensor in tensors[-2:]]
+    return (*are_aligned, *types, *map(_fact_of, strides)), addresses
+
+
+def _describe(facts: list[Hashable], values: tuple[Any, ...]) -> tuple[Any, ...]:  # Any: as above
+    described_values: list[Any] = []  # Any: as above
+    for value in values:
+        if isinstance(value, Tensor):
+            address = value.data_ptr()
+            facts += value.dtype, address % ALIGNMENT == 0
+            described_values.append(address)
+        elif isinstance(value, tuple):
+            described_values.append(_describe(facts, value))
+        else:
+            facts.append(None if value is None else _fact_of(value))
+            described_values.append(value)
+    return tuple(described_values)
+
+
+def _fact_of(number: int) -> int:
+    """1 is a constant of a kernel. All facts are integers: as `True == 1`, a stride of 1 had the key of one of 16."""
+    return 1 if number == 1 else 2 + (number % ALIGNMENT == 0) + 2 * (number > MAX_INT32)
