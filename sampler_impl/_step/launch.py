@@ -89,7 +89,10 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity = capacity
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        self.num_blocks = triton.cdiv(capacity.num_tiles, SCAN_BLOCK)
+        # The interpreter computes what lies behind a small vocabulary as well.
+        few = triton.next_power_of_2(capacity.num_tiles) if INTERPRETED else SCAN_BLOCK
+        self.block = min(few, SCAN_BLOCK)
+        self.num_blocks = triton.cdiv(capacity.num_tiles, self.block)
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.max_edits, 16)) if capacity.max_edits else 0
         self.width = capacity.max_spec_len + 1
@@ -148,7 +151,7 @@ class Launches:
             of_settle = {"num_warps": 8}
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
-        of_edits = {"BLOCK": SCAN_BLOCK, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
+        of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
         self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
@@ -168,7 +171,7 @@ class Launches:
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
-        of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
+        of_scan = {"BLOCK": self.block, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
         scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
