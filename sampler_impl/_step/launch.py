@@ -191,12 +191,15 @@ class Launches:
             self.views[batch_size] = StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
         return self.views[batch_size]
 
-    def processed_logits(self, inputs: StepInputs, checked: Checked) -> Tensor:  # [num_rows, vocab_size] float32
+    def processed_logits(
+        self, inputs: StepInputs, checked: Checked, *, draws: bool = False
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        """Of a step that is not drawn; with `draws`, of one that is, in the same launches."""
         shape = (checked.num_rows, self.capacity.vocab_size)
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
         if checked.batch_size > 0:
             with quiet_numpy():
-                self._launch(inputs, checked, emits=False)
+                self._launch(inputs, checked, emits=draws)
                 processed_kernel[(checked.batch_size, self.all_tiles, self.width)](
                     processed,
                     self.memory.results[2],
@@ -210,6 +213,10 @@ class Launches:
                     **EACH_ROUNDED,
                 )
         return processed
+
+    def drafted(self, inputs: StepInputs, checked: Checked) -> tuple[StepOutput, Tensor]:
+        processed = self.processed_logits(inputs, checked, draws=True)
+        return self._views_of(checked.batch_size), processed
 
     def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:
         """All kernels; without `emits` all but the tokens."""
