@@ -37,6 +37,7 @@ from .inputs import (
     TokenEdits,
 )
 from .processed import processed_kernel
+from .rows import NOTHING
 from .scan import scan_kernel
 from .settle import settle_kernel
 
@@ -56,6 +57,8 @@ MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
 """`logit - frequency * count` in two operations, as in vLLM and PyTorch: fused, it has another last bit."""
+KEEPS_ALL = NOTHING.value + 1
+"""The least order that a row keeps without filters: of every number."""
 STRIPS = (1, 2)
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
@@ -325,6 +328,9 @@ class Launches:
                 stride,
                 self.num_words,
             )
+        if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed
+            self.memory.results[2].fill_(KEEPS_ALL)
+            return
         sides = (self.programs[strip], batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], 1)
         written = memory.words, memory.reached
