@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .interpreter_tapes import SAME, Parts, Tapes
+from .interpreter_tapes import SAME, Parts, Tapes, as_theirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def record_functions(interpreter: Any, tapes: Tapes) -> None:  # Any: Triton's m
     """Let device functions and reductions have tapes."""
     kind = interpreter.InterpretedFunction
     call = kind.__call__
-    functions = Functions(interpreter, tapes, call)
+    functions = _Functions(interpreter, tapes, call)
 
     @wraps(call)
     def called(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -55,7 +55,7 @@ def record_functions(interpreter: Any, tapes: Tapes) -> None:  # Any: Triton's m
     interpreter._patch_reduce_scan = patched
 
 
-class Functions:
+class _Functions:
     """Tapes of the functions of one interpreter.
 
     Args:
@@ -208,9 +208,7 @@ class _OneStep:
         self.parts = parts
 
 
-def _reduction(
-    interpreter: Any, result: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **named: Any
-) -> Any:
+def _reduction(interpreter: Any, result: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **named: Any) -> Any:
     """As `ReduceOps`, of the sums and extremes that NumPy has; `None` for others."""
     standard = interpreter.tl.standard
     functions = {
@@ -231,7 +229,7 @@ def _reduction(
         made.dtype, made.attr = dtype, {}
         return made
 
-    return reduced
+    return as_theirs(reduced, interpreter)
 
 
 def _scan(interpreter: Any, result: Any, axis: Any, combine_fn: Any, reverse: bool = False, **named: Any) -> Any:
@@ -246,7 +244,7 @@ def _scan(interpreter: Any, result: Any, axis: Any, combine_fn: Any, reverse: bo
         made.data, made.dtype, made.attr = np.cumsum(source.data, axis=axis).astype(np_dtype), dtype, {}
         return made
 
-    return scanned
+    return as_theirs(scanned, interpreter)
 
 
 class _FunctionRecorder:
@@ -277,7 +275,7 @@ class _FunctionRecorder:
         def constant(*arguments: Any, **named: Any) -> Any:
             made = asked(*arguments, **named)
             if type(made) is self._interpreter.TensorHandle:
-                self._place(made, self._constant(made))
+                self._place(made, self._copied(self._constant(made.clone())))
             return made
 
         return constant
@@ -295,6 +293,12 @@ class _FunctionRecorder:
         self._constants[place] = value
         return place
 
+    def _copied(self, place: int) -> int:
+        """A constant, anew in each call: some operations write to the handles that they are given."""
+        copied = self._slot()
+        self._steps.append((self._interpreter.TensorHandle.clone, (place,), copied))
+        return copied
+
     def note(self, tape: Any, handles: list[Any], result: Any) -> None:
         """An operation or a function was done; `None` as its tape: nobody knows how."""
         places = [self._places.get(id(handle)) for handle in handles]
@@ -308,19 +312,15 @@ class _FunctionRecorder:
         for function, arguments, made in parts.steps:
             mine[made] = self._slot()
             self._steps.append((function, tuple(mine[slot] for slot in arguments), mine[made]))
-        for handle, slot in zip(handles_of(result), parts.outs, strict=True):
-            if slot in parts.constants:  # it was copied
-                copied = self._slot()
-                self._steps.append((self._interpreter.TensorHandle.clone, (mine[slot],), copied))
-                mine[slot] = copied
-            self._place(handle, mine[slot])
+        for handle, slot in zip(_handles_of(result), parts.outs, strict=True):
+            self._place(handle, self._copied(mine[slot]) if slot in parts.constants else mine[slot])
 
     def tape_of(self, result: Any) -> Any:
         """A function of the handles that the function is given; `None` if something is not understood."""
         tensor = self._interpreter.tl.core.tensor
         if not self.is_known or not _is_plain(result, tensor):
             return None
-        found = handles_of(result)
+        found = _handles_of(result)
         outs = [self._places.get(id(handle)) for handle in found]
         if None in outs:
             return None
@@ -339,10 +339,10 @@ _HARMLESS = frozenset({"create_barrier"})
 """The interpreter runs a program's threads as one."""
 
 
-def handles_of(result: Any) -> list[Any]:
+def _handles_of(result: Any) -> list[Any]:
     """Those of all tensors, in order; a store has none."""
     if type(result) is tuple:
-        return [handle for one in result for handle in handles_of(one)]
+        return [handle for one in result for handle in _handles_of(one)]
     handle = getattr(result, "handle", None)
     return [] if handle is None else [handle]
 

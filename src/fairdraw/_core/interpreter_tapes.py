@@ -283,7 +283,7 @@ def _cast(asked: Any, interpreter: Any) -> Any:
         made.data, made.dtype, made.attr = source.data.astype(find_dtype(kind)), kind.scalar, {}
         return made
 
-    return _as_theirs(computed, interpreter)
+    return as_theirs(computed, interpreter)
 
 
 def _binary(asked: Any, function: Any, interpreter: Any) -> Any:
@@ -301,10 +301,10 @@ def _binary(asked: Any, function: Any, interpreter: Any) -> Any:
         made.data, made.dtype, made.attr = output, dtype, {}
         return made
 
-    return _as_theirs(computed, interpreter)
+    return as_theirs(computed, interpreter)
 
 
-def _as_theirs(function: Any, interpreter: Any) -> Any:
+def as_theirs(function: Any, interpreter: Any) -> Any:
     """A function of the interpreter's module: filters of NumPy's warnings, of overflow say, go by modules."""
     return FunctionType(function.__code__, vars(interpreter), function.__name__, None, function.__closure__)
 
