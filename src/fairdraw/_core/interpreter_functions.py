@@ -211,7 +211,7 @@ class _OneStep:
 def _reduction(interpreter: Any, result: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **named: Any) -> Any:
     """As `ReduceOps`, of the sums and extremes that NumPy has; `None` for others."""
     standard = interpreter.tl.standard
-    functions = {
+    functions: dict[Any, Any] = {
         standard._elementwise_max: np.nanmax,
         standard._elementwise_min: np.nanmin,
         standard._sum_combine: np.sum,
@@ -321,7 +321,7 @@ class _FunctionRecorder:
         if not self.is_known or not _is_plain(result, tensor):
             return None
         found = _handles_of(result)
-        outs = [self._places.get(id(handle)) for handle in found]
+        outs: list[Any] = [self._places.get(id(handle)) for handle in found]
         if None in outs:
             return None
         used = {place for step in self._steps for place in step[1]} | set(outs)

@@ -42,13 +42,13 @@ class Parts(NamedTuple):
     """What a tape does, for tapes that contain it.
 
     Args:
-        count: Handles that it is given: its first slots.
+        num_given: Handles that it is given: its first slots.
         steps: A function, the slots of its arguments, and that of its result.
         constants: Slot to value.
         outs: Slots of the tensors that it returns.
     """
 
-    count: int
+    num_given: int
     steps: list[tuple[Any, tuple[int, ...], int]]  # Any: of the builder, or NumPy's
     constants: dict[int, Any]  # Any: what builders take
     outs: list[int]
