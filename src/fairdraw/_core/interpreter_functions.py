@@ -141,7 +141,7 @@ class _Functions:
         tensor, handle = self.tapes.tensor, self.interpreter.TensorHandle
         template = {name: value for name, value in vars(arguments[0]).items() if name != "handle"}
         rounds = arguments[6] if len(arguments) > 6 else self.interpreter.tl.random.N_ROUNDS_DEFAULT
-        block_of = _philox_of(handle, template["dtype"], getattr(rounds, "value", rounds))
+        block_of: Any = _philox_of(handle, template["dtype"], getattr(rounds, "value", rounds))
 
         def play(handles: list[Any]) -> Any:
             found = []
@@ -255,7 +255,8 @@ class _FunctionRecorder:
     """
 
     def __init__(self, interpreter: Any, handles: list[Any]) -> None:
-        self._interpreter, self._builder = interpreter, interpreter.interpreter_builder
+        self._interpreter: Any = interpreter
+        self._builder: Any = interpreter.interpreter_builder
         self._count = self._size = len(handles)
         self._alive: list[Any] = list(handles)  # so that no other handle gets the id of one of them
         self._places = {id(handle): place for place, handle in enumerate(handles)}
@@ -273,8 +274,8 @@ class _FunctionRecorder:
             return asked
 
         def constant(*arguments: Any, **named: Any) -> Any:
-            made = asked(*arguments, **named)
-            if type(made) is self._interpreter.TensorHandle:
+            made: Any = asked(*arguments, **named)
+            if isinstance(made, self._interpreter.TensorHandle):
                 self._place(made, self._copied(self._constant(made.clone())))
             return made
 
@@ -304,7 +305,7 @@ class _FunctionRecorder:
         places = [self._places.get(id(handle)) for handle in handles]
         if tape is None or None in places:
             self.is_known = False
-        if not self.is_known:
+        if tape is None or not self.is_known:
             return
         parts: Parts = tape.parts
         mine: dict[int, Any] = dict(enumerate(places))
