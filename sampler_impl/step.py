@@ -159,3 +159,18 @@ class StepPlan:
         """
         checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
         return self._run.processed_logits(inputs, checked)
+
+    def drafted(self, inputs: StepInputs) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
+        """A step of a plan without drafts, and the processed logits that it drew from: for a drafter, whose
+        distributions are needed afterwards. It takes the launches of a step and one more.
+
+        Raises:
+            ValueError: If the plan is one with drafts: rows behind a rejected one are not processed.
+        """
+        if self.capacity.max_spec_len:
+            raise ValueError(
+                f"StepPlan.drafted: max_spec_len={self.capacity.max_spec_len}, but a drafter's plan has no drafts. "
+                "Use a plan with max_spec_len=0."
+            )
+        checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
+        return self._run.drafted(inputs, checked)

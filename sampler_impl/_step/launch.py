@@ -37,6 +37,7 @@ from .inputs import (
     TokenEdits,
 )
 from .processed import processed_kernel
+from .rows import NOTHING
 from .scan import scan_kernel
 from .settle import settle_kernel
 
@@ -56,6 +57,8 @@ MOST = 8192
 """Candidates of a row. More of them are found by reading the row again and again."""
 EACH_ROUNDED = {"enable_fp_fusion": False}
 """`logit - frequency * count` in two operations, as in vLLM and PyTorch: fused, it has another last bit."""
+KEEPS_ALL = NOTHING.value + 1
+"""The least order that a row keeps without filters: of every number."""
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
 MOST_APART = 1 << 10
@@ -101,7 +104,10 @@ class Launches:
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
         self.capacity = capacity
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
-        self.num_blocks = triton.cdiv(capacity.num_tiles, SCAN_BLOCK)
+        # The interpreter computes what lies behind a small vocabulary as well.
+        few = triton.next_power_of_2(capacity.num_tiles) if INTERPRETED else SCAN_BLOCK
+        self.block = min(few, SCAN_BLOCK)
+        self.num_blocks = triton.cdiv(capacity.num_tiles, self.block)
         self.num_words = triton.cdiv(capacity.vocab_size, 32)
         self.edit_capacity = triton.next_power_of_2(max(capacity.edits, 16)) if capacity.edits else 0
         self.width = capacity.max_spec_len + 1
@@ -160,7 +166,7 @@ class Launches:
             of_settle = {"num_warps": 8}
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
-        of_edits = {"BLOCK": SCAN_BLOCK, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
+        of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
         self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
         positions = triton.next_power_of_2(self.width)
         self.settle_kernel = Compiled(
@@ -178,7 +184,7 @@ class Launches:
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
-        of_scan = {"BLOCK": SCAN_BLOCK, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
+        of_scan = {"BLOCK": self.block, "REQUESTS": self.requests_at, "WAITS": waits, "OVERLAPS": overlaps}
         scan_options = first | (early if waits else {})
         if capacity.penalties and limits:
             scan_options = scan_options | {"maxnreg": SCAN_REGISTERS}
@@ -200,12 +206,15 @@ class Launches:
             self.views[batch_size] = StepOutput(self.token_ids[:batch_size], self.num_tokens[:batch_size], logprobs)
         return self.views[batch_size]
 
-    def processed_logits(self, inputs: StepInputs, checked: Checked) -> Tensor:  # [num_rows, vocab_size] float32
+    def processed_logits(
+        self, inputs: StepInputs, checked: Checked, *, draws: bool = False
+    ) -> Tensor:  # [num_rows, vocab_size] float32
+        """Of a step that is not drawn; with `draws`, of one that is, in the same launches."""
         shape = (checked.num_rows, self.capacity.vocab_size)
         processed = torch.full(shape, -torch.inf, dtype=torch.float32, device=inputs.logits.device)
         if checked.batch_size > 0:
             with quiet_numpy():
-                self._launch(inputs, checked, emits=False)
+                self._launch(inputs, checked, emits=draws)
                 processed_kernel[(checked.batch_size, self.all_tiles, self.width)](
                     processed,
                     self.memory.results[2],
@@ -219,6 +228,10 @@ class Launches:
                     **EACH_ROUNDED,
                 )
         return processed
+
+    def drafted(self, inputs: StepInputs, checked: Checked) -> tuple[StepOutput, Tensor]:
+        processed = self.processed_logits(inputs, checked, draws=True)
+        return self._views_of(checked.batch_size), processed
 
     def _launch(self, inputs: StepInputs, checked: Checked, *, emits: bool) -> None:
         """All kernels; without `emits` all but the tokens."""
@@ -334,6 +347,9 @@ class Launches:
                 stride,
                 self.num_words,
             )
+        if not (emits or self.capacity.filters):  # then `edits` alone decides what is processed
+            self.memory.results[2].fill_(KEEPS_ALL)
+            return
         sides = (-(-self.num_blocks // shape.strip), batch_size)
         grid = (sides[1 - self.requests_at], sides[self.requests_at], self.width if shape.apart else 1)
         is_last = emits and drafts[1] is None

@@ -252,3 +252,82 @@ def test_constants_and_lists_of_tapes_belong_to_them() -> None:
         tl.permute(block, order)
         order.reverse()
         assert tl.permute(block, [0, 1]).handle.data.tolist() == [[0, 1], [2, 3]]
+
+
+# -- whole functions ---------------------------------------------------------------------------------------------------
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _helper(pair: Any, words: Any, SIZE: tl.constexpr) -> Any:
+    x, (y, _) = pair
+    best = tl.max(tl.where(x > y, x, y), axis=0)
+    ends = tl.cumsum(x.to(tl.int32))
+    a, b, c, d = tl.philox(words, words.to(tl.uint32), words.to(tl.uint32), 7, 0)
+    start = 3
+    return best, (ends + tl.arange(0, SIZE) + tl.sum(ends), x + start), tl.min(y, axis=0), a, b, c, d, None, 5
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _branching(x: Any, y: Any) -> Any:
+    if tl.sum(x) > 5:
+        y = y + x
+    for _ in range(0, tl.min(x)):
+        y = y * 2
+    return y
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _counting(pointer: Any) -> Any:
+    tl.atomic_add(pointer, 1)
+    return tl.load(pointer)
+
+
+def _flat(found: Any) -> list[Any]:
+    return [one for part in found for one in _flat(part)] if isinstance(found, tuple) else [found]
+
+
+def _seen(function: Any, *arguments: Any) -> list[str]:
+    """All that can be seen of what a function returns."""
+    made = _flat(function(*arguments))
+    return [_outcome(lambda one=one: one) if isinstance(one, tl.tensor) else repr(one) for one in made]
+
+
+def _same_again_and_again(function: Any, given: list[tuple[Any, ...]]) -> None:
+    """Without tapes, before there is one of the function, and with it."""
+    with _patched_language() as tapes:
+        for arguments in given * 4:
+            tapes.is_recording = True
+            expected = _seen(function, *arguments)
+            tapes.is_recording = False
+            assert _seen(function, *arguments) == expected
+            assert tapes.of_function is None
+            assert interpreter.interpreter_semantic.builder is interpreter.interpreter_builder
+
+
+def _block(*numbers: float) -> Any:
+    return _tensor(tl.float32, numbers, is_block=True)
+
+
+def test_function_with_a_tape_is_the_same() -> None:
+    x, y, far = _block(1, 5, 2, 8), _block(4, 3, 9, 7), 2**63 - 5
+    words = [_tensor(tl.int64, (number,), is_block=False) for number in (0, -1, far, 2**32)]
+    _same_again_and_again(_helper, [((x, (y, 1)), word, 4) for word in words] + [((y, (x, 1)), words[0], 4)])
+    _same_again_and_again(_helper, [((x, (y, 1)), _tensor(tl.int64, (1, 2, 3, far), is_block=True), 4)])
+
+
+def test_function_that_is_given_one_tensor_twice_has_a_tape_of_its_own() -> None:
+    x, y, words = _block(1, 5, 2, 8), _block(4, 3, 9, 7), _tensor(tl.int64, (9,), is_block=False)
+    _same_again_and_again(_helper, [((x, (x, 1)), words, 4), ((x, (y, 1)), words, 4), ((y, (y, 1)), words, 4)])
+
+
+def test_function_that_branches_or_loops_by_a_number_has_no_tape() -> None:
+    blocks = [_tensor(tl.int32, numbers, is_block=True) for numbers in ((1, 2), (3, 4), (0, 0), (2, 9))]
+    _same_again_and_again(_branching, [(x, blocks[0]) for x in blocks])
+
+
+def test_what_no_tape_says_is_done_every_time() -> None:
+    values, pointer = np.array([0], np.int32), tl.pointer_type(tl.int32)
+    address = tl.tensor(interpreter.TensorHandle(np.array([values.ctypes.data], np.uint64), pointer), pointer)
+    with _patched_language():
+        found = [_counting(address).handle.data.item() for _ in range(9)]
+    assert found == [*range(1, 10)]

@@ -107,6 +107,34 @@ def _plain(
     return Case(Capacity(size, 0, logits.shape[1], torch.float32, Drafts.NONE), inputs, [0] * size).on(DEVICE)
 
 
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_drafter_gets_the_tokens_of_a_step_and_its_rows(backend: str) -> None:
+    case = make_case(3, [0] * 4, 40)
+    plan, inputs = plan_of(case, backend), case.on(DEVICE)
+    expected = plan.processed_logits(inputs), plan(inputs).token_ids.clone()
+    output, rows = plan.drafted(inputs)
+    assert torch.equal(rows.nan_to_num(7.0), expected[0].nan_to_num(7.0))
+    assert torch.equal(output.token_ids, expected[1])
+    with pytest.raises(ValueError, match="max_spec_len=3"):
+        plan_of(make_case(3, COUNTS, 40), backend).drafted(inputs)
+
+
+@pytest.mark.parametrize("edits", [False, True])
+def test_rows_without_filters_equal_those_of_filters_that_are_off(edits: bool) -> None:
+    """The Triton backend neither scans nor settles them."""
+    case = make_case(4, COUNTS, 40, edits=edits)
+    off = replace(case.inputs.parameters, top_k=None, top_p=None, min_p=None)
+    inputs, rows = replace(case.inputs, parameters=off), []
+    for filters in (True, False):
+        given = inputs
+        if filters:
+            size = len(off.temperature)
+            all_off = Parameters(off.temperature, torch.zeros(size).int(), torch.ones(size), torch.zeros(size))
+            given = replace(inputs, parameters=all_off)
+        rows.append(rows_of(replace(case, capacity=replace(case.capacity, filters=filters), inputs=given), "triton"))
+    np.testing.assert_array_equal(*rows)
+
+
 # Tokens
 
 

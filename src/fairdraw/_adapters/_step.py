@@ -34,9 +34,9 @@ def sampling(row: BuiltIn, device: str, *, backend: Backend) -> FunctionTokenSam
 
     def draft(batch: SamplingBatch, noise: SamplingNoise) -> Drafted:
         """Tokens, and the softmax of processed rows."""
-        plan, inputs = plan_of(batch, backend), sampling_inputs(batch, noise)
-        tokens = plan(inputs).token_ids[:, 0].long()
-        return Drafted(tokens, _probs(plan.processed_logits(inputs), tokens, batch.is_greedy))
+        output, processed = plan_of(batch, backend).drafted(sampling_inputs(batch, noise))
+        tokens = output.token_ids[:, 0].long()
+        return Drafted(tokens, _probs(processed, tokens, batch.is_greedy))
 
     capabilities = capabilities_of(row, backend, device)
     return FunctionTokenSampler(row.name, sample, draft, device, capabilities, FilterPolicy(top_p_ties="all"))

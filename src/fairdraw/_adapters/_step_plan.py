@@ -64,6 +64,7 @@ class _Session:
             vocab_size=batch.logits.shape[1],
             dtype=batch.logits.dtype,
             drafts=Drafts.ONE_HOT if most else Drafts.NONE,
+            filters=inputs.parameters.top_k is not None,
             penalties=inputs.penalties is not None,
             edits=rounded_up(num_edits) if inputs.edits is not None else 0,
         )
@@ -103,10 +104,14 @@ class _Session:
 
 
 def _parameters(params: Sequence[LogitsParams], device: torch.device) -> Parameters:
+    """Without filters if no request of the batch has any: a plan without them reads rows once."""
     from fairdraw.sampler_impl.step import Parameters
 
+    temperature = _floats([0 if p.temperature < GREEDY_BELOW else p.temperature for p in params], device)
+    if not any(p.top_k > 0 or p.top_p < 1 or p.min_p > 0 for p in params):
+        return Parameters(temperature)
     return Parameters(
-        _floats([0 if p.temperature < GREEDY_BELOW else p.temperature for p in params], device),
+        temperature,
         _ints([p.top_k for p in params], device),
         _floats([p.top_p for p in params], device),
         _floats([p.min_p for p in params], device),

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache, wraps
 from typing import Any
 
+from .interpreter_functions import record_functions
 from .interpreter_tapes import TAPED, Tapes
 
 
@@ -173,6 +174,7 @@ def _record_operations(interpreter: Any) -> None:
             scope.set_attr(tensor, name, tapes.noted(getattr(tensor, name)))
 
     interpreter._patch_lang_tensor = patched_tensor
+    record_functions(interpreter, tapes)
 
 
 def _know_tensors(interpreter: Any) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from functools import cache, partial, wraps
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST = 4_000
 """Tapes of one operation: constants may be different ones in each call, as numbers of a loop are."""
@@ -38,6 +38,22 @@ UNKNOWN: list[Any] = []  # Any: nothing
 """Cannot be hashed, and so has no tape."""
 
 
+class Parts(NamedTuple):
+    """What a tape does, for tapes that contain it.
+
+    Args:
+        num_given: Handles that it is given: its first slots.
+        steps: A function, the slots of its arguments, and that of its result.
+        constants: Slot to value.
+        outs: Slots of the tensors that it returns.
+    """
+
+    num_given: int
+    steps: list[tuple[Any, tuple[int, ...], int]]  # Any: of the builder, or NumPy's
+    constants: dict[int, Any]  # Any: what builders take
+    outs: list[int]
+
+
 class Tapes:
     """Tapes of one interpreter.
 
@@ -53,14 +69,18 @@ class Tapes:
         self.options = self.builder.options
         self.is_recording = False
         self.recorder: _Recorder | None = None
+        self.of_function: Any = None
+        """A recorder of a device function that runs now (`interpreter_functions`); it hears of every operation."""
 
     def noted(self, conversion: Any) -> Any:
         """A tensor's `__bool__` or `__index__`: what an operation does then depends on numbers, and it gets no tape."""
 
         @wraps(conversion)
         def converted(tensor: Any) -> Any:
-            if self.recorder is not None and tensor.handle.data.size == 1:  # larger ones are true, whatever they hold
-                self.recorder.is_known = False
+            if tensor.handle.data.size == 1:  # larger ones are true, whatever they hold
+                for recorder in (self.recorder, self.of_function):
+                    if recorder is not None:
+                        recorder.is_known = False
             return conversion(tensor)
 
         return converted
@@ -90,8 +110,13 @@ class Tapes:
             try:
                 tape = tapes[key]
             except (KeyError, TypeError):
-                return self._first(operation, tapes, key, handles, arguments, named)
-            return operation(*arguments, **named) if tape is None else tape(handles)
+                result = self._first(operation, tapes, key, handles, arguments, named)
+                tape = tapes.get(key) if _is_hashable(key) else None
+            else:
+                result = operation(*arguments, **named) if tape is None else tape(handles)
+            if self.of_function is not None:
+                self.of_function.note(tape, handles, result)
+            return result
 
         return replayed
 
@@ -134,11 +159,12 @@ class Tapes:
         if not has_key or len(set(map(id, handles))) < len(handles) - (SAME in key):
             return operation(*arguments, **named)
         self.recorder = recorder = _Recorder(self.interpreter, handles)
+        before = self.semantic.builder
         self.is_recording, self.semantic.builder = True, recorder
         try:
             result = operation(*arguments, **named)
         finally:
-            self.is_recording, self.semantic.builder, self.recorder = False, self.builder, None
+            self.is_recording, self.semantic.builder, self.recorder = False, before, None
         tapes[key] = recorder.tape_of(result, self.tensor)
         return result
 
@@ -257,7 +283,7 @@ def _cast(asked: Any, interpreter: Any) -> Any:
         made.data, made.dtype, made.attr = source.data.astype(find_dtype(kind)), kind.scalar, {}
         return made
 
-    return _as_theirs(computed, interpreter)
+    return as_theirs(computed, interpreter)
 
 
 def _binary(asked: Any, function: Any, interpreter: Any) -> Any:
@@ -275,10 +301,10 @@ def _binary(asked: Any, function: Any, interpreter: Any) -> Any:
         made.data, made.dtype, made.attr = output, dtype, {}
         return made
 
-    return _as_theirs(computed, interpreter)
+    return as_theirs(computed, interpreter)
 
 
-def _as_theirs(function: Any, interpreter: Any) -> Any:
+def as_theirs(function: Any, interpreter: Any) -> Any:
     """A function of the interpreter's module: filters of NumPy's warnings, of overflow say, go by modules."""
     return FunctionType(function.__code__, vars(interpreter), function.__name__, None, function.__closure__)
 
@@ -299,7 +325,10 @@ def _play(
     constants = sorted(slot for slot in used if slot >= count and slot not in made)
     outline = (count, tuple(step[1:] for step in steps), tuple(constants), place)
     functions = [step[0] for step in steps]
-    return _player(outline)(functions, [slots[slot] for slot in constants], tensor, template)
+    play = _player(outline)(functions, [slots[slot] for slot in constants], tensor, template)
+    outs = [] if result.handle is None else [place]
+    play.parts = Parts(count, steps, {slot: slots[slot] for slot in constants}, outs)
+    return play
 
 
 @cache
