@@ -50,6 +50,7 @@ BLOCK = 8
 SETTLE_REGISTERS = 168
 """Three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with four 181."""
 FEW_ROWS = 256
+FEW_ROWS_WARPS = 8
 """A plan for so few settles each with eight warps and all the registers they want: no other program needs them."""
 SCAN_REGISTERS = 128
 """With penalties: four programs per multiprocessor. 256 requests take 221 us, with three 246 and with five 234."""
@@ -61,7 +62,7 @@ KEEPS_ALL = NOTHING.value + 1
 """The least order that a row keeps without filters: of every number."""
 LONG_STRIPS_FROM = 1 << 14
 """Blocks of a batch from which on a program takes two. Tuned on an H200, as everything here."""
-MOST_APART = 1 << 10
+MOST_APART = 3072
 """Blocks of all rows up to which each row has programs of its own: they all fit the GPU at once."""
 LONGEST_SIDE = 65535
 """Programs on the second side of a grid, where requests are if it has room: the first side is for a request's strips,
@@ -163,7 +164,7 @@ class Launches:
         limits = torch.version.hip is None
         of_settle: dict[str, int] = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and limits else {}
         if capacity.filters and capacity.max_rows <= FEW_ROWS:
-            of_settle = {"num_warps": 8}
+            of_settle = {"num_warps": FEW_ROWS_WARPS}
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
         of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
@@ -229,7 +230,9 @@ class Launches:
                 )
         return processed
 
-    def drafted(self, inputs: StepInputs, checked: Checked) -> tuple[StepOutput, Tensor]:
+    def drafted(
+        self, inputs: StepInputs, checked: Checked
+    ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         processed = self.processed_logits(inputs, checked, draws=True)
         return self._views_of(checked.batch_size), processed
 

@@ -64,7 +64,9 @@ class PyTorchStep:
         layout = Layout(inputs, self.capacity.max_spec_len)
         return _filtered(inputs, layout, edited_logits(inputs, layout))
 
-    def drafted(self, inputs: StepInputs, checked: Checked) -> tuple[StepOutput, Tensor]:
+    def drafted(
+        self, inputs: StepInputs, checked: Checked
+    ) -> tuple[StepOutput, Tensor]:  # [num_rows, vocab_size] float32
         return self(inputs, checked), self.processed_logits(inputs, checked)
 
 
