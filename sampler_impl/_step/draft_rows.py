@@ -1,9 +1,10 @@
 """What kernels see of the drafter: the probabilities of ids of a row, given as such or as logits.
 
 `drafts` is as `launch` makes it: ids; probabilities or logits, and their strides; of logits also their logsumexp, or
-None if the step computes it, the stride of that, and the plan's own memory of it, which is None for probabilities.
+None if the step computes it, the stride of that, temperatures, or None if there is nothing to divide by, and the plan's
+own memory for a logsumexp per row, which is None for probabilities.
 
-A **draft row** is `(drafts, slot, offset, whether there is a draft, logsumexp)`.
+A **draft row** is `(drafts, slot, offset, whether it has a distribution to subtract, logsumexp, temperature)`.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from .rows import MIN_TEMPERATURE, scaled_by
 
 BLOCK = tl.constexpr(4096)
 """Logits in flight while a row's logsumexp is computed. One number for all plans: sums within its places are float32."""
@@ -27,56 +30,82 @@ ONE = tl.constexpr(float(1 << 40))
 def draft_probs_of(draft_row, ids, mask):
     """float32: the draft probability of some ids of a row; 0 outside of the mask. Of a row of logits without a
     distribution it is NaN. Takes `ids` [...] int32, `mask` [...] bool."""
-    drafts, slot, offset, _, logsumexp = draft_row
+    drafts, slot, offset, _, logsumexp, temperature = draft_row
     values = tl.load(_row_ptr(drafts, slot, offset) + ids, mask=mask, other=0.0).to(tl.float32)
-    if drafts[6] is not None:
-        values = tl.where(mask, tl.exp(values - logsumexp), 0.0)
+    if drafts[7] is not None:
+        values = tl.where(mask, tl.exp(_divided(drafts, values, temperature) - logsumexp), 0.0)
     return values
 
 
 @triton.jit
-def find_logsumexp(drafts, slot, offset, row_idx, is_needed, vocab_size):
+def draft_row_of(drafts, slot, offset, row_idx, has_draft, token_id, is_needed, vocab_size):
+    """The draft row of a row of the batch. A placeholder has no distribution among logits: there it stands for a draft
+    that was never made, as in vLLM's model runner V2."""
+    if drafts[7] is not None:
+        has_draft = has_draft & (token_id >= 0)
+    temperature = _temperature(drafts, slot)
+    logsumexp = _find_logsumexp(drafts, slot, offset, row_idx, temperature, is_needed & has_draft, vocab_size)
+    return drafts, slot, offset, has_draft, logsumexp, temperature
+
+
+@triton.jit
+def found_draft_row(drafts, slot, offset, row_idx):
+    """The same, in a later kernel, of a row that has a distribution to subtract."""
+    logsumexp = tl.zeros((), tl.float32)
+    if drafts[7] is not None:
+        logsumexp = tl.load(drafts[7] + row_idx)
+    return drafts, slot, offset, row_idx >= 0, logsumexp, _temperature(drafts, slot)
+
+
+@triton.jit
+def _find_logsumexp(drafts, slot, offset, row_idx, temperature, is_needed, vocab_size):
     """float32: that of a row of draft logits, given or computed; NaN if it is not finite. Anything for probabilities,
     and where it is not needed. The plan keeps it for `emit`."""
     logsumexp = tl.zeros((), tl.float32)
-    if drafts[6] is not None:  # noqa: SIM102  # the outer one is decided when compiling
+    if drafts[7] is not None:  # noqa: SIM102  # the outer one is decided when compiling
         if is_needed:
             if drafts[4] is not None:
                 logsumexp = tl.load(drafts[4] + slot * drafts[5] + offset)
             else:
-                logsumexp = _logsumexp(_row_ptr(drafts, slot, offset), vocab_size)
+                logsumexp = _logsumexp(drafts, slot, offset, temperature, vocab_size)
             logsumexp = tl.where(tl.abs(logsumexp) < float("inf"), logsumexp, float("nan"))
-            tl.store(drafts[6] + row_idx, logsumexp)
-    return logsumexp
-
-
-@triton.jit
-def load_logsumexp(drafts, row_idx):
-    """float32: what `find_logsumexp` found."""
-    logsumexp = tl.zeros((), tl.float32)
-    if drafts[6] is not None:
-        logsumexp = tl.load(drafts[6] + row_idx)
+            tl.store(drafts[7] + row_idx, logsumexp)
     return logsumexp
 
 
 @triton.jit
 def _row_ptr(drafts, slot, offset):
     """Where a row of the drafter begins."""
-    _, dense_ptr, slot_stride, position_stride, _, _, _ = drafts
+    _, dense_ptr, slot_stride, position_stride, _, _, _, _ = drafts
     return dense_ptr + slot * slot_stride + offset.to(tl.int64) * position_stride
 
 
 @triton.jit
-def _logsumexp(
-    logits_ptr,  # [vocab_size] any
-    vocab_size,
-):
+def _temperature(drafts, slot):
+    """float32: what draft logits of a slot are divided by."""
+    temperature = tl.full((), 1.0, tl.float32)
+    if drafts[6] is not None:
+        temperature = tl.maximum(tl.load(drafts[6] + slot), MIN_TEMPERATURE)
+    return temperature
+
+
+@triton.jit
+def _divided(drafts, logits, temperature):
+    if drafts[6] is not None:
+        logits = scaled_by(logits, temperature)
+    return logits
+
+
+@triton.jit
+def _logsumexp(drafts, slot, offset, temperature, vocab_size):
     """float32, in one pass: each place of a block keeps its largest logit and its sum over that."""
+    logits_ptr = _row_ptr(drafts, slot, offset)
     largest = tl.full((BLOCK,), LOWEST, tl.float32)
     sums = tl.zeros((BLOCK,), tl.float32)
     for begin in range(0, vocab_size, BLOCK):
         ids = begin + tl.arange(0, BLOCK)
         logits = tl.load(logits_ptr + ids, mask=ids < vocab_size, other=float("-inf")).to(tl.float32)
+        logits = _divided(drafts, logits, temperature)
         is_larger = logits > largest
         term = tl.exp(-tl.abs(logits - largest))
         sums = tl.where(is_larger, sums * term + 1.0, sums + term)  # NaN is not larger, and its sum is NaN

@@ -107,7 +107,7 @@ def argmax_token(row, words, vocab_size, EDITS: tl.constexpr):
 def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole):
     """[FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of one block."""
     best, row_sum, kept = statistics
-    drafts, _, _, has_draft, _ = draft_row
+    drafts, _, _, has_draft, _, _ = draft_row
     indices, orders, scaled = load_candidates(scratch, begin, size, FEW)
     is_kept = (orders >= kept) & (indices != NO_ID)
     weights = tl.where(is_kept, weights_of(scaled, best), 0)

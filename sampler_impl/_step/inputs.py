@@ -43,7 +43,7 @@ class Drafts(Enum):
     NONE = 0  # no drafts: plain sampling
     ONE_HOT = 1  # tokens alone (n-gram, greedy drafters)
     PROBS = 2  # and the distributions that they were drawn from
-    LOGITS = 3  # as PROBS, the softmax of logits
+    LOGITS = 3  # and logits, whose softmax is those
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,9 @@ class StepInputs:
     slots: Tensor | None = None  # [batch_size] int32; None: request i has slot i
     draft_token_ids: Tensor | None = None  # [num_rows] int32: behind each row; -1 is a placeholder, never accepted
     draft_probs: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] float32
-    draft_logits: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] bfloat16 | float16 | float32, processed
-    draft_logsumexp: Tensor | None = None  # [num_slots, max_spec_len] float32, over draft_logits; None: computed
+    draft_logits: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] bfloat16 | float16 | float32
+    draft_temperature: Tensor | None = None  # [num_slots] float32: draft_logits are divided by it; None: 1
+    draft_logsumexp: Tensor | None = None  # [num_slots, max_spec_len] float32, of the quotients; None: computed
     penalties: Penalties | None = None
     edits: TokenEdits | None = None
     grammar_mask: Tensor | None = None  # [num_rows, num_words] int32: bit 1 is allowed
@@ -296,6 +297,8 @@ def _expected(
     if inputs.draft_logits is not None:
         of_drafts = (num_slots, capacity.max_spec_len)
         yield "draft_logits", inputs.draft_logits, (*of_drafts, vocab_size), FLOATS_OF_MODELS
+        if inputs.draft_temperature is not None:
+            yield "draft_temperature", inputs.draft_temperature, of_drafts[:1], FLOAT32
         if inputs.draft_logsumexp is not None:
             yield "draft_logsumexp", inputs.draft_logsumexp, of_drafts, FLOAT32
     if inputs.grammar_mask is not None:
@@ -351,8 +354,9 @@ def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None
     has_drafts, has_probs, has_logits = drafts is not Drafts.NONE, drafts is Drafts.PROBS, drafts is Drafts.LOGITS
     of_drafts = has_drafts, has_probs, has_logits
     declared = capacity.filters, capacity.penalties, capacity.grammar, capacity.edits > 0, *of_drafts
-    if inputs.draft_logsumexp is not None and not logits:
-        raise ValueError(f"{function}: draft_logsumexp is given, but draft_logits=None. Pass both, or neither.")
+    if not logits and (inputs.draft_logsumexp is not None or inputs.draft_temperature is not None):
+        name = "draft_temperature" if inputs.draft_logsumexp is None else "draft_logsumexp"
+        raise ValueError(f"{function}: {name} is given, but draft_logits=None. Pass both, or neither.")
     if given == declared:
         return
     for name, is_more in zip(_GROUPS, map(gt, given, declared), strict=True):
@@ -437,9 +441,12 @@ def _check_draft_logits(
     largest = draft_logits.amax(-1)  # [num_slots, max_spec_len] any
     rule = "above -inf. Leave each draft row a token."
     check_all(function, "draft_logits.amax(-1)", largest, is_unused | (largest > -torch.inf), rule)
+    temperature = inputs.draft_temperature
+    if temperature is not None:
+        check_all(function, "draft_temperature", temperature, temperature >= 0, "at least 0. Use 1 for no scaling.")
     if inputs.draft_logsumexp is not None:
         good = is_unused | inputs.draft_logsumexp.isfinite()
-        rule = "finite. Use draft_logits.float().logsumexp(-1)."
+        rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."
         check_all(function, "draft_logsumexp", inputs.draft_logsumexp, good, rule)
 
 

@@ -240,17 +240,18 @@ class Launches:
             kinds = kind, of_penalties, of_edits
         of_rows = None if inputs.edits is None else inputs.edits.forced_token_ids
         logits, stride, grammar = self._logits(inputs)
-        ids, dense, slot_stride, position_stride, logsumexp, step = _drafts(inputs)
-        tensors = logits, grammar, inputs.cu_num_rows, inputs.positions, logsumexp, of_rows, inputs.slots, ids, dense
+        ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
+        of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
+        tensors = logits, grammar, *of_requests, of_rows, inputs.slots, ids, dense
         facts, addresses = described_batch(tensors, (stride, slot_stride, position_stride, step))
-        logits, grammar, cu_num_rows, positions, logsumexp, forced, slots, ids, dense = addresses
+        logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
         return (kinds, facts), (
             (logits, stride, grammar),
             penalised,
             (cu_num_rows, slots),
             (seeds, positions),
             filters,
-            (ids, dense, slot_stride, position_stride, logsumexp, step),
+            (ids, dense, slot_stride, position_stride, logsumexp, step, temperature),
             (*edited, forced),
         )
 
@@ -367,9 +368,10 @@ def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
     dense = inputs.draft_probs if inputs.draft_logits is None else inputs.draft_logits
     logsumexp = inputs.draft_logsumexp
     if dense is None:
-        return inputs.draft_token_ids, None, 0, 0, None, 0
+        return inputs.draft_token_ids, None, 0, 0, None, 0, None
+    strides = dense.stride(0), dense.stride(1)
     step = 0 if logsumexp is None else logsumexp.stride(0)
-    return inputs.draft_token_ids, dense, dense.stride(0), dense.stride(1), logsumexp, step
+    return inputs.draft_token_ids, dense, *strides, logsumexp, step, inputs.draft_temperature
 
 
 def _edit_groups(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above

@@ -252,12 +252,15 @@ def _draft_probs(
     if inputs.draft_probs is not None:
         return inputs.draft_probs[at]
     assert inputs.draft_logits is not None
+    temperature = layout.places.new_ones((), dtype=torch.float32)
+    if inputs.draft_temperature is not None:
+        temperature = inputs.draft_temperature[slots, None].clamp(min=MIN_TEMPERATURE)
     if inputs.draft_logsumexp is not None:
         logsumexp = inputs.draft_logsumexp[slots, places]
     else:
-        logsumexp = inputs.draft_logits[slots, places].double().logsumexp(-1).float()
+        logsumexp = (inputs.draft_logits[slots, places].float() / temperature).double().logsumexp(-1).float()
     logsumexp = logsumexp.masked_fill(~logsumexp.isfinite(), torch.nan)
-    return (inputs.draft_logits[at].float() - logsumexp[:, None]).exp()
+    return (inputs.draft_logits[at].float() / temperature - logsumexp[:, None]).exp()
 
 
 # The last token
@@ -295,6 +298,8 @@ def _residual(
         return remove_entries(targets, layout.drafts[rows])
     every = torch.arange(targets.shape[1], device=rows.device)[None, :]
     excess = targets.float() - _draft_probs(inputs, layout, rows, every)
+    if inputs.draft_logits is not None:  # a placeholder stands for a draft that was never made
+        excess = excess.masked_fill(~is_in_vocab(layout.drafts[rows], targets.shape[1])[:, None], 0.0)
     excess = torch.where(excess > 0, excess, 0.0).double()
     return torch.where(excess.sum(-1, keepdim=True) <= EMPTY, targets, excess)
 

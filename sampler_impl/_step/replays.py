@@ -71,6 +71,7 @@ class Replays:
             inputs.draft_probs,
             inputs.draft_logits,
             inputs.draft_logsumexp,
+            inputs.draft_temperature,
             inputs.grammar_mask,
             forced,
         )

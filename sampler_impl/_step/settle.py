@@ -25,7 +25,7 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
 from .candidates import FEW, list_candidates, load_reached, scratch_of, thresholds_of_few, thresholds_of_many, weigh
-from .draft_rows import draft_probs_of, find_logsumexp
+from .draft_rows import draft_probs_of, draft_row_of
 from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
 from .flat_rows import bisect_row, filter_words
 from .output import count_accepted, write_tokens
@@ -159,7 +159,7 @@ def _draw(memory, row, draft_row, index, kept, size, statistics, uniform, vocab_
     """The index of the token that replaces the draft token, or follows; STREAMED if `emit` has to read the row."""
     words_ptr, _, listed = memory
     largest, row_sum, scale, temperature = statistics
-    drafts, _, _, has_draft, _ = draft_row
+    drafts, _, _, has_draft, _, _ = draft_row
     removed = tl.where(drafts[1] is None, index, -1)
     drawn = tl.full((), STREAMED, tl.int32)
     if size >= 0:
@@ -347,8 +347,7 @@ def settle_kernel(
             position = tl.load(positions_ptr + req_idx) + offset
             accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
             has_draft = offset + 1 < count
-            logsumexp = find_logsumexp(drafts, slot, offset, row_idx, has_draft & is_valid, vocab_size)
-            draft_row = (drafts, slot, offset, has_draft, logsumexp)
+            draft_row = draft_row_of(drafts, slot, offset, row_idx, has_draft, token_id, is_valid, vocab_size)
             found, uniforms = (row_idx, token_id, index, kept, size, is_valid), (accepting, drawing)
             accepted = _decide(
                 results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS

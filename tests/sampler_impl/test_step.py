@@ -131,7 +131,7 @@ def expected_tokens(case: Case, request: int) -> tuple[list[int], list[float]] |
             if inputs.draft_probs is not None:
                 draft = inputs.draft_probs[slot, place].double().numpy()
             if inputs.draft_logits is not None:
-                draft = inputs.draft_logits[slot, place].double().softmax(-1).numpy()
+                draft = inputs.draft_logits[slot, place].double().softmax(-1).numpy() * (token >= 0)
             ratio = probs[token] / draft[token] if token >= 0 and draft[token] > 0 else 0.0
             if abs(ratio - accept) < MARGIN:
                 return None
