@@ -96,10 +96,11 @@ def make_case(
     dtype: torch.dtype = torch.float32,
     draft_dtype: torch.dtype = torch.float32,
     logsumexp: bool = False,
+    draft_temperature: bool = False,
 ) -> Case:
     """Parameters are in slots of another order, with slots between that nobody has; two rows behind are padding.
 
-    Draft logits are of `draft_dtype`, and come with their logsumexp if it says so.
+    Draft logits are of `draft_dtype`, and come with their logsumexp or with temperatures if it says so.
     """
     rng = np.random.default_rng(seed)
     batch_size, most = len(num_drafts), max(num_drafts)
@@ -120,6 +121,8 @@ def make_case(
     drafted = np.where(rng.random(num_rows) < 0.67, logits.argmax(1), rng.integers(-1, vocab_size, num_rows))
     masks = rng.integers(-(2**31), 2**31, (num_rows, -(-vocab_size // 32)))
     dense = draft_logits_of(probs).to(draft_dtype) if drafts is Drafts.LOGITS else None
+    heat = torch.linspace(0.5, 2, num_slots) if dense is not None and draft_temperature else None
+    quotients = None if dense is None else dense.float() / (1 if heat is None else heat[:, None, None])
     inputs = StepInputs(
         logits=torch.tensor(logits).to(dtype),
         parameters=Parameters(
@@ -133,7 +136,8 @@ def make_case(
         draft_token_ids=torch.tensor(drafted).int() if most else None,
         draft_probs=torch.tensor(probs).float() if drafts is Drafts.PROBS else None,
         draft_logits=dense,
-        draft_logsumexp=dense.float().logsumexp(-1) if dense is not None and logsumexp else None,
+        draft_temperature=heat,
+        draft_logsumexp=quotients.logsumexp(-1) if quotients is not None and logsumexp else None,
         penalties=_penalties(rng, num_slots, vocab_size) if edits else None,
         edits=_edits(rng, num_slots, num_rows, vocab_size) if edits else None,
         grammar_mask=torch.tensor(masks).int() if edits else None,

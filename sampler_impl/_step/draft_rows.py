@@ -28,33 +28,33 @@ ONE = tl.constexpr(float(1 << 40))
 
 @triton.jit
 def draft_probs_of(draft_row, ids, mask):
-    """float32: the draft probability of some ids of a row; 0 outside of the mask. Of a row of logits without a
-    distribution it is NaN. Takes `ids` [...] int32, `mask` [...] bool."""
+    """float32: the draft probability of some ids of a row; 0 outside of the mask. What is no number is infinity: then
+    the draft is not accepted, and nothing is left of the target. Takes `ids` [...] int32, `mask` [...] bool."""
     drafts, slot, offset, _, logsumexp, temperature = draft_row
     values = tl.load(_row_ptr(drafts, slot, offset) + ids, mask=mask, other=0.0).to(tl.float32)
     if drafts[7] is not None:
         values = tl.where(mask, tl.exp(_divided(drafts, values, temperature) - logsumexp), 0.0)
-    return values
+    return tl.where(values == values, values, float("inf"))
 
 
 @triton.jit
-def draft_row_of(drafts, slot, offset, row_idx, has_draft, token_id, is_needed, vocab_size):
-    """The draft row of a row of the batch. A placeholder has no distribution among logits: there it stands for a draft
-    that was never made, as in vLLM's model runner V2."""
+def find_draft_row(drafts, slot, offset, row_idx, has_draft, token_id, is_needed, vocab_size):
+    """The last three of a draft row. A placeholder has no distribution among logits: there it stands for a draft that
+    was never made, as in vLLM's model runner V2. (Triton 3.6 cannot return a tuple that holds None.)"""
     if drafts[7] is not None:
         has_draft = has_draft & (token_id >= 0)
     temperature = _temperature(drafts, slot)
     logsumexp = _find_logsumexp(drafts, slot, offset, row_idx, temperature, is_needed & has_draft, vocab_size)
-    return drafts, slot, offset, has_draft, logsumexp, temperature
+    return has_draft, logsumexp, temperature
 
 
 @triton.jit
-def found_draft_row(drafts, slot, offset, row_idx):
-    """The same, in a later kernel, of a row that has a distribution to subtract."""
+def load_draft_row(drafts, slot, row_idx):
+    """The last two, in a later kernel, of a row that has a distribution to subtract."""
     logsumexp = tl.zeros((), tl.float32)
     if drafts[7] is not None:
         logsumexp = tl.load(drafts[7] + row_idx)
-    return drafts, slot, offset, row_idx >= 0, logsumexp, _temperature(drafts, slot)
+    return logsumexp, _temperature(drafts, slot)
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from .._shared.kernels import VERIFY_STREAM, philox_uniforms
 from .bisection import ONE
-from .draft_rows import draft_probs_of, found_draft_row
+from .draft_rows import draft_probs_of, load_draft_row
 from .drawing import STREAMED, draw_index
 from .output import count_accepted, write_tokens
 from .rows import (
@@ -143,7 +143,8 @@ def emit_kernel(
         uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
         row = (inputs, locate(inputs, last, slot))
         temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
-        draft_row = found_draft_row(drafts, slot, tl.minimum(num_accepted, max_spec_len - 1), last)
+        logsumexp, heat = load_draft_row(drafts, slot, last)
+        draft_row = (drafts, slot, tl.minimum(num_accepted, max_spec_len - 1), count > 0, logsumexp, heat)
         token = _draw_rejected(
             results,
             words_ptr,

@@ -435,7 +435,9 @@ def _check_draft_logits(
     num_drafts = inputs.cu_num_rows.diff() - 1
     slots = torch.arange(inputs.batch_size, device=num_drafts.device) if inputs.slots is None else inputs.slots.long()
     by_slot = num_drafts.new_zeros(num_slots).index_put((slots,), num_drafts)  # [num_slots] int32
-    is_unused = torch.arange(max_spec_len, device=num_drafts.device) >= by_slot[:, None]  # [num_slots, max_spec_len] bool
+    is_unused = (
+        torch.arange(max_spec_len, device=num_drafts.device) >= by_slot[:, None]
+    )  # [num_slots, max_spec_len] bool
     good = is_unused[..., None] | (draft_logits < torch.inf)  # NaN is not
     check_all(function, "draft_logits", draft_logits, good, "below infinity. Use -inf for a token that is not drawn.")
     largest = draft_logits.amax(-1)  # [num_slots, max_spec_len] any

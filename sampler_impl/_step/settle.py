@@ -25,7 +25,7 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
 from .candidates import FEW, list_candidates, load_reached, scratch_of, thresholds_of_few, thresholds_of_many, weigh
-from .draft_rows import draft_probs_of, draft_row_of
+from .draft_rows import draft_probs_of, find_draft_row
 from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
 from .flat_rows import bisect_row, filter_words
 from .output import count_accepted, write_tokens
@@ -151,7 +151,7 @@ def _is_accepted(row, draft_row, token_id, index, kept, size, statistics, unifor
     if draft_row[0][1] is not None:
         draft = draft_probs_of(draft_row, token_id, token_id >= 0)
     ratio = tl.div_rn(target, draft)
-    return (target > 0) & (draft > 0) & (ratio.to(tl.float64) >= uniform), target
+    return (ratio > 0) & (draft > 0) & (ratio.to(tl.float64) >= uniform), target
 
 
 @triton.jit
@@ -346,8 +346,10 @@ def settle_kernel(
             # Decide.
             position = tl.load(positions_ptr + req_idx) + offset
             accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
-            has_draft = offset + 1 < count
-            draft_row = draft_row_of(drafts, slot, offset, row_idx, has_draft, token_id, is_valid, vocab_size)
+            has_draft, logsumexp, heat = find_draft_row(
+                drafts, slot, offset, row_idx, offset + 1 < count, token_id, is_valid, vocab_size
+            )
+            draft_row = (drafts, slot, offset, has_draft, logsumexp, heat)
             found, uniforms = (row_idx, token_id, index, kept, size, is_valid), (accepting, drawing)
             accepted = _decide(
                 results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS
