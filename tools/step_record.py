@@ -8,9 +8,10 @@ their own each, beside a float64 reference in PyTorch. A row whose reference is 
 row with NaN, of which nothing in particular is kept, counts as equal.
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
-less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution: one-hot,
-with its probabilities, or with bfloat16 logits over a temperature, whose logsumexp the step computes. What verification emits first must follow the target whatever the draft. Every set of
-parameters alone, and all of them as neighbours in one batch, which share its draws.
+less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution:
+one-hot, with its probabilities, or with bfloat16 logits over a temperature, whose logsumexp the step computes. What
+verification emits first must follow the target whatever the draft. Every set of parameters alone, and all of them as
+neighbours in one batch, which share its draws.
 """
 
 from __future__ import annotations

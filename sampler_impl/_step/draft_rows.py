@@ -19,7 +19,7 @@ import triton.language as tl
 from .rows import MIN_TEMPERATURE, scaled_by
 
 BLOCK = tl.constexpr(4096)
-"""Logits in flight while a row's logsumexp is computed. One number for all plans: sums within its places are float32."""
+"""Logits in flight while a row's logsumexp is computed. One number for all plans: its places have float32 sums."""
 LOWEST = tl.constexpr(-3.4028234663852886e38)
 """The least finite float32: -inf over it weighs nothing, and over -inf it would be NaN."""
 ONE = tl.constexpr(float(1 << 40))

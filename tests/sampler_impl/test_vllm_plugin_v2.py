@@ -311,8 +311,11 @@ def test_tokens_that_only_ours_keeps_have_no_probability(least: float, top_p: fl
 
 
 def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = v2_server.Server(v2_server.Trace(0, 1))
-    parts = server.schedule()
+    server = v2_server.Server(v2_server.Trace(0, 1, probabilistic=True))
+    parts = next(parts for parts in iter(server.schedule, None) if any(part.drafts for part in parts))
+    for part in parts:
+        part.request.params.thinking_token_budget = None
+    server.sampler.thinking_budget_state.use_thinking_budget[:] = False
     seen: list[StepInputs] = []
 
     def look(inputs: StepInputs) -> StepInputs:
@@ -333,6 +336,8 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
         (inputs.logits, server.logits),
         (inputs.seeds, sampler.sampling_states.seeds.gpu),
         (inputs.parameters.temperature, sampler.sampling_states.temperature.gpu),
+        (inputs.draft_logits, server.draft_logits),
+        (inputs.draft_temperature, sampler.sampling_states.temperature.gpu),  # its drafter divides by it, and so does vLLM
         (inputs.parameters.top_p, sampler.sampling_states.top_p.gpu),
         (inputs.penalties.output_counts, penalties.output_bin_counts),
         (inputs.penalties.prompt_mask, penalties.prompt_bin_mask),
@@ -340,7 +345,7 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
         (inputs.edits.bad_words.text, server.states.all_token_ids.gpu),
         (inputs.edits.bad_words.word_ids, words.bad_word_token_ids.gpu),
     ]
-    assert all(ours.data_ptr() == theirs.data_ptr() for ours, theirs in same if ours is not None)
+    assert all(ours is not None and ours.data_ptr() == theirs.data_ptr() for ours, theirs in same)
 
 
 # Draft logits.
@@ -360,7 +365,6 @@ def changed_drafts(inputs: StepInputs, change: Any) -> StepInputs:  # Any: from 
 
 
 DRAFT_LOGITS: dict[str, Callable[[StepInputs], StepInputs]] = {
-    "temperature is not read": lambda inputs: dataclasses.replace(inputs, draft_temperature=None),
     "of the neighbour's slot": lambda inputs: changed_drafts(inputs, lambda rows: rows.roll(1, 0)),
     "of the next position": lambda inputs: changed_drafts(inputs, lambda rows: rows.roll(1, 1)),
     "by rows of the batch": lambda inputs: changed_drafts(
