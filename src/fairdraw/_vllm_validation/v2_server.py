@@ -62,7 +62,10 @@ class Trace:
     num_slots: int = NUM_SLOTS
     vocab_size: int = VOCAB_SIZE
     most_drafts: int = MOST_DRAFTS
-    probabilistic: bool = False
+    probabilistic: bool = field(default=False, repr=False)  # seeds are made of what is printed: other traces stay
+
+    def __str__(self) -> str:
+        return f"{self!r}{' with draft logits' if self.probabilistic else ''}"
 
 
 @dataclass
