@@ -154,7 +154,7 @@ class StepInputs:
     slots: Tensor | None = None  # [batch_size] int32; None: request i has slot i
     draft_token_ids: Tensor | None = None  # [num_rows] int32: behind each row; -1 is a placeholder, never accepted
     draft_probs: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] float32
-    draft_logits: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] bfloat16 | float16 | float32
+    draft_logits: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] any, of bfloat16, float16 and float32
     draft_temperature: Tensor | None = None  # [num_slots] float32: draft_logits are divided by it; None: 1
     draft_logsumexp: Tensor | None = None  # [num_slots, max_spec_len] float32, of the quotients; None: computed
     penalties: Penalties | None = None

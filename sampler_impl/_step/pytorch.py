@@ -242,13 +242,13 @@ def _has_draft_rows(inputs: StepInputs) -> bool:
 def _draft_probs(
     inputs: StepInputs,
     layout: Layout,
-    rows: Tensor,  # [num_rows] int64
-    ids: Tensor,  # [num_rows, length] int64
+    row_indices: Tensor,  # [num_rows] int64
+    columns: Tensor,  # [num_rows, length] int64
 ) -> Tensor:  # [num_rows, length] float32
-    """Draft probabilities of some ids of some rows; of a row without a draft anything. NaN if a row of draft logits
+    """Draft probabilities in some columns of some rows; of a row without a draft anything. NaN if a row of draft logits
     has no distribution."""
-    slots, places = layout.slots[rows], layout.places[rows].clamp(max=layout.max_spec_len - 1)
-    at = slots[:, None], places[:, None], ids
+    slots, places = layout.slots[row_indices], layout.places[row_indices].clamp(max=layout.max_spec_len - 1)
+    at = slots[:, None], places[:, None], columns
     if inputs.draft_probs is not None:
         return inputs.draft_probs[at]
     assert inputs.draft_logits is not None

@@ -171,10 +171,10 @@ def _require_standard(verifier: Verifier) -> None:
 
 
 def _draft_rows(
-    draft_logits: Tensor | None,  # [num_slots, max_spec_len, length] any
+    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
     logits: Tensor,  # [num_rows, vocab_size] any
 ) -> Tensor | None:  # [num_slots, max_spec_len, vocab_size] any
-    """Of a wider drafter vLLM reads as many ids as there are logits; of a narrower one it leaves out the others.
+    """A drafter may have another vocabulary: vLLM reads the ids that both have, and leaves out the others.
 
     Raises:
         NotOursError: If it is narrower.
