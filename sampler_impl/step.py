@@ -27,8 +27,12 @@ The draw, by counters, is that of `rejection_counter`: position `n` of a request
 row's token depends on its own inputs, seed and position alone (batch invariance), bit for bit.
 
 * A draft token is accepted if its id is in the vocabulary and `target / draft >= uniform`, with `target` after all
-  filters; a one-hot draft has `draft = 1`.
+  filters; a one-hot draft has `draft = 1`. Of draft logits, `draft = exp(logit / temperature - logsumexp)` in float32.
 * The token behind a rejected one is drawn from `max(target - draft, 0)`; if that is empty, from `target`.
+* Draft logits are divided by `draft_temperature`, at least 1e-5, if it is given. If `draft_logsumexp` is not, it is
+  computed where a draft has to be verified; a given one is not checked. A draft row whose logsumexp is not finite (NaN,
+  +inf, nothing but -inf) is that of no draft: its token is rejected, and the target drawn from. So it is behind a
+  placeholder (-1), as in vLLM's model runner V2. (Among probabilities that token comes from the residual.)
 * Greedy requests (temperature 0) take the argmax of the edited logits, lowest id on ties, NaN highest. Filters do not
   apply to them.
 * A row with NaN or +inf, or with nothing but -inf, accepts no draft token, and its own token is 0.

@@ -94,8 +94,14 @@ def make_case(
     filters: bool = True,
     kinds: tuple[str, ...] = KINDS,
     dtype: torch.dtype = torch.float32,
+    draft_dtype: torch.dtype = torch.float32,
+    logsumexp: bool = False,
+    draft_temperature: bool = False,
 ) -> Case:
-    """Parameters are in slots of another order, with slots between that nobody has; two rows behind are padding."""
+    """Parameters are in slots of another order, with slots between that nobody has; two rows behind are padding.
+
+    Draft logits are of `draft_dtype`, and come with their logsumexp or with temperatures if it says so.
+    """
     rng = np.random.default_rng(seed)
     batch_size, most = len(num_drafts), max(num_drafts)
     drafts = drafts if most else Drafts.NONE
@@ -114,6 +120,9 @@ def make_case(
     # Two of three drafts are what their row is likely to give.
     drafted = np.where(rng.random(num_rows) < 0.67, logits.argmax(1), rng.integers(-1, vocab_size, num_rows))
     masks = rng.integers(-(2**31), 2**31, (num_rows, -(-vocab_size // 32)))
+    dense = draft_logits_of(probs).to(draft_dtype) if drafts is Drafts.LOGITS else None
+    heat = torch.linspace(0.5, 2, num_slots) if dense is not None and draft_temperature else None
+    quotients = None if dense is None else dense.float() / (1 if heat is None else heat[:, None, None])
     inputs = StepInputs(
         logits=torch.tensor(logits).to(dtype),
         parameters=Parameters(
@@ -126,11 +135,23 @@ def make_case(
         slots=torch.tensor(rng.permutation(num_slots)[:batch_size]).int(),
         draft_token_ids=torch.tensor(drafted).int() if most else None,
         draft_probs=torch.tensor(probs).float() if drafts is Drafts.PROBS else None,
+        draft_logits=dense,
+        draft_temperature=heat,
+        draft_logsumexp=quotients.logsumexp(-1) if quotients is not None and logsumexp else None,
         penalties=_penalties(rng, num_slots, vocab_size) if edits else None,
         edits=_edits(rng, num_slots, num_rows, vocab_size) if edits else None,
         grammar_mask=torch.tensor(masks).int() if edits else None,
     )
     return Case(capacity, inputs, num_drafts)
+
+
+def draft_logits_of(
+    probs: NDArray[np.float64],  # [num_slots, max_spec_len, vocab_size] float64
+) -> Tensor:  # [num_slots, max_spec_len, vocab_size] float64
+    """Logits whose logsumexp differs from row to row; unlikely tokens are excluded, as a drafter's filters do."""
+    logits = torch.tensor(probs).log()
+    shifts = torch.linspace(-9, 20, logits[..., 0].numel(), dtype=torch.float64).view(logits.shape[:2])
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) - 7, -torch.inf) + shifts[..., None]
 
 
 def _row(rng: np.random.Generator, kind: str, size: int) -> Row:  # [vocab_size] float32

@@ -8,9 +8,10 @@ their own each, beside a float64 reference in PyTorch. A row whose reference is 
 row with NaN, of which nothing in particular is kept, counts as equal.
 
 Distributions: the first token of a request, by Pearson's chi-square against the exact distribution; cells that expect
-less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution, one-hot
-or with its probabilities. What verification emits first must follow the target whatever the draft. Every set of
-parameters alone, and all of them as neighbours in one batch, which share its draws.
+less than 20 are pooled. Plain sampling, and verification of one draft that was drawn from another distribution:
+one-hot, with its probabilities, or with bfloat16 logits over a temperature, whose logsumexp the step computes. What
+verification emits first must follow the target whatever the draft. Every set of parameters alone, and all of them as
+neighbours in one batch, which share its draws.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ Json = dict[str, Any]  # Any: JSON
 VOCAB_SIZE = 4096
 LEAST_EXPECTED = 20
 NEAR = 1e-6
+DRAFT_TEMPERATURE = 0.7
+"""Of draft logits."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +164,15 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
     """The first tokens of many requests of one row of logits; requests have the named parameters in turn."""
     noise = torch.Generator(device).manual_seed(190 + form.value)
     filters, rows_each = [SETS[name] for name in names], 1 if form is Drafts.NONE else 2
-    batch = min(32768 if form is not Drafts.PROBS else 8192, num_draws) // len(names) * len(names)
+    has_rows = form in (Drafts.PROBS, Drafts.LOGITS)
+    batch = min(8192 if has_rows else 32768, num_draws) // len(names) * len(names)
     ranks = torch.randperm(VOCAB_SIZE, generator=noise, device=device).float()
     logits = (-1.3 * (1 + ranks).log() + 0.1 * ranks.cos()).bfloat16()
     targets = [exact_distribution(logits, one, device) for one in filters]
     draft = (0.5 * targets[0] + 0.5 * (-(1 + ranks.roll(7)).log() * 1.1).double().softmax(-1)).float()
+    draft_logits = (draft.log() * DRAFT_TEMPERATURE).bfloat16()
+    if form is Drafts.LOGITS:  # what the rounded logits give
+        draft = (draft_logits.float() / DRAFT_TEMPERATURE).double().softmax(-1).float()
     has_filters = any(one != Filters(one.temperature) for one in filters)
     capacity = Capacity(batch, rows_each - 1, VOCAB_SIZE, torch.bfloat16, form, filters=has_filters)
     plan, parameters = StepPlan(capacity, device, backend="triton"), parameters_of(filters, device)
@@ -176,6 +183,7 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
     counts = torch.zeros(len(names), VOCAB_SIZE, dtype=torch.int64, device=device)
     accepted, done = torch.zeros(len(names), dtype=torch.int64, device=device), 0
     seeds = torch.full((len(names),), 190, device=device)
+    draft_temperature = torch.full((len(names),), DRAFT_TEMPERATURE, device=device)
     while done < num_draws:
         drafted = torch.multinomial(draft, batch * rows_each, replacement=True, generator=noise).int()
         inputs = StepInputs(
@@ -187,6 +195,8 @@ def draws(names: list[str], form: Drafts, num_draws: int, device: str) -> list[J
             slots=slots,
             draft_token_ids=None if form is Drafts.NONE else drafted,
             draft_probs=draft.expand(len(names), 1, -1) if form is Drafts.PROBS else None,
+            draft_logits=draft_logits.expand(len(names), 1, -1) if form is Drafts.LOGITS else None,
+            draft_temperature=draft_temperature if form is Drafts.LOGITS else None,
         )
         output = plan(inputs)
         cells = slots.long() * VOCAB_SIZE + output.token_ids[:, 0].long()
@@ -232,7 +242,7 @@ def main() -> int:
     }
     record["kept"] = kept_sets(options.rows, options.device)
     print(record["kept"], flush=True)
-    for form in (Drafts.PROBS, Drafts.NONE, Drafts.ONE_HOT):
+    for form in (Drafts.PROBS, Drafts.NONE, Drafts.ONE_HOT, Drafts.LOGITS):
         for names in (*([name] for name in SETS), list(SETS)):
             if time.monotonic() - begin > options.seconds:
                 continue

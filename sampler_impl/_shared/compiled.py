@@ -182,10 +182,10 @@ def described_batch(
     strides: tuple[int, ...],
 ) -> tuple[Key, list[int | None]]:
     """As `described`, in a third of the time, of tensors that are new at every step. Their types were checked; only the
-    last two, slots and draft tokens, may be int32 or int64."""
+    last three, slots, draft tokens and draft rows, may be of several."""
     addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     are_aligned = [None if address is None else address % ALIGNMENT == 0 for address in addresses]
-    types = [None if tensor is None else tensor.dtype for tensor in tensors[-2:]]
+    types = [None if tensor is None else tensor.dtype for tensor in tensors[-3:]]
     return (*are_aligned, *types, *map(_fact_of, strides)), addresses
 
 

@@ -12,6 +12,7 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, NO_ID, argmax_order, cdf_thresholds, unpack
 from .bisection import ONE, weights_of
 from .candidates import FEW, load_candidates, weigh
+from .draft_rows import draft_probs_of
 from .rows import NOTHING, TILE, ids_of, load_one_tile, order_to_float, scaled_order
 from .scan import exp2_terms
 
@@ -103,17 +104,10 @@ def argmax_token(row, words, vocab_size, EDITS: tl.constexpr):
 
 
 @triton.jit
-def probs_row(drafts, slot, offset):
-    """Where a row's draft probabilities begin."""
-    _, probs_ptr, slot_stride, position_stride = drafts
-    return probs_ptr + slot * slot_stride + offset.to(tl.int64) * position_stride
-
-
-@triton.jit
 def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vocab_size, is_whole):
     """[FEW] int64 and int32: weights of `max(target - draft, 0)`, or of the target, and indices, of one block."""
     best, row_sum, kept = statistics
-    drafts, slot, offset, has_draft = draft_row
+    drafts, _, _, has_draft, _, _ = draft_row
     indices, orders, scaled = load_candidates(scratch, begin, size, FEW)
     is_kept = (orders >= kept) & (indices != NO_ID)
     weights = tl.where(is_kept, weights_of(scaled, best), 0)
@@ -122,8 +116,8 @@ def _rest_of_block(scratch, begin, size, row, statistics, removed, draft_row, vo
         if has_draft:
             ids = tl.where(is_kept, ids_of(row, tl.where(is_kept, indices, 0), vocab_size), 0)
             target = tl.exp2((scaled - best) * LOG2_E) / row_sum
-            draft = tl.load(probs_row(drafts, slot, offset) + ids, mask=is_kept, other=0.0)
-            rest = tl.where(is_kept, (tl.maximum(target - draft, 0.0) * ONE).to(tl.int64), 0)
+            rest = tl.maximum(target - draft_probs_of(draft_row, ids, is_kept), 0.0)
+            rest = tl.where(is_kept, (rest * ONE).to(tl.int64), 0)
     return tl.where(is_whole, weights, rest), indices
 
 
@@ -133,7 +127,7 @@ def draw_from_list(scratch, size, row, statistics, removed, draft_row, vocab_siz
     if that is empty.
 
     Takes `statistics`: largest scaled logit, sum, order of the least kept; `removed`: the index of a one-hot draft,
-    or -1; `draft_row`: dense ones, slot, offset, whether there is a draft."""
+    or -1; `draft_row`: as `draft_rows` has it."""
     is_whole = tl.full((), 0, tl.int1)
     total = tl.zeros((), tl.int64)
     for begin in range(0, size, FEW):

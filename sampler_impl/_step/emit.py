@@ -1,4 +1,4 @@
-"""The last kernel with dense draft probabilities: one program per request draws what `settle` left, and emits.
+"""The last kernel with dense draft rows: one program per request draws what `settle` left, and emits.
 
 There a row of tiles has no token yet. Its `max(target - draft, 0)` is read here, for the first rejected row alone, in
 two passes: the sum of every tile, then the tile that was drawn.
@@ -15,7 +15,8 @@ import triton.language as tl
 
 from .._shared.kernels import VERIFY_STREAM, philox_uniforms
 from .bisection import ONE
-from .drawing import STREAMED, draw_index, probs_row
+from .draft_rows import draft_probs_of, load_draft_row
+from .drawing import STREAMED, draw_index
 from .output import count_accepted, write_tokens
 from .rows import (
     MIN_TEMPERATURE,
@@ -31,16 +32,7 @@ from .scan import exponent_scale
 
 
 @triton.jit
-def _residual_of_tile(
-    row,
-    probs_ptr,  # [vocab_size] float32
-    tile,
-    statistics,
-    kept,
-    temperature,
-    vocab_size,
-    HAS_DRAFT: tl.constexpr,
-):
+def _residual_of_tile(row, draft_row, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT: tl.constexpr):
     """[TILE] int64: weights of `max(target - draft, 0)`, and their indices."""
     largest, row_sum = statistics
     logits, indices = load_one_tile(row, tile, vocab_size)
@@ -48,7 +40,7 @@ def _residual_of_tile(
     target = tl.where(is_kept, tl.exp2((logits - largest) * exponent_scale(temperature)) / row_sum, 0.0)
     if HAS_DRAFT:
         ids = tl.where(is_kept, ids_of(row, indices, vocab_size), 0)
-        target = tl.maximum(target - tl.load(probs_ptr + ids, mask=is_kept, other=0.0), 0.0)
+        target = tl.maximum(target - draft_probs_of(draft_row, ids, is_kept), 0.0)
     return (target * ONE).to(tl.int64), indices
 
 
@@ -56,7 +48,7 @@ def _residual_of_tile(
 def _draw(
     shares_ptr,  # [all_tiles] int64, written
     row,
-    probs_ptr,  # [vocab_size] float32
+    draft_row,
     statistics,
     kept,
     temperature,
@@ -68,13 +60,13 @@ def _draw(
 ):
     """An index by weight, -1 if nothing weighs anything."""
     for tile in range(0, all_tiles):
-        weights, _ = _residual_of_tile(row, probs_ptr, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT)
+        weights, _ = _residual_of_tile(row, draft_row, tile, statistics, kept, temperature, vocab_size, HAS_DRAFT)
         tl.store(shares_ptr + tile, tl.sum(weights))
     tl.debug_barrier()
     tiles = tl.arange(0, TILES)
     tile, within = draw_index(tl.load(shares_ptr + tiles, mask=tiles < all_tiles, other=0), uniform)
     found = tl.maximum(tile, 0)
-    weights, _ = _residual_of_tile(row, probs_ptr, found, statistics, kept, temperature, vocab_size, HAS_DRAFT)
+    weights, _ = _residual_of_tile(row, draft_row, found, statistics, kept, temperature, vocab_size, HAS_DRAFT)
     entry, _ = draw_index(weights, within)
     return tl.where((tile < 0) | (entry < 0), -1, tile * TILE + entry)
 
@@ -85,7 +77,7 @@ def _draw_rejected(
     words_ptr,  # [max_rows, all_tiles] int64, overwritten
     row,
     row_idx,
-    probs_ptr,  # [vocab_size] float32
+    draft_row,
     temperature,
     uniform,
     vocab_size,
@@ -99,17 +91,17 @@ def _draw_rejected(
     statistics = (tl.load(statistics_ptr + 2 * row_idx), tl.load(statistics_ptr + 2 * row_idx + 1))
     kept = tl.load(kept_ptr + row_idx)
     index = _draw(
-        shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, True, TILES
+        shares_ptr, row, draft_row, statistics, kept, temperature, vocab_size, all_tiles, uniform, True, TILES
     )
     if index < 0:
         tl.debug_barrier()
         index = _draw(
-            shares_ptr, row, probs_ptr, statistics, kept, temperature, vocab_size, all_tiles, uniform, False, TILES
+            shares_ptr, row, draft_row, statistics, kept, temperature, vocab_size, all_tiles, uniform, False, TILES
         )
     index = tl.maximum(index, 0)
     if LOGPROBS:
         weights, indices = _residual_of_tile(
-            row, probs_ptr, index // TILE, statistics, kept, temperature, vocab_size, False
+            row, draft_row, index // TILE, statistics, kept, temperature, vocab_size, False
         )
         weight = tl.sum(tl.where(indices == index, weights, 0)).to(tl.float32) / ONE
         tl.store(logprobs_ptr + 2 * row_idx + 1, tl.log(weight))
@@ -151,13 +143,14 @@ def emit_kernel(
         uniforms = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
         row = (inputs, locate(inputs, last, slot, num_accepted))
         temperature = tl.maximum(tl.load(temperature_ptr + slot), MIN_TEMPERATURE)
-        probs_ptr = probs_row(drafts, slot, tl.minimum(num_accepted, max_spec_len - 1))
+        logsumexp, heat = load_draft_row(drafts, slot, last)
+        draft_row = (drafts, slot, tl.minimum(num_accepted, max_spec_len - 1), count > 0, logsumexp, heat)
         token = _draw_rejected(
             results,
             words_ptr,
             row,
             last,
-            probs_ptr,
+            draft_row,
             temperature,
             uniforms[1],
             vocab_size,

@@ -43,6 +43,7 @@ class Drafts(Enum):
     NONE = 0  # no drafts: plain sampling
     ONE_HOT = 1  # tokens alone (n-gram, greedy drafters)
     PROBS = 2  # and the distributions that they were drawn from
+    LOGITS = 3  # and logits, whose softmax is those
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,9 @@ class StepInputs:
     slots: Tensor | None = None  # [batch_size] int32; None: request i has slot i
     draft_token_ids: Tensor | None = None  # [num_rows] int32: behind each row; -1 is a placeholder, never accepted
     draft_probs: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] float32
+    draft_logits: Tensor | None = None  # [num_slots, max_spec_len, vocab_size] any, of bfloat16, float16 and float32
+    draft_temperature: Tensor | None = None  # [num_slots] float32: draft_logits are divided by it; None: 1
+    draft_logsumexp: Tensor | None = None  # [num_slots, max_spec_len] float32, of the quotients; None: computed
     penalties: Penalties | None = None
     edits: TokenEdits | None = None
     grammar_mask: Tensor | None = None  # [num_rows, num_words] int32: bit 1 is allowed
@@ -284,6 +288,13 @@ def _expected(
         yield "draft_token_ids", inputs.draft_token_ids, (num_rows,), IDS
     if inputs.draft_probs is not None:
         yield "draft_probs", inputs.draft_probs, (num_slots, capacity.max_spec_len, vocab_size), FLOAT32
+    if inputs.draft_logits is not None:
+        of_drafts = (num_slots, capacity.max_spec_len)
+        yield "draft_logits", inputs.draft_logits, (*of_drafts, vocab_size), FLOATS_OF_MODELS
+        if inputs.draft_temperature is not None:
+            yield "draft_temperature", inputs.draft_temperature, of_drafts[:1], FLOAT32
+        if inputs.draft_logsumexp is not None:
+            yield "draft_logsumexp", inputs.draft_logsumexp, of_drafts, FLOAT32
     if inputs.grammar_mask is not None:
         yield "grammar_mask", inputs.grammar_mask, (num_rows, num_words), INT32
     if inputs.penalties is not None and seen.penalties is None:
@@ -331,10 +342,15 @@ def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None
     parameters, drafts = inputs.parameters, capacity.drafts
     filters = parameters.top_k is not None or parameters.top_p is not None or parameters.min_p is not None
     drafted, probs = inputs.draft_token_ids is not None, inputs.draft_probs is not None
+    logits = inputs.draft_logits is not None
     edits, penalties, grammar = inputs.edits is not None, inputs.penalties is not None, inputs.grammar_mask is not None
-    given = filters, penalties, grammar, edits, drafted, probs
-    has_drafts, has_probs = drafts is not Drafts.NONE, drafts is Drafts.PROBS
-    declared = capacity.filters, capacity.penalties, capacity.grammar, capacity.edits > 0, has_drafts, has_probs
+    given = filters, penalties, grammar, edits, drafted, probs, logits
+    has_drafts, has_probs, has_logits = drafts is not Drafts.NONE, drafts is Drafts.PROBS, drafts is Drafts.LOGITS
+    of_drafts = has_drafts, has_probs, has_logits
+    declared = capacity.filters, capacity.penalties, capacity.grammar, capacity.edits > 0, *of_drafts
+    if not logits and (inputs.draft_logsumexp is not None or inputs.draft_temperature is not None):
+        name = "draft_temperature" if inputs.draft_logsumexp is None else "draft_logsumexp"
+        raise ValueError(f"{function}: {name} is given, but draft_logits=None. Pass both, or neither.")
     if given == declared:
         return
     for name, is_more in zip(_GROUPS, map(gt, given, declared), strict=True):
@@ -346,9 +362,11 @@ def _check_groups(function: str, capacity: Capacity, inputs: StepInputs) -> None
         raise ValueError(f"{function}: draft_token_ids=None, but the plan has drafts. Use -1 where there is none.")
     if has_probs and not probs:
         raise ValueError(f"{function}: draft_probs=None, but the plan has Drafts.PROBS. Pass them, or plan ONE_HOT.")
+    if has_logits and not logits:
+        raise ValueError(f"{function}: draft_logits=None, but the plan has Drafts.LOGITS. Pass them, or plan ONE_HOT.")
 
 
-_GROUPS = ("filters", "penalties", "grammar", "edits", "drafts", "drafts")
+_GROUPS = ("filters", "penalties", "grammar", "edits", "drafts", "drafts", "draft_logits")
 
 
 def _check_edits(function: str, edits: TokenEdits) -> None:
@@ -395,8 +413,37 @@ def check_values(function: str, capacity: Capacity, inputs: StepInputs) -> None:
         ids = inputs.draft_token_ids
         good = (ids >= -1) & (ids < capacity.vocab_size)
         check_all(function, "draft_token_ids", ids, good, f"in [0, {capacity.vocab_size}), or -1 for a placeholder.")
+    if inputs.draft_logits is not None:
+        _check_draft_logits(function, inputs, inputs.draft_logits)
     if inputs.edits is not None:
         _check_number_of_edits(function, capacity, inputs.edits)
+
+
+def _check_draft_logits(
+    function: str,
+    inputs: StepInputs,
+    draft_logits: Tensor,  # [num_slots, max_spec_len, vocab_size] any
+) -> None:
+    """Rows of this batch's drafts have a distribution; what other slots hold does not matter."""
+    num_slots, max_spec_len, _ = draft_logits.shape
+    num_drafts = inputs.cu_num_rows.diff() - 1
+    slots = torch.arange(inputs.batch_size, device=num_drafts.device) if inputs.slots is None else inputs.slots.long()
+    by_slot = num_drafts.new_zeros(num_slots).index_put((slots,), num_drafts)  # [num_slots] int32
+    is_unused = (
+        torch.arange(max_spec_len, device=num_drafts.device) >= by_slot[:, None]
+    )  # [num_slots, max_spec_len] bool
+    good = is_unused[..., None] | (draft_logits < torch.inf)  # NaN is not
+    check_all(function, "draft_logits", draft_logits, good, "below infinity. Use -inf for a token that is not drawn.")
+    largest = draft_logits.amax(-1)  # [num_slots, max_spec_len] any
+    rule = "above -inf. Leave each draft row a token."
+    check_all(function, "draft_logits.amax(-1)", largest, is_unused | (largest > -torch.inf), rule)
+    temperature = inputs.draft_temperature
+    if temperature is not None:
+        check_all(function, "draft_temperature", temperature, temperature >= 0, "at least 0. Use 1 for no scaling.")
+    if inputs.draft_logsumexp is not None:
+        good = is_unused | inputs.draft_logsumexp.isfinite()
+        rule = "finite. Use (draft_logits.float() / temperature).logsumexp(-1)."
+        check_all(function, "draft_logsumexp", inputs.draft_logsumexp, good, rule)
 
 
 def _check_number_of_edits(function: str, capacity: Capacity, edits: TokenEdits) -> None:

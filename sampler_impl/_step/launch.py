@@ -4,7 +4,7 @@
     scan     a program per request and strip: every logit once; 8 bytes per tile of 1024
     settle   a program per row: what is kept, whether the draft token is accepted, the token instead; the last program
              of a request emits: accepted tokens, and the token of the first rejected row
-    emit     (with dense draft probabilities) a program per request: draws what is left, and emits
+    emit     (with draft probabilities or logits) a program per request: draws what is left, and emits
 
 `Launches` belongs to a plan: it owns the memory through which they pass on what they found, and what they return.
 """
@@ -32,6 +32,7 @@ from .inputs import (
     TILE_SIZE,
     Capacity,
     Checked,
+    Drafts,
     StepInputs,
     StepOutput,
     TokenEdits,
@@ -92,6 +93,7 @@ class Memory(NamedTuple):
     mentions: tuple[Any, ...]
     outputs: tuple[Any, ...]
     arrivals: Any  # [batch_size] int32
+    draft_logsumexp: Any  # [max_rows] float32
 
 
 def can_overlap(device: torch.device) -> bool:
@@ -148,6 +150,7 @@ class Launches:
             mentions,
             (self.token_ids, self.num_tokens, self.logprobs),
             empty(capacity.batch_size),
+            empty(rows, dtype=torch.float32) if capacity.drafts is Drafts.LOGITS else None,
         )
         self.addresses = Memory(*described(tuple(self.memory))[1])
         self.views: dict[int, StepOutput] = {}
@@ -271,17 +274,18 @@ class Launches:
             kinds = kind, of_penalties, of_edits
         of_rows = None if inputs.edits is None else inputs.edits.forced_token_ids
         logits, stride, grammar = self._logits(inputs)
-        ids, probs, *strides = _drafts(inputs)
-        tensors = logits, grammar, inputs.cu_num_rows, inputs.positions, probs, of_rows, inputs.slots, ids
-        facts, addresses = described_batch(tensors, (stride, *strides))
-        logits, grammar, cu_num_rows, positions, probs, forced, slots, ids = addresses
+        ids, dense, slot_stride, position_stride, logsumexp, step, temperature = _drafts(inputs)
+        of_requests = inputs.cu_num_rows, inputs.positions, logsumexp, temperature
+        tensors = logits, grammar, *of_requests, of_rows, inputs.slots, ids, dense
+        facts, addresses = described_batch(tensors, (stride, slot_stride, position_stride, step))
+        logits, grammar, cu_num_rows, positions, logsumexp, temperature, forced, slots, ids, dense = addresses
         return (kinds, facts), (
             (logits, stride, grammar),
             penalised,
             (cu_num_rows, slots),
             (seeds, positions),
             filters,
-            (ids, probs, *strides),
+            (ids, dense, slot_stride, position_stride, logsumexp, step, temperature),
             (*edited, forced),
         )
 
@@ -326,6 +330,7 @@ class Launches:
         """Takes `memory` and `given`: tensors, or their addresses once all kernels are compiled for `number`."""
         (logits, stride, grammar), penalties, requests, noise, filters, drafts, edits = given
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
+        drafts = (*drafts, memory.draft_logsumexp)
         batch_size, sizes = checked.batch_size, (checked.num_rows, max_spec_len, *self.sizes)
         by_row, stream = (batch_size, self.width, 1), current_stream()
         if self.edit_capacity:
@@ -409,10 +414,14 @@ def _penalties(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
 
 
 def _drafts(inputs: StepInputs) -> tuple[Any, ...]:  # Any: as above
-    probs = inputs.draft_probs
-    if probs is None:
-        return inputs.draft_token_ids, None, 0, 0
-    return inputs.draft_token_ids, probs, probs.stride(0), probs.stride(1)
+    """Without the plan's own logsumexp: see `draft_rows`."""
+    dense = inputs.draft_probs if inputs.draft_logits is None else inputs.draft_logits
+    logsumexp = inputs.draft_logsumexp
+    if dense is None:
+        return inputs.draft_token_ids, None, 0, 0, None, 0, None
+    strides = dense.stride(0), dense.stride(1)
+    step = 0 if logsumexp is None else logsumexp.stride(0)
+    return inputs.draft_token_ids, dense, *strides, logsumexp, step, inputs.draft_temperature
 
 
 def _edit_groups(edits: TokenEdits) -> tuple[Any, ...]:  # Any: as above

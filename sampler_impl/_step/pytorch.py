@@ -231,16 +231,41 @@ def _accepted(
     ids, vocab_size = layout.drafts, weights.shape[1]
     target = (weights.gather(-1, clamped_column(ids, vocab_size))[:, 0] / totals).float()
     draft = torch.ones_like(target)
-    if inputs.draft_probs is not None:
-        draft = inputs.draft_probs[layout.slots, _draft_places(layout), ids.clamp(0, vocab_size - 1)]
+    if _has_draft_rows(inputs):
+        every = torch.arange(len(ids), device=ids.device)
+        draft = _draft_probs(inputs, layout, every, clamped_column(ids, vocab_size))[:, 0]
     is_lucky = target / draft >= uniforms[layout.requests, layout.places]
     is_accepted = torch.where(layout.is_greedy, best == ids, is_lucky & (target > 0) & (draft > 0))
     return is_accepted & is_in_vocab(ids, vocab_size)
 
 
-def _draft_places(layout: Layout) -> Tensor:  # [num_rows] int64
-    """Of each row's draft distribution within its slot; any for a row without a draft."""
-    return layout.places.clamp(max=layout.max_spec_len - 1)
+def _has_draft_rows(inputs: StepInputs) -> bool:
+    """Whether drafts come with distributions, as probabilities or as logits."""
+    return inputs.draft_probs is not None or inputs.draft_logits is not None
+
+
+def _draft_probs(
+    inputs: StepInputs,
+    layout: Layout,
+    row_indices: Tensor,  # [num_rows] int64
+    columns: Tensor,  # [num_rows, length] int64
+) -> Tensor:  # [num_rows, length] float32
+    """Draft probabilities in some columns of some rows; of a row without a draft anything. NaN if a row of draft logits
+    has no distribution."""
+    slots, places = layout.slots[row_indices], layout.places[row_indices].clamp(max=layout.max_spec_len - 1)
+    at = slots[:, None], places[:, None], columns
+    if inputs.draft_probs is not None:
+        return inputs.draft_probs[at]
+    assert inputs.draft_logits is not None
+    temperature = layout.places.new_ones((), dtype=torch.float32)
+    if inputs.draft_temperature is not None:
+        temperature = inputs.draft_temperature[slots, None].clamp(min=MIN_TEMPERATURE)
+    if inputs.draft_logsumexp is not None:
+        logsumexp = inputs.draft_logsumexp[slots, places]
+    else:
+        logsumexp = (inputs.draft_logits[slots, places].float() / temperature).double().logsumexp(-1).float()
+    logsumexp = logsumexp.masked_fill(~logsumexp.isfinite(), torch.nan)
+    return (inputs.draft_logits[at].float() / temperature - logsumexp[:, None]).exp()
 
 
 # The last token
@@ -274,10 +299,12 @@ def _residual(
     rows: Tensor,  # [batch_size] int64
 ) -> Tensor:  # [batch_size, vocab_size] float64
     """`max(target - draft, 0)`, or the target's row where that is empty; one-hot drafts remove one entry."""
-    if inputs.draft_probs is None:
+    if not _has_draft_rows(inputs):
         return remove_entries(targets, layout.drafts[rows])
-    drafts = inputs.draft_probs[layout.slots[rows], _draft_places(layout)[rows]]
-    excess = targets.float() - drafts
+    every = torch.arange(targets.shape[1], device=rows.device)[None, :]
+    excess = targets.float() - _draft_probs(inputs, layout, rows, every)
+    if inputs.draft_logits is not None:  # a placeholder stands for a draft that was never made
+        excess = excess.masked_fill(~is_in_vocab(layout.drafts[rows], targets.shape[1])[:, None], 0.0)
     excess = torch.where(excess > 0, excess, 0.0).double()
     return torch.where(excess.sum(-1, keepdim=True) <= EMPTY, targets, excess)
 

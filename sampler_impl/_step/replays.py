@@ -69,6 +69,9 @@ class Replays:
             inputs.slots,
             inputs.draft_token_ids,
             inputs.draft_probs,
+            inputs.draft_logits,
+            inputs.draft_logsumexp,
+            inputs.draft_temperature,
             inputs.grammar_mask,
             forced,
         )

@@ -9,7 +9,7 @@
 
 A row behind one that is known to be rejected is skipped: the scan may not even have read it.
 
-Only a row of tiles with dense draft probabilities is left to `emit`, which reads it whole, and for the rejected row
+Only a row of tiles with a dense draft row is left to `emit`, which reads it whole, and for the rejected row
 alone.
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
@@ -25,7 +25,8 @@ import triton.language as tl
 from .._shared.kernels import LOG2_E, VERIFY_STREAM, argmax_order, philox_uniforms
 from .bisection import ONE
 from .candidates import FEW, list_candidates, load_reached, scratch_of, thresholds_of_few, thresholds_of_many, weigh
-from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, probs_row, sum_of_words
+from .draft_rows import draft_probs_of, find_draft_row
+from .drawing import STREAMED, argmax_token, draw_from_list, draw_from_tiles, load_words, sum_of_words
 from .flat_rows import bisect_row, filter_words
 from .output import count_accepted, write_tokens
 from .rows import (
@@ -142,15 +143,14 @@ def _probability(logit, size, statistics):
 @triton.jit
 def _is_accepted(row, draft_row, token_id, index, kept, size, statistics, uniform, vocab_size):
     """Whether the draft token is, and its probability. Takes `statistics`: as `list_candidates`."""
-    drafts, slot, offset, _ = draft_row
     logit = _logit_at(row, index, vocab_size)
     is_kept = (token_id >= 0) & (scaled_order(logit, statistics[3]) >= kept)
     target = tl.where(is_kept, _probability(logit, size, statistics), 0.0)
     draft = tl.full((), 1.0, tl.float32)
-    if drafts[1] is not None:
-        draft = tl.load(probs_row(drafts, slot, offset) + token_id, mask=token_id >= 0, other=0.0)
+    if draft_row[0][1] is not None:
+        draft = draft_probs_of(draft_row, token_id, token_id >= 0)
     ratio = tl.div_rn(target, draft)
-    return (target > 0) & (draft > 0) & (ratio.to(tl.float64) >= uniform), target
+    return (ratio > 0) & (draft > 0) & (ratio.to(tl.float64) >= uniform), target
 
 
 @triton.jit
@@ -158,7 +158,7 @@ def _draw(memory, row, draft_row, index, kept, size, statistics, uniform, vocab_
     """The index of the token that replaces the draft token, or follows; STREAMED if `emit` has to read the row."""
     words_ptr, _, listed = memory
     largest, row_sum, scale, temperature = statistics
-    drafts, _, _, has_draft = draft_row
+    drafts, _, _, has_draft, _, _ = draft_row
     removed = tl.where(drafts[1] is None, index, -1)
     drawn = tl.full((), STREAMED, tl.int32)
     if size >= 0:
@@ -292,7 +292,7 @@ def settle_kernel(
     seeds_ptr,  # [num_slots] int64
     positions_ptr,  # [batch_size] int64
     parameters,  # temperature, top_k, top_p, min_p: [num_slots] each, or None
-    drafts,  # ids [num_rows] int32, probabilities [num_slots, max_spec_len, vocab_size] float32 and their strides
+    drafts,  # ids [num_rows] int32, dense [num_slots, max_spec_len, vocab_size] any, strides, logsumexp: `draft_rows`
     num_rows,
     max_spec_len,
     vocab_size,
@@ -349,7 +349,10 @@ def settle_kernel(
             # Decide.
             position = tl.load(positions_ptr + req_idx) + offset
             accepting, drawing = philox_uniforms(tl.load(seeds_ptr + slot), position, VERIFY_STREAM)
-            draft_row = (drafts, slot, offset, offset + 1 < count)
+            has_draft, logsumexp, heat = find_draft_row(
+                drafts, slot, offset, row_idx, offset + 1 < count, token_id, is_valid, vocab_size
+            )
+            draft_row = (drafts, slot, offset, has_draft, logsumexp, heat)
             found, uniforms = (row_idx, token_id, index, kept, size, is_valid), (accepting, drawing)
             accepted = _decide(
                 results, memory, row, draft_row, found, statistics, uniforms, vocab_size, all_tiles, TILES, LOGPROBS

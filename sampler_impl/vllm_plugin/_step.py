@@ -1,6 +1,6 @@
 """`RejectionSampler._verify` and `Sampler.sample` of vLLM's model runner V2, served by one call of `../step.py`.
 
-    RejectionSampler._verify    logits -> processed copy -> rejection_sample      here: a plan with one-hot drafts
+    RejectionSampler._verify    logits -> processed copy -> rejection_sample      here: a plan with drafts
     Sampler.sample              logits -> processed copy -> filters, Gumbel       here: a plan without drafts
 
 Both draw from the same distributions, and not the same tokens. What a batch uses is read on the host, from the arrays
@@ -67,7 +67,7 @@ def verify(
 
     def serve() -> None:
         sampler = verifier.sampler
-        _require_standard(verifier, draft_logits)
+        _require_standard(verifier)
         wants_logprobs = sampler.sampling_states.max_num_logprobs(idx_mapping_np) >= 0
         use = _use(sampler, logits, idx_mapping_np, wants_logprobs=wants_logprobs)
         inputs = step_inputs(
@@ -78,8 +78,10 @@ def verify(
             cu_num_rows=cu_num_logits,
             positions=pos.index_select(0, cu_num_logits[:-1]) + 1,
             draft_token_ids=verify_draft_sampled.roll(-1),
+            draft_logits=_draft_rows(draft_logits, logits),
         )
-        output = _plan(sampler, logits, verifier.num_speculative_steps, use)(inputs)
+        drafts = Drafts.ONE_HOT if draft_logits is None else Drafts.LOGITS
+        output = _plan(sampler, logits, verifier.num_speculative_steps, use, drafts)(inputs)
         found.append((output.token_ids.long(), output.num_tokens.clone()))
 
     if _is_served(serve):
@@ -129,7 +131,7 @@ def sample(
             positions=pos + 1,
             draft_token_ids=None,
         )
-        drawn.append(_plan(sampler, logits, 0, use)(inputs).token_ids[:, 0].long())
+        drawn.append(_plan(sampler, logits, 0, use, Drafts.NONE)(inputs).token_ids[:, 0].long())
 
     if _is_served(serve):
         return drawn[0], logits
@@ -152,17 +154,13 @@ def _is_served(serve: Any) -> bool:  # Any: a function
     return _calls.is_served(_PIECE, serve, "arguments that ours does not take", refusals=(TypeError, ValueError))
 
 
-def _require_standard(
-    verifier: Verifier,
-    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
-) -> None:
-    """The rule of Leviathan et al., and drafts without a distribution.
+def _require_standard(verifier: Verifier) -> None:
+    """The rule of Leviathan et al.
 
     Raises:
         NotOursError: If not.
     """
     for reason, is_so in (
-        ("probabilistic drafts", draft_logits is not None),
         ("synthetic acceptance", verifier.synthetic_conditional_rates is not None),
         ("block verification", verifier.use_block_verification),
         ("FLy", verifier.fly_window_size != 0),
@@ -170,6 +168,23 @@ def _require_standard(
     ):
         if is_so:
             raise _calls.NotOursError(reason)
+
+
+def _draft_rows(
+    draft_logits: Tensor | None,  # [num_slots, max_spec_len, vocab_size] any
+    logits: Tensor,  # [num_rows, vocab_size] any
+) -> Tensor | None:  # [num_slots, max_spec_len, vocab_size] any
+    """A drafter may have another vocabulary: vLLM reads the ids that both have, and leaves out the others.
+
+    Raises:
+        NotOursError: If it is narrower.
+    """
+    width = logits.shape[1]
+    if draft_logits is None or draft_logits.shape[2] == width:
+        return draft_logits
+    if draft_logits.shape[2] < width:
+        raise _calls.NotOursError("draft logits of a smaller vocabulary")
+    return draft_logits[..., :width]
 
 
 def _use(
@@ -210,19 +225,20 @@ def _plan(
     logits: Tensor,  # [num_rows, vocab_size] any
     max_spec_len: int,
     use: Use,
+    drafts: Drafts,
 ) -> StepPlan:
     """Made at the first batch that needs it, for the largest one. Batches that use little do not pay for all."""
     plans = _plans.setdefault(sampler, {})
     edited = use.penalties or use.num_edits > 0
     filters = edited or use.filters
-    key = max_spec_len, logits.dtype, filters, edited
+    key = max_spec_len, drafts, logits.dtype, filters, edited
     if key not in plans:
         capacity = Capacity(
             batch_size=sampler.sampling_states.max_num_reqs,
             max_spec_len=max_spec_len,
             vocab_size=logits.shape[1],
             dtype=logits.dtype,
-            drafts=Drafts.ONE_HOT if max_spec_len else Drafts.NONE,
+            drafts=drafts,
             filters=filters,
             penalties=edited,
             edits=MOST_EDITS if edited else 0,

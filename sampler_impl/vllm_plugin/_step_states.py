@@ -83,8 +83,10 @@ def step_inputs(
     cu_num_rows: Tensor,  # [batch_size + 1] int32
     positions: Tensor,  # [batch_size] int64
     draft_token_ids: Tensor | None,  # [num_rows] int32
+    draft_logits: Tensor | None = None,  # [num_slots, max_spec_len, vocab_size] any
 ) -> StepInputs:
-    """Of what the batch does not use, nothing is given."""
+    """Of what the batch does not use, nothing is given. Draft logits are kept as the drafter's model gave them; it
+    draws after dividing by the request's temperature, and by nothing else."""
     states = sampler.sampling_states
     lists, penalties, words = sampler.logits_processors
     filtered = use.filters or use.penalties or use.num_edits > 0
@@ -97,6 +99,8 @@ def step_inputs(
         cu_num_rows=cu_num_rows,
         slots=slots,
         draft_token_ids=draft_token_ids,
+        draft_logits=draft_logits,
+        draft_temperature=None if draft_logits is None else states.temperature.gpu,
         penalties=_penalties(penalties) if use.penalties else None,
         edits=_edits(lists, words if use.bad_words else None) if use.num_edits > 0 else None,
     )

@@ -22,8 +22,9 @@ from house import test_lines as lines_of_tests
 # Rows of the properties made in less time, and odd samplers whose draws are vectorised: 30 lines, and 20 of tests.
 # Samplers that are functions launch without Triton's dispatch: 150 lines, and 260 of tests.
 # Tapes of whole device functions in the interpreter, and a drafter's step: 310 lines, and 60 of tests.
-MAX_LIBRARY_LINES = 56_785
-MAX_TEST_LINES = 18_625
+# Draft logits in the whole step, and drafters of V2 that keep them: 160 lines, and 260 of tests.
+MAX_LIBRARY_LINES = 56_985
+MAX_TEST_LINES = 18_825
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

@@ -159,7 +159,9 @@ def expected_tokens(case: Case, request: int) -> tuple[list[int], list[float]] |
             draft = np.eye(len(row))[token] if 0 <= token < len(row) else np.zeros(len(row))
             if inputs.draft_probs is not None:
                 draft = inputs.draft_probs[slot, place].double().numpy()
-            ratio = probs[token] / draft[token] if token >= 0 else 0.0
+            if inputs.draft_logits is not None:
+                draft = inputs.draft_logits[slot, place].double().softmax(-1).numpy() * (token >= 0)
+            ratio = probs[token] / draft[token] if token >= 0 and draft[token] > 0 else 0.0
             if abs(ratio - accept) < MARGIN:
                 return None
             if (token == best) if is_greedy else (ratio > 0 and ratio >= accept):
@@ -178,7 +180,7 @@ def expected_tokens(case: Case, request: int) -> tuple[list[int], list[float]] |
     return tokens, logprobs
 
 
-@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS])
+@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS, Drafts.LOGITS])
 def test_tokens_are_those_of_the_rows(drafts: Drafts) -> None:
     compared, lengths = 0, set()
     for seed in range(25):
@@ -227,7 +229,7 @@ def assert_same(found: StepOutput, expected: StepOutput, requests: list[int]) ->
     np.testing.assert_array_equal(found.logprobs.cpu(), expected.logprobs[requests].cpu())
 
 
-@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS])
+@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS, Drafts.LOGITS])
 @pytest.mark.parametrize("edits", [False, True])
 def test_a_request_does_not_depend_on_the_batch(edits: bool, drafts: Drafts) -> None:
     """Bit for bit: alone, in another order, in part, twice, in a plan of another capacity, without padding."""
@@ -309,6 +311,8 @@ def test_every_shape_of_the_scan_draws_the_same_tokens(edits: bool, shape: launc
         # Strides of 1 are constants of a compiled kernel; Triton 3.6 lost them in tuples within tuples.
         (32, True, Drafts.ONE_HOT, [2, 0, 1]),
         (20, False, Drafts.PROBS, [1, 2]),
+        (1000, False, Drafts.LOGITS, [1, 2]),
+        (40, True, Drafts.LOGITS, [1, 0]),
         (8, True, Drafts.NONE, [0]),
     ],
 )
@@ -347,7 +351,7 @@ def test_rows_of_the_kernels_equal_the_reference(edits: bool, vocab_size: int) -
 
 
 @pytest.mark.parametrize("most", [16, 8192])
-@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS])
+@pytest.mark.parametrize("drafts", [Drafts.ONE_HOT, Drafts.PROBS, Drafts.LOGITS])
 def test_rows_of_many_candidates_are_filtered_and_drawn_alike(
     drafts: Drafts, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,7 +171,7 @@ def first_launches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:  #
 def test_a_later_launch_takes_the_addresses_of_what_the_first_one_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first launch of a key takes tensors, later ones addresses: every argument in the same place."""
     launched = first_launches(monkeypatch)
-    for drafts in (Drafts.ONE_HOT, Drafts.PROBS):
+    for drafts in (Drafts.ONE_HOT, Drafts.PROBS, Drafts.LOGITS):
         for edits in (False, True):
             case = make_case(1, [2, 0, 1], 40, edits=edits, drafts=drafts)
             plan = StepPlan(case.capacity, "cpu", backend="triton")

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 FIRST_STEPS = [v2_server.Trace(seed, 1, "bfloat16" if seed % 3 == 0 else "float32") for seed in range(40)]
 """One step each: what vLLM does with it does not depend on ours."""
 TRACE = v2_server.Trace(2, 6)
+WITH_LOGITS = [
+    v2_server.Trace(seed, 6, "bfloat16" if seed % 2 == 0 else "float32", probabilistic=True) for seed in range(3)
+]
+"""Drafters that keep their logits."""
 BY_UPSTREAM: dict[v2_server.Trace, v2_steps.Ran] = {}
 
 
@@ -88,7 +92,7 @@ def differences(*traces: v2_server.Trace) -> list[str]:
 
 @pytest.mark.usefixtures("known")
 def test_steps_agree() -> None:
-    report = v2_steps.compare([*FIRST_STEPS[:8], TRACE, v2_server.Trace(4, 3, speculative=False)])
+    report = v2_steps.compare([*FIRST_STEPS[:8], TRACE, WITH_LOGITS[0], v2_server.Trace(4, 3, speculative=False)])
     assert report["differences"] == []
     assert report["calls"]["ours"] >= report["counts"]["steps"] - report["counts"].get("left to vLLM", 0)
     assert report["counts"]["rows"] > 40
@@ -96,8 +100,9 @@ def test_steps_agree() -> None:
 
 @pytest.mark.usefixtures("known")
 def test_interpreted_kernels_agree() -> None:
-    report = v2_steps.compare(FIRST_STEPS[:3], "triton")
+    report = v2_steps.compare([*FIRST_STEPS[:3], dataclasses.replace(WITH_LOGITS[0], num_steps=4)], "triton")
     assert report["differences"] == []
+    assert report["parameters"]["drafts with logits"] > 0
 
 
 # Mutants of the wiring.
@@ -306,8 +311,11 @@ def test_tokens_that_only_ours_keeps_have_no_probability(least: float, top_p: fl
 
 
 def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = v2_server.Server(v2_server.Trace(0, 1))
-    parts = server.schedule()
+    server = v2_server.Server(v2_server.Trace(0, 1, probabilistic=True))
+    parts = next(parts for parts in iter(server.schedule, None) if any(part.drafts for part in parts))
+    for part in parts:
+        part.request.params.thinking_token_budget = None
+    server.sampler.thinking_budget_state.use_thinking_budget[:] = False
     seen: list[StepInputs] = []
 
     def look(inputs: StepInputs) -> StepInputs:
@@ -328,6 +336,11 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
         (inputs.logits, server.logits),
         (inputs.seeds, sampler.sampling_states.seeds.gpu),
         (inputs.parameters.temperature, sampler.sampling_states.temperature.gpu),
+        (inputs.draft_logits, server.draft_logits),
+        (
+            inputs.draft_temperature,
+            sampler.sampling_states.temperature.gpu,
+        ),  # its drafter divides by it, and so does vLLM
         (inputs.parameters.top_p, sampler.sampling_states.top_p.gpu),
         (inputs.penalties.output_counts, penalties.output_bin_counts),
         (inputs.penalties.prompt_mask, penalties.prompt_bin_mask),
@@ -335,7 +348,50 @@ def test_states_are_read_where_vllm_keeps_them(monkeypatch: pytest.MonkeyPatch) 
         (inputs.edits.bad_words.text, server.states.all_token_ids.gpu),
         (inputs.edits.bad_words.word_ids, words.bad_word_token_ids.gpu),
     ]
-    assert all(ours.data_ptr() == theirs.data_ptr() for ours, theirs in same if ours is not None)
+    assert all(ours is not None and ours.data_ptr() == theirs.data_ptr() for ours, theirs in same)
+
+
+# Draft logits.
+
+
+def only_random(rng: Any, tokens: Any, vocab_size: int) -> Any:  # Any: vLLM's SamplingParams
+    return v2_server.SamplingParams(temperature=2.0)
+
+
+MANY = [v2_server.Trace(seed, 100, num_slots=12, vocab_size=32, probabilistic=True) for seed in range(3)]
+
+
+def changed_drafts(inputs: StepInputs, change: Any) -> StepInputs:  # Any: from draft logits to others
+    return (
+        inputs if inputs.draft_logits is None else dataclasses.replace(inputs, draft_logits=change(inputs.draft_logits))
+    )
+
+
+DRAFT_LOGITS: dict[str, Callable[[StepInputs], StepInputs]] = {
+    "of the neighbour's slot": lambda inputs: changed_drafts(inputs, lambda rows: rows.roll(1, 0)),
+    "of the next position": lambda inputs: changed_drafts(inputs, lambda rows: rows.roll(1, 1)),
+    "by rows of the batch": lambda inputs: changed_drafts(
+        inputs, lambda rows: rows[inputs.slots.argsort()[: len(rows)]]
+    ),
+    "flat": lambda inputs: changed_drafts(inputs, torch.zeros_like),
+}
+
+
+def of_our_draws(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What differs in many random requests, by ours alone: vLLM's own draws take minutes."""
+    monkeypatch.setattr(v2_steps, "run_upstream", v2_steps.run_ours)
+    monkeypatch.setattr(v2_server, "some_params", only_random)
+    return v2_steps.compare(MANY)["differences"]
+
+
+def test_tokens_behind_draft_logits_follow_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of_our_draws(monkeypatch) == []
+
+
+@pytest.mark.parametrize("name", DRAFT_LOGITS)
+def test_wrong_draft_logits_are_caught_by_the_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed_inputs(monkeypatch, DRAFT_LOGITS[name])
+    assert of_our_draws(monkeypatch)
 
 
 # On a GPU.
@@ -495,7 +551,16 @@ def left(change: Callable[[Any], object], *, drafts: bool = True, **arguments: A
     ids, pos = batch.input_ids, batch.positions
     vllm_plugin.unpatch()
     if drafts:
-        given = (logits, arguments.get("draft_logits"), ids, pos, batch.cu_num_logits, *common, *expanded, ids)
+        given = (
+            logits,
+            arguments.get("draft_logits", server.draft_logits),
+            ids,
+            pos,
+            batch.cu_num_logits,
+            *common,
+            *expanded,
+            ids,
+        )
         found = _step.verify(lambda *_: "theirs", server.verifier, *given)
     else:
         given = (logits, expanded[0], *common, pos, ids, *expanded[1:], arguments.get("return_logprobs", False))
@@ -574,7 +639,8 @@ def test_sampling_is_left_to_vllm(reason: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "arguments"),
     [
-        ("probabilistic drafts", {"draft_logits": torch.zeros(6, 5, 48)}),
+        ("draft logits of a smaller vocabulary", {"draft_logits": torch.zeros(6, 5, 47)}),
+        ("arguments that ours does not take", {"draft_logits": torch.zeros(6, 5, 48, dtype=torch.float64)}),
         ("logits of another width than the sampler's vocabulary", {"logits": torch.zeros(9, 50)}),
         ("arguments that ours does not take", {"logits": torch.zeros(9, 48, dtype=torch.float64)}),
     ],
@@ -582,6 +648,14 @@ def test_sampling_is_left_to_vllm(reason: str) -> None:
 )
 def test_arguments_are_left_to_vllm(reason: str, arguments: Any) -> None:
     assert left(lambda _: None, **arguments) == {reason: 1}
+
+
+@pytest.mark.parametrize("width", [48, 50])
+def test_draft_logits_are_served(width: int) -> None:
+    """Of a wider drafter the ids behind the vocabulary are not read."""
+    rows = torch.full((6, 5, width), torch.nan)
+    rows[..., :48] = 0
+    assert left(lambda _: None, draft_logits=rows) == {"ours": 1}
 
 
 @pytest.mark.parametrize("drafts", [True, False])

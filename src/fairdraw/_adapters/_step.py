@@ -42,9 +42,13 @@ def sampling(row: BuiltIn, device: str, *, backend: Backend) -> FunctionTokenSam
     return FunctionTokenSampler(row.name, sample, draft, device, capabilities, FilterPolicy(top_p_ties="all"))
 
 
-def rejection(row: BuiltIn, device: str, *, backend: Backend) -> FunctionSampler:
-    """A plan without filters, since the contract's logits are processed; the step draws its own bonus tokens."""
-    verify = functools.partial(_verify, backend)
+def rejection(row: BuiltIn, device: str, *, backend: Backend, draft_logits: bool = False) -> FunctionSampler:
+    """A plan without filters, since the contract's logits are processed; the step draws its own bonus tokens.
+
+    Args:
+        draft_logits: Give logarithms of the batch's draft probabilities in their place.
+    """
+    verify = functools.partial(_verify, backend, draft_logits)
     capabilities = capabilities_of(row, backend, device)
     return FunctionSampler(row.name, verify, device, capabilities, propose=draft_by_counter)
 
@@ -115,7 +119,9 @@ def _probs(
 # Rejection
 
 
-def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+def _verify(
+    backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
     """Bonus tokens that are given take the place of those that the step draws where all drafts were accepted."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
@@ -124,11 +130,12 @@ def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  
     seeds = (
         seeds_of_step(batch, noise) if batch.positions is None else kept_seeds(batch.batch_size, noise, batch.device)
     )
-    drafts = Drafts.ONE_HOT if batch.draft_probs is None else Drafts.PROBS
+    dense = Drafts.LOGITS if draft_logits else Drafts.PROBS
+    drafts = Drafts.ONE_HOT if batch.draft_probs is None else dense
     width = rounded_up(max(batch.max_spec_len, 1))
     sizes = (rounded_up(batch.batch_size), width, batch.vocab_size)
     plan = plan_for(Capacity(*sizes, batch.target_logits.dtype, drafts, filters=False), batch.device, backend)
-    is_bonus = bonus_mask(batch)
+    is_bonus, rows = bonus_mask(batch), _by_slot(batch, width)
     output = plan(
         StepInputs(
             logits=_rows(batch, is_bonus),
@@ -137,7 +144,8 @@ def _verify(backend: Backend, batch: SpecDecodeBatch, noise: Noise) -> Tensor:  
             positions=torch.zeros_like(seeds) if batch.positions is None else batch.positions,
             cu_num_rows=torch.nn.functional.pad((counts + 1).cumsum(0, dtype=torch.int32), (1, 0)),
             draft_token_ids=_at_rows(batch.draft_token_ids, is_bonus),
-            draft_probs=_by_slot(batch, width),
+            draft_probs=rows if drafts is Drafts.PROBS else None,
+            draft_logits=rows.log() if rows is not None and drafts is Drafts.LOGITS else None,
         )
     )
     tokens = output.token_ids[:, : batch.max_spec_len + 1].clone()

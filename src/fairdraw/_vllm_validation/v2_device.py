@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fairdraw._adapters._others import quiet_upstream, vllm_module
+from fairdraw._adapters._vllm_v2_kernels import import_kernels
 from fairdraw._adapters._vllm_v2_runtime import import_v2
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def import_objects() -> str:
         if is_bare:
             use_cuda_platform()
     release, _ = import_v2(device, "states", "input_batch", "sample.sampler", "spec_decode.rejection_sampler")
+    import_kernels(device, "worker.gpu.spec_decode.rejection_sampler_utils")
     if device == "cuda" and is_bare:
         copy_buffers()
     return release

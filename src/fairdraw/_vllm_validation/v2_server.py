@@ -3,7 +3,7 @@
 `RequestState`, `Sampler`, `RejectionSampler`, `InputBatch` and `SamplingParams` are the real ones; on a CPU their
 kernels run in Triton's interpreter, on a GPU they are compiled (`v2_device`). Requests come and go, and the slot of the
 last that went is the next to be given. Each has any mix of parameters, prompt and output; a step verifies 0 to 5 drafts
-of each of some requests, in any order.
+of each of some requests, in any order. A drafter gives tokens alone, or draws them from logits that it keeps by slot.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Trace:
         dtype: Of the model's logits. Those of bfloat16 often tie.
         speculative: Most steps have drafts.
         most_drafts: Of a request in a step.
+        probabilistic: Drafts are drawn from the drafter's logits, over the request's temperature.
     """
 
     seed: int
@@ -61,6 +62,10 @@ class Trace:
     num_slots: int = NUM_SLOTS
     vocab_size: int = VOCAB_SIZE
     most_drafts: int = MOST_DRAFTS
+    probabilistic: bool = field(default=False, repr=False)  # seeds are made of what is printed: other traces stay
+
+    def __str__(self) -> str:
+        return f"{self!r}{' with draft logits' if self.probabilistic else ''}"
 
 
 @dataclass
@@ -79,12 +84,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Part:
-    """A request's part of a step: its drafts, a row of logits behind each and one more, and drafts that are invalid."""
+    """A request's part of a step: its drafts, a row of logits behind each and one more, drafts that are invalid, and
+    the drafter's logits."""
 
     request: Request
     drafts: tuple[int, ...]
     logits: Tensor  # [num_drafts + 1, vocab_size] any
     invalid: tuple[bool, ...]
+    draft_logits: Tensor | None = None  # [num_drafts, vocab_size] any
 
     @property
     def is_chunk(self) -> bool:
@@ -139,6 +146,8 @@ class Server:
         verifier = vllm_module("worker.gpu.spec_decode.rejection_sampler").RejectionSampler
         modes = SimpleNamespace(num_speculative_tokens=trace.most_drafts, **MODES)
         self.verifier = verifier(self.sampler, modes, DEVICE)
+        shape, dtype = (trace.num_slots, trace.most_drafts, trace.vocab_size), getattr(torch, trace.dtype)
+        self.draft_logits = torch.zeros(shape, dtype=dtype, device=DEVICE) if trace.probabilistic else None
 
     # Requests come and go.
 
@@ -192,31 +201,53 @@ class Server:
 
     def _part(self, request: Request, drafting: bool) -> Part:
         """Rows of a model that often agrees with its drafter, and with itself."""
-        rng, vocab_size = self.rng, self.trace.vocab_size
+        rng, trace, vocab_size = self.rng, self.trace, self.trace.vocab_size
         reading = request.prefilled < len(request.tokens)
-        most = min(self.trace.most_drafts, LONGEST - len(request.tokens) - 2)
+        most = min(trace.most_drafts, LONGEST - len(request.tokens) - 2)
         num_drafts = 0 if reading or not drafting else int(rng.integers(0, most + 1))
         logits = rng.normal(size=(num_drafts + 1, vocab_size)) * rng.choice([0.5, 2.0, 4.0])
         likely = request.tokens[-3:] if rng.random() < 0.5 else []
         logits[:, likely] += 2.0
         drafts = [int(row.argmax() if rng.random() < 0.7 else rng.integers(vocab_size)) for row in logits[:-1]]
+        draft_logits = None
+        if trace.probabilistic:
+            draft_logits, drafts = self._draw_drafts(logits[:-1], request.params.temperature)
         grammar = rng.random() < 0.2
         if grammar:  # what vLLM's bitmask leaves in the model's logits
             logits[rng.random(logits.shape) < 0.3] = -np.inf
         invalid = tuple(bool(grammar and rng.random() < 0.5) for _ in drafts)
-        rows = torch.from_numpy(logits).to(getattr(torch, self.trace.dtype))
-        return Part(request, tuple(drafts), rows, invalid)
+        rows = torch.from_numpy(logits).to(getattr(torch, trace.dtype))
+        return Part(request, tuple(drafts), rows, invalid, draft_logits)
+
+    def _draw_drafts(
+        self,
+        logits: Any,  # Any: [num_drafts, vocab_size] float64, of NumPy
+        temperature: float,
+    ) -> tuple[Tensor, list[int]]:  # [num_drafts, vocab_size] any
+        """Logits of a drafter that is near the model, and drafts of them. Some drafters have few candidates."""
+        rng = self.rng
+        near = logits + rng.normal(size=logits.shape) * rng.choice([0.1, 1.0, 3.0])
+        if rng.random() < 0.3:
+            near[near < np.quantile(near, 0.8, axis=-1, keepdims=True)] = -np.inf
+        rows = torch.from_numpy(near).to(getattr(torch, self.trace.dtype))
+        if temperature == 0:
+            return rows, rows.argmax(-1).tolist()
+        probs = (rows.float() / temperature).double().softmax(-1).numpy()
+        return rows, [int(rng.choice(len(row), p=row)) for row in probs]
 
     # A step.
 
     def step(self, parts: Sequence[Part]) -> Upstream:
         """vLLM's `SamplerOutput`, by whatever code is in place."""
         self.logits = torch.cat([part.logits for part in parts]).to(DEVICE)
+        for part in parts:
+            if self.draft_logits is not None and part.draft_logits is not None:
+                self.draft_logits[self.slot(part.request), : len(part.drafts)] = part.draft_logits.to(DEVICE)
         batch = self.input_batch(parts)
         if batch.num_draft_tokens == 0:
             return self.sampler(self.logits, batch)
         invalid = torch.tensor([flag for part in parts for flag in (False, *part.invalid)])
-        return self.verifier(self.logits, batch, None, invalid.to(DEVICE) if invalid.any() else None)
+        return self.verifier(self.logits, batch, self.draft_logits, invalid.to(DEVICE) if invalid.any() else None)
 
     def input_batch(self, parts: Sequence[Part]) -> Upstream:
         """vLLM's own `InputBatch`; what a sampler does not read is `None`."""

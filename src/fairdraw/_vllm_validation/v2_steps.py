@@ -343,7 +343,7 @@ def parameters_of(part: Part) -> Iterator[str]:
     yield "temperature 0" if params.temperature == 0 else "temperature above 0"
     yield from (name for name, neutral in NEUTRAL.items() if getattr(params, name) not in neutral)
     if part.drafts:
-        yield "drafts"
+        yield "drafts" if part.draft_logits is None else "drafts with logits"
     if True in part.invalid:
         yield "invalid drafts"
     if part.logits.isneginf().any():
@@ -418,9 +418,11 @@ def some_traces(num_steps: int) -> list[Trace]:
     and of a mask's word (32), and a server may hold a single request.
     """
     kinds = [(dtype, drafts) for dtype in ("float32", "bfloat16") for drafts in (True, True, False)]
+    with_logits = (False, True, False, True, False, False)
     sizes = [(6, 48, 5), (16, 1000, 3), (6, 48, 5), (12, 1057, 7), (3, 32, 1), (1, 2500, 4)]
     share = -(-num_steps // len(kinds))
-    return [Trace(seed, share, *kind, *size) for seed, (kind, size) in enumerate(zip(kinds, sizes, strict=True))]
+    rows = enumerate(zip(kinds, sizes, with_logits, strict=True))
+    return [Trace(seed, share, *kind, *size, probabilistic) for seed, (kind, size, probabilistic) in rows]
 
 
 def played(trace: Trace, backend: str | None, table: Path, searched: bool = False) -> Comparison:
