@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from .known import Group
 
 RUNS = TILE_SIZE // RUN_SIZE
-BLOCK = 8
-"""Runs that a program has in flight where it searches for candidates."""
+BLOCK, LARGE_BLOCK = 8, 16
+"""Runs that a program has in flight where it searches for candidates; the larger one for the fewer rows."""
 SETTLE_REGISTERS = 168
 """Three programs per multiprocessor: 256 requests with top-p alone take 173 us, with two 220 and with four 181."""
-FEW_ROWS = 256
-FEW_ROWS_WARPS = 8
-"""A plan for so few settles each with eight warps and all the registers they want: no other program needs them."""
+FEW_ROWS, FEWER_ROWS = 256, 128
+"""A plan for so few settles each with eight warps and all the registers they want: no other program needs them. With
+penalties these are more, so that it is for the fewer: 64 requests take 97 us with eight warps, 75 with four."""
 SCAN_REGISTERS = 128
 """With penalties: four programs per multiprocessor. 256 requests take 221 us, with three 246 and with five 234."""
 MOST = 8192
@@ -165,26 +165,28 @@ class Launches:
         overlaps, early = can_start_early and not capacity.filters, {"launch_pdl": True}
         follows = first | (early if overlaps else {})
         limits = torch.version.hip is None
-        of_settle: dict[str, int] = {"maxnreg": SETTLE_REGISTERS} if capacity.filters and limits else {}
-        if capacity.filters and capacity.max_rows <= FEW_ROWS:
-            of_settle = {"num_warps": FEW_ROWS_WARPS}
+        of_settle, block = self._settle_options(limits=limits)
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
         of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}
         self.edit_kernel = Compiled(edit_kernel, first, **of_edits)
         positions = triton.next_power_of_2(self.width)
-        self.settle_kernel = Compiled(
-            settle_kernel,
-            follows | of_settle,
-            FILTERS=capacity.filters,
-            EDITS=self.edit_capacity,
-            LOGPROBS=capacity.logprobs,
-            TILES=self.tiles,
-            BLOCK=BLOCK,
-            MOST=MOST,
-            POSITIONS=positions,
-            OVERLAPS=overlaps,
-        )
+        self.settle_kernels = {
+            skips: Compiled(
+                settle_kernel,
+                follows | of_settle,
+                FILTERS=capacity.filters,
+                EDITS=self.edit_capacity,
+                LOGPROBS=capacity.logprobs,
+                TILES=self.tiles,
+                BLOCK=block,
+                MOST=MOST,
+                POSITIONS=positions,
+                SKIPS=skips,
+                OVERLAPS=overlaps,
+            )
+            for skips in (False, True)
+        }
         constants = {"LOGPROBS": capacity.logprobs, "TILES": self.tiles, "POSITIONS": positions, "OVERLAPS": overlaps}
         self.emit_kernel = Compiled(emit_kernel, follows, **constants)
         self.requests_at = int(capacity.batch_size <= LONGEST_SIDE)
@@ -196,6 +198,15 @@ class Launches:
             shape: Compiled(scan_kernel, scan_options, STRIP=shape.strip, APART=shape.apart, **of_scan)
             for shape in SHAPES
         }
+
+    def _settle_options(self, *, limits: bool) -> tuple[dict[str, int], int]:
+        """Options of the kernel that settles rows, and its block."""
+        capacity = self.capacity
+        if not capacity.filters:
+            return {}, BLOCK
+        if capacity.max_rows <= (FEWER_ROWS if capacity.penalties else FEW_ROWS):
+            return {"num_warps": 8}, LARGE_BLOCK if capacity.max_rows <= FEWER_ROWS else BLOCK
+        return {"maxnreg": SETTLE_REGISTERS} if limits else {}, BLOCK
 
     def __call__(self, inputs: StepInputs, checked: Checked) -> StepOutput:
         if checked.batch_size > 0:
@@ -375,7 +386,7 @@ class Launches:
             drafts[0],
             *sizes,
         )
-        self.settle_kernel.launch(
+        self.settle_kernels[not shape.apart].launch(
             number,
             stream,
             by_row,

@@ -137,11 +137,17 @@ def locate(inputs, row_idx, slot, offset):
     **row** is `(inputs, place)`.
 
     Takes `inputs`: pointers and strides as `launch` makes them."""
-    _, _, _, _, edits, penalties, _ = inputs
+    return locate_with(inputs, row_idx, slot, offset, load_penalties(inputs[5], slot))
+
+
+@triton.jit
+def locate_with(inputs, row_idx, slot, offset, factors):
+    """The same, with the penalties of the slot: its rows have them in common."""
+    edits = inputs[4]
     num_edits = tl.zeros((), tl.int32)
     if edits[0] is not None:
         num_edits = tl.load(edits[3] + row_idx)
-    return row_idx.to(tl.int64), slot, num_edits, load_penalties(penalties, slot), offset
+    return row_idx.to(tl.int64), slot, num_edits, factors, offset
 
 
 @triton.jit

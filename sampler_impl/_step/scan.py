@@ -46,7 +46,7 @@ from .rows import (
     load_penalties,
     load_raw,
     load_times,
-    locate,
+    locate_with,
     masked,
     most_of_draft,
     order_to_float,
@@ -168,31 +168,30 @@ def _edited(row, words, raw, seen, block, vocab_size):
 
 
 @triton.jit
-def _is_below(distance, uniform):
-    return tl.exp2(-distance) * SURE < uniform
+def _exponents_between(largest, most, scale, given, FILTERS: tl.constexpr):
+    """How many exponents of 2 a draft token is below another one, at least: `settle` rounds in one of two ways."""
+    distance = (largest - most) * scale
+    if FILTERS:
+        temperature = tl.maximum(given, MIN_TEMPERATURE)
+        by_quotients = (scaled_by(largest, temperature) - scaled_by(most, temperature)) * LOG2_E
+        distance = tl.where(by_quotients < distance, by_quotients, distance)
+    return distance
 
 
 @triton.jit
-def _is_surely_rejected(most, order, scale, noise, slot, req_idx, offset):
+def _is_surely_rejected(most, order, scale, noise, slot, req_idx, offset, FILTERS: tl.constexpr):
     """Whether a draft token is, if its logit is at most `most` and some tile of the row has a largest one of `order`.
 
-    `settle` rounds in one of two ways; each is monotonic, so that this is not less sure for being computed from a part
-    of the row. A row with NaN or infinity accepts nothing, and comparisons with NaN are false.
-
-    Takes `noise`: as `_scan_block`."""
-    given = noise[2]
-    largest = order_to_float(order)
-    temperature = tl.maximum(given, MIN_TEMPERATURE)
-    by_scale = (largest - most) * scale
-    by_quotients = (scaled_by(largest, temperature) - scaled_by(most, temperature)) * LOG2_E
+    Each way of rounding is monotonic, so that this is not less sure for being computed from a part of the row. A row
+    with NaN or infinity accepts nothing; comparisons with NaN are false. Takes `noise`: as `_scan_block`."""
     is_rejected = argmax_order(most) < order
-    if given != 0:
-        is_rejected = is_rejected & (by_scale > FAR) & (by_quotients > FAR)
+    if is_rejected & (noise[2] != 0):
+        distance = _exponents_between(order_to_float(order), most, scale, noise[2], FILTERS)
+        is_rejected = distance > FAR
         if is_rejected:
             position = tl.load(noise[1] + req_idx) + offset
             uniform, _ = philox_uniforms(tl.load(noise[0] + slot), position, VERIFY_STREAM)
-            uniform = uniform.to(tl.float32)
-            is_rejected = _is_below(by_scale, uniform) & _is_below(by_quotients, uniform)
+            is_rejected = tl.exp2(-distance) * SURE < uniform.to(tl.float32)
     return is_rejected
 
 
@@ -217,28 +216,23 @@ def _scan_block(
     words_ptr, reached_ptr, arrivals_ptr = written
     req_idx, first, count, slot, begin, end = request
     SKIPS: tl.constexpr = arrivals_ptr is not None and not APART
-    HAS_EDITS: tl.constexpr = inputs[4][0] is not None
+    FILTERS: tl.constexpr = reached_ptr is not None
     scale = exponent_scale(noise[2])
     tiles = block * BLOCK + tl.arange(0, BLOCK)
     words = words_of_tiles(tiles)
-    row_idx = (first + begin).to(tl.int64)
-    # Ask for the first row before waiting for counts; with edits, whose kernel may still run, the other way round.
-    if not HAS_EDITS:
-        row = (inputs, locate(inputs, row_idx, slot, begin))
-        raw = load_raw(row, words, vocab_size)
+    factors = load_penalties(inputs[5], slot)
     seen = words
     if inputs[5][3] is not None:
-        factors = load_penalties(inputs[5], slot)
         seen = _load_seen(inputs, slot, words, factors, vocab_size)
         if APART:
             for offset in range(0, begin):
                 seen = _with_draft(seen, inputs, (first + offset).to(tl.int64), block, factors)
-    if HAS_EDITS:
-        wait_for_kernel_before(WAITS)
-        row = (inputs, locate(inputs, row_idx, slot, begin))
-        raw = load_raw(row, words, vocab_size)
+    wait_for_kernel_before(WAITS)  # what it lists is needed from here on
     offset = begin
     while offset < end:
+        row_idx = (first + offset).to(tl.int64)
+        row = (inputs, locate_with(inputs, row_idx, slot, offset, factors))
+        raw = load_raw(row, words, vocab_size)
         # What the draft token has is there when the tiles are.
         most = tl.zeros((), tl.float32)
         if SKIPS:
@@ -256,16 +250,12 @@ def _scan_block(
         if SKIPS:  # noqa: SIM102  # the outer one is decided when compiling
             if (offset + 1 < end) & (offset < REJECTION_BITS):
                 order = tl.max((sums >> 32).to(tl.int32))
-                if _is_surely_rejected(most, order, scale, noise, slot, req_idx, offset):
+                if _is_surely_rejected(most, order, scale, noise, slot, req_idx, offset, FILTERS):
                     end = offset + 1
-                    tl.atomic_or(arrivals_ptr + req_idx, rejection_at(offset))
+                    tl.atomic_or(arrivals_ptr + req_idx, rejection_at(offset), sem="relaxed")
         if inputs[5][3] is not None:
-            seen = _with_draft(seen, inputs, row_idx, block, row[1][3])
+            seen = _with_draft(seen, inputs, row_idx, block, factors)
         offset += 1
-        row_idx = (first + offset).to(tl.int64)
-        if offset < end:
-            row = (inputs, locate(inputs, row_idx, slot, offset))
-            raw = load_raw(row, words, vocab_size)
     return end
 
 

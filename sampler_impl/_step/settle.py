@@ -7,7 +7,7 @@
                               draw another          from the list or the tiles (`drawing`)
                               emit, if this is the last of the request's programs
 
-A row behind one that is known to be rejected is skipped: the scan may not even have read it.
+With SKIPS, a row behind one that is known to be rejected is skipped: the scan may not even have read it.
 
 Only a row of tiles with a dense draft row is left to `emit`, which reads it whole, and for the rejected row
 alone.
@@ -233,7 +233,7 @@ def _known_rejections(
     """The bits of a request's arrivals. Programs of first rows come first; where not all fit the GPU at once, half of
     the others have nothing to do."""
     # One thread looks for all: others change the number meanwhile, and warps of a program must not part ways.
-    return tl.atomic_or(arrivals_ptr + req_idx, 0) & ~MOST_ARRIVALS
+    return tl.atomic_or(arrivals_ptr + req_idx, 0, sem="relaxed") & ~MOST_ARRIVALS
 
 
 @triton.jit
@@ -304,6 +304,7 @@ def settle_kernel(
     BLOCK: tl.constexpr,
     MOST: tl.constexpr,
     POSITIONS: tl.constexpr,
+    SKIPS: tl.constexpr,
     OVERLAPS: tl.constexpr,
 ):
     wait_for_kernel_before(OVERLAPS)
@@ -317,9 +318,10 @@ def settle_kernel(
     accepted = offset >= 0
     is_needed = offset < count
     rejections = tl.zeros((), tl.int32)
-    if output[0] is not None:
-        rejections = _known_rejections(arrivals_ptr, req_idx)
-        is_needed = is_needed & (not _is_behind(rejections, offset))
+    if SKIPS:  # noqa: SIM102  # both are decided when compiling
+        if output[0] is not None:
+            rejections = _known_rejections(arrivals_ptr, req_idx)
+            is_needed = is_needed & (not _is_behind(rejections, offset))
     if is_needed:
         row = (inputs, locate(inputs, row_idx, slot, offset))
         words_ptr += row_idx * all_tiles

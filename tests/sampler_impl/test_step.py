@@ -485,5 +485,6 @@ def test_no_kernel_fuses_products_into_sums() -> None:
     from fairdraw.sampler_impl._shared.compiled import Compiled
 
     launches = vars(plan_of(make_case(0, COUNTS, 40, edits=True), "triton")._run)
-    kernels = [*launches["scan_kernels"].values(), *(one for one in launches.values() if isinstance(one, Compiled))]
-    assert [kernel.options["enable_fp_fusion"] for kernel in kernels] == [False] * 6
+    shaped = [*launches["scan_kernels"].values(), *launches["settle_kernels"].values()]
+    kernels = [*shaped, *(one for one in launches.values() if isinstance(one, Compiled))]
+    assert [kernel.options["enable_fp_fusion"] for kernel in kernels] == [False] * 7
