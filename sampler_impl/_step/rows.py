@@ -42,7 +42,7 @@ NOTHING = tl.constexpr(-0x7F800001)
 """The order of -inf."""
 MIN_TEMPERATURE = tl.constexpr(arguments.MIN_TEMPERATURE)
 ARRIVAL_BITS = tl.constexpr(16)
-"""Of a request's **arrivals**: how many of its programs have settled their row."""
+"""Of a request's **arrivals**: how many of its programs have ended."""
 REJECTION_BITS = tl.constexpr(15)
 """Above them one for each of its first rows that is known to be rejected: nobody will ask for the rows behind it."""
 

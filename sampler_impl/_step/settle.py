@@ -232,7 +232,7 @@ def _known_rejections(
 ):
     """The bits of a request's arrivals. Programs of first rows come first; where not all fit the GPU at once, half of
     the others have nothing to do."""
-    # One thread looks for all: others change the number meanwhile, and warps of a program must not part ways.
+    # One thread asks for all: others change the number meanwhile, and warps of a program must not part ways.
     return tl.atomic_or(arrivals_ptr + req_idx, 0, sem="relaxed") & ~MOST_ARRIVALS
 
 
@@ -344,9 +344,8 @@ def settle_kernel(
                 filters = _load_filters(parameters, slot, vocab_size)
                 if is_valid & ((filters[0] > 0) | (filters[1] < 1) | (filters[2] > 0)):
                     whole = (largest, row_sum, scale, temperature)
-                    kept, size, row_sum = _filter(
-                        memory, row, whole, filters, vocab_size, all_tiles, TILES, BLOCK, MOST
-                    )
+                    found = _filter(memory, row, whole, filters, vocab_size, all_tiles, TILES, BLOCK, MOST)
+                    kept, size, row_sum = found
             statistics = (largest, row_sum, scale, temperature)
             # Decide.
             position = tl.load(positions_ptr + req_idx) + offset

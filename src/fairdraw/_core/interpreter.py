@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cache, wraps
 from typing import Any
 
-from .interpreter_functions import record_functions
 from .interpreter_tapes import TAPED, Tapes
 
 
@@ -174,6 +173,8 @@ def _record_operations(interpreter: Any) -> None:
             scope.set_attr(tensor, name, tapes.noted(getattr(tensor, name)))
 
     interpreter._patch_lang_tensor = patched_tensor
+    from .interpreter_functions import record_functions  # imports numpy
+
     record_functions(interpreter, tapes)
 
 

@@ -314,7 +314,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _keys(batch_size: int, noise: SeededNoise) -> NDArray[np.uint64]:  # [batch_size] uint64
-    """Of the requests: their own seeds, or the seed of the call and their number."""
+    """Of the requests: per-request seeds, or the seed of the call and their number."""
     numbers = np.arange(batch_size, dtype=np.uint64)
     keys = _mixed(np.uint64(derive_seed("call", noise.seed)) + numbers * _GOLDEN)
     for request, own in noise.request_seeds.items():
