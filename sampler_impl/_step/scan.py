@@ -22,7 +22,7 @@ its largest logit, four of them in a word. A tile with NaN has the order of NaN,
 """
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 # pyright: reportCallIssue=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportOperatorIssue=false
-# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false
+# pyright: reportGeneralTypeIssues=false, reportUnboundVariable=false, reportAssignmentType=false
 # (A kernel is Triton's language in Python's syntax: its parameters are pointers and have no Python type.)
 
 from __future__ import annotations
