@@ -12,7 +12,6 @@ from fairdraw._core.harness import emit_on_device
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical import _rejection_statistics as rejection
-from fairdraw.statistical._configurations import Configuration, RequestDistributions
 from fairdraw.statistical._directions import directed_statistics
 from fairdraw.statistical._noise import noise_for, noise_kind
 from fairdraw.statistical._outcomes import RowCodes, enumerate_outcomes
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fairdraw.protocols import RejectionSampler
+    from fairdraw.statistical._configurations import Configuration, RequestDistributions
     from fairdraw.statistical._count_tables import Table
     from fairdraw.statistical._outcomes import Outcomes
     from fairdraw.statistical._rejection_statistics import Statistic

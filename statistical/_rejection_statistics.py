@@ -228,7 +228,7 @@ def row_pairs(stride: int) -> Statistic:
     """
 
     def pairs(first: Tensor) -> Tensor:
-        tiles = first.unflatten(1, (-1, 2, stride))
+        tiles = first.reshape(len(first), -1, 2, stride)
         return tiles.movedim(2, 0).flatten(1)
 
     return _pairs("S6", f"first tokens of rows {stride} apart", pairs, ("one row", "the other"))
