@@ -157,9 +157,9 @@ class Configuration:
             cycle = len(self.requests)
             raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
 
-        def draw(probs: NDArray[np.float64], own_seed: int) -> Tensor:  # [num_cycles, len(probs)] int32
+        def draw(probs: NDArray[np.float64], stream_seed: int) -> Tensor:  # [num_cycles, len(probs)] int32
             """A token of each row of probabilities in every cycle."""
-            uniforms = Uniforms(derive_seed("draft", own_seed), device).draw(num_cycles, len(probs))
+            uniforms = Uniforms(derive_seed("draft", stream_seed), device).draw(num_cycles, len(probs))
             return draw_tokens(probs, uniforms)
 
         drafts = draw(np.concatenate([request.exact_draft_probs() for request in self.requests]), seed)
