@@ -22,6 +22,7 @@ from fairdraw.statistical._validation import check_probs, refuse
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,47 +148,55 @@ class Configuration:
             ValueError: If `batch_size` is not a multiple of the cycle.
 
         Randomness:
-            Drafts and bonus tokens from two NumPy streams, hashed from `seed`, that no sampler uses.
+            Drafts and bonus tokens from two streams, hashed from `seed`, that no sampler uses (`Uniforms`).
         """
-        import torch
+        from fairdraw.statistical._token_draws import Uniforms, draw_tokens
 
         num_cycles, rest = divmod(batch_size, len(self.requests))
         if num_cycles == 0 or rest:
             cycle = len(self.requests)
             raise refuse("batch", f"batch_size={batch_size}", f"it must be a multiple of {cycle}", f"Use {cycle}.")
-        drafts = _draw_cycles(
-            np.concatenate([request.exact_draft_probs() for request in self.requests]), num_cycles, seed
-        )
+
+        def draw(probs: NDArray[np.float64], stream_seed: int) -> Tensor:  # [num_cycles, len(probs)] int32
+            """A token of each row of probabilities in every cycle."""
+            uniforms = Uniforms(derive_seed("draft", stream_seed), device).draw(num_cycles, len(probs))
+            return draw_tokens(probs, uniforms)
+
+        drafts = draw(np.concatenate([request.exact_draft_probs() for request in self.requests]), seed)
         placeholder = [i in request.placeholders for request in self.requests for i in range(request.num_draft)]
-        drafts = np.where(np.tile(placeholder, num_cycles), np.int32(PLACEHOLDER_TOKEN_ID), drafts)
-        bonus_probs = np.stack([request.exact_target_probs()[-1] for request in self.requests])
-        bonus = _draw_cycles(bonus_probs, num_cycles, derive_seed("bonus", seed))
-        template = _template(self, batch_size, device)
+        if any(placeholder):
+            drafts[:, np.flatnonzero(placeholder).tolist()] = PLACEHOLDER_TOKEN_ID
+        last = np.stack([request.exact_target_probs()[-1] for request in self.requests])
+        bonus = draw(last, derive_seed("bonus", seed))
+        template, where = _template(self, batch_size, device), "" if device == "cpu" else f", device={device!r}"
         # A copy, because a sampler may overwrite its inputs.
         return template.clone().replace(
-            draft_token_ids=torch.from_numpy(drafts).to(device),
-            bonus_token_ids=torch.from_numpy(bonus[:, None]).to(device),
+            draft_token_ids=drafts.flatten(),
+            bonus_token_ids=bonus.reshape(-1, 1),
             num_draft_tokens=list(template.num_draft_tokens),
-            origin=f"{self}.batch({batch_size}, seed={seed})",
+            origin=f"{self}.batch({batch_size}, seed={seed}{where})",
         )
 
     def request_seeds(self, batch_size: int, seed: int) -> dict[int, int]:
         """A seed for each request that has one: any 62 bits, fresh for every `seed`."""
-        own = [number for number in range(batch_size) if self.requests[number % len(self.requests)].has_seed]
+        has_seed = [request.has_seed for request in self.requests]
+        own = np.flatnonzero(np.tile(has_seed, batch_size // len(has_seed))).tolist()
         rng = np.random.default_rng(derive_seed("request seeds", seed))
         return dict(zip(own, rng.integers(0, 2**62, len(own)).tolist(), strict=True))
 
 
 @lru_cache(maxsize=16)
 def _template(configuration: Configuration, batch_size: int, device: str) -> SpecDecodeBatch:
-    """What all batches of a size have in common; its tokens are 0."""
+    """What all batches of a size have in common; its tokens are 0. It is checked, and they need not be."""
     import torch
+
+    from fairdraw._core.validation import check_batch
 
     requests, num_cycles = configuration.requests, batch_size // len(configuration.requests)
     counts = [request.num_draft for request in requests] * num_cycles
     draft_probs = np.concatenate([request.draft_probs for request in requests])
     target_logits = np.concatenate([request.target_logits[:-1] for request in requests])
-    return SpecDecodeBatch(
+    template = SpecDecodeBatch(
         draft_token_ids=torch.zeros(sum(counts), dtype=torch.int32),
         num_draft_tokens=counts,
         cu_num_draft_tokens=torch.tensor(counts, dtype=torch.int32).cumsum(0, dtype=torch.int32),
@@ -200,31 +209,8 @@ def _template(configuration: Configuration, batch_size: int, device: str) -> Spe
         temperature=torch.tensor([request.temperature for request in requests] * num_cycles),
         synthetic_rates=None if requests[0].rates is None else torch.tensor(requests[0].rates),
     ).to(device)
-
-
-def _draw_cycles(
-    probs: NDArray[np.float64],  # [num_rows, vocab_size] float64
-    num_cycles: int,
-    seed: int,
-) -> NDArray[np.int32]:  # [num_cycles * num_rows] int32
-    """One token per row, for rows that are repeated `num_cycles` times."""
-    uniforms = np.random.default_rng(derive_seed("draft", seed)).random((num_cycles, len(probs)))
-    drawn = [draw_one(row, column) for row, column in zip(probs, uniforms.T, strict=True)]
-    return np.stack(drawn, axis=1).ravel() if drawn else np.empty(0, dtype=np.int32)
-
-
-def draw_one(
-    probs: NDArray[np.float64],  # [vocab_size] float64
-    uniforms: NDArray[np.float64],  # [...] float64, in [0, 1)
-) -> NDArray[np.int32]:  # [...] int32
-    """A token of one distribution for each uniform, by inverse CDF; a token of probability 0 is never drawn."""
-    cumulative = np.cumsum(probs)
-    cumulative /= cumulative[-1]
-    # Vocabularies are small: counting the steps below a uniform is faster than a search.
-    drawn = np.zeros(uniforms.shape, dtype=np.int32)
-    for step in cumulative[:-1]:
-        drawn += uniforms >= step
-    return drawn
+    check_batch(template)
+    return template
 
 
 _TARGET = [[0.40, 0.25, 0.15, 0.10, 0.10, 0.0], [0.05, 0.30, 0.30, 0.20, 0.0, 0.15], [0.1, 0.1, 0.2, 0.3, 0.3, 0.0]]

@@ -6,21 +6,24 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
+import torch
 
+from fairdraw._core.harness import emit_on_device
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import GREEDY_TEMPERATURE, PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical import _rejection_statistics as rejection
-from fairdraw.statistical._configurations import Configuration, RequestDistributions, draw_one
 from fairdraw.statistical._directions import directed_statistics
-from fairdraw.statistical._noise import draw_rows
-from fairdraw.statistical._outcomes import Rows, distinct_rows, enumerate_outcomes
+from fairdraw.statistical._noise import noise_for, noise_kind
+from fairdraw.statistical._outcomes import RowCodes, enumerate_outcomes
+from fairdraw.statistical._token_draws import Uniforms, draw_tokens
 from fairdraw.statistical._validation import refuse
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from fairdraw.protocols import RejectionSampler
+    from fairdraw.statistical._configurations import Configuration, RequestDistributions
     from fairdraw.statistical._count_tables import Table
     from fairdraw.statistical._outcomes import Outcomes
     from fairdraw.statistical._rejection_statistics import Statistic
@@ -103,44 +106,38 @@ class Experiment:
         """
         if num_calls < 1:
             raise refuse("count", f"num_calls={num_calls}", "it must be at least 1", "Nothing drawn is not a pass.")
-        rows = self._rows(sampler, num_calls, seed)
-        distinct = [distinct_rows(same_kind) for same_kind in rows]
+        codes = self._codes(sampler, num_calls, seed)
+        distinct = [same_kind.distinct() for same_kind in codes]
         return {
-            name: statistic.count(rows[kind])
-            if statistic.rows_per_observation > 1
-            else statistic.count(*distinct[kind])
+            name: statistic.count(
+                *(distinct[kind] if statistic.pairs is None else codes[kind].distinct_pairs(statistic.pairs))
+            )
             for name, (kind, statistic, _) in self._counted.items()
         }
 
-    def _rows(self, sampler: RejectionSampler, num_calls: int, seed: int) -> list[Rows]:
-        """What each kind of request was given and what came out. A token beyond a row's width makes it invalid."""
-        tokens, drafts = [], []
-        for call in range(num_calls):
-            call_seed = derive_seed("call", seed, call)
-            batch = self.configuration.batch(self.batch_size, call_seed, self.device)
-            seeds = self.configuration.request_seeds(self.batch_size, call_seed)
-            tokens.append(draw_rows(sampler, batch, call_seed, seeds))
-            drafts.append(batch.draft_token_ids.cpu().numpy())
-        output = np.stack(tokens)  # [num_calls, batch_size, max_spec_len + 1] int32
-        fill = np.random.default_rng(derive_seed("fill", seed)).random(output.shape)
+    def _codes(self, sampler: RejectionSampler, num_calls: int, seed: int) -> list[RowCodes]:
+        """What each kind of request was given and what came out, call after call."""
+        fill = Uniforms(derive_seed("fill", seed), self.device)
+        calls = [self._call(sampler, derive_seed("call", seed, call), fill) for call in range(num_calls)]
+        return [replace(one[0], codes=torch.stack([of.codes for of in one])) for one in zip(*calls, strict=True)]
+
+    def _call(self, sampler: RejectionSampler, seed: int, fill: Uniforms) -> list[RowCodes]:
+        """The rows of one call by kind, `[num_rows]`. A token beyond a row's width makes it invalid."""
+        batch = self.configuration.batch(self.batch_size, seed, self.device)
         requests, start = self.configuration.requests, 0
+        # A copy, because a sampler may overwrite its inputs.
         per_cycle = sum(request.num_draft for request in requests)
-        given = np.stack(drafts).reshape(num_calls, self.batch_size // len(requests), per_cycle)
+        given = batch.draft_token_ids.clone().view(self.batch_size // len(requests), per_cycle)
+        noise = noise_for(noise_kind(sampler), batch, seed, self.configuration.request_seeds(self.batch_size, seed))
+        output = emit_on_device(sampler, batch, noise)
+        uniforms = fill.draw(*output.shape)
         found = []
         for kind, request in enumerate(requests):
-            width, end, own = request.num_draft + 1, start + request.num_draft, output[:, kind :: len(requests)]
-            is_too_long = (own[..., width:] != PLACEHOLDER_TOKEN_ID).any(axis=-1, keepdims=True)
-            valid = np.where(is_too_long, _INVALID_TOKEN_ID, own[..., :width])
-            filled = _fill_tokens(request, fill[:, kind :: len(requests), :width])
-            found.append(Rows(valid, given[..., start:end], filled, request.vocab_size))
+            width, end, own = request.num_draft + 1, start + request.num_draft, output[kind :: len(requests)]
+            is_too_long = (own[:, width:] != PLACEHOLDER_TOKEN_ID).any(dim=1, keepdim=True)
+            tokens = own[:, :width].masked_fill(is_too_long, _INVALID_TOKEN_ID)
+            # Draws from the target distribution of every position.
+            filled = draw_tokens(request.exact_target_probs(), uniforms[kind :: len(requests), :width])
+            found.append(RowCodes.of(tokens, given[:, start:end], filled, request.vocab_size))
             start = end
         return found
-
-
-def _fill_tokens(
-    request: RequestDistributions,
-    uniforms: NDArray[np.float64],  # [num_calls, num_rows, num_draft + 1] float64
-) -> NDArray[np.int32]:  # [num_calls, num_rows, num_draft + 1] int32
-    """Draws from the target distribution of every position."""
-    target = request.exact_target_probs()
-    return np.stack([draw_one(probs, uniforms[..., i]) for i, probs in enumerate(target)], axis=-1)

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from fairdraw.statistical._configurations import RequestDistributions
 
@@ -47,23 +51,67 @@ class Rows:
         return np.asarray((self.tokens != PLACEHOLDER_TOKEN_ID).sum(axis=-1), dtype=np.int64)
 
 
-def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:  # weights: [1, num_rows] int64
-    """The rows that differ, as one call, and how often each was seen: a few thousand instead of millions.
+@dataclass(frozen=True)
+class RowCodes:
+    """Rows of requests of one kind, each as one number, on the device that they were drawn on.
 
-    Statistics that look at one row at a time give the same counts. What is no token and no placeholder becomes
-    `vocab_size`, an id outside the vocabulary; fill tokens under emitted ones are dropped.
+    Statistics see the rows that differ and how often each was seen: a few thousand instead of millions.
+
+    Args:
+        codes: Digits in base `vocab_size + 2`, lowest first: tokens and drafts, plus 1, and fill tokens.
     """
-    is_known = (rows.tokens >= PLACEHOLDER_TOKEN_ID) & (rows.tokens < rows.vocab_size)
-    tokens = np.where(is_known, rows.tokens, rows.vocab_size)
-    fill = np.where(tokens == PLACEHOLDER_TOKEN_ID, rows.fill_token_ids, 0)
-    # A row is one number in base vocab_size + 2, so that sorting numbers finds equal rows.
-    columns = np.concatenate([tokens + 1, rows.draft_token_ids + 1, fill], axis=-1)
-    places = (rows.vocab_size + 2) ** np.arange(columns.shape[-1], dtype=np.int64)
-    distinct, weights = np.unique(columns @ places, return_counts=True)
-    digits = (distinct[:, None] // places % (rows.vocab_size + 2)).astype(np.int32)[None]
-    width, end = tokens.shape[-1], tokens.shape[-1] + rows.num_draft
-    seen = Rows(digits[..., :width] - 1, digits[..., width:end] - 1, digits[..., end:], rows.vocab_size)
-    return seen, weights[None]
+
+    codes: Tensor  # [num_calls, num_rows] int64
+    num_draft: int
+    vocab_size: int
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Tensor,  # [num_calls, num_rows, num_draft + 1] int32
+        draft_token_ids: Tensor,  # [num_calls, num_rows, num_draft] int32
+        fill_token_ids: Tensor,  # [num_calls, num_rows, num_draft + 1] int32
+        vocab_size: int,
+    ) -> RowCodes:
+        """What is no token and no placeholder becomes `vocab_size`, an id outside the vocabulary; fill tokens under
+        emitted ones are dropped."""
+        is_known = (tokens >= PLACEHOLDER_TOKEN_ID) & (tokens < vocab_size)
+        known = torch.where(is_known, tokens, vocab_size)
+        fill = torch.where(known == PLACEHOLDER_TOKEN_ID, fill_token_ids, 0)
+        columns = [*(known + 1).unbind(-1), *(draft_token_ids + 1).unbind(-1), *fill.unbind(-1)]
+        codes = torch.zeros_like(columns[0], dtype=torch.int64)
+        for column in reversed(columns):
+            codes = codes * (vocab_size + 2) + column
+        return cls(codes, draft_token_ids.shape[-1], vocab_size)
+
+    def distinct(self) -> tuple[Rows, NDArray[np.int64]]:  # weights: [1, num_rows] int64
+        """The rows that differ, as one call, and how often each was seen.
+
+        Statistics that look at one row at a time give the same counts.
+        """
+        codes, weights = torch.unique(self.codes, return_counts=True)
+        width = self.num_draft + 1
+        digits = self._digits(codes, width + self.num_draft + width)[None]
+        tokens, drafts, fill = np.split(digits, [width, width + self.num_draft], axis=-1)
+        return Rows(tokens - 1, drafts - 1, fill, self.vocab_size), weights.cpu().numpy()[None]
+
+    def distinct_pairs(
+        self, pairs: Callable[[Tensor], Tensor]
+    ) -> tuple[Rows, NDArray[np.int64]]:  # weights: [1, num_rows] int64
+        """The pairs of first tokens that differ, as a row in each of two calls, and how often each was seen.
+
+        Args:
+            pairs: From the first tokens of rows `[num_calls, num_rows]` to those that are pairs, `[2, num_pairs]`.
+        """
+        base = self.vocab_size + 2
+        one, other = pairs(self.codes % base)
+        weights = torch.bincount(other * base + one, minlength=base**2)
+        digits = self._digits(torch.arange(base**2), 2).T[..., None]
+        return Rows(digits - 1, digits[..., :0], digits, self.vocab_size), weights.cpu().numpy()[None]
+
+    def _digits(self, codes: Tensor, num_digits: int) -> NDArray[np.int32]:  # [len(codes), num_digits] int32
+        places = (self.vocab_size + 2) ** np.arange(num_digits, dtype=np.int64)
+        return (codes.cpu().numpy()[:, None] // places % (self.vocab_size + 2)).astype(np.int32)
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ import torch
 
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability
-from fairdraw.statistical._configurations import draw_one
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
 from fairdraw.statistical._distributions import ROUNDING, recoverable, softmax_probs
 from fairdraw.statistical._pair_steps import CYCLE, DRAFT, NUM_STEPS, TARGET, PairSteps, have_seeds, num_drafts
 from fairdraw.statistical._pit import IMPOSSIBLE, Order, pit_of_tensors
+from fairdraw.statistical._token_draws import draw_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

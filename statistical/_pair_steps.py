@@ -24,8 +24,8 @@ import torch
 from fairdraw._core.harness import emit_next, propose_next, seeded
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID, Capability, DraftStep, SeededNoise, SpecDecodeBatch
-from fairdraw.statistical._configurations import draw_one
 from fairdraw.statistical._noise import noise_for, noise_kind
+from fairdraw.statistical._token_draws import draw_one
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from fairdraw.protocols import PLACEHOLDER_TOKEN_ID
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from fairdraw.statistical._outcomes import Outcomes, Rows
 
@@ -58,7 +60,8 @@ class Statistic:
         words: What each digit is, for reports; none for rows of tokens.
         targets: Positions of the target distributions whose product is the null. If `None`, the null is the image of
             all outcomes.
-        rows_per_observation: 2 for pairs.
+        pairs: Of a statistic of two rows: from the first tokens of rows, `[num_calls, num_rows]`, to those that it
+            compares, `[2, num_pairs]`. It counts rows of two calls, which are pairs.
         has_placeholder: The last digit of each place stands for "no token".
         fault, information: Of a directed table; see `Table`.
     """
@@ -68,7 +71,7 @@ class Statistic:
     digits: Callable[[Rows], Digits]
     words: tuple[str, ...] = ()
     targets: tuple[int, ...] | None = None
-    rows_per_observation: int = 1
+    pairs: Callable[[Tensor], Tensor] | None = None
     has_placeholder: bool = False
     fault: str = ""
     information: float = 0.0
@@ -108,7 +111,7 @@ class Statistic:
         joint, target = np.ones(1), outcomes.request.exact_target_probs()
         for position in self.targets or ():
             joint = (joint[:, None] * target[position]).ravel()
-        return Table(joint, joint > 0, observed_per_draw=1 / self.rows_per_observation)
+        return Table(joint, joint > 0, observed_per_draw=1.0 if self.pairs is None else 0.5)
 
 
 def output_row() -> Statistic:
@@ -224,13 +227,11 @@ def row_pairs(stride: int) -> Statistic:
     Blind to: sharing between calls, or between rows at other distances.
     """
 
-    def digits(rows: Rows) -> Digits:
-        first = rows.tokens[..., 0]
-        indices = np.arange(first.shape[1])
-        left = indices[(indices // stride % 2 == 0) & (indices + stride < first.shape[1])]
-        return Digits((first[:, left], first[:, left + stride]), (rows.vocab_size,) * 2)
+    def pairs(first: Tensor) -> Tensor:
+        tiles = first.reshape(len(first), -1, 2, stride)
+        return tiles.movedim(2, 0).flatten(1)
 
-    return _pairs("S6", f"first tokens of rows {stride} apart", digits, ("one row", "the other"))
+    return _pairs("S6", f"first tokens of rows {stride} apart", pairs, ("one row", "the other"))
 
 
 def call_pairs() -> Statistic:
@@ -241,13 +242,18 @@ def call_pairs() -> Statistic:
     Blind to: streams that meet after more than one call.
     """
 
+    def pairs(first: Tensor) -> Tensor:
+        end = len(first) // 2 * 2
+        return torch.stack([first[0:end:2], first[1:end:2]]).flatten(1)
+
+    return _pairs("S7", "first tokens of consecutive calls", pairs, ("one call", "the next"))
+
+
+def _pairs(code: str, title: str, pairs: Callable[[Tensor], Tensor], words: tuple[str, ...]) -> Statistic:
+    """A statistic of two first tokens, which are independent under the null."""
+
     def digits(rows: Rows) -> Digits:
-        first = rows.tokens[: len(rows.tokens) // 2 * 2, :, 0]
+        first = rows.tokens[..., 0]
         return Digits((first[0::2], first[1::2]), (rows.vocab_size,) * 2)
 
-    return _pairs("S7", "first tokens of consecutive calls", digits, ("one call", "the next"))
-
-
-def _pairs(code: str, title: str, digits: Callable[[Rows], Digits], words: tuple[str, ...]) -> Statistic:
-    """A statistic of two first tokens, which are independent under the null."""
-    return Statistic(code, title, digits, words, targets=(0, 0), rows_per_observation=2)
+    return Statistic(code, title, digits, words, targets=(0, 0), pairs=pairs)

@@ -7,14 +7,15 @@ The draws are cut into shards, numbered and seeded independently of the number o
 the shards `r, r + n, ...`. One all-reduce adds the counts (NCCL between GPUs, gloo between CPUs); process 0 decides.
 **The counts, and so the verdict, are the same for every number of processes.** A single process needs no torchrun.
 
-Rows are counted on the CPU, so each process may have several workers, which share its GPU: `--workers 12`.
+Rows are drawn, encoded and counted on the sampler's device; only rows that differ, and how often each was seen, reach
+the host. A process may have several workers, which share its GPU: `--workers 4`.
 
 There is one checkpoint, after all draws: the sample size is fixed, so the chi-square p-values beside the e-values are
 uniform under the null, too.
 
 Limits:
-    Counting takes a worker 0.4 microseconds per row beside an H200, sampler included, with `--batch-size 524288`. A
-    faster sampler waits for it.
+    Beside a GPU a worker's CPU works per call, not per row: use `--batch-size 524288`. On a CPU a row takes 0.2
+    microseconds beside the sampler. A seed gives other counts on a CPU than on a GPU, where torch draws the drafts.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ from fairdraw._core.checks import Stage
 from fairdraw._core.harness import emit, num_kept
 from fairdraw._core.seeds import derive_seed
 from fairdraw.protocols import Capability, ProposedDrafts, SpecDecodeBatch
-from fairdraw.statistical._configurations import draw_one
 from fairdraw.statistical._count_tables import Table, count_codes, digit_label, joint_codes, sum_counts
 from fairdraw.statistical._distribution_check import DistributionCheck
 from fairdraw.statistical._noise import noise_for, noise_kind
 from fairdraw.statistical._pit import Order, pit_of_tensors
+from fairdraw.statistical._token_draws import draw_one
 from fairdraw.statistical._workloads import SamplingPlan, Workload, checkpoints
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import kstest
 
 from fairdraw._core.checks import PROFILES
@@ -23,14 +24,14 @@ from fairdraw.statistical._configurations import (
     ONE_HOT,
     RAGGED,
     Configuration,
-    draw_one,
     mixed,
 )
 from fairdraw.statistical._count_tables import joint_codes
 from fairdraw.statistical._decision import TableEvidence, weigh
 from fairdraw.statistical._design import SamplePlan, plan_tables
 from fairdraw.statistical._experiment import Experiment
-from fairdraw.statistical._outcomes import Rows, distinct_rows
+from fairdraw.statistical._outcomes import RowCodes, Rows
+from fairdraw.statistical._token_draws import Uniforms, draw_one, draw_tokens
 from fairdraw.statistical.rejection import CHECKS
 
 if TYPE_CHECKING:
@@ -202,9 +203,35 @@ def test_distinct_rows_give_the_counts_of_all_rows(statistic: Statistic) -> None
     tokens = rng.integers(-3, 7, (4, 500, 3)).astype(np.int32)
     drafts, fill = (rng.integers(0, 5, (4, 500, width)).astype(np.int32) for width in (2, 3))
     rows = Rows(tokens, drafts, fill, 5)
-    seen, weights = distinct_rows(rows)
+    seen, weights = RowCodes.of(*map(torch.from_numpy, (tokens, drafts, fill)), 5).distinct()
     assert weights.sum() == 2000
     np.testing.assert_array_equal(statistic.count(seen, weights), statistic.count(rows))
+
+
+PAIRS = [rejection.call_pairs(), *(rejection.row_pairs(stride) for stride in (1, 8))]
+
+
+@pytest.mark.parametrize("statistic", PAIRS, ids=lambda statistic: statistic.title)
+def test_pairs_are_those_of_the_definition(statistic: Statistic) -> None:
+    """Four calls of 64 rows; what is no token is in no cell."""
+    tokens = np.random.default_rng(4).integers(-3, 7, (4, 64, 1)).astype(np.int32)
+    none = torch.zeros((4, 64, 0), dtype=torch.int32)
+    codes = RowCodes.of(torch.from_numpy(tokens), none, torch.zeros((4, 64, 1), dtype=torch.int32), 5)
+    assert statistic.pairs is not None
+    expected = np.zeros(26, dtype=np.int64)
+    for call, row in np.ndindex(4, 64):
+        stride = 0 if statistic.code == "S7" else int(statistic.title.split()[4])
+        if (call if stride == 0 else row // stride) % 2 == 0:
+            one, other = int(tokens[call, row, 0]), int(tokens[call + (stride == 0), row + stride, 0])
+            expected[one * 5 + other if min(one, other) >= 0 and max(one, other) < 5 else 25] += 1
+    np.testing.assert_array_equal(statistic.count(*codes.distinct_pairs(statistic.pairs)), expected)
+
+
+def test_tokens_of_columns_are_those_of_each_distribution() -> None:
+    probs, uniforms = np.random.default_rng(5).dirichlet(np.ones(6), 3), Uniforms(1, "cpu").draw(1000, 3)
+    drawn = draw_tokens(probs, uniforms).numpy()
+    for column, row in enumerate(probs):
+        np.testing.assert_array_equal(drawn[:, column], draw_one(row, uniforms[:, column].numpy()))
 
 
 def test_token_of_probability_zero_is_never_drawn() -> None:

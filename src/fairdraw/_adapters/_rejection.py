@@ -167,11 +167,17 @@ def _with_bonus_rows(batch: SpecDecodeBatch, bonus_logits: Tensor) -> Tensor:  #
     return rows
 
 
+def draft_counts(batch: SpecDecodeBatch) -> Tensor:  # [batch_size] int32
+    """`num_draft_tokens` on the device: a list of a million numbers is slow to copy."""
+    ends = batch.cu_num_draft_tokens
+    return ends.diff(prepend=ends.new_zeros(1))
+
+
 def bonus_mask(batch: SpecDecodeBatch) -> Tensor:  # [num_rows] bool
     """Which rows are the last of their request, where each has one row more than drafts."""
     import torch
 
-    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
+    counts = draft_counts(batch)
     is_bonus = torch.zeros(batch.num_tokens + batch.batch_size, dtype=torch.bool, device=batch.device)
     is_bonus[(counts + 1).cumsum(0) - 1] = True
     return is_bonus

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from fairdraw._adapters._rejection import bonus_mask, draft_by_counter, kept_seeds, seeds_of_step
+from fairdraw._adapters._rejection import bonus_mask, draft_by_counter, draft_counts, kept_seeds, seeds_of_step
 from fairdraw._adapters._runtime import triton_is_interpreted
 from fairdraw._adapters._sampling import counter_seeds
 from fairdraw.protocols import Drafted, ExplicitNoise, FilterPolicy, FunctionSampler, FunctionTokenSampler, RaceNoise
@@ -126,7 +126,7 @@ def _verify(
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
     assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
-    counts = torch.tensor(batch.num_draft_tokens, dtype=torch.int32, device=batch.device)
+    counts = draft_counts(batch)
     seeds = (
         seeds_of_step(batch, noise) if batch.positions is None else kept_seeds(batch.batch_size, noise, batch.device)
     )
@@ -181,6 +181,5 @@ def _by_slot(batch: SpecDecodeBatch, width: int) -> Tensor | None:  # [batch_siz
     if batch.draft_probs is None:
         return None
     dense = batch.draft_probs.new_zeros((batch.batch_size, width, batch.vocab_size))
-    counts = torch.tensor(batch.num_draft_tokens, device=batch.device)
-    dense[torch.arange(width, device=batch.device) < counts[:, None]] = batch.draft_probs
+    dense[torch.arange(width, device=batch.device) < draft_counts(batch)[:, None]] = batch.draft_probs
     return dense

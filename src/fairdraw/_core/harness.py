@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,35 @@ def emit_next(
     return _verified(sampler, batch, noise)
 
 
+def emit_on_device(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """A copy of the output of `emit`, where the batch lies. Here the batch must be right; it is not checked."""
+    check_noise(batch, noise)
+    with seeded(noise, batch.device):
+        output = _output(sampler, batch, noise)
+        with calling(sampler):  # as in `_verified`
+            copied = output.clone()
+            if batch.device.type == "cuda":
+                torch.cuda.synchronize(batch.device)
+    return copied
+
+
 def _verified(
     sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
 ) -> NDArray[np.int32]:  # [batch_size, max_spec_len + 1] int32
-    with calling(sampler):
-        answer, name = sampler.verify(batch, noise), sampler.name
-    output = check_output(batch, answer, name)
+    output = _output(sampler, batch, noise)
     with calling(sampler):  # the error of an asynchronous kernel surfaces where its result is waited for
         tokens = output.cpu()
     return tokens.numpy().copy()
+
+
+def _output(
+    sampler: RejectionSampler, batch: SpecDecodeBatch, noise: Noise
+) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    with calling(sampler):
+        answer, name = sampler.verify(batch, noise), sampler.name
+    return check_output(batch, answer, name)
 
 
 @dataclass(frozen=True)
