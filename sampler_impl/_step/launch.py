@@ -1,7 +1,8 @@
 """The Triton backend of a step: which kernels run, on what, in what order. None writes anything of a row's size.
 
     edits    (if there are any) a program per row: ids that are edited, and their logits
-    scan     a program per request and strip: every logit once; 8 bytes per tile of 1024
+    scan     a program per request and strip: each logit at most once, none behind a draft token that is surely
+             rejected; 8 bytes per tile of 1024
     settle   a program per row: what is kept, whether the draft token is accepted, the token instead; the last program
              of a request emits: accepted tokens, and the token of the first rejected row
     emit     (with draft probabilities or logits) a program per request: draws what is left, and emits

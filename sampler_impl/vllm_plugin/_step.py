@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PIECE = "step"
 MOST_EDITS = 496
-"""Listed ids of one request. With 16 drafts the kernel's list has 512 places, which its registers hold."""
+"""Listed ids of one request. The kernel's list then has 512 places, which its registers hold."""
 BACKEND: BackendName | None = None
 """`None`: Triton on a GPU, PyTorch elsewhere."""
 
