@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import Tensor
+from triton import knobs
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -56,16 +57,24 @@ class Kernel:
     def __init__(self, source: Source, device: int, arguments: tuple[object, ...]) -> None:
         self.source, self.device, self.facts = source, device, [facts_of(value, None) for value in arguments]
 
-    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
-        def run(*arguments: object, stream: int) -> None:
-            assert stream == 7
-            assert PLACES["device"] == self.device
-            given = arguments[: len(self.facts)]
-            assert arguments[len(self.facts) :] == self.source.last
-            assert [facts_of(value, fact[0]) for fact, value in zip(self.facts, given, strict=True)] == self.facts
-            self.source.launched.append((grid, *given))
+    function, packed_metadata = "a handle", "options"
 
-        return run
+    def run(self, *launch: Any) -> None:  # Any: as Triton hands them to its launcher
+        grid, (stream, *handles), hooks, arguments = launch[:3], launch[3:6], launch[6:9], launch[9:]
+        assert (stream, *handles) == (7, self.function, self.packed_metadata)
+        assert hooks == (None, None, None)
+        assert PLACES["device"] == self.device
+        given = arguments[: len(self.facts)]
+        assert arguments[len(self.facts) :] == self.source.last
+        assert [facts_of(value, fact[0]) for fact, value in zip(self.facts, given, strict=True)] == self.facts
+        self.source.launched.append((grid, *given))
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        def observed(*arguments: object, stream: int) -> None:
+            knobs.runtime.launch_enter_hook(None)
+            self.run(*grid, stream, self.function, self.packed_metadata, None, None, None, *arguments)
+
+        return observed
 
 
 class Source:
@@ -330,3 +339,19 @@ def test_the_last_kinds_are_known() -> None:
     assert (known.find((1, None)), known.find((last, None))) == (None, str(last))
     assert known.find_or_make((last, None), str) == str(last)
     assert known.find(("a word", None)) is None
+
+
+def test_a_profiler_hears_of_every_launch(launched: list[tuple[object, ...]]) -> None:
+    """Without one, Triton's description of a launch is not made."""
+    heard: list[object] = []
+    arguments = sampling_arguments()
+    draw(arguments)
+    knobs.runtime.launch_enter_hook.add(heard.append)
+    try:
+        before = len(launched)
+        draw(arguments)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(heard.append)
+    assert len(heard) == len(launched) - before > 0
+    draw(arguments)
+    assert len(heard) == len(launched) // 3
