@@ -89,7 +89,7 @@ class StepPlan:
 
     Args:
         capacity: The largest batch, and what its requests may use: see `Capacity`.
-        device: Of all tensors.
+        device: Of all tensors. A step runs on it, in its current stream, whatever device is current.
         backend: `None` takes Triton on a GPU and PyTorch elsewhere.
         replays: Most CUDA graphs that the plan keeps, on a GPU: a step whose tensors lie where they lay 16 times is
             replayed, which takes the host a third of the time. 0: every step is launched.
@@ -114,12 +114,14 @@ class StepPlan:
         self.capacity, self.device = capacity, torch.device(device)
         check_capacity("StepPlan", capacity)
         self._known = Known.nothing()
+        self._index: int | None = None  # of the device that kernels are launched on
         self._run: Launches | PyTorchStep
         if choose_backend("StepPlan", backend, self.device, tensor="device") == "triton":
             from ._step.launch import Launches
 
-            if self.device.type == "cuda" and self.device.index is None:
-                self.device = torch.device("cuda", torch.cuda.current_device())
+            if self.device.type == "cuda":
+                self._index = torch.cuda.current_device() if self.device.index is None else self.device.index
+                self.device = torch.device("cuda", self._index)
             self._run = Launches(capacity, self.device)
         else:
             from ._step.pytorch import PyTorchStep
@@ -145,6 +147,9 @@ class StepPlan:
         Randomness:
             As described at the head of this module.
         """
+        if self._is_elsewhere():
+            with torch.cuda.device(self._index):
+                return self(inputs, validate=validate)
         key = None if validate else self._replays.key_of(inputs)
         if key is not None and (replayed := self._replays.replayed(key)) is not None:
             return replayed
@@ -161,6 +166,9 @@ class StepPlan:
 
         For tests and for log-probabilities of whole rows. It writes what a step never writes.
         """
+        if self._is_elsewhere():
+            with torch.cuda.device(self._index):
+                return self.processed_logits(inputs)
         checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
         return self._run.processed_logits(inputs, checked)
 
@@ -176,5 +184,12 @@ class StepPlan:
                 f"StepPlan.drafted: max_spec_len={self.capacity.max_spec_len}, but a drafter's plan has no drafts. "
                 "Use a plan with max_spec_len=0."
             )
+        if self._is_elsewhere():
+            with torch.cuda.device(self._index):
+                return self.drafted(inputs)
         checked = check_inputs("StepPlan", self.capacity, inputs, self.device, self._known)
         return self._run.drafted(inputs, checked)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether another device is current. The plan's is for as long as a call takes, as in operations of torch."""
+        return self._index is not None and torch.cuda.current_device() != self._index

@@ -99,6 +99,7 @@ def no_card() -> Iterator[None]:
         stack.enter_context(mock.patch.object(triton.compiler, "compile", return_value=Stub()))
         for module in (rejection, rejection_counter, sampling, step):
             stack.enter_context(mock.patch.object(module, "choose_backend", always_triton))
+        stack.enter_context(mock.patch.object(torch.cuda, "current_device", Card().get_current_device))
         active = driver.active if driver._active is not None else None
         driver.set_active(Card())  # type: ignore[arg-type]  # as much of one as is needed
         yield
@@ -112,6 +113,7 @@ def whole_step(*, filters: bool = False, penalties: bool = False, edits: bool = 
         REQUESTS, DRAFTS, VOCAB_SIZE, filters=filters, penalties=penalties, edits=64 if edits else 0, grammar=edits
     )
     plan = StepPlan(capacity, "cpu")
+    plan._index = 0  # of the card: a step looks whether it is the current one
     rows, words = capacity.max_rows, -(-VOCAB_SIZE // 32)
     logits = torch.zeros(rows, VOCAB_SIZE, dtype=capacity.dtype)
     mask = torch.full((rows, words), -1, dtype=torch.int32)

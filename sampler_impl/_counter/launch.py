@@ -88,9 +88,9 @@ class _Plan(LaunchPlan):
     """The kernels of steps of one kind, and the memory through which they pass on what they found."""
 
     def __init__(self, step: CounterStep) -> None:
-        super().__init__()
+        super().__init__(step.device)
         self.batch_size, self.num_tokens, self.max_spec_len = step.batch_size, step.num_tokens, step.max_spec_len
-        self.output_shape, self.device = (step.batch_size, step.max_spec_len + 1), step.device
+        self.output_shape = (step.batch_size, step.max_spec_len + 1)
         draft = step.draft_logits if step.draft_probs is None else step.draft_probs
         self.kind = (ONE_HOT if draft is None else LOGITS if step.draft_probs is None else PROBS).value
         self.has_bonus_rows = step.bonus_token_ids is None

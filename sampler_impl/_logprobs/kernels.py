@@ -91,7 +91,7 @@ def top_logprobs(
         "ROWS": ROWS,
     }
     blocks = triton.cdiv(num_rows, ROWS)
-    with quiet_numpy():
+    with quiet_numpy(), torch.cuda.device_of(logits):
         _scan_kernel[(blocks, num_strips)](**shared, TILE=tile, STRIP_TILES=STRIP_TILES, num_warps=4)
         _merge_kernel[(blocks,)](
             **shared,

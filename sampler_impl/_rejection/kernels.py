@@ -83,8 +83,8 @@ class _Plan(LaunchPlan):
     """The kernels of steps of one kind."""
 
     def __init__(self, step: VerifyStep) -> None:
-        super().__init__()
-        self.batch_size, self.device, self.has_random = step.batch_size, step.device, step.has_random
+        super().__init__(step.device)
+        self.batch_size, self.has_random = step.batch_size, step.has_random
         self.output_shape = (self.batch_size, step.max_spec_len + 1)
         tile = min(MAX_TILE, next_power_of_2(step.vocab_size))
         self.num_tiles = cdiv(step.vocab_size, tile)
@@ -137,15 +137,16 @@ def expand(
 ) -> Tensor:  # [num_tokens] any
     """Repeat each request's value for its tokens, with one value replaced."""
     expanded = x.new_empty(num_tokens)
-    _expand_kernel[(x.shape[0],)](
-        expanded_ptr=expanded,
-        x_ptr=x.contiguous(),
-        cu_num_draft_tokens_ptr=cu_num_draft_tokens.contiguous(),
-        replace_from=replace_from,
-        replace_to=replace_to,
-        LANES=NUM_LANES,
-        num_warps=1,
-    )
+    with torch.cuda.device_of(x):
+        _expand_kernel[(x.shape[0],)](
+            expanded_ptr=expanded,
+            x_ptr=x.contiguous(),
+            cu_num_draft_tokens_ptr=cu_num_draft_tokens.contiguous(),
+            replace_from=replace_from,
+            replace_to=replace_to,
+            LANES=NUM_LANES,
+            num_warps=1,
+        )
     return expanded
 
 

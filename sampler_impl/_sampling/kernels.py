@@ -86,8 +86,8 @@ class _Plan(LaunchPlan):
     """The kernels of calls of one kind."""
 
     def __init__(self, call: DrawCall) -> None:
-        super().__init__()
-        (self.batch_size, vocab_size), self.device = call.logits.shape, call.logits.device
+        super().__init__(call.logits.device)
+        self.batch_size, vocab_size = call.logits.shape
         self.num_tiles = cdiv(vocab_size, TILE)
         tiles = next_power_of_2(self.num_tiles)
         self.sizes = vocab_size, call.logits.stride(0)

@@ -45,7 +45,8 @@ def penalise(
     if num_rows == 0:
         return
     presence, frequency, repetition = factors
-    with np.errstate(all="ignore"):  # the interpreter computes with NumPy, which warns of NaN and inf in logits
+    # The interpreter computes with NumPy, which warns of NaN and inf in logits.
+    with np.errstate(all="ignore"), torch.cuda.device_of(logits):
         _penalise_kernel[(num_rows, triton.cdiv(vocab_size, TILE))](
             logits_ptr=logits,
             token_state_ptr=token_state,

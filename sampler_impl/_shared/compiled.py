@@ -56,7 +56,7 @@ class Compiled:
         compiled for a key, it takes addresses for tensors as well.
 
         Args:
-            stream: What `current_stream` says; Triton would ask for it at every launch."""
+            stream: Of the current device, as `current_place` says; Triton would ask for it at every launch."""
         compiled = self.by_key.get(key)
         if compiled is None:
             compiled = self.kernel[grid](*arguments, **self.constants, **self.options)
@@ -75,18 +75,23 @@ def someone_listens() -> bool:
     return any(getattr(hook, "calls", hook) for hook in hooks)
 
 
-def current_place() -> tuple[int, int | None]:
-    """Device and stream to launch on. In the interpreter there is neither."""
+def current_place() -> tuple[int | None, int | None]:
+    """The current device, for which Triton compiles and on which it launches, and its stream. In the interpreter there
+    is neither."""
     if INTERPRETED:
-        return -1, None
+        return None, None
     active: Any = driver.active  # Any: of a GPU
     device = active.get_current_device()
     return device, active.get_current_stream(device)
 
 
-def current_stream() -> int | None:
-    """The stream to launch in. `None` in the interpreter, which has none."""
-    return current_place()[1]
+def stream_of(device: int | None) -> int | None:
+    """The stream to launch in on a device that is the current one. `None` in the interpreter, which has none."""
+    if INTERPRETED:
+        return None
+    active: Any = driver.active  # Any: as above
+    stream: int = active.get_current_stream(device)
+    return stream
 
 
 _COMPILED: dict[Key, Compiled] = {}
@@ -110,9 +115,14 @@ class LaunchPlan(ABC):
 
     It holds no tensor. `keys` has a key per kernel, by device and by what is aligned: kinds leave that open, and Triton
     compiles for it.
+
+    Args:
+        device: Of all tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.index = device.index if device.type == "cuda" else None
         self.keys: dict[Key, list[int]] = {}
 
     @abstractmethod
@@ -120,8 +130,12 @@ class LaunchPlan(ABC):
         """In order, with whatever is given for the tensors in their places."""
 
     def launch(self, tensors: tuple[Tensor | None, ...]) -> None:  # [...] any, each
-        """Launch on the current device, in its current stream."""
+        """Launch on the tensors' device, in its current stream, whatever device is current."""
         device, stream = current_place()
+        if device != self.index and self.index is not None:
+            with torch.cuda.device(self.index):
+                self.launch(tensors)
+            return
         addresses = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
         place = (device, *[None if address is None else address % ALIGNMENT == 0 for address in addresses])
         keys = self.keys.get(place)

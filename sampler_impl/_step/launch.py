@@ -22,7 +22,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .._shared.compiled import Compiled, Key, current_stream, described, described_batch
+from .._shared.compiled import Compiled, Key, described, described_batch, stream_of
 from .._shared.kernels import INTERPRETED, quiet_numpy
 from .edits import edit_kernel
 from .emit import emit_kernel
@@ -103,10 +103,10 @@ def can_overlap(device: torch.device) -> bool:
 
 
 class Launches:
-    """The kernels of a plan and their memory."""
+    """The kernels of a plan and their memory. They are launched on the plan's device, which must be the current one."""
 
     def __init__(self, capacity: Capacity, device: torch.device) -> None:
-        self.capacity = capacity
+        self.capacity, self.index = capacity, device.index
         self.all_tiles = capacity.num_tiles + capacity.edit_tiles
         # The interpreter computes what lies behind a small vocabulary as well.
         few = triton.next_power_of_2(capacity.num_tiles) if INTERPRETED else SCAN_BLOCK
@@ -344,7 +344,7 @@ class Launches:
         rows, max_spec_len = self._rows(memory, given), self.capacity.max_spec_len
         drafts = (*drafts, memory.draft_logsumexp)
         batch_size, sizes = checked.batch_size, (checked.num_rows, max_spec_len, *self.sizes)
-        by_row, stream = (batch_size, self.width, 1), current_stream()
+        by_row, stream = (batch_size, self.width, 1), stream_of(self.index)
         if self.edit_capacity:
             self.edit_kernel.launch(
                 number,

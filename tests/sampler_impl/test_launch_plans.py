@@ -51,6 +51,10 @@ def facts_of(value: object, place: object) -> tuple[object, ...]:
     return "number", value == 1, value % 16 == 0, value >= 2**31
 
 
+def stream_of(device: int) -> int:
+    return 7 + device
+
+
 class Kernel:
     """Compiled for its first arguments. Of an address of memory that a call allocates no type can be seen."""
 
@@ -61,7 +65,7 @@ class Kernel:
 
     def run(self, *launch: Any) -> None:  # Any: as Triton hands them to its launcher
         grid, (stream, *handles), hooks, arguments = launch[:3], launch[3:6], launch[6:9], launch[9:]
-        assert (stream, *handles) == (7, self.function, self.packed_metadata)
+        assert (stream, *handles) == (stream_of(self.device), self.function, self.packed_metadata)
         assert hooks == (None, None, None)
         assert PLACES["device"] == self.device
         given = arguments[: len(self.facts)]
@@ -112,7 +116,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[object, ...
 
     monkeypatch.setattr(Compiled, "__init__", stood_in)
     monkeypatch.setattr(compiled, "_COMPILED", {})
-    monkeypatch.setattr(compiled, "current_place", lambda: (PLACES["device"], 7))
+    monkeypatch.setattr(compiled, "current_place", lambda: (PLACES["device"], stream_of(PLACES["device"])))
     monkeypatch.setitem(PLACES, "device", 0)
     for module in (compiled, launch, of_sampling, of_rejection):
         monkeypatch.setattr(module, "INTERPRETED", False)
@@ -233,6 +237,42 @@ def test_no_kernel_is_launched_with_what_it_was_not_compiled_for(
             call(arguments)
     compilations = sum(one.kernel.compilations for one in compiled._COMPILED.values())
     assert 2 * 5 < compilations < len(launched) / 3
+
+
+class Switched:
+    """Stands in for `torch.cuda.device`."""
+
+    def __init__(self, device: int) -> None:
+        self.device, self.before = device, PLACES["device"]
+
+    def __enter__(self) -> None:
+        PLACES["device"] = self.device
+
+    def __exit__(self, *_: object) -> None:
+        PLACES["device"] = self.before
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_kernels_are_compiled_for_the_tensors_device_and_launched_there(
+    name: str, launched: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever device is current, which it is again afterwards."""
+    made = compiled.LaunchPlan.__init__
+
+    def of_second(self: compiled.LaunchPlan, device: torch.device) -> None:
+        made(self, device)
+        self.index = 1
+
+    monkeypatch.setattr(compiled.LaunchPlan, "__init__", of_second)
+    monkeypatch.setattr(torch.cuda, "device", Switched)
+    call, arguments_of, _ = SAMPLERS[name]
+    arguments = arguments_of()
+    for current in (0, 1, 0, 0):
+        monkeypatch.setitem(PLACES, "device", current)
+        call(arguments)
+        assert PLACES["device"] == current
+    assert len(launched) >= 4
+    assert {kernel.device for one in compiled._COMPILED.values() for kernel in one.by_key.values()} == {1}
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
