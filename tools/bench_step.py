@@ -12,6 +12,7 @@ new random order, each after 256 MiB were read to evict the L2 cache (`bench_rej
 graph    one CUDA graph replay between two events
 eager    an ordinary call on an idle GPU, from the call until its result is there
 host     the same until the call returns
+alone    as host, but `IN_A_ROW` calls of one arm in a row, as in a loop: the host's caches hold what the arm needs
 ======== ==============================================================================================================
 
 Arms: `ours` (a `StepPlan` that has what the set needs; tensors stay where they are, so its calls are replays), `ours
@@ -73,6 +74,7 @@ SETS: dict[str, list[Json]] = {
 """Requests of a batch have these parameters in turn."""
 NUM_DRAFTS = 3
 OUTPUT_LENGTH = 4000
+IN_A_ROW = 100
 WARM_CALLS = 32
 """Before the clock starts. Our plan captures its 17th step if all tensors stay where they are, and replays it."""
 
@@ -90,17 +92,25 @@ class GpuClock(bench.Clock):
     def measure_host(self, arms: dict[str, Arm]) -> bench.Times:
         return self._rounds(arms, self._until_it_returns)
 
+    def measure_alone(self, arms: dict[str, Arm]) -> bench.Times:
+        return {name: sorted(self._once(arm) for _ in range(IN_A_ROW)) for name, arm in arms.items()}
+
     def _until_it_returns(self, arm: Arm) -> Callable[[], float]:
         self.flush.sum()
+        microseconds = self._once(arm)
+        return lambda: microseconds
+
+    def _once(self, arm: Arm) -> float:
         torch.cuda.synchronize()
         begin = time.perf_counter()
         arm()
         microseconds = (time.perf_counter() - begin) * 1e6
         torch.cuda.synchronize()
-        return lambda: microseconds
+        return microseconds
 
     def modes(self) -> dict[str, Callable[[dict[str, Arm]], bench.Times]]:
-        return {"graph": self.measure, "eager": self.measure_idle, "host": self.measure_host}
+        hosts = {"host": self.measure_host, "alone": self.measure_alone}
+        return {"graph": self.measure, "eager": self.measure_idle, **hosts}
 
 
 class CpuClock:

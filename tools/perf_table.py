@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 RECORDS, PICTURES = ROOT / "perf_regression" / "records", ROOT / "docs" / "pictures"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 GRAPHS, EAGER, SCANNERS = "rejection_h200.json", "rejection_eager_h200.json", "scanners_cpu.json"
-STEP, PLAIN = "step_h200.json", "step_plain_h200.json"
+STEP, PLAIN = "step_h100.json", "step_plain_h100.json"
 ARMS = {"ours": "fairdraw", "vllm033": "vLLM 0.33.0 V2", "vllm022": "vLLM 0.22.0", "flashinfer": "FlashInfer"}
 KINDS = {"probs": "draft probabilities", "logits+lse": "draft logits", "one-hot": "one-hot drafts"}
 MODES = {"queued": "calls launched while the GPU is busy", "idle": "calls on an idle GPU, launches included"}
@@ -219,7 +219,7 @@ def step_tables(found: Json) -> str:
     ratios = sorted(
         (row["ratio"], f"{row['set']}, {row['B']} requests, {row['V']} tokens, {row['mode']}")
         for row in found["rows"]
-        if row["mode"] != "host"
+        if row["mode"] in ("graph", "eager")
     )
     slower = [f"{ratio:.2f} ({where})" for ratio, where in ratios if ratio > 1]
     spread = f"{ratios[0][0]:.2f} to {ratios[-1][0]:.2f}, median {ratios[len(ratios) // 2][0]:.2f}"
@@ -235,12 +235,13 @@ def _step_table(cells: dict[tuple[int, str, int, str], Json], vocab_size: int) -
     for at, name, batch_size, mode in cells:
         if (at, mode) != (vocab_size, "graph"):
             continue
-        graph, eager, host = (cells[at, name, batch_size, mode] for mode in ("graph", "eager", "host"))
-        shown = [(graph, STEP_ARMS[::2]), (eager, STEP_ARMS), (host, STEP_ARMS)]
+        graph, *called = (cells[at, name, batch_size, mode] for mode in ("graph", "eager", "host", "alone"))
+        shown = [(graph, STEP_ARMS[::2]), *((one, STEP_ARMS) for one in called)]
         medians = [f"{one['us'][arm]['median']:.0f}" for one, arms in shown for arm in arms]
         rows.append([f"{name}, {batch_size}", *medians, f"{graph['us']['copy']['median']:.0f}"])
-    called = " | ".join(f"{mode}, {arm}" for mode in ("call", "host") for arm in ("fairdraw", "launched", "vLLM"))
-    return table(f"parameters, requests | graph, fairdraw | graph, vLLM | {called} | copy of the logits", rows)
+    modes, arms = ("call", "host", "alone"), ("fairdraw", "launched", "vLLM")
+    heads = " | ".join(f"{mode}, {arm}" for mode in modes for arm in arms)
+    return table(f"parameters, requests | graph, fairdraw | graph, vLLM | {heads} | copy of the logits", rows)
 
 
 def _step_aims(cells: dict[tuple[int, str, int, str], Json]) -> str:
@@ -254,14 +255,19 @@ def _step_aims(cells: dict[tuple[int, str, int, str], Json]) -> str:
 
 def _call_aims(cells: dict[tuple[int, str, int, str], Json]) -> str:
     """The longest host time of all cells, and per batch size the worst ratio to vLLM of the sets with an aim."""
-    hosts = [cell["us"] for (_, _, _, mode), cell in cells.items() if mode == "host"]
-    longest = max(us["ours"]["median"] for us in hosts)
-    rows = [["host time of a call, all cells", HOST_TARGET, f"{longest:.0f}", _met(longest <= HOST_TARGET)]]
+    rows = [_host_aim(cells, "host", "among calls of others"), _host_aim(cells, "alone", "in a row")]
     for batch_size, aim in CALL_TARGETS.items():
         worst = max(cells[151936, name, batch_size, "eager"]["ratio"] for name in STEP_TARGETS)
         where = f"call as a part of vLLM's, {batch_size} requests, worst of these sets"
         rows.append([where, f"{aim:.2f}", f"{worst:.2f}", _met(worst <= aim)])
     return table("calls | aim | measured | ", rows)
+
+
+def _host_aim(cells: dict[tuple[int, str, int, str], Json], mode: str, how: str) -> list[object]:
+    medians = [cell["us"]["ours"]["median"] for (_, _, _, found), cell in cells.items() if found == mode]
+    longest, kept = max(medians), sum(median <= HOST_TARGET for median in medians)
+    where = f"longest host time of a call, {how} ({kept} of {len(medians)} cells within the aim)"
+    return [where, HOST_TARGET, f"{longest:.0f}", _met(longest <= HOST_TARGET)]
 
 
 def _met(is_met: bool) -> str:
