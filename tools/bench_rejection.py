@@ -3,7 +3,7 @@
     python tools/gpu_kernels                                   # once, for the arms `flashinfer` and `chain`
     python tools/bench_rejection.py --vllm-022 DIR --vllm-033 DIR \
         --commit $(git rev-parse HEAD) --out perf_regression/records/rejection_h200.json
-    python tools/bench_rejection.py --eager ... --out perf_regression/records/rejection_eager_h200.json
+    python tools/bench_rejection.py --eager ... --out perf_regression/records/rejection_eager_h100.json
 
 Every figure is the median over rounds in one process, in microseconds. In each round every arm runs once, in a new
 random order, each after 256 MiB were read to evict the L2 cache. Modes:

@@ -139,13 +139,15 @@ def speed(folder: str) -> str:
     length = next(iter(steps.values()))["length"]
     row = next(row for row in card["compatible"] if (row["B"], row["K"]) == (64, 3))
     gpu = card["before"]["gpu"].removeprefix("NVIDIA ")
-    calls = _record("rejection_eager_h200")["eager"]
+    eager = _record("rejection_eager_h100")
+    caller, calls = eager["before"]["gpu"].removeprefix("NVIDIA ").split()[0], eager["eager"]
     few, many = (next(r for r in calls if (r["kind"], r["B"]) == ("probs", size)) for size in (1, 64))
     return (
         f"**Speed.** Beside vLLM {vllm} in one process, host time per decode step of {host['batch_size']} requests "
         f"with {length:,} output tokens each, caches cold: {'; '.join(parts)} ([scanners]({folder}scanners.md)). "
         f"Verifying 3 drafts of 64 requests on one {gpu}, with the same noise and tokens, replayed as CUDA graphs: "
-        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs. Our counter-noise kernel, called from Python: "
+        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs. Our counter-noise kernel, called from Python on "
+        f"one {caller}: "
         f"{_pair(many, 'queued')} on a busy GPU, {_pair(many, 'idle')} on an idle one, and {_pair(few, 'idle')} there "
         f"for a single request ([kernels]({folder}performance.md))."
     )
