@@ -62,6 +62,7 @@ def with_close_drafts(case: Case, seed: int) -> Case:
                 row = int(inputs.cu_num_rows[request]) + place
                 token = _close_draft(processed[row], float(uniforms[request]), accept=rng.random() < 0.85)
                 drafts[row] = drafts[row] if token is None else token
+                drafts[row + 1] = drafts[row]  # behind a last row there is no draft: whatever was in memory
     return replace(case, inputs=replace(inputs, draft_token_ids=drafts))
 
 
@@ -96,10 +97,12 @@ def peaked(case: Case, seed: int) -> Case:
     logits = inputs.logits.clone()
     for (request, place), first in zip(case.rows(), inputs.cu_num_rows[case_requests(case)].tolist(), strict=True):
         row, temperature = first + place, inputs.parameters.temperature[int(inputs.slots[request])]
-        likely = np.random.default_rng((seed, request)).permutation(logits.shape[1])[:8]
+        likely = np.random.default_rng((seed, request)).permutation(logits.shape[1])[:6]
+        if inputs.edits is not None and inputs.edits.bias_token_ids is not None:
+            likely[:3] = inputs.edits.bias_token_ids[int(inputs.slots[request]), :3]
         if logits[row].amax().isfinite():
             logits[row] = -30
-            logits[row, likely] = torch.tensor(rng.normal(size=8) * 1.5).float()
+            logits[row, likely] = torch.tensor(rng.normal(size=6) * 1.5).float()
             logits[row] *= temperature if temperature > 0 else 1
     return replace(case, inputs=replace(inputs, logits=logits))
 
@@ -119,9 +122,9 @@ def repeated(case: Case) -> Case:
 
     changed = replace(
         penalties,
-        presence=by_turns(-1.5, 0.0, 0.75, 0.0, -0.5),
-        frequency=by_turns(0.0, -0.75, 0.0, 0.5),
-        repetition=by_turns(1.0, 1.0, 0.5, 1.0, 2.0, 1.0, 0.75),
+        presence=by_turns(-1.5, 0.0, 0.75, 0.0, -1.5),
+        frequency=by_turns(0.0, -1.5, 0.0, 0.5, 0.0, -0.75),
+        repetition=by_turns(1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 2.0),
     )
     return replace(case, inputs=replace(case.inputs, penalties=changed))
 
@@ -130,7 +133,10 @@ KINDS = ("normal", "normal", "normal", "normal", "normal", "normal", "nan", "inf
 
 
 def case_of(name: str, seed: int, num_drafts: list[int], vocab_size: int = 300) -> Case:
-    options = {"filters": name not in ("plain", "edits"), "edits": name in ("edits", "everything", "repeated")}
+    options = {
+        "filters": name not in ("plain", "edits", "repeated"),
+        "edits": name in ("edits", "everything", "repeated"),
+    }
     case = make_case(seed, num_drafts, vocab_size, kinds=KINDS, **options)
     case = neighbours(case, seed) if name == "neighbours" else peaked(case, seed)
     return with_close_drafts(with_low_uniforms(repeated(case) if name == "repeated" else case, seed), seed)
