@@ -45,9 +45,10 @@ def with_low_uniforms(case: Case, seed: int) -> Case:
     return replace(case, inputs=replace(inputs, seeds=seeds))
 
 
-def with_close_drafts(case: Case, seed: int) -> Case:
+def with_close_drafts(case: Case, seed: int, *, again: bool = False) -> Case:
     """Each draft is the least probable token that is accepted, or the most probable one that is not, by turns of a
-    generator. Chosen from a request's first to its last, as penalties count those before a row."""
+    generator; with `again`, rather one that was drafted before. They are chosen from a request's first to its last, as
+    penalties count those before a row."""
     rng, inputs = np.random.default_rng(seed), case.inputs
     assert inputs.slots is not None
     assert inputs.draft_token_ids is not None
@@ -60,24 +61,31 @@ def with_close_drafts(case: Case, seed: int) -> Case:
         for request, count in enumerate(case.num_drafts):
             if place < count:
                 row = int(inputs.cu_num_rows[request]) + place
-                token = _close_draft(processed[row], float(uniforms[request]), accept=rng.random() < 0.85)
-                drafts[row] = drafts[row] if token is None else token
+                known = drafts[row - place : row].long() if again else drafts[:0].long()
+                accept, uniform = bool(rng.random() < 0.85), float(uniforms[request])
+                for among in (known, torch.arange(processed.shape[1])):
+                    token = _close_draft(processed[row], among, uniform, accept=accept)
+                    if token is not None:
+                        drafts[row] = token
+                        break
                 drafts[row + 1] = drafts[row]  # behind a last row there is no draft: whatever was in memory
     return replace(case, inputs=replace(inputs, draft_token_ids=drafts))
 
 
 def _close_draft(
     row: Tensor,  # [vocab_size] float32
+    among: Tensor,  # [length] int64
     uniform: float,
     *,
     accept: bool,
 ) -> int | None:
     """Of one row; `None` if there is none, or the row has no distribution."""
-    probs = row.double().softmax(-1)
+    probs = row.double().softmax(-1)[among]
     is_wanted = probs > uniform * (1 + MARGIN) if accept else probs < uniform * (1 - MARGIN)
     if not is_wanted.any():
         return None
-    return int(torch.where(is_wanted, probs, 2.0).argmin() if accept else torch.where(is_wanted, probs, -1.0).argmax())
+    found = torch.where(is_wanted, probs, 2.0).argmin() if accept else torch.where(is_wanted, probs, -1.0).argmax()
+    return int(among[found])
 
 
 def neighbours(case: Case, seed: int) -> Case:
@@ -134,6 +142,17 @@ def filtered(case: Case) -> Case:
     return replace(case, inputs=replace(case.inputs, parameters=parameters))
 
 
+def biased(case: Case) -> Case:
+    """Every request has tokens that are likely by their bias alone, and no other edit that excludes them."""
+    edits = case.inputs.edits
+    assert edits is not None
+    assert edits.allowed_counts is not None
+    none = torch.zeros_like(edits.allowed_counts)
+    values = torch.tensor([5.0, -2.0, 4.0, 0.0, 0.0, 0.0]).repeat(len(none), 1)
+    changed = replace(edits, allowed_counts=none, bias_counts=none + 3, bias_values=values, forced_token_ids=None)
+    return replace(case, inputs=replace(case.inputs, edits=changed, grammar_mask=None))
+
+
 def repeated(case: Case) -> Case:
     """Penalties that make a draft much more probable, or less, when it comes again."""
     assert case.inputs.penalties is not None
@@ -154,16 +173,19 @@ def repeated(case: Case) -> Case:
 KINDS = ("normal", "normal", "normal", "normal", "normal", "normal", "nan", "inf", "excluded")
 
 
+CHANGES = {"filters": filtered, "biased": biased, "repeated": repeated}
+
+
 def case_of(name: str, seed: int, num_drafts: list[int], vocab_size: int = 300) -> Case:
     options = {
-        "filters": name not in ("plain", "edits", "repeated"),
-        "edits": name in ("edits", "everything", "repeated"),
+        "filters": name in ("filters", "everything", "neighbours"),
+        "edits": name in ("edits", "everything", "biased", "repeated"),
     }
     case = make_case(seed, num_drafts, vocab_size, kinds=KINDS, **options)
-    case = with_low_uniforms(repeated(case) if name == "repeated" else case, seed)
+    case = with_low_uniforms(CHANGES[name](case) if name in CHANGES else case, seed)
     if name == "neighbours":
         return neighbours(case, seed)
-    return with_close_drafts(peaked(filtered(case) if name == "filters" else case, seed), seed)
+    return with_close_drafts(peaked(case, seed), seed, again=name == "repeated")
 
 
 def shaped(plan: StepPlan, shape: launch.Shape) -> StepPlan:
@@ -193,7 +215,7 @@ def assert_drawn_alike(case: Case, plan: StepPlan) -> int:
 
 
 @pytest.mark.parametrize("shape", [launch.SHORT_STRIPS, launch.ROWS_APART])
-@pytest.mark.parametrize("name", ["plain", "filters", "edits", "everything", "repeated", "neighbours"])
+@pytest.mark.parametrize("name", ["plain", "filters", "edits", "everything", "biased", "repeated", "neighbours"])
 def test_close_drafts_are_accepted_and_rejected_as_by_the_twin(name: str, shape: launch.Shape) -> None:
     counts = [3, 0, 3, 3, 1, 3, 2, 3]
     plan = shaped(StepPlan(case_of(name, 0, counts).capacity, DEVICE, backend="triton"), shape)
