@@ -124,6 +124,8 @@ def peaked(case: Case, seed: int) -> Case:
             logits[row, ::3] = -3 if case.capacity.filters else -30  # most filters exclude these
             logits[row, likely] = torch.tensor(rng.normal(size=6) * 1.5).float()
             logits[row] *= temperature if temperature > 0 else 1
+            if inputs.edits is not None and inputs.edits.bias_values is not None:  # likely by their bias alone
+                logits[row, likely[:3]] -= inputs.edits.bias_values[int(inputs.slots[request]), :3]
     return replace(case, inputs=replace(inputs, logits=logits))
 
 
@@ -163,8 +165,8 @@ def repeated(case: Case) -> Case:
 
     changed = replace(
         penalties,
-        presence=by_turns(-1.5, 0.0, 0.75, 0.0, -1.5),
-        frequency=by_turns(0.0, -1.5, 0.0, 0.5, 0.0, -0.75),
+        presence=by_turns(-4.0, 0.0, 0.75, 0.0, -1.5),
+        frequency=by_turns(0.0, -4.0, 0.0, 0.5, 0.0, -2.0),
         repetition=by_turns(1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 2.0),
     )
     return replace(case, inputs=replace(case.inputs, penalties=changed))
