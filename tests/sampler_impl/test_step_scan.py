@@ -156,7 +156,7 @@ def biased(case: Case) -> Case:
 
 
 def repeated(case: Case) -> Case:
-    """Penalties that make a draft much more probable, or less, when it comes again."""
+    """Penalties, and no edits, that make a draft much more probable, or less, when it comes again."""
     assert case.inputs.penalties is not None
     penalties, size = case.inputs.penalties, len(case.inputs.seeds)
 
@@ -169,7 +169,7 @@ def repeated(case: Case) -> Case:
         frequency=by_turns(0.0, -4.0, 0.0, 0.5, 0.0, -2.0),
         repetition=by_turns(1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 2.0),
     )
-    return replace(case, inputs=replace(case.inputs, penalties=changed))
+    return replace(case, inputs=replace(case.inputs, penalties=changed, grammar_mask=None, edits=None))
 
 
 KINDS = ("normal", "normal", "normal", "normal", "normal", "normal", "nan", "inf", "excluded")
