@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+STALE = 0x7FABCDEF_7FABCDEF
 MARGIN = 2.0**-15
 """A uniform so near to a probability, relative, may be decided either way by a backend."""
 
@@ -199,7 +200,7 @@ def shaped(plan: StepPlan, shape: launch.Shape) -> StepPlan:
 def spoil(plan: StepPlan) -> None:
     """What a plan passes on from kernel to kernel: nothing that a step has written, and all drafts accepted."""
     memory = plan._run.memory  # type: ignore[union-attr]  # of the Triton backend
-    memory.words.fill_(0x7FABCDEF_7FABCDEF)
+    memory.words.fill_(STALE)
     for results, stale in zip(memory.results[:4], (1, 5, 0x7F000000, torch.nan), strict=True):
         results.fill_(stale)
 
@@ -212,7 +213,9 @@ def assert_drawn_alike(case: Case, plan: StepPlan) -> int:
     assert torch.equal(found.token_ids, expected.token_ids)
     assert torch.equal(found.num_tokens, expected.num_tokens)
     torch.testing.assert_close(found.logprobs, expected.logprobs, rtol=1e-4, atol=1e-5, equal_nan=True)
-    assert not plan._run.memory.arrivals.any()  # type: ignore[union-attr]  # as the next step needs them
+    memory = plan._run.memory  # type: ignore[union-attr]  # of the Triton backend
+    assert not memory.arrivals.any()  # as the next step needs them
+    assert (memory.words[len(case.rows()) :] == STALE).all()  # rows that no request has
     return int(expected.num_tokens.sum()) - len(case.num_drafts)
 
 

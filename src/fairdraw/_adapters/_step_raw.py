@@ -116,6 +116,7 @@ class _Step:
         weights = ((self.drafts + 2) * (self.places + 1)).masked_fill(is_last, 1)
         number = torch.zeros(size, dtype=torch.int64, device=batch.device).index_add(0, self.requests, weights)
         self.number = number * 2654435761 % 2**32  # [batch_size] int64; its digits are a request's choices
+        self.hides = (self.number >> 19) % 3  # [batch_size] int64
         self._choose(self.drafts[first_rows])
         self._bias(rows)
         self.is_changed = torch.zeros_like(self.is_biased)  # [batch_size] bool
@@ -146,7 +147,6 @@ class _Step:
         first = first_drafts.clamp(0, self.vocab_size - 1)
         self.biased = torch.stack([first, (first + 1) % self.vocab_size], 1)  # [batch_size, 2] int64
         self.biases = self.chosen(BIASES, 17)  # [batch_size, 2] float32
-        self.hides = (self.number >> 19) % 3  # [batch_size] int64
 
     def _bias(
         self,
