@@ -25,8 +25,10 @@ from house import test_lines as lines_of_tests
 # Draft logits in the whole step, and drafters of V2 that keep them: 160 lines, and 260 of tests.
 # A scan that stops at surely rejected drafts, with a test of each of its shapes; workers of sharded draws: 190 and 60.
 # Sharded draws that are made and counted on the device: 80 lines, and 30 of tests.
-MAX_LIBRARY_LINES = 57_250
-MAX_TEST_LINES = 18_660
+# A step from raw logits under the rejection contract, launches on a plan's own device, and tests of drafts that are
+# accepted by as little as their row allows: 250 lines, and 340 of tests.
+MAX_LIBRARY_LINES = 57_500
+MAX_TEST_LINES = 19_000
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

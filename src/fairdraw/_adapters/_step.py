@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fairdraw._adapters._table import BuiltIn
     from fairdraw.protocols import Capabilities, Noise, SamplingBatch, SamplingNoise, SpecDecodeBatch
-    from fairdraw.sampler_impl.step import Capacity, StepInputs, StepPlan
+    from fairdraw.sampler_impl.step import Capacity, StepInputs, StepOutput, StepPlan
 
 Backend = Literal["torch", "triton"]
 
@@ -79,6 +79,16 @@ def by_row(
     return logits if logits.stride(-1) == 1 else logits.contiguous()
 
 
+def words_of(
+    are_set: Tensor,  # [..., vocab_size] bool
+) -> Tensor:  # [..., num_words] int32
+    """Masks with a bit per token."""
+    bits = torch.nn.functional.pad(are_set.long(), (0, -are_set.shape[-1] % 32))
+    bits = bits.view(*are_set.shape[:-1], -1, 32)
+    words: Tensor = (bits << torch.arange(32, device=bits.device)).sum(-1)
+    return words.int()
+
+
 # Sampling
 
 
@@ -122,40 +132,57 @@ def _probs(
 def _verify(
     backend: Backend, draft_logits: bool, batch: SpecDecodeBatch, noise: Noise
 ) -> Tensor:  # [batch_size, max_spec_len + 1] int32
-    """Bonus tokens that are given take the place of those that the step draws where all drafts were accepted."""
+    """From processed logits, by the number of the request alone."""
     from fairdraw.sampler_impl.step import Capacity, Drafts, Parameters, StepInputs
 
-    assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
-    counts = draft_counts(batch)
-    seeds = (
-        seeds_of_step(batch, noise) if batch.positions is None else kept_seeds(batch.batch_size, noise, batch.device)
-    )
+    seeds, positions = counters_of(batch, noise)
     dense = Drafts.LOGITS if draft_logits else Drafts.PROBS
     drafts = Drafts.ONE_HOT if batch.draft_probs is None else dense
     width = rounded_up(max(batch.max_spec_len, 1))
     sizes = (rounded_up(batch.batch_size), width, batch.vocab_size)
     plan = plan_for(Capacity(*sizes, batch.target_logits.dtype, drafts, filters=False), batch.device, backend)
-    is_bonus, rows = bonus_mask(batch), _by_slot(batch, width)
+    is_bonus, rows = bonus_mask(batch), draft_probs_of(batch, width)
     output = plan(
         StepInputs(
-            logits=_rows(batch, is_bonus),
+            logits=rows_of(batch, is_bonus),
             parameters=Parameters(torch.where(batch.is_greedy, 0.0, 1.0)),
             seeds=seeds,
-            positions=torch.zeros_like(seeds) if batch.positions is None else batch.positions,
-            cu_num_rows=torch.nn.functional.pad((counts + 1).cumsum(0, dtype=torch.int32), (1, 0)),
-            draft_token_ids=_at_rows(batch.draft_token_ids, is_bonus),
+            positions=positions,
+            cu_num_rows=cumulative(draft_counts(batch) + 1),
+            draft_token_ids=drafts_of(batch.draft_token_ids, is_bonus),
             draft_probs=rows if drafts is Drafts.PROBS else None,
             draft_logits=rows.log() if rows is not None and drafts is Drafts.LOGITS else None,
         )
     )
+    return tokens_of(batch, output)
+
+
+def counters_of(batch: SpecDecodeBatch, noise: Noise) -> tuple[Tensor, Tensor]:  # [batch_size] int64, both
+    """Seeds and positions of the requests."""
+    assert not isinstance(noise, ExplicitNoise), "explicit noise is unsupported"
+    if batch.positions is not None:
+        return kept_seeds(batch.batch_size, noise, batch.device), batch.positions
+    seeds = seeds_of_step(batch, noise)
+    return seeds, torch.zeros_like(seeds)
+
+
+def cumulative(
+    counts: Tensor,  # [batch_size] int32
+) -> Tensor:  # [batch_size + 1] int32
+    return torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
+
+
+def tokens_of(batch: SpecDecodeBatch, output: StepOutput) -> Tensor:  # [batch_size, max_spec_len + 1] int32
+    """A step's tokens; a bonus token that was given takes the place of the one that was drawn."""
     tokens = output.token_ids[:, : batch.max_spec_len + 1].clone()
     if batch.bonus_logits is None:
+        counts = draft_counts(batch)
         complete = (output.num_tokens == counts + 1).nonzero()[:, 0]
         tokens[complete, counts[complete].long()] = batch.bonus_token_ids[complete, 0].to(tokens.dtype)
     return tokens
 
 
-def _rows(
+def rows_of(
     batch: SpecDecodeBatch,
     is_bonus: Tensor,  # [num_rows] bool
 ) -> Tensor:  # [num_rows, vocab_size] as the batch's
@@ -167,7 +194,7 @@ def _rows(
     return rows
 
 
-def _at_rows(
+def drafts_of(
     draft_token_ids: Tensor,  # [num_tokens] int32
     is_bonus: Tensor,  # [num_rows] bool
 ) -> Tensor:  # [num_rows] int32
@@ -177,7 +204,10 @@ def _at_rows(
     return behind
 
 
-def _by_slot(batch: SpecDecodeBatch, width: int) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
+def draft_probs_of(
+    batch: SpecDecodeBatch, width: int
+) -> Tensor | None:  # [batch_size, max_spec_len, vocab_size] float32
+    """By the number of the request."""
     if batch.draft_probs is None:
         return None
     dense = batch.draft_probs.new_zeros((batch.batch_size, width, batch.vocab_size))

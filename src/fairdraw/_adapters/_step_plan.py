@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from fairdraw._adapters._step import Backend, by_row, capabilities_of, plan_for, rounded_up
+from fairdraw._adapters._step import Backend, by_row, capabilities_of, plan_for, rounded_up, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,9 +131,7 @@ def _penalties(
     )
     prompts = torch.stack([_counted(request.prompt_token_ids, vocab_size) for request in requests]) > 0
     outputs = torch.stack([_counted(request.output_token_ids, vocab_size) for request in requests])
-    bits = torch.nn.functional.pad(prompts.long(), (0, -vocab_size % 32)).view(len(requests), -1, 32)
-    words = (bits << torch.arange(32)).sum(-1)
-    return Penalties(presence, frequency, repetition, outputs.int().to(device), words.int().to(device))
+    return Penalties(presence, frequency, repetition, outputs.int().to(device), words_of(prompts).to(device))
 
 
 def _counted(token_ids: Sequence[int], vocab_size: int) -> Tensor:  # [vocab_size] int64
