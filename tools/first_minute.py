@@ -146,8 +146,8 @@ def speed(folder: str) -> str:
         f"**Speed.** Beside vLLM {vllm} in one process, host time per decode step of {host['batch_size']} requests "
         f"with {length:,} output tokens each, caches cold: {'; '.join(parts)} ([scanners]({folder}scanners.md)). "
         f"Verifying 3 drafts of 64 requests on one {gpu}, with the same noise and tokens, replayed as CUDA graphs: "
-        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs. Our counter-noise kernel, called from Python on "
-        f"one {caller}: "
+        f"{row['us']['vllm022']:.0f} µs and {row['us']['ours']:.0f} µs. Our counter-noise kernel, called from Python "
+        f"on one {caller}: "
         f"{_pair(many, 'queued')} on a busy GPU, {_pair(many, 'idle')} on an idle one, and {_pair(few, 'idle')} there "
         f"for a single request ([kernels]({folder}performance.md))."
     )
