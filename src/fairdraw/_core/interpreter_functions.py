@@ -97,11 +97,12 @@ class _Functions:
     def _of_grid(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """As `call`, for many programs at once."""
         grid = self.tapes.grid
-        arguments = grid.with_handles(arguments, grid.narrowed)
-        named = {name: grid.with_handles(value, grid.narrowed) for name, value in named.items()}
         handles: list[Any] = []
         key = self._whole_key(arguments, named, handles)
-        known = self.known.setdefault(function, {})
+        handles = [*map(grid.narrowed, handles)]
+        known = self.known.get(function)
+        if known is None:
+            known = self.known[function] = {}
         try:
             tape = known.get(key, 0)
         except TypeError:
@@ -113,10 +114,7 @@ class _Functions:
             else:
                 return self._grid_counted(function, known, key, handles, arguments, named)
         if tape is None or not tape.parts.is_whole:
-            result = grid.call(lambda: self._call(function, *arguments, **named))
-            if recorder is not None:
-                recorder.is_known = False
-            return result
+            return grid.call(lambda: self._call(function, *arguments, **named))
         try:
             result = grid.played(tape, handles)
         except Exception as error:
@@ -138,10 +136,7 @@ class _Functions:
         grid, tapes = self.tapes.grid, self.tapes
         known[key] = known.get(key, 0) + 1
         if tapes.of_function is not None or known[key] < WORTH or len(known) > MOST:
-            result = grid.call(lambda: self._call(function, *arguments, **named))
-            if tapes.of_function is not None:
-                tapes.of_function.is_known = False
-            return result
+            return grid.call(lambda: self._call(function, *arguments, **named))
         tapes.of_function = recorder = _FunctionRecorder(self.interpreter, handles)
         before, tapes.semantic.builder = tapes.semantic.builder, recorder
         try:
