@@ -103,6 +103,8 @@ class _Functions:
         known = self.known.get(function)
         if known is None:
             known = self.known[function] = {}
+        if not known:
+            function.fn.__globals__.setdefault("range", grid.range)
         try:
             tape = known.get(key, 0)
         except TypeError:

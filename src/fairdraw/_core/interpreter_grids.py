@@ -113,6 +113,7 @@ class Grid:
                 run_all(kernel, arguments)
 
             known = wraps(kernel)(FunctionType(run.__code__, kernel.__globals__, closure=run.__closure__))
+            kernel.__globals__.setdefault("range", self.range)
             known.__signature__ = signature(kernel)  # type: ignore[attr-defined]
             self._runners[kernel] = known
         return known
@@ -206,6 +207,27 @@ class Grid:
             return first.item()
         values = np.unique(numbers)[::-1]
         return self._fork([(Group(self.group, np.flatnonzero(numbers == value)), value.item()) for value in values])
+
+    def range(self, *ends: Any) -> Any:
+        """As Python's: of ends of which programs have their own, those that do as many rounds stay together."""
+        if self.is_active and len(ends) > 1 and self._is_own(ends[1]) and not any(map(self._is_own, ends[::2])):
+            return self.done(lambda: self._ranged(*ends))
+        return range(*ends)
+
+    def _is_own(self, value: Any) -> bool:
+        return type(value) is self.tensor and value.handle.group is not None
+
+    def _ranged(self, begin: Any, end: Any, step: Any = 1) -> Any:
+        if self.tapes.of_function is not None:
+            self.tapes.of_function.is_known = False
+        begin, step = int(begin), int(step)
+        ends = self.narrowed(end.handle).data.reshape(-1).astype(np.int64)
+        rounds = np.maximum(0, -((begin - ends) // step))
+        values = np.unique(rounds).tolist()
+        ranges = [range(begin, begin + value * step, step) for value in values]
+        if len(ranges) == 1:
+            return ranges[0]
+        return self._fork([(Group(self.group, np.flatnonzero(rounds == value)), one) for value, one in zip(values, ranges)])
 
     def call(self, run: Callable[[], Any]) -> Any:
         """A device function without a tape: its runs, put together."""
