@@ -30,7 +30,6 @@ from .rows import (
 )
 from .scan import exponent_scale
 
-
 SIDE_BY_SIDE = True
 """Programs do not wait for each other: Triton's interpreter may run them so."""
 

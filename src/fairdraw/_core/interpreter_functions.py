@@ -242,9 +242,11 @@ class _Functions:
                     result, step, used = tapes.grid.reduced(
                         lambda one: operation(one, axis, combine_fn, *rest, **named),
                         given,
-                        lambda made: make(self.interpreter, _rank_of(given), made, axis, combine_fn, *rest, **named)
-                        if type(made) is tapes.tensor
-                        else None,
+                        lambda made: (
+                            make(self.interpreter, _rank_of(given), made, axis, combine_fn, *rest, **named)
+                            if type(made) is tapes.tensor
+                            else None
+                        ),
                     )
             finally:
                 tapes.of_function, tapes.semantic.builder = recorder, before

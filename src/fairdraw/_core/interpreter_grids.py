@@ -37,7 +37,7 @@ FEWEST = 4
 """Programs of a launch from which on they are run side by side."""
 MOST = 256
 """Programs at once; fewer if their blocks are large."""
-MOST_ENTRIES = 1 << 16
+MOST_ENTRIES = 1 << 17
 """Of the largest block of all programs together: more do not fit into caches."""
 FIRST = 16
 """Programs at once of a kernel of which the largest block is not known."""
@@ -99,9 +99,9 @@ class Grid:
         self.programs = np.zeros((0, 3), np.int32)  # [num_programs, 3] int32: of the chunk
         self.sides = (1, 1, 1)
         self._runners: dict[Any, Callable[..., None]] = {}
-        self.largest: dict[Any, int] = {}  # kernel to entries of its largest block
+        self.largest: dict[Any, int] = {}  # kernel and constants to entries of its largest block
 
-    # -- a launch ---------------------------------------------------------------------------------------------------
+    # -- a launch --------------------------------------------------------------------------------------------
 
     def runner(self, kernel: Any) -> Callable[..., None]:
         """Takes the place of a kernel's function: it runs all programs of a launch, as `sides` has them."""
@@ -120,43 +120,52 @@ class Grid:
 
     def _run_all(self, kernel: Any, arguments: dict[str, Any]) -> None:
         self.builder.set_grid_dim(*self.sides)
-        programs = np.array(list(product(*map(range, self.sides))), dtype=np.int32)
+        programs = np.array(list(product(*map(range, self.sides))), dtype=np.int32)  # [num_programs, 3] int32
+        key = kernel, *(value for value in arguments.values() if type(value) in (int, bool))
         begin = 0
         while begin < len(programs):
-            most = min(MOST, max(1, MOST_ENTRIES // self.largest[kernel])) if kernel in self.largest else FIRST
-            self._run_chunk(kernel, programs[begin : begin + most], arguments)
+            largest = self.largest.get(key)
+            most = FIRST if largest is None else max(1, min(MOST, MOST_ENTRIES // largest))
+            self._run_chunk(kernel, programs[begin : begin + most], arguments, key)
             begin += most
 
-    def _run_chunk(self, kernel: Any, programs: np.ndarray, arguments: dict[str, Any]) -> None:
+    def _run_chunk(
+        self,
+        kernel: Any,
+        programs: np.ndarray,  # [num_programs, 3] int32
+        arguments: dict[str, Any],
+        key: tuple[Any, ...],
+    ) -> None:
         if len(programs) == 1:
             self.builder.set_grid_idx(*programs[0].tolist())
             kernel(**arguments)
             return
-        self.programs, self.is_active, self.most = programs, True, self.largest.get(kernel, 1)
+        self.programs, self.is_active, self.most = programs, True, self.largest.get(key, 1)
         self.group, self.frame = Group(None, np.arange(len(programs))), None
         try:
             for _ in self._runs(lambda: kernel(**arguments)):
                 pass
         finally:
             self.is_active, self.group, self.frame = False, None, None
-            self.largest[kernel] = self.most
+            self.largest[key] = self.most
 
     def program_id(self, axis: int) -> Any:
         """Of the programs of the current group."""
         group = self.group
-        numbers = self.programs[:, axis] if group.parent is None else self.programs[self._rows(), axis]
+        numbers = self.programs[self._rows(), axis]  # [size] int32
         made = self.handle(numbers[:, None] if group.size > 1 else numbers, self.interpreter.tl.int32)
         if group.size > 1:
             made.group = group
         return made
 
-    def _rows(self) -> np.ndarray:
-        group = self.group
-        while group.parent is not None:
-            group = group.parent
-        return self.group.rows if self.group is group else self.group.rows_of(group)
+    def _rows(self) -> Any:
+        """[size] int64: the current group's programs among those of the chunk."""
+        group = chunk = self.group
+        while chunk.parent is not None:
+            chunk = chunk.parent
+        return group.rows if group is chunk else group.rows_of(chunk)
 
-    # -- functions, groups and scripts --------------------------------------------------------------------------------
+    # -- functions, groups and scripts -----------------------------------------------------------------------
 
     def _runs(self, run: Callable[[], Any]) -> Iterator[tuple[Group, Any]]:
         """A function's run for each of the groups that the current one falls into, and what it gives."""
@@ -224,10 +233,12 @@ class Grid:
         ends = self.narrowed(end.handle).data.reshape(-1).astype(np.int64)
         rounds = np.maximum(0, -((begin - ends) // step))
         values = np.unique(rounds).tolist()
-        ranges = [range(begin, begin + value * step, step) for value in values]
-        if len(ranges) == 1:
-            return ranges[0]
-        return self._fork([(Group(self.group, np.flatnonzero(rounds == value)), one) for value, one in zip(values, ranges)])
+        if len(values) == 1:
+            return range(begin, begin + values[0] * step, step)
+        groups = [Group(self.group, np.flatnonzero(rounds == value)) for value in values]
+        return self._fork(
+            [(group, range(begin, begin + value * step, step)) for group, value in zip(groups, values, strict=True)]
+        )
 
     def call(self, run: Callable[[], Any]) -> Any:
         """A device function without a tape: its runs, put together."""
@@ -275,7 +286,7 @@ class Grid:
         made.group = base
         return self._like(first, made)
 
-    # -- handles --------------------------------------------------------------------------------------------------------
+    # -- handles ---------------------------------------------------------------------------------------------
 
     def _shape(self, tensor: Any) -> tuple[int, ...]:
         return tuple(tensor.type.shape) if tensor.type.is_block() else (1,)
@@ -313,6 +324,14 @@ class Grid:
         made.data, made.dtype, made.attr = data, handle.dtype, {}
         return made
 
+    def _handles(self, value: Any) -> Iterator[Any]:
+        """Those of all tensors among some arguments."""
+        if isinstance(value, (tuple, list, self.tapes.tuple)):
+            for one in value:
+                yield from self._handles(one)
+        elif type(value) is self.tensor and value.handle is not None:
+            yield value.handle
+
     def with_handles(self, value: Any, change: Callable[[Any], Any]) -> Any:
         """An argument, with other handles in its tensors."""
         kind = type(value)
@@ -340,7 +359,7 @@ class Grid:
                     self.most = max(self.most, data.size // self.group.size)
         return result
 
-    # -- operations -------------------------------------------------------------------------------------------------------
+    # -- operations ------------------------------------------------------------------------------------------
 
     def taped(
         self,
@@ -413,9 +432,8 @@ class Grid:
 
     def each(self, operation: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Of one program after the other, stacked."""
-        seen: list[Any] = []
-        self.with_handles((arguments, *named.values()), lambda handle: seen.append(handle) or handle)
-        size = 1 if all(self.narrowed(handle).group is None for handle in seen) else self.group.size
+        is_own = any(self.narrowed(handle).group is not None for handle in self._handles((arguments, *named.values())))
+        size = self.group.size if is_own else 1
         results = []
         for row in range(size):
             with _OfOne(self, row) as sliced:
@@ -489,12 +507,17 @@ def run_side_by_side(interpreter: Any, tapes: Tapes) -> None:
     grid = tapes.grid = Grid(interpreter, tapes)
     kind, builder = interpreter.GridExecutor, type(tapes.builder)
     call, program_id, atomic = kind.__call__, builder.create_get_program_id, builder.create_atomic_rmw
+    moves = {name: getattr(builder, name) for name in ("create_masked_load", "create_masked_store")}
+
+    def is_watched() -> bool:
+        """Whether somebody counts what each program moves."""
+        return any(getattr(builder, name) is not move or name in vars(tapes.builder) for name, move in moves.items())
 
     @wraps(call)
     def called(self: Any, *arguments: Any, **named: Any) -> Any:
         sides = self.grid
         is_marked = MARK in self.fn.__globals__ and type(sides) is tuple and prod(sides) >= FEWEST
-        if is_marked and not grid.is_active and tapes.builder.options is tapes.options and _is_plain(tapes.builder):
+        if is_marked and not grid.is_active and tapes.builder.options is tapes.options and not is_watched():
             grid.sides = sides + (1,) * (3 - len(sides))
             self.fn, self.grid = grid.runner(self.fn), (1, 1, 1)
         return call(self, *arguments, **named)
@@ -505,14 +528,11 @@ def run_side_by_side(interpreter: Any, tapes: Tapes) -> None:
 
     @wraps(atomic)
     def of_all(self: Any, kind: Any, *arguments: Any) -> Any:
-        return atomic(self, kind, *(broadcast(arguments[:3], grid._new) if grid.is_active else arguments[:3]), *arguments[3:])
+        return atomic(
+            self, kind, *(broadcast(arguments[:3], grid._new) if grid.is_active else arguments[:3]), *arguments[3:]
+        )
 
     kind.__call__, builder.create_get_program_id, builder.create_atomic_rmw = called, of_group, of_all
-
-
-def _is_plain(builder: Any) -> bool:
-    """Whether nobody watches what the builder does."""
-    return not any(name.startswith("create_") for name in vars(builder))
 
 
 def broadcast(handles: tuple[Any, ...], new: Callable[[Any, np.ndarray], Any]) -> list[Any]:
@@ -520,8 +540,6 @@ def broadcast(handles: tuple[Any, ...], new: Callable[[Any, np.ndarray], Any]) -
     arrays = [handle.data for handle in handles if hasattr(handle, "group")]
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     return [
-        new(one, np.broadcast_to(one.data, shape).copy())
-        if hasattr(one, "group") and one.data.shape != shape
-        else one
+        new(one, np.broadcast_to(one.data, shape).copy()) if hasattr(one, "group") and one.data.shape != shape else one
         for one in handles
     ]

@@ -90,9 +90,10 @@ class Tapes:
             if self.grid.is_active and tensor.handle.group is not None and not tensor.type.is_block():
                 return self.grid.decide(tensor, conversion)
             if tensor.handle.data.size == 1:  # larger ones are true, whatever they hold
-                for recorder in (self.recorder, self.of_function):
-                    if recorder is not None:
-                        recorder.is_known = False
+                if self.recorder is not None:
+                    self.recorder.is_known &= self.recorder.is_harmless(tensor.handle)
+                elif self.of_function is not None:
+                    self.of_function.is_known = False
             return conversion(tensor)
 
         return converted
@@ -173,6 +174,7 @@ class Tapes:
         if not has_key or len(set(map(id, handles))) < len(handles) - (SAME in key):
             return operation(*arguments, **named)
         self.recorder = recorder = _Recorder(self.interpreter, handles)
+        recorder.mask = getattr(named.get("mask"), "handle", None)
         before = self.semantic.builder
         self.is_recording, self.semantic.builder = True, recorder
         try:
@@ -207,6 +209,7 @@ class _Recorder:
         self._steps: list[tuple[Any, tuple[int, ...], int]] = []
         self.is_known = self.is_whole = True
         self.has_ids = False
+        self.mask: Any = None
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self._builder, name)
@@ -233,6 +236,10 @@ class _Recorder:
             self._constants.add(len(self._slots) - 1)
         else:
             self._steps.append((self._shortest(name, asked, arguments), places, len(self._slots) - 1))
+
+    def is_harmless(self, handle: Any) -> bool:
+        """Whether a number may be looked at: a constant, or a mask, of which only the type matters to an operation."""
+        return handle is self.mask or any(self._slots[place] is handle for place in self._constants)
 
     def _are_constants(self, places: tuple[int, ...]) -> bool:
         return all(place in self._constants for place in places)
@@ -290,13 +297,14 @@ class _Recorder:
 
 
 _SIMPLE = """
-    fadd fmul fdiv frem fsub mul precise_divf sdiv udiv srem urem add sub shl lshr ashr minsi minui minimumf minnumf maxsi
-    maxui maximumf maxnumf icmpSLE icmpSLT icmpSGE icmpSGT icmpULE icmpULT icmpUGE icmpUGT icmpEQ icmpNE fcmpOLT fcmpOGT
-    fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpULT fcmpUGT fcmpULE fcmpUGE fcmpUEQ fcmpUNE and xor or int_to_ptr ptr_to_int
-    bitcast idiv umulhi clampf select fma fabs cos exp exp2 iabs floor ceil log log2 precise_sqrt sqrt sin erf rsqrt
-    addptr load store masked_load masked_store make_range get_program_id get_num_programs fp_to_fp
+    fadd fmul fdiv frem fsub mul precise_divf sdiv udiv srem urem add sub shl lshr ashr minsi minui minimumf
+    minnumf maxsi maxui maximumf maxnumf icmpSLE icmpSLT icmpSGE icmpSGT icmpULE icmpULT icmpUGE icmpUGT icmpEQ
+    icmpNE fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpULT fcmpUGT fcmpULE fcmpUGE fcmpUEQ fcmpUNE and xor
+    or int_to_ptr ptr_to_int bitcast idiv umulhi clampf select fma fabs cos exp exp2 iabs floor ceil log log2
+    precise_sqrt sqrt sin erf rsqrt addptr load store masked_load masked_store make_range get_program_id
+    get_num_programs fp_to_fp
 """
-SHAPED = frozenset(f"create_{name}" for name in "splat reshape trans broadcast expand_dims".split())
+SHAPED = frozenset(f"create_{name}" for name in ["splat", "reshape", "trans", "broadcast", "expand_dims"])
 WHOLE_STEPS = frozenset(f"create_{name}" for name in _SIMPLE.split()) | CASTS | SHAPED
 """What a builder does entry by entry, or what `WHOLE` has."""
 
