@@ -93,7 +93,7 @@ class Grid:
         self.interpreter, self.tapes, self.builder = interpreter, tapes, tapes.builder
         self.tensor, self.handle = tapes.tensor, interpreter.TensorHandle
         self.handle.group = self.handle.narrow = None
-        self.is_active = False
+        self.is_active, self.most_entries = False, MOST_ENTRIES
         self.group: Any = None
         self.frame: Any = None
         self.programs = np.zeros((0, 3), np.int32)  # [num_programs, 3] int32: of the chunk
@@ -125,7 +125,7 @@ class Grid:
         begin = 0
         while begin < len(programs):
             largest = self.largest.get(key)
-            most = FIRST if largest is None else max(1, min(MOST, MOST_ENTRIES // largest))
+            most = FIRST if largest is None else max(1, min(MOST, self.most_entries // largest))
             self._run_chunk(kernel, programs[begin : begin + most], arguments, key)
             begin += most
 
