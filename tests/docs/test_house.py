@@ -25,8 +25,9 @@ from house import test_lines as lines_of_tests
 # Draft logits in the whole step, and drafters of V2 that keep them: 160 lines, and 260 of tests.
 # A scan that stops at surely rejected drafts, with a test of each of its shapes; workers of sharded draws: 190 and 60.
 # Sharded draws that are made and counted on the device: 80 lines, and 30 of tests.
-MAX_LIBRARY_LINES = 57_250
-MAX_TEST_LINES = 18_660
+# Programs of interpreted kernels side by side, as rows of arrays: 670 lines, and 125 of tests.
+MAX_LIBRARY_LINES = 57_920
+MAX_TEST_LINES = 18_785
 
 
 def test_library_and_tests_stay_within_their_lines() -> None:

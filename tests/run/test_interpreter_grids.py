@@ -39,7 +39,7 @@ def _folded(block: Any, row: Any) -> Any:
 def _rounds(row: Any, start: Any) -> Any:
     found, number = start, row
     while number > 1:
-        if number % 2 == 0:
+        if number % 2 == 0:  # noqa: SIM108  # programs part ways here
             number = number // 2
         else:
             number = 3 * number + 1
