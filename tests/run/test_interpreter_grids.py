@@ -1,4 +1,6 @@
 """Programs that run side by side do what they do one after the other."""
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+# (A kernel is Triton's language in Python's syntax.)
 
 from __future__ import annotations
 
