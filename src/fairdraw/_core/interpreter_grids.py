@@ -6,9 +6,9 @@ function runs once for a chunk of programs. What differs between programs has th
     [1] a number of all programs              [num_programs, 1] one of each
     [TILES] a block of all programs           [num_programs, TILES] one of each
 
-Where a number decides on a branch or a loop, and programs differ, the group is split. One part goes on; for the others
-the function starts again, and is told what it already knows up to there instead of doing it again. At the end of a
-device function its parts are put together again.
+Where a number decides on a branch or a loop, and programs differ, the group is split. One part goes on. For each other
+one the function starts again, and what was done before that place is taken from a list. At the end of a device function
+its parts are put together again.
 
 Only kernels whose module says so (`SIDE_BY_SIDE`): a program that waits for an earlier one would wait for ever.
 """
