@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
-from .bisection import NO_BOUND, ONE, count_or_weights, highest_with, middle_of, reached_with, weights_of
+from .bisection import NO_BOUND, ONE, count_or_weights, highest_with, middle_of, narrowed_by, reached_with, weights_of
 from .rows import (
     LEAST,
     NOTHING,
@@ -83,7 +83,7 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
 
     Takes `scratch`: runs [TILES * RUNS] int32, indices [MOST] int32, logits [MOST] float32, the temperature; `reached`
     of the runs."""
-    runs_ptr, indices_ptr, logits_ptr, _ = scratch
+    runs_ptr, _, _, _ = scratch
     least = _least_with_quotient_of(bound, temperature)
     tl.debug_barrier()
     num_listed = _list_runs(runs_ptr, reached, least >> 16)
@@ -94,18 +94,25 @@ def _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK: tl.co
         # A run behind the row holds nothing.
         words = words_of_runs(tl.load(runs_ptr + listed, mask=listed < num_listed, other=2 * reached.shape[0]))
         logits = load_logits(row, words, vocab_size)
-        is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
-        # Places are counted within words, which is cheap, and then over words, which are few.
-        within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
-        of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
-        before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, WORDS))
-        places = size + before[:, :, None] + within - 1
-        writes = is_candidate & (places < MOST)
-        tl.store(indices_ptr + places, indices_of(words), mask=writes)
-        tl.store(logits_ptr + places, logits, mask=writes)
-        size += tl.sum(of_words)
+        size = _write_candidates(scratch, words, logits, least, size, BLOCK, MOST)
     tl.debug_barrier()
     return size
+
+
+@triton.jit
+def _write_candidates(scratch, words, logits, least, size, BLOCK: tl.constexpr, MOST: tl.constexpr):
+    """Write those of a block behind `size` others. Returns how many there are then."""
+    _, indices_ptr, logits_ptr, _ = scratch
+    is_candidate = (argmax_order(logits) >= least) & (logits > float("-inf"))
+    # Places are counted within words, which is cheap, and then over words, which are few.
+    within = tl.cumsum(is_candidate.to(tl.int32), axis=2)
+    of_words = tl.reshape(tl.sum(is_candidate.to(tl.int32), axis=2), (BLOCK * WORDS,))
+    before = tl.reshape(tl.cumsum(of_words) - of_words, (BLOCK, WORDS))
+    places = size + before[:, :, None] + within - 1
+    writes = is_candidate & (places < MOST)
+    tl.store(indices_ptr + places, indices_of(words), mask=writes)
+    tl.store(logits_ptr + places, logits, mask=writes)
+    return size + tl.sum(of_words)
 
 
 @triton.jit
@@ -153,10 +160,7 @@ def _highest_listed(scratch, size, best, floor, need, BY_SUM: tl.constexpr, BLOC
     while low < high:
         middle = middle_of(low, high)
         total, above, below = split(scratch, size, middle, best, BY_SUM, BLOCK)
-        if total >= need:
-            low = tl.minimum(above, high)
-        else:
-            high = tl.maximum(below, low)
+        low, high = narrowed_by(total >= need, above, below, low, high)
     return low
 
 
@@ -233,6 +237,35 @@ def _first_bound(reached, floor, largest, scale, top_k, wanted, min_p):
 
 
 @triton.jit
+def _is_enough(scratch, size, bound, floor, statistics, filters, wanted, need, MOST: tl.constexpr):
+    """1 if the candidates hold whatever the filters keep, or 0; and the sum that the runs' largest are to have."""
+    top_k, _, _ = filters
+    state = tl.zeros((), tl.int32)
+    if (bound <= floor) | (size > MOST):
+        state = tl.full((), 1, tl.int32)
+    elif top_k > 0:
+        state = (size >= top_k).to(tl.int32)
+    else:
+        largest, _, _, temperature = statistics
+        found = weigh(scratch, size, LEAST, tl.div_rn(largest, temperature), True, MANY).to(tl.float32) / ONE
+        state = (found >= wanted).to(tl.int32)
+        need = need * tl.maximum(wanted / found, 1.02)
+    return state, need
+
+
+@triton.jit
+def _lower_bound(reached, bound, floor, largest, scale, top_k, need):
+    """The bound after one at which the candidates were not enough."""
+    lower = tl.full((), NO_BOUND, tl.int32)
+    if top_k <= 0:
+        lower = _bound_of_sum(reached, largest, scale, need)
+    below = _least_bound(reached)  # the runs' largest have not got that: all runs, and then less
+    if bound <= below:
+        below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
+    return tl.maximum(tl.minimum(tl.where(lower == NO_BOUND, below, lower), bound - 1), floor)
+
+
+@triton.jit
 def list_candidates(scratch, row, reached, floor, statistics, filters, vocab_size, BLOCK, MOST: tl.constexpr):
     """Collect, with a lower bound each time, until the candidates hold whatever the filters keep. Returns how many, of
     which more than MOST do not fit, -1 if that took too long; and whether they are all that reaches the floor.
@@ -248,22 +281,9 @@ def list_candidates(scratch, row, reached, floor, statistics, filters, vocab_siz
     state = tl.zeros((), tl.int32)  # 1: enough
     while (state == 0) & (tries < MOST_TRIES):
         size = _collect(scratch, row, reached, bound, temperature, vocab_size, BLOCK, MOST)
-        if (bound <= floor) | (size > MOST):
-            state = tl.full((), 1, tl.int32)
-        elif top_k > 0:
-            state = (size >= top_k).to(tl.int32)
-        else:
-            found = weigh(scratch, size, LEAST, tl.div_rn(largest, temperature), True, MANY).to(tl.float32) / ONE
-            state = (found >= wanted).to(tl.int32)
-            need = need * tl.maximum(wanted / found, 1.02)
+        state, need = _is_enough(scratch, size, bound, floor, statistics, filters, wanted, need, MOST)
         if state == 0:
-            lower = tl.full((), NO_BOUND, tl.int32)
-            if top_k <= 0:
-                lower = _bound_of_sum(reached, largest, scale, need)
-            below = _least_bound(reached)  # the runs' largest have not got that: all runs, and then less
-            if bound <= below:
-                below = argmax_order(order_to_float(bound << 16) - tl.div_rn(STEP, scale)) >> 16
-            bound = tl.maximum(tl.minimum(tl.where(lower == NO_BOUND, below, lower), bound - 1), floor)
+            bound = _lower_bound(reached, bound, floor, largest, scale, top_k, need)
         tries += 1
     return tl.where(state == 0, -1, size), bound <= floor
 

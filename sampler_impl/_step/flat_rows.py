@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .._shared.kernels import NO_ID, argmax_order
-from .bisection import count_or_weights, middle_of
+from .bisection import count_or_weights, middle_of, narrowed_by
 from .rows import LEAST, RUNS, WORDS, load_logits, scaled_by, scaled_order, words_of_runs, words_of_tiles
 from .scan import sum_tiles
 
@@ -25,15 +25,22 @@ def _measure(
     below = tl.full((BLOCK, WORDS, 32), LEAST, tl.int32)
     for begin in range(0, all_tiles * RUNS, BLOCK):
         logits = load_logits(row, words_of_runs(begin + tl.arange(0, BLOCK)), vocab_size)
-        scaled = scaled_by(logits, temperature)
-        orders = argmax_order(scaled)
-        is_there = (orders >= floor) & (logits > float("-inf"))
-        weights = tl.where(is_there, count_or_weights(scaled, largest, BY_SUM), 0)
-        total += tl.where(orders >= middle, weights, 0)
-        above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
-        below = tl.maximum(below, tl.where(is_there & (orders < middle), orders, LEAST))
+        total, above, below = _add_block(logits, total, above, below, middle, floor, largest, temperature, BY_SUM)
     above = tl.min(tl.min(tl.min(above, axis=2), axis=1))
     return tl.sum(tl.sum(tl.sum(total, axis=2), axis=1)), above, tl.max(tl.max(tl.max(below, axis=2), axis=1))
+
+
+@triton.jit
+def _add_block(logits, total, above, below, middle, floor, largest, temperature, BY_SUM: tl.constexpr):
+    """What `_measure` finds, with one block more."""
+    scaled = scaled_by(logits, temperature)
+    orders = argmax_order(scaled)
+    is_there = (orders >= floor) & (logits > float("-inf"))
+    weights = tl.where(is_there, count_or_weights(scaled, largest, BY_SUM), 0)
+    total += tl.where(orders >= middle, weights, 0)
+    above = tl.minimum(above, tl.where((orders >= middle) & (weights > 0), orders, NO_ID))
+    below = tl.maximum(below, tl.where(is_there & (orders < middle), orders, LEAST))
+    return total, above, below
 
 
 @triton.jit
@@ -44,10 +51,7 @@ def _bisect(row, all_tiles, need, floor, largest, temperature, vocab_size, BY_SU
     while low < high:
         middle = middle_of(low, high)
         total, above, below = _measure(row, all_tiles, middle, floor, largest, temperature, vocab_size, BY_SUM, BLOCK)
-        if total >= need:
-            low = tl.minimum(above, high)
-        else:
-            high = tl.maximum(below, low)
+        low, high = narrowed_by(total >= need, above, below, low, high)
     return low
 
 

@@ -167,6 +167,8 @@ class Launches:
         follows = first | (early if overlaps else {})
         limits = torch.version.hip is None
         of_settle, block = self._settle_options(limits=limits)
+        if INTERPRETED:  # as in `__init__`
+            block = min(block, triton.next_power_of_2(self.all_tiles) * RUNS)
         # The scan may come early: it first reads counts, which take longer than lists.
         waits = can_start_early and self.edit_capacity > 0
         of_edits = {"BLOCK": self.block, "CAPACITY": self.edit_capacity, "OVERLAPS": waits}

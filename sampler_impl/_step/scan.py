@@ -66,6 +66,10 @@ PINS = tl.constexpr(not INTERPRETED and torch.version.hip is None)
 """The `mov` of `_kept_together` is one of NVIDIA's; elsewhere the compiler may do as it likes."""
 
 
+SIDE_BY_SIDE = True
+"""Programs do not wait for each other: Triton's interpreter may run them so."""
+
+
 @triton.jit
 def exponent_scale(temperature):
     """Differences of logits times this are exponents of 2."""

@@ -197,6 +197,11 @@ def test_properties_come_first_and_the_cheapest_of_them() -> None:
     assert slow.index("DIST102") == slow.index("DIST101") + 1  # of one workload
 
 
+def test_workers_begin_with_the_longest_statistics() -> None:
+    ordered = [check.code for check in in_order(FEW, Sleepy(), SMOKE, Speed(1e-4), is_shared=True)]
+    assert ordered == ["REJ103", "REJ101", "DIST101", "DIST102", "DIST601"]
+
+
 # -- profiles shrink --------------------------------------------------------------------------------------------------
 
 

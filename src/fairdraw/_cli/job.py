@@ -91,7 +91,7 @@ class Pace:
     Args:
         scale: Of the profile: below 1 if only a part of it fits into the time budget.
         words: For the header.
-        order: Codes of the checks, the cheapest first; empty if nothing was timed.
+        order: Codes of the checks, as `in_order` has them; empty if nothing was timed.
         seconds: Expected for the whole run; 0 if nothing was timed.
     """
 
@@ -176,7 +176,8 @@ class Bench:
         found = estimate(
             self.checks, self.sampler, self.profile, speed, budget=left, reference=reference, workers=num_workers
         )
-        ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference)
+        is_shared = num_workers > 1 and left is None
+        ordered = in_order(self.checks, self.sampler, found.profile, speed, reference=reference, is_shared=is_shared)
         return Pace(found.profile.scale, tuple(found.lines()), tuple(check.code for check in ordered), found.seconds)
 
     def _left(self) -> float | None:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from functools import cache, wraps
 from typing import Any
 
-from .interpreter_tapes import TAPED, Tapes
-
 
 def default_device() -> str:
     """`cuda` if there is a CUDA device, else `cpu`."""
@@ -152,7 +150,12 @@ def _share_shapes(interpreter: Any) -> None:
 
 def _record_operations(interpreter: Any) -> None:
     """Operations of the language with tapes. Triton makes them anew at each launch; here they are made once."""
+    from .interpreter_functions import record_functions  # these import numpy
+    from .interpreter_grids import run_side_by_side
+    from .interpreter_tapes import TAPED, Tapes
+
     patch, tapes, made = interpreter._patch_attr, Tapes(interpreter), {}
+    run_side_by_side(interpreter, tapes)
     interpreter._fairdraw_tapes = tapes
 
     @wraps(patch)
@@ -160,7 +163,7 @@ def _record_operations(interpreter: Any) -> None:
         if (name, member) not in made:
             patch(owner, name, member, builder, scope)
             plain = getattr(owner, name)
-            made[name, member] = tapes.taped(plain) if name in TAPED else plain
+            made[name, member] = tapes.taped(plain) if name in TAPED else tapes.grid.untaped(plain, name)
         scope.set_attr(owner, name, made[name, member])
 
     interpreter._patch_attr = patched
@@ -173,8 +176,6 @@ def _record_operations(interpreter: Any) -> None:
             scope.set_attr(tensor, name, tapes.noted(getattr(tensor, name)))
 
     interpreter._patch_lang_tensor = patched_tensor
-    from .interpreter_functions import record_functions  # imports numpy
-
     record_functions(interpreter, tapes)
 
 

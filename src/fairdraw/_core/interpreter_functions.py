@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .interpreter_tapes import SAME, Parts, Tapes, as_theirs
+from .interpreter_tapes import SAME, WHOLE, Parts, Tapes, as_theirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,16 +71,13 @@ class _Functions:
         tapes = self.tapes
         if tapes.is_recording or tapes.builder.options is not tapes.options:
             return self._call(function, *arguments, **named)
+        if tapes.grid.is_active:
+            return tapes.grid.done(lambda: self._of_grid(function, arguments, named))
         known = self.known.get(function)
         if known is None:
             known = self.known[function] = {}
         handles: list[Any] = []
-        key: Any = tuple([self._key_of(value, handles) for value in arguments])
-        if named:
-            key += tuple([(name, self._key_of(value, handles)) for name, value in named.items()])
-        places = {id(handle): place for place, handle in enumerate(handles)}
-        if len(places) < len(handles):  # which of them are one
-            key += (SAME, *(places[id(handle)] for handle in handles))
+        key = self._whole_key(arguments, named, handles)
         try:
             tape = known.get(key, 0)
         except TypeError:
@@ -96,6 +93,69 @@ class _Functions:
         if tapes.of_function is not None:
             tapes.of_function.note(tape, handles, result)
         return result
+
+    def _of_grid(self, function: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """As `call`, for many programs at once."""
+        grid = self.tapes.grid
+        handles: list[Any] = []
+        key = self._whole_key(arguments, named, handles)
+        handles = [*map(grid.narrowed, handles)]
+        known = self.known.get(function)
+        if known is None:
+            known = self.known[function] = {}
+        if not known:
+            function.fn.__globals__.setdefault("range", grid.range)
+        try:
+            tape = known.get(key, 0)
+        except TypeError:
+            tape = None
+        recorder = self.tapes.of_function
+        if type(tape) is int:
+            if function is self._philox and all(kind == "uint32" for kind in key[:6]) and not named:
+                tape = known[key] = self._tape_of_philox(arguments)
+            else:
+                return self._grid_counted(function, known, key, handles, arguments, named)
+        if tape is None or not tape.parts.is_whole:
+            return grid.call(lambda: self._call(function, *arguments, **named))
+        try:
+            result = grid.played(tape, handles)
+        except Exception as error:
+            raise self.interpreter.InterpreterError(repr(error)) from error
+        if recorder is not None:
+            recorder.note(tape, handles, result)
+        return result
+
+    def _grid_counted(
+        self,
+        function: Any,
+        known: dict[Any, Any],
+        key: Any,
+        handles: list[Any],
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """As `_counted`."""
+        grid, tapes = self.tapes.grid, self.tapes
+        known[key] = known.get(key, 0) + 1
+        if tapes.of_function is not None or known[key] < WORTH or len(known) > MOST:
+            return grid.call(lambda: self._call(function, *arguments, **named))
+        tapes.of_function = recorder = _FunctionRecorder(self.interpreter, handles)
+        before, tapes.semantic.builder = tapes.semantic.builder, recorder
+        try:
+            result = grid.call(lambda: self._call(function, *arguments, **named))
+        finally:
+            tapes.of_function, tapes.semantic.builder = None, before
+        known[key] = recorder.tape_of(result)
+        return result
+
+    def _whole_key(self, arguments: tuple[Any, ...], named: dict[str, Any], handles: list[Any]) -> Any:
+        key: Any = tuple([self._key_of(value, handles) for value in arguments])
+        if named:
+            key += tuple([(name, self._key_of(value, handles)) for name, value in named.items()])
+        places = {id(handle): place for place, handle in enumerate(handles)}
+        if len(places) < len(handles):  # which of them are one
+            key += (SAME, *(places[id(handle)] for handle in handles))
+        return key
 
     def _key_of(self, value: Any, handles: list[Any]) -> Any:
         """As `Tapes.key_of`; tensors inside of tuples are looked for, too."""
@@ -143,16 +203,24 @@ class _Functions:
         rounds = arguments[6] if len(arguments) > 6 else self.interpreter.tl.random.N_ROUNDS_DEFAULT
         block_of: Any = _philox_of(handle, template["dtype"], getattr(rounds, "value", rounds))
 
-        def play(handles: list[Any]) -> Any:
-            found = []
-            for made in block_of(*handles):
-                result = object.__new__(tensor)
-                result.__dict__.update(template, handle=made)
-                found.append(result)
-            return tuple(found)
+        def again(change: Callable[[Any], Any]) -> Callable[[list[Any]], Any]:
+            block = change(block_of)
+
+            def play(handles: list[Any]) -> Any:
+                found = []
+                for made in block(*handles):
+                    result = object.__new__(tensor)
+                    result.__dict__.update(template, handle=made)
+                    found.append(result)
+                return tuple(found)
+
+            return play
+
+        play: Any = again(lambda function: function)
+        play.again = again
 
         items = [(itemgetter(number), (6,), 7 + number) for number in range(4)]
-        play.parts = Parts(6, [(block_of, tuple(range(6)), 6), *items], {}, [7, 8, 9, 10])  # type: ignore[attr-defined]
+        play.parts = Parts(6, [(block_of, tuple(range(6)), 6), *items], {}, [7, 8, 9, 10])
         return play
 
     def noted(self, operation: Any, make: Callable[..., Any]) -> Any:
@@ -163,9 +231,34 @@ class _Functions:
         """
         tapes = self.tapes
 
+        def of_grid(given: Any, axis: Any, combine_fn: Any, *rest: Any, **named: Any) -> Any:
+            recorder, before = tapes.of_function, tapes.semantic.builder
+            tapes.of_function, tapes.semantic.builder = None, tapes.builder
+            try:
+                if type(given) is not tapes.tensor:
+                    step, used = None, []
+                    result = tapes.grid.each(operation, (given, axis, combine_fn, *rest), named)
+                else:
+                    result, step, used = tapes.grid.reduced(
+                        lambda one: operation(one, axis, combine_fn, *rest, **named),
+                        given,
+                        lambda made: (
+                            make(self.interpreter, _rank_of(given), made, axis, combine_fn, *rest, **named)
+                            if type(made) is tapes.tensor
+                            else None
+                        ),
+                    )
+            finally:
+                tapes.of_function, tapes.semantic.builder = recorder, before
+            if recorder is not None:
+                recorder.note(None if step is None else _OneStep(Parts(1, [(step, (0,), 1)], {}, [1])), used, result)
+            return result
+
         @wraps(operation)
         def reduced(given: Any, axis: Any, combine_fn: Any, *rest: Any, **named: Any) -> Any:
             recorder = tapes.of_function
+            if tapes.grid.is_active:
+                return tapes.grid.done(lambda: of_grid(given, axis, combine_fn, *rest, **named))
             if recorder is None:
                 return operation(given, axis, combine_fn, *rest, **named)
             tapes.of_function, tapes.semantic.builder = None, tapes.builder
@@ -175,7 +268,7 @@ class _Functions:
                 tapes.of_function, tapes.semantic.builder = recorder, recorder
             step = None
             if type(given) is tapes.tensor and type(result) is tapes.tensor:
-                step = make(self.interpreter, result, axis, combine_fn, *rest, **named)
+                step = make(self.interpreter, _rank_of(given), result, axis, combine_fn, *rest, **named)
             tape = None if step is None else _OneStep(Parts(1, [(step, (0,), 1)], {}, [1]))
             recorder.note(tape, [given.handle] if step is not None else [], result)
             return result
@@ -195,10 +288,24 @@ def _philox_of(handle: Any, dtype: Any, num_rounds: int) -> Callable[..., Any]:
             k0, k1 = (k0 + 0x9E3779B9) & _UINT32, (k1 + 0xBB67AE85) & _UINT32
         return [handle(np.array([number], dtype=np.uint32), dtype) for number in (c0, c1, c2, c3)]
 
+    def whole(*given: Any) -> Any:
+        c0, c1, c2, c3, k0, k1 = [one.data.astype(np.uint64) for one in given]
+        for _ in range(num_rounds):
+            of_b, of_a = 0xCD9E8D57 * c2, 0xD2511F53 * c0
+            c0, c2 = (of_b >> 32) ^ c1 ^ k0, (of_a >> 32) ^ c3 ^ k1
+            c1, c3 = of_b & _UINT32, of_a & _UINT32
+            k0, k1 = (k0 + 0x9E3779B9) & _UINT32, (k1 + 0xBB67AE85) & _UINT32
+        return [handle(number.astype(np.uint32), dtype) for number in (c0, c1, c2, c3)]
+
+    WHOLE[block] = whole
     return block
 
 
 _UINT32 = 0xFFFFFFFF
+
+
+def _rank_of(tensor: Any) -> int:
+    return len(tensor.type.shape) if tensor.type.is_block() else 1
 
 
 class _OneStep:
@@ -208,7 +315,9 @@ class _OneStep:
         self.parts = parts
 
 
-def _reduction(interpreter: Any, result: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **named: Any) -> Any:
+def _reduction(
+    interpreter: Any, rank: int, result: Any, axis: Any, combine_fn: Any, keep_dims: bool = False, **named: Any
+) -> Any:
     """As `ReduceOps`, of the sums and extremes that NumPy has; `None` for others."""
     standard = interpreter.tl.standard
     functions: dict[Any, Any] = {
@@ -221,6 +330,7 @@ def _reduction(interpreter: Any, result: Any, axis: Any, combine_fn: Any, keep_d
         return None
     new, handle = object.__new__, interpreter.TensorHandle
     dtype, np_dtype = result.dtype.scalar, interpreter._get_np_dtype(result.dtype)
+    shape, axis = tuple(result.type.shape) if result.type.is_block() else (), getattr(axis, "value", axis)
 
     def reduced(source: Any) -> Any:
         found = function(source.data, axis=axis, keepdims=keep_dims)
@@ -229,10 +339,26 @@ def _reduction(interpreter: Any, result: Any, axis: Any, combine_fn: Any, keep_d
         made.dtype, made.attr = dtype, {}
         return made
 
-    return as_theirs(reduced, interpreter)
+    def whole(source: Any) -> Any:
+        data = source.data
+        if data.ndim == rank:
+            return step(source)
+        if axis is None:
+            data = data.reshape(len(data), -1)
+        found = function(data, axis=1 if axis is None else axis + (axis >= 0), keepdims=keep_dims).astype(np_dtype)
+        made = new(handle)
+        made.data = found.reshape((len(found), *shape)) if shape else found.reshape(len(found), 1)
+        made.dtype, made.attr = dtype, {}
+        return made
+
+    step = as_theirs(reduced, interpreter)
+    WHOLE[step] = as_theirs(whole, interpreter)
+    return step
 
 
-def _scan(interpreter: Any, result: Any, axis: Any, combine_fn: Any, reverse: bool = False, **named: Any) -> Any:
+def _scan(
+    interpreter: Any, rank: int, result: Any, axis: Any, combine_fn: Any, reverse: bool = False, **named: Any
+) -> Any:
     """As `ScanOps`, of sums from the front; `None` for others."""
     if reverse or combine_fn != interpreter.tl.standard._sum_combine:
         return None
@@ -244,7 +370,16 @@ def _scan(interpreter: Any, result: Any, axis: Any, combine_fn: Any, reverse: bo
         made.data, made.dtype, made.attr = np.cumsum(source.data, axis=axis).astype(np_dtype), dtype, {}
         return made
 
-    return as_theirs(scanned, interpreter)
+    def whole(source: Any) -> Any:
+        data = source.data
+        made = new(handle)
+        place = axis + (axis >= 0) if data.ndim > rank else axis
+        made.data, made.dtype, made.attr = np.cumsum(data, axis=place).astype(np_dtype), dtype, {}
+        return made
+
+    step = as_theirs(scanned, interpreter)
+    WHOLE[step] = whole
+    return step
 
 
 class _FunctionRecorder:
@@ -262,6 +397,7 @@ class _FunctionRecorder:
         self._places = {id(handle): place for place, handle in enumerate(handles)}
         self._steps: list[tuple[Any, tuple[int, ...], int]] = []
         self._constants: dict[int, Any] = {}
+        self._has_ids, self._is_whole = False, True
         self.is_known = True
 
     def __getattr__(self, name: str) -> Any:
@@ -308,6 +444,8 @@ class _FunctionRecorder:
         if tape is None or not self.is_known:
             return
         parts: Parts = tape.parts
+        self._has_ids |= parts.has_ids
+        self._is_whole &= parts.is_whole
         mine: dict[int, Any] = dict(enumerate(places))
         mine |= {slot: self._constant(value) for slot, value in parts.constants.items()}
         for function, arguments, made in parts.steps:
@@ -330,9 +468,10 @@ class _FunctionRecorder:
         templates: list[Any] = []
         shape = _shape_of(result, tensor, templates)
         outline = (self._count, tuple(step[1:] for step in self._steps), tuple(constants), tuple(outs), shape)
-        functions = [step[0] for step in self._steps]
-        play = _player(outline)(functions, list(constants.values()), tensor, templates)
-        play.parts = Parts(self._count, self._steps, constants, outs)
+        functions, values = [step[0] for step in self._steps], list(constants.values())
+        play = _player(outline)(functions, values, tensor, templates)
+        play.again = lambda change: _player(outline)([*map(change, functions)], values, tensor, templates)
+        play.parts = Parts(self._count, self._steps, constants, outs, self._has_ids, self._is_whole)
         return play
 
 

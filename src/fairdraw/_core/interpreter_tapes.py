@@ -16,6 +16,8 @@ from functools import cache, partial, wraps
 from types import FunctionType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 MOST = 4_000
 """Tapes of one operation: constants may be different ones in each call, as numbers of a loop are."""
 MOST_FOLDED = 1024
@@ -34,6 +36,8 @@ TAPED = frozenset(_TAPED.split())
 SAME = "the first two are one"
 _CASTS = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc int_cast"
 CASTS = frozenset(f"create_{name}" for name in _CASTS.split())
+WHOLE: dict[Any, Any] = {}  # Any: functions of handles
+"""A step to what does the same for many programs at once (`interpreter_grids`); others do that themselves."""
 UNKNOWN: list[Any] = []  # Any: nothing
 """Cannot be hashed, and so has no tape."""
 
@@ -46,12 +50,16 @@ class Parts(NamedTuple):
         steps: A function, the slots of its arguments, and that of its result.
         constants: Slot to value.
         outs: Slots of the tensors that it returns.
+        has_ids: It asks which program this is.
+        is_whole: Its steps may be done for many programs at once.
     """
 
     num_given: int
     steps: list[tuple[Any, tuple[int, ...], int]]  # Any: of the builder, or NumPy's
     constants: dict[int, Any]  # Any: what builders take
     outs: list[int]
+    has_ids: bool = False
+    is_whole: bool = True
 
 
 class Tapes:
@@ -69,6 +77,8 @@ class Tapes:
         self.options = self.builder.options
         self.is_recording = False
         self.recorder: _Recorder | None = None
+        self.grid: Any = None
+        """Programs that run side by side (`interpreter_grids`)."""
         self.of_function: Any = None
         """A recorder of a device function that runs now (`interpreter_functions`); it hears of every operation."""
 
@@ -77,10 +87,13 @@ class Tapes:
 
         @wraps(conversion)
         def converted(tensor: Any) -> Any:
+            if self.grid.is_active and tensor.handle.group is not None and not tensor.type.is_block():
+                return self.grid.decide(tensor, conversion)
             if tensor.handle.data.size == 1:  # larger ones are true, whatever they hold
-                for recorder in (self.recorder, self.of_function):
-                    if recorder is not None:
-                        recorder.is_known = False
+                if self.recorder is not None:
+                    self.recorder.is_known &= self.recorder.is_harmless(tensor.handle)
+                elif self.of_function is not None:
+                    self.of_function.is_known = False
             return conversion(tensor)
 
         return converted
@@ -107,10 +120,12 @@ class Tapes:
             if named:
                 key += [(name, key_of(value, handles)) for name, value in named.items()]
             key = tuple(key)
+            if self.grid.is_active:
+                return self.grid.taped(operation, tapes, key, handles, arguments, named)
             try:
                 tape = tapes[key]
             except (KeyError, TypeError):
-                result = self._first(operation, tapes, key, handles, arguments, named)
+                result = self.first(operation, tapes, key, handles, arguments, named)
                 tape = tapes.get(key) if _is_hashable(key) else None
             else:
                 result = operation(*arguments, **named) if tape is None else tape(handles)
@@ -145,7 +160,7 @@ class Tapes:
             return kind, self.key_of((value.start, value.stop, value.step), None)
         return UNKNOWN
 
-    def _first(
+    def first(
         self,
         operation: Any,
         tapes: dict[Any, Any],
@@ -159,6 +174,7 @@ class Tapes:
         if not has_key or len(set(map(id, handles))) < len(handles) - (SAME in key):
             return operation(*arguments, **named)
         self.recorder = recorder = _Recorder(self.interpreter, handles)
+        recorder.mask = getattr(named.get("mask"), "handle", None)
         before = self.semantic.builder
         self.is_recording, self.semantic.builder = True, recorder
         try:
@@ -191,7 +207,9 @@ class _Recorder:
         self._count = len(handles)
         self._constants: set[int] = set()
         self._steps: list[tuple[Any, tuple[int, ...], int]] = []
-        self.is_known = True
+        self.is_known = self.is_whole = True
+        self.has_ids = False
+        self.mask: Any = None
 
     def __getattr__(self, name: str) -> Any:
         asked = getattr(self._builder, name)
@@ -209,6 +227,7 @@ class _Recorder:
         if named:
             self.is_known = False
             return
+        self.has_ids |= name == "create_get_program_id"
         places = tuple(self._place_of(value) for value in arguments)
         is_small = name == "create_splat" and result.data.size <= MOST_FOLDED
         is_constant = name.startswith("get_") or (is_small and self._are_constants(places))
@@ -217,6 +236,10 @@ class _Recorder:
             self._constants.add(len(self._slots) - 1)
         else:
             self._steps.append((self._shortest(name, asked, arguments), places, len(self._slots) - 1))
+
+    def is_harmless(self, handle: Any) -> bool:
+        """Whether a number may be looked at: a constant, or a mask, of which only the type matters to an operation."""
+        return handle is self.mask or any(self._slots[place] is handle for place in self._constants)
 
     def _are_constants(self, places: tuple[int, ...]) -> bool:
         return all(place in self._constants for place in places)
@@ -236,8 +259,13 @@ class _Recorder:
     def _shortest(self, name: str, asked: Any, arguments: tuple[Any, ...]) -> Any:
         """What a step calls: the builder, or a NumPy function of its handles if the builder does nothing else."""
         kind = self._interpreter.TensorHandle
+        self.is_whole &= name in WHOLE_STEPS
         if any(word in name for word in ("load", "store", "atomic")):  # others may count these, and stop counting
-            return partial(_asked_now, self._builder, name)
+            function = partial(_asked_now, self._builder, name)
+            WHOLE[function] = _broadcast_first(function)
+            return function
+        if name in SHAPED:
+            return _shaped(name, asked, arguments)
         if name in CASTS and not arguments[1].scalar.is_bf16():
             return _cast(asked, self._interpreter)
         if len(arguments) != 2 or name == "create_ashr" or not all(type(one) is kind for one in arguments):
@@ -265,7 +293,92 @@ class _Recorder:
             return None
         if result.handle is None:  # of a store
             place = self._steps[-1][2]
-        return _play(self._slots, self._count, self._steps, place, tensor, result)
+        return _play(self._slots, self._count, self._steps, place, tensor, result, (self.has_ids, self.is_whole))
+
+
+_SIMPLE = """
+    fadd fmul fdiv frem fsub mul precise_divf sdiv udiv srem urem add sub shl lshr ashr minsi minui minimumf
+    minnumf maxsi maxui maximumf maxnumf icmpSLE icmpSLT icmpSGE icmpSGT icmpULE icmpULT icmpUGE icmpUGT icmpEQ
+    icmpNE fcmpOLT fcmpOGT fcmpOLE fcmpOGE fcmpOEQ fcmpONE fcmpULT fcmpUGT fcmpULE fcmpUGE fcmpUEQ fcmpUNE and xor
+    or int_to_ptr ptr_to_int bitcast idiv umulhi clampf select fma fabs cos exp exp2 iabs floor ceil log log2
+    precise_sqrt sqrt sin erf rsqrt addptr load store masked_load masked_store make_range get_program_id
+    get_num_programs fp_to_fp
+"""
+SHAPED = frozenset(f"create_{name}" for name in ["splat", "reshape", "trans", "broadcast", "expand_dims"])
+WHOLE_STEPS = frozenset(f"create_{name}" for name in _SIMPLE.split()) | CASTS | SHAPED
+"""What a builder does entry by entry, or what `WHOLE` has."""
+
+
+def _broadcast_first(function: Any) -> Any:
+    """A load or store of handles of which some are the same for all programs."""
+
+    def whole(*given: Any) -> Any:
+        arrays = [one.data for one in given if hasattr(one, "group")]
+        if all(array.shape == arrays[0].shape for array in arrays):
+            return function(*given)
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        return function(*(_as_shape(one, shape) if hasattr(one, "group") else one for one in given))
+
+    return whole
+
+
+def _as_shape(handle: Any, shape: tuple[int, ...]) -> Any:
+    return type(handle)(np.broadcast_to(handle.data, shape).copy(), handle.dtype)
+
+
+def _shaped(name: str, asked: Any, arguments: tuple[Any, ...]) -> Any:
+    """A step that depends on the place of dimensions, and what does it behind that of the programs.
+
+    Args:
+        arguments: As they are for one program.
+    """
+
+    def step(*given: Any) -> Any:
+        return asked(*given)
+
+    make = {"create_splat": _splat, "create_expand_dims": _expand_dims, "create_trans": _trans}.get(name, _reshape)
+    WHOLE[step] = make(asked, arguments)
+    return step
+
+
+def _splat(asked: Any, arguments: tuple[Any, ...]) -> Any:
+    rank = len(arguments[0].shape)
+
+    def whole(kind: Any, source: Any) -> Any:
+        data = source.data
+        if data.ndim == 1:
+            return asked(kind, source)
+        made = np.empty((len(data), *kind.shape), data.dtype)
+        made[...] = data.reshape(len(data), *[1] * rank)
+        return type(source)(made, source.dtype.scalar)
+
+    return whole
+
+
+def _expand_dims(asked: Any, arguments: tuple[Any, ...]) -> Any:
+    rank = arguments[0].data.ndim
+
+    def whole(source: Any, axis: int) -> Any:
+        return asked(source, axis + 1 if source.data.ndim > rank and axis >= 0 else axis)
+
+    return whole
+
+
+def _trans(asked: Any, arguments: tuple[Any, ...]) -> Any:
+    def whole(source: Any, order: Any) -> Any:
+        return asked(source, order if source.data.ndim == len(order) else (0, *(axis + 1 for axis in order)))
+
+    return whole
+
+
+def _reshape(asked: Any, arguments: tuple[Any, ...]) -> Any:
+    """Of `reshape` and `broadcast`."""
+    rank = arguments[0].data.ndim
+
+    def whole(source: Any, shape: Any, *rest: Any) -> Any:
+        return asked(source, (len(source.data), *shape) if source.data.ndim > rank else shape, *rest)
+
+    return whole
 
 
 def _asked_now(builder: Any, name: str, *arguments: Any) -> Any:
@@ -310,7 +423,13 @@ def as_theirs(function: Any, interpreter: Any) -> Any:
 
 
 def _play(
-    slots: list[Any], count: int, steps: list[tuple[Any, tuple[int, ...], int]], place: int, tensor: Any, result: Any
+    slots: list[Any],
+    count: int,
+    steps: list[tuple[Any, tuple[int, ...], int]],
+    place: int,
+    tensor: Any,
+    result: Any,
+    about: tuple[bool, bool],
 ) -> Any:
     """A function of the handles that an operation is given: steps over numbered slots, and a tensor of the last one.
 
@@ -318,6 +437,7 @@ def _play(
         slots: Handles that were given the first time, constants, and what steps made then.
         count: How many were given.
         place: Of the result.
+        about: The last two of its parts.
     """
     template = {name: value for name, value in vars(result).items() if name != "handle"}
     made = {step[2] for step in steps}
@@ -325,9 +445,11 @@ def _play(
     constants = sorted(slot for slot in used if slot >= count and slot not in made)
     outline = (count, tuple(step[1:] for step in steps), tuple(constants), place)
     functions = [step[0] for step in steps]
-    play = _player(outline)(functions, [slots[slot] for slot in constants], tensor, template)
+    values = [slots[slot] for slot in constants]
+    play = _player(outline)(functions, values, tensor, template)
+    play.again = lambda change: _player(outline)([*map(change, functions)], values, tensor, template)
     outs = [] if result.handle is None else [place]
-    play.parts = Parts(count, steps, {slot: slots[slot] for slot in constants}, outs)
+    play.parts = Parts(count, steps, {slot: slots[slot] for slot in constants}, outs, *about)
     return play
 
 

@@ -381,16 +381,22 @@ def in_order(
     speed: Speed,
     *,
     reference: Any = None,
+    is_shared: bool = False,
 ) -> list[AnyCheck]:
-    """`checks`, properties before statistics, the cheapest first; those that share draws follow each other."""
+    """`checks`, properties before statistics, the cheapest first; those that share draws follow each other.
+
+    Args:
+        is_shared: Several workers take them, and nothing ends early: of the statistics the longest come first, so that
+            no worker is left with one of them when the others are done.
+    """
     seconds = expected_seconds(checks, sampler, profile, speed, reference=reference)
     groups: dict[str, float] = defaultdict(float)
     for check in checks:
         groups[workload_key(check) or check.code] += seconds[check.code]
 
     def rank(check: AnyCheck) -> tuple[bool, float, str, str]:
-        group = workload_key(check) or check.code
-        return check.suite == "statistical", groups[group], group, check.code
+        group, is_drawn = workload_key(check) or check.code, check.suite == "statistical"
+        return is_drawn, -groups[group] if is_shared and is_drawn else groups[group], group, check.code
 
     return sorted(checks, key=rank)
 
