@@ -36,6 +36,8 @@ from .rows import (
 )
 from .scan import exponent_scale, sum_tiles
 
+SIDE_BY_SIDE = True
+"""Programs do not wait for each other: Triton's interpreter may run them so."""
 ALLOWED = tl.constexpr(1)
 BIASED = tl.constexpr(2)
 EXCLUDED = tl.constexpr(3)
@@ -102,6 +104,27 @@ def _token_of_text(
 
 
 @triton.jit
+def _end_of_word(
+    offset_ptr,  # [2] int32: where the word begins, and where the next one does
+    tokens_ptr,  # [length] int32, of one slot
+    slot_text_ptr,  # [length] int32, of one slot
+    lengths,
+    drafts_ptr,  # [num_rows] int32, of one request, or None
+    length,
+    position,
+    num_output,
+):
+    """Where a bad word's last token is, and whether the others end the text of this row."""
+    begin = tl.load(offset_ptr)
+    last = tl.load(offset_ptr + 1) - 1
+    matches = (begin >= 0) & (last >= begin) & (last < lengths[1]) & (num_output >= last - begin)
+    for j in range(0, tl.where(matches, last - begin, 0)):
+        seen = _token_of_text(slot_text_ptr, lengths[2], drafts_ptr, length - (last - begin - j), position)
+        matches = matches & (seen == tl.load(tokens_ptr + begin + j))
+    return last, matches
+
+
+@triton.jit
 def _append_bad_words(
     list_ptrs,
     size,
@@ -122,16 +145,13 @@ def _append_bad_words(
         length = position + offset
         num_output = length - tl.load(starts_ptr + slot)
         for word in range(0, _count(counts_ptr, slot, lengths[0] - 1)):
-            begin = tl.load(offsets_ptr + word)
-            last = tl.load(offsets_ptr + word + 1) - 1
-            matches = (begin >= 0) & (last >= begin) & (last < lengths[1]) & (num_output >= last - begin)
-            for j in range(begin, tl.where(matches, last, begin)):
-                seen = _token_of_text(text_ptr, lengths[2], drafts_ptr, length - (last - j), position)
-                matches = matches & (seen == tl.load(tokens_ptr + j))
-            if matches & (size < CAPACITY):
-                tl.store(ids_ptr + size, tl.load(tokens_ptr + last))
-                tl.store(kinds_ptr + size, EXCLUDED)
-                size += 1
+            last, matches = _end_of_word(
+                offsets_ptr + word, tokens_ptr, text_ptr, lengths, drafts_ptr, length, position, num_output
+            )
+            is_listed = matches & (size < CAPACITY)
+            tl.store(ids_ptr + size, tl.load(tokens_ptr + last, mask=is_listed, other=0), mask=is_listed)
+            tl.store(kinds_ptr + size, EXCLUDED, mask=is_listed)
+            size += is_listed.to(tl.int32)
     return size
 
 
@@ -168,13 +188,13 @@ def _add_up(list_ptrs, size, token_ids, CAPACITY: tl.constexpr):
     entries = tl.arange(0, CAPACITY)
     bias = tl.zeros((CAPACITY,), tl.float32)
     counts = tl.zeros((CAPACITY,), tl.int64)
-    for first in range(0, size, CHUNK):
-        others = first + tl.arange(0, CHUNK)
+    for chunk in range(0, tl.cdiv(size, CHUNK)):  # from 0: the interpreter keeps programs of as many chunks together
+        others = chunk * CHUNK + tl.arange(0, CHUNK)
         mask = others < size
         same = token_ids[:, None] == tl.load(ids_ptr + others, mask=mask, other=-1)[None, :]
         kinds = tl.load(kinds_ptr + others, mask=mask, other=0)
         values = tl.load(values_ptr + others, mask=mask & (kinds == BIASED), other=0.0)
-        one_of_kind = tl.full((CHUNK,), 1, tl.int64) << tl.where(kinds == FORCED, 0, COUNT_BITS * kinds)
+        one_of_kind = tl.full((CHUNK,), 1, tl.int64) << tl.where(kinds == FORCED, 0, kinds * COUNT_BITS)
         mentioned = tl.where(kinds == FORCED, 0, one_of_kind)[None, :] + (others[None, :] < entries[:, None])
         bias += tl.sum(tl.where(same, values[None, :], 0.0), axis=1)
         counts += tl.sum(tl.where(same, mentioned, 0), axis=1)

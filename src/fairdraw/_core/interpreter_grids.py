@@ -37,7 +37,7 @@ FEWEST = 4
 """Programs of a launch from which on they are run side by side."""
 MOST = 256
 """Programs at once; fewer if their blocks are large."""
-MOST_ENTRIES = 1 << 17
+MOST_ENTRIES = 1 << 19
 """Of the largest block of all programs together: more do not fit into caches."""
 FIRST = 16
 """Programs at once of a kernel of which the largest block is not known."""
