@@ -15,6 +15,7 @@ from .rows import MIN_TEMPERATURE, find_request, ids_of, load_one_tile, locate, 
 SIDE_BY_SIDE = True
 """Programs do not wait for each other: Triton's interpreter may run them so."""
 
+
 @triton.jit(do_not_specialize=["num_rows", "max_spec_len"])
 def processed_kernel(
     processed_ptr,  # [num_rows, vocab_size] float32, -inf at first
