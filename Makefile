@@ -11,7 +11,7 @@ PYTHON  ?= python3
 # the whole step in PyTorch, in three contracts; and at `smoke` in Triton, which is interpreted.
 SAMPLER ?= penalties thinking_budget logits_plan sampling rejection/triton logits_plan/step sampling/step rejection/step
 STEPS   := logits_plan/step-triton sampling/step-triton rejection/step-triton rejection/step-draft-logits \
-           rejection/step-raw rejection/step-raw-triton
+           rejection/step-raw
 PROFILE ?= ci
 WORKERS ?= 2
 SERVER  ?= llama.cpp
