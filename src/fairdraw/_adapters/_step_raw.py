@@ -55,8 +55,12 @@ MOST_ROWS, MOST_ENTRIES = 64, 1 << 14
 interpreter a step of many rows takes seconds."""
 BY_MIN_P, BY_GRAMMAR = 1, 2
 """What excludes the tokens of a request whose logits are -inf; of every third one their raw logits are that, too."""
-SPAN, BELOW = 60.0, 70.0
-"""Min-p keeps tokens that are at most so far below the best, over temperature. Those to be excluded are further."""
+MOST_SPAN, LARGEST, GAP = 60.0, 2.0**16, 1.0
+"""A request's min-p lets tokens stay that are as far below the best as any that its rows keep, and this gap. Those to
+be excluded are half a gap further below: where a row keeps one token, they would be most of what is drawn. Requests
+that keep a larger span, or have larger logits, have no min-p: rounding could close the gap."""
+SHIFTS = (0.0, -3.0, 2.0, -1.0, 4.0)
+"""Of draft logits, from row to row: without them each logsumexp would be 0."""
 FORBIDDEN = 50.0
 """A raw logit that a grammar excludes; it would often be the best."""
 
@@ -165,18 +169,28 @@ class _Step:
         rows: Tensor,  # [num_rows, vocab_size] float32
     ) -> None:
         """Raw logits of all parameters. If they are not exact for all rows of a request, they are off for it."""
-        excluded, largest = rows == -torch.inf, rows.amax(-1)
-        lowest = rows.masked_fill(excluded, torch.inf).amin(-1)
-        has_span = largest.isfinite() & (largest - lowest <= SPAN)
-        self.hides = torch.where((self.hides == BY_MIN_P) & ~self.of_all_rows(has_span), 0, self.hides)
+        excluded, largest = rows == -torch.inf, rows.amax(-1, keepdim=True)
+        self._choose_span(largest[:, 0] - rows.masked_fill(excluded, torch.inf).amin(-1), largest[:, 0])
         is_below = excluded & (self.hides == BY_MIN_P)[self.requests, None]
-        wanted = torch.where(is_below, largest[:, None] - BELOW, rows)
+        wanted = torch.where(is_below, largest - self.span[self.requests, None] - GAP / 2, rows)
         raw = self.before(wanted)
-        is_exact = (self.after(raw) == wanted) | wanted.isnan() | is_below
+        after = self.after(raw)
+        is_exact = (after == wanted) | wanted.isnan() | (is_below & (after <= wanted + GAP / 4))
         self.is_changed = self.of_all_rows(is_exact.all(-1))  # [batch_size] bool
         raw = torch.where(self.is_changed[self.requests, None], raw, wanted - self.bias)
         self.is_forbidden = excluded & (self.hides == BY_GRAMMAR)[self.requests, None]  # [num_rows, vocab_size] bool
         self.raw = raw.masked_fill(self.is_forbidden, FORBIDDEN)  # [num_rows, vocab_size] float32
+
+    def _choose_span(
+        self,
+        kept_spans: Tensor,  # [num_rows] float32
+        largest: Tensor,  # [num_rows] float32
+    ) -> None:
+        """How far below the best the min-p of each request begins, and whether it has one."""
+        has_span = (largest.abs() <= LARGEST) & (kept_spans <= MOST_SPAN)
+        self.hides = torch.where((self.hides == BY_MIN_P) & ~self.of_all_rows(has_span), 0, self.hides)
+        most = torch.zeros_like(self.temperature).scatter_reduce(0, self.requests, kept_spans, "amax")
+        self.span = most + GAP  # [batch_size] float32
 
     def of_all_rows(
         self,
@@ -247,9 +261,10 @@ class _Step:
 
         temperature = self.changed_or(self.temperature, 1.0)
         temperature[self.slots[self.batch.is_greedy]] = 0
-        least = torch.tensor(-SPAN - 1).exp()
-        min_p = self.by_slot(torch.where(self.hides == BY_MIN_P, least, 0.0), torch.nan)
-        return Parameters(temperature, min_p=min_p if filters else None)
+        if not filters:
+            return Parameters(temperature)
+        min_p = torch.where(self.hides == BY_MIN_P, (-self.span).exp(), 0.0)
+        return Parameters(temperature, min_p=self.by_slot(min_p, torch.nan))
 
     def penalties(self) -> Penalties:
         from fairdraw.sampler_impl.step import Penalties
@@ -283,7 +298,10 @@ class _Step:
             return {}
         if self.vocab_size % 3 == 0:
             return {"draft_probs": self.by_slot(probs, torch.nan)}
-        logits, heat = self.by_slot(probs.log() * self.heat[:, None, None], torch.nan), self.by_slot(self.heat, 0.0)
+        places = torch.arange(probs.shape[1], device=probs.device)
+        shifts = torch.tensor(SHIFTS, device=probs.device)[((self.number >> 21)[:, None] + places) % len(SHIFTS)]
+        rows = (probs.log() + shifts[..., None]) * self.heat[:, None, None]
+        logits, heat = self.by_slot(rows, torch.nan), self.by_slot(self.heat, 0.0)
         given = {"draft_logits": logits, "draft_temperature": heat}
         if self.vocab_size % 2:
             given["draft_logsumexp"] = (logits / heat[:, None, None]).logsumexp(-1)
